@@ -77,6 +77,8 @@ pub struct DiffReport {
     pub tensors: usize,
     /// Whether all values in the link are absolute, so that it can be read without the base; not only if that was asked for.
     pub is_direct: bool,
+    /// Whether the link sets and removes no tensor: all of its entries start from the base's.
+    pub patches_alone: bool,
 }
 
 /// A piece of the target, and the base's tensor that it is compared with.
@@ -181,6 +183,8 @@ pub fn diff(
     tensors.extend(removed.map(|(_, info)| TensorEntry::Remove(info.name().to_owned())));
     tensors.sort_by(|a, b| a.name().cmp(b.name()));
     let listed = tensors.len();
+    let is_patch = |entry: &TensorEntry| entry.written().is_some_and(|written| written.start == Start::Base);
+    let patches_alone = tensors.iter().all(is_patch);
 
     let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
     let is_direct = writer.is_direct();
@@ -196,6 +200,7 @@ pub fn diff(
         changed,
         tensors: listed,
         is_direct,
+        patches_alone,
     })
 }
 

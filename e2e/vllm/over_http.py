@@ -81,7 +81,7 @@ def wait_for(host: Path, number: int) -> None:
     end = time.monotonic() + 60
     while True:
         held = host / "current" / ".." / "held.json"
-        if json.loads(held.read_text())["version"] == number:
+        if json.loads(held.read_text())["record"]["version"] == number:
             return
         if time.monotonic() > end:
             raise RuntimeError(f"{host} is not at version {number}")

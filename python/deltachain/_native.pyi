@@ -87,6 +87,7 @@ class Publisher:
         skips: list[int],
         assets: bool,
         max_changed: float | None,
+        allow_empty: bool,
         keep_last: int | None,
         scratch: _Path | None,
         once: str | None,

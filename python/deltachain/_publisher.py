@@ -214,7 +214,9 @@ class Publisher:
         vouch: digest of a head's commit that is followed although it is not signed so: to begin to sign a chain. Look
             at it before, since you vouch for it.
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
-            against mistakes.
+            against mistakes. Elements that are removed or added count.
+        allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused
+            otherwise.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An exception from it ends
             the publish.
@@ -249,6 +251,7 @@ class Publisher:
         skips: Sequence[int] = (),
         other_files: bool = True,
         max_changed: float | None = None,
+        allow_empty: bool = False,
         sign_key: Signer | Sequence[Signer] | None = None,
         trust: Trusted | Sequence[Trusted] | None = None,
         quorum: int = 1,
@@ -321,6 +324,7 @@ class Publisher:
                 skips,
                 other_files,
                 max_changed,
+                allow_empty,
                 keep_last,
                 None if scratch is None else os.fspath(scratch),
                 once,

@@ -270,6 +270,7 @@ impl Publisher {
         skips: Vec<u64>,
         assets: bool,
         max_changed: Option<f64>,
+        allow_empty: bool,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
         once: Option<String>,
@@ -283,6 +284,7 @@ impl Publisher {
             .skips(skips)
             .assets(assets)
             .max_changed(max_changed)
+            .allow_empty(allow_empty)
             .keep_last(keep_last)
             .scratch(scratch)
             .once(once)

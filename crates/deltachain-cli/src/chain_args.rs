@@ -180,16 +180,20 @@ pub(crate) struct PublishArgs {
     pub(crate) profiles: ProfilesArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-    /// Publish nothing if the state is the head's
+    /// Publish nothing if the tensors, their files, and the other files are the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
     /// Publish nothing if the head's --meta NAME is this one's or higher: for a trainer that repeats steps after a
     /// restart. NAME=INTEGER must be among --meta
     #[arg(long, value_name = "NAME", conflicts_with = "shard")]
     pub(crate) once: Option<String>,
-    /// Refuse a state in which more than PERCENT of the elements differ from the head
+    /// Refuse a state in which more than PERCENT of the elements differ from the head; those that are removed or added
+    /// count
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
+    /// Publish the version even if it has no tensors, so that all readers empty their models
+    #[arg(long, conflicts_with = "shard")]
+    pub(crate) allow_empty: bool,
     /// Prune automatically and keep the newest N versions: runs after every version that is a multiple of N/10
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     pub(crate) keep_last: Option<NonZeroU64>,
@@ -253,6 +257,9 @@ pub(crate) struct CommitArgs {
     /// Commit nothing if the --meta NAME of the version before is this one's or higher, as in `publish --once`
     #[arg(long, value_name = "NAME")]
     pub(crate) once: Option<String>,
+    /// Make the version even if no shard has a tensor
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
     #[command(flatten)]
     pub(crate) signatures: PublisherSignatureArgs,
 }

@@ -117,15 +117,82 @@ fn several_profiles_are_published_at_once_and_shown() {
 }
 
 #[test]
-fn an_empty_state_is_published_with_a_word() {
+fn an_empty_state_is_published_only_if_that_is_wanted() {
     let folder = Folder::new();
     folder.write("empty.safetensors", bytes_file(&[]));
     folder.write("full.safetensors", bytes_file(&[("a", b"one")]));
     folder.run(&["init", "chain"]).good();
-    let of = |state| folder.run(&["publish", "chain", state]);
-    let (full, empty) = (of("full.safetensors"), of("empty.safetensors"));
-    assert!(!full.stderr.contains("no tensors") && empty.stderr.contains("no tensors"), "{full:?} {empty:?}");
-    empty.good();
+    folder.run(&["publish", "chain", "full.safetensors"]).good();
+    let error = folder.refused(&["publish", "chain", "empty.safetensors"], "USAGE", None);
+    assert!(error["message"].as_str().unwrap().contains("no tensors"), "{error}");
+    folder.run(&["publish", "chain", "empty.safetensors", "--allow-empty"]).good();
+    folder.run(&["publish", "chain", "empty.safetensors", "--shard", "0/1", "--part", "0.json"]).good();
+    folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
+    folder.run(&["commit", "chain", "0.json", "--allow-empty"]).good();
+}
+
+/// What is a version beside its tensors counts as a change: their files, and the other files.
+#[test]
+fn a_change_of_files_alone_is_published() {
+    let folder = Folder::new();
+    let model = bytes_file(&[("a", b"one"), ("b", b"two")]);
+    folder.write("state/model.safetensors", &model);
+    folder.write("state/config.json", "{}");
+    folder.run(&["init", "chain"]).good();
+    let publish = |more: &[&str]| {
+        let published = folder.json(&[&["publish", "chain", "state", "--if-changed"], more].concat());
+        (published["version"].as_u64().unwrap(), published["new"].as_bool().unwrap())
+    };
+    let bases = [&[][..], &["--work", "work"], &["--base", "state"]];
+    assert_eq!(publish(&[]), (0, true));
+    let mut version = 0;
+    for (number, base) in bases.iter().enumerate() {
+        assert_eq!(publish(base), (version, false), "{base:?}");
+        folder.write("state/config.json", number.to_string());
+        version += 1;
+        assert_eq!(publish(base), (version, true), "{base:?}");
+        // Left out, they do not count.
+        folder.write("state/config.json", "left out");
+        assert_eq!(publish(&[base, &["--no-assets"][..]].concat()), (version, false), "{base:?}");
+        folder.write("state/config.json", number.to_string());
+        assert_eq!(publish(base), (version, false), "{base:?}");
+    }
+    std::fs::remove_file(folder.at("state/config.json")).unwrap();
+    assert_eq!(publish(&[]), (version + 1, true));
+    folder.run(&["pull", "chain", "pulled"]).good();
+    assert!(!folder.at("pulled/current/config.json").exists());
+    // The same tensors in other files.
+    folder.write("state/model.safetensors", bytes_file(&[("a", b"one")]));
+    folder.write("state/other.safetensors", bytes_file(&[("b", b"two")]));
+    assert_eq!(publish(&[]), (version + 2, true));
+    assert_eq!(publish(&[]), (version + 2, false));
+}
+
+/// A base that is given has the head's tensors, but perhaps not its files.
+#[test]
+fn a_pull_has_the_files_that_were_published() {
+    let folder = Folder::new();
+    for (name, byte) in [("0", &b"one"[..]), ("1", b"two")] {
+        folder.write(&format!("spread{name}/a.safetensors"), bytes_file(&[("a", byte)]));
+        folder.write(&format!("spread{name}/b.safetensors"), bytes_file(&[("b", byte)]));
+        folder.write(&format!("single{name}/model.safetensors"), bytes_file(&[("a", byte), ("b", byte)]));
+    }
+    for (before, after) in [("spread", "single"), ("single", "spread")] {
+        let [chain, early, late] = ["chain", "early", "late"].map(|name| format!("{name} {before}"));
+        let [first, base, target] = [format!("{before}0"), format!("{after}0"), format!("{after}1")];
+        folder.run(&["init", &chain]).good();
+        folder.run(&["publish", &chain, &first]).good();
+        folder.run(&["pull", &chain, &early]).good();
+        folder.run(&["publish", &chain, &target, "--base", &base, "--no-snapshots"]).good();
+        for directory in [&early, &late] {
+            folder.run(&["pull", &chain, directory]).good();
+            let names: Vec<_> = std::fs::read_dir(folder.at(&format!("{directory}/current"))).unwrap().collect();
+            for name in ["a.safetensors", "b.safetensors", "model.safetensors"] {
+                let (pulled, published) = (format!("{directory}/current/{name}"), format!("{target}/{name}"));
+                assert_eq!(folder.at(&pulled).exists(), folder.at(&published).exists(), "{pulled}: {names:?}");
+            }
+        }
+    }
 }
 
 #[test]

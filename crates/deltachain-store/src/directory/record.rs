@@ -100,7 +100,9 @@ impl Record {
     /// # Errors
     /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes).map_err(|error| Error::usage(format!("cannot be read: {error}")))
+        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let Sealed { digest, record } = serde_json::from_slice::<Sealed<Self>>(bytes).map_err(unreadable)?;
+        if digest == record.digest()? { Ok(record) } else { Err(Error::usage("the record is damaged")) }
     }
 
     /// The file's content.
@@ -108,8 +110,23 @@ impl Record {
     /// # Errors
     /// USAGE if it cannot be written as JSON.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))
+        let sealed = Sealed { digest: self.digest()?, record: self };
+        serde_json::to_vec(&sealed).map_err(|error| Error::usage(error.to_string()))
     }
+
+    fn digest(&self) -> Result<Digest> {
+        let text = serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))?;
+        Ok(Digest::of_bytes(&text))
+    }
+}
+
+/// The file: a record with the digest of its text, so that damage is noticed.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed<R> {
+    #[serde(with = "text")]
+    digest: Digest,
+    record: R,
 }
 
 #[cfg(test)]
@@ -140,6 +157,18 @@ mod tests {
         let record = record();
         assert_eq!(Record::parse(&record.to_bytes().unwrap()).unwrap(), record);
         assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let record = record();
+        let bytes = record.to_bytes().unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Another way to write the same is no damage.
+            assert!(Record::parse(&damaged).map_or(true, |read| read == record), "bit {bit}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use deltachain::chain::{FileReference, Plan};
-use deltachain::files::SafetensorsState;
+use deltachain::files::{Layout, SafetensorsState};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -127,10 +127,13 @@ impl Follower<Directory> {
         self.place.switch(prepared, &())
     }
 
-    /// The files of tensors of the version held.
-    pub(crate) fn open_files(&self) -> Result<SafetensorsState> {
-        let known = self.place.held.as_ref().ok_or_else(|| Error::usage("the directory holds no version"))?;
-        open_model(&known.public.directory, &known.record)
+    /// The files of tensors of the version held, and the layout that the chain gives to its first shard here, which need not
+    /// be that of the files.
+    pub(crate) fn open_shard(&self) -> Result<(SafetensorsState, Layout)> {
+        let held = self.place.held.as_ref().and_then(|known| Some((known, known.record.shards.first()?)));
+        let (known, shard) = held.ok_or_else(|| Error::usage("the directory holds no version"))?;
+        let files = open_model(&known.public.directory, &known.record)?;
+        Ok((files, Layout::parse(&shard.layout, &shard.table.tensors)?))
     }
 
     /// The directory that was opened.

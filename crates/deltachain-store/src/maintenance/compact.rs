@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use deltachain::chain::{Entry, ObjectName, Route};
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 
@@ -175,13 +174,7 @@ impl Maker<'_> {
     }
 
     /// Makes the links from a version, or from nothing, and stores them.
-    fn make(
-        &self,
-        source: Option<&Entry>,
-        target: &Entry,
-        state: &SafetensorsState,
-        codings: &[Coding],
-    ) -> Result<Vec<NewLink>> {
+    fn make(&self, source: Option<&Entry>, target: &Entry, state: End<'_>, codings: &[Coding]) -> Result<Vec<NewLink>> {
         let Self { options, shard, observer, .. } = *self;
         let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
         let base = match (&mut kept, source) {
@@ -191,7 +184,7 @@ impl Maker<'_> {
         let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
         let ends = (source.map_or(Some(Digest::of_empty_state()), digest_of), digest_of(target));
         let make = |&coding: &Coding| {
-            let link = NewLink::make(base.map(End::from), state.into(), coding, &options.scratch, observer)?;
+            let link = NewLink::make(base, state, coding, &options.scratch, observer)?;
             if (Some(link.report.base), Some(link.report.target.state)) != ends {
                 return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
             }

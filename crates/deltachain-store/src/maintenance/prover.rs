@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::path::Path;
 
 use deltachain::chain::{Entry, FileReference, ObjectName, Route, check_target, check_union};
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
@@ -15,6 +14,7 @@ use crate::access::store::Store;
 use crate::access::stored_link::StoredLink;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::{Kept, Place};
+use crate::publishing::model::End;
 
 /// Proves routes.
 pub(crate) struct Prover<'a> {
@@ -80,8 +80,8 @@ impl<'a> Prover<'a> {
         for (shard, ((file, target), digests)) in route.files.iter().zip(&entry.commit.shards).zip(digests).enumerate()
         {
             let nothing = MemoryState::new();
-            let base = match self.kept.get(&(shard, of)).and_then(Kept::state) {
-                Some(state) if route.from.is_some() => state as &dyn State,
+            let base = match self.kept.get(&(shard, of)).and_then(Kept::end) {
+                Some(end) if route.from.is_some() => end.state,
                 _ => &nothing,
             };
             let applied = self.apply(base, digests, file, *target);
@@ -96,13 +96,13 @@ impl<'a> Prover<'a> {
         let Some(version) = source else { return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]) };
         (0..of)
             .map(|shard| {
-                let state = self.bring_to(version, shard, of)?;
-                StateDigests::of(state, &())
+                let end = self.bring_to(version, shard, of)?;
+                StateDigests::of(end.state, &())
             })
             .collect()
     }
 
-    fn bring_to(&mut self, version: u64, shard: usize, of: usize) -> Result<&SafetensorsState> {
+    fn bring_to(&mut self, version: u64, shard: usize, of: usize) -> Result<End<'_>> {
         let kept = match self.kept.entry((shard, of)) {
             btree_map::Entry::Occupied(kept) => kept.into_mut(),
             btree_map::Entry::Vacant(place) => {

@@ -47,6 +47,7 @@ pub(crate) fn commit(
     (options, signing): (&PublishOptions, &Signing<'_>),
 ) -> Result<Published> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
+    options.check_empty(parts.iter().all(|part| part.table.tensors.is_empty()))?;
     let shards = parts.iter().map(ShardPart::state).collect();
     let assets: Vec<_> = parts.iter().flat_map(|part| &part.assets).cloned().collect();
     check_folders(&assets, parts.iter().flat_map(|part| &part.folders).map(String::as_str))?;

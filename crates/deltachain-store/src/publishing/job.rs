@@ -4,8 +4,8 @@ use std::path::Path;
 use std::thread;
 
 use deltachain::chain::{Asset, Parent, check_folders};
-use deltachain::files::SafetensorsState;
-use deltachain::tensor::StateDigests;
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{Digest, StateDigests, TensorInfo};
 use deltachain::{DiffReport, Error, Result, StateTable};
 
 use crate::access::documents;
@@ -50,6 +50,8 @@ pub(crate) struct Made {
     pub(crate) work: Option<Kept>,
     /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
     pub(crate) is_head: bool,
+    /// The layout that the shard has in the chain, if that is known: always, if there is something to commit.
+    pub(crate) layout: Option<Layout>,
 }
 
 /// Links, and the version that each comes from.
@@ -59,18 +61,52 @@ type Links = Vec<(Option<u64>, NewLink)>;
 struct Bases<'a> {
     head: Option<u64>,
     /// The head's state.
-    state: Option<End<'a>>,
+    source: Source<'a>,
     /// Where links are made.
     place: &'a Path,
     /// Whether that is the work directory.
     is_lasting: bool,
+    /// Whether the assets are the head's, as far as they count.
+    has_same_assets: bool,
+}
+
+/// Where a state is that links are made from.
+enum Source<'a> {
+    Given(Option<End<'a>>),
+    /// Built from the chain.
+    Kept(&'a mut Kept),
+}
+
+impl Source<'_> {
+    fn end(&self) -> Option<End<'_>> {
+        match self {
+            Self::Given(end) => *end,
+            Self::Kept(kept) => kept.end(),
+        }
+    }
+
+    fn link(
+        &mut self,
+        shard: Option<Digest>,
+        observer: &dyn Observer,
+        make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
+    ) -> Result<NewLink> {
+        match self {
+            Self::Given(end) => make(*end),
+            Self::Kept(kept) => kept.link(shard, observer, make),
+        }
+    }
 }
 
 impl Job<'_> {
-    /// `last` are the digests of the head if this publisher has made it, for [`Base::Last`].
-    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<Made> {
+    /// `last` are the digests of the head and its layout in the chain, as far as it is known, if this publisher has made
+    /// it. The digests are for [`Base::Last`].
+    pub(crate) fn run(&self, base: Base<'_>, last: Option<(&StateDigests, Option<&Layout>)>) -> Result<Made> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
+        }
+        if self.of == 1 {
+            self.options.check_empty(self.target.state.tensors().is_empty())?;
         }
         let parent = self.parent;
         if let Base::State(_) = base {
@@ -88,21 +124,29 @@ impl Job<'_> {
             _ => (None, scratch.path()),
         };
         let is_lasting = work.as_ref().is_some_and(Kept::is_lasting);
+        let has_same_assets =
+            !self.options.assets || self.files.is_none() || parent.head().is_some_and(|commit| commit.assets == assets);
         if let (Some(work), Some(head)) = (&mut work, head) {
             work.bring_to(head, Some(parent.digest()), self.observer)?;
         }
         let (lent, layout);
-        let state = match base {
-            Base::Nothing => None,
-            Base::State(model) | Base::Last(model) => {
+        let source = match (base, &mut work) {
+            (Base::State(model) | Base::Last(model), _) => {
+                let known = last.and_then(|(_, layout)| layout);
+                let digests = last.filter(|_| matches!(base, Base::Last(_))).map(|(digests, _)| digests);
                 (lent, layout) = (model.lent(), model.layout()?);
-                let digests = last.filter(|_| matches!(base, Base::Last(_)));
-                Some(End { state: &lent, layout: layout.as_deref(), digests })
+                let layout = known.or(layout.as_deref());
+                Source::Given(Some(End { state: &lent, layout, is_in_chain: known.is_some(), digests }))
             }
-            Base::Work(_) | Base::Chain => work.as_ref().and_then(Kept::state).map(End::from),
+            (Base::Work(_) | Base::Chain, Some(work)) => Source::Kept(work),
+            (Base::Nothing | Base::Work(_) | Base::Chain, _) => Source::Given(None),
         };
+        let is_in_chain = source.end().is_none_or(|end| end.is_in_chain);
         let attempt = Attempt::begin();
-        let (links, is_head) = self.make_and_store(&Bases { head, state, place, is_lasting })?;
+        let mut bases = Bases { head, source, place, is_lasting, has_same_assets };
+        let (links, is_head) = self.make_and_store(&mut bases)?;
+        let own = || Layout::single_file(self.target.state.tensors());
+        let layout = (!is_head || is_in_chain).then(|| self.target.layout.cloned().unwrap_or_else(own));
         // The way to the new version, once it has been committed.
         let from_head = links.iter().filter(|(from, _)| *from == head).min_by_key(|(_, link)| link.reference.size);
         if let (Some(work), Some((_, link))) = (&mut work, from_head) {
@@ -110,7 +154,7 @@ impl Job<'_> {
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head })
+        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head, layout })
     }
 
     /// Stores the other files of the directory, before the work that takes long.
@@ -133,7 +177,7 @@ impl Job<'_> {
 
     /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is to make no
     /// version, there is only one, which is not stored.
-    fn make_and_store(&self, bases: &Bases<'_>) -> Result<(Links, bool)> {
+    fn make_and_store(&self, bases: &mut Bases<'_>) -> Result<(Links, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
@@ -154,20 +198,24 @@ impl Job<'_> {
 
     fn make_links(
         &self,
-        bases: &Bases<'_>,
+        bases: &mut Bases<'_>,
         add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
     ) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
         let codings = Coding::of(&options.profiles)?;
-        let make = |base: Option<End<'_>>, coding| NewLink::make(base, self.target, coding, bases.place, observer);
+        let place = bases.place;
+        let make = |base: Option<End<'_>>, coding| NewLink::make(base, self.target, coding, place, observer);
         let mut needs_snapshot = true;
-        if let (Some(_), Some(base)) = (bases.head, bases.state) {
+        if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), bases.source.end()) {
+            let before = base.state.tensors().iter().map(TensorInfo::lanes).fold(0, u64::saturating_add);
             let mut least = u64::MAX;
             for &coding in &codings {
-                let link = make(Some(base), coding)?;
+                let own = head.shards.get(shard).copied();
+                let link = bases.source.link(own, observer, &|base| make(base, coding))?;
                 parent.check_base(shard, link.report.base)?;
-                self.check_changed(&link.report)?;
-                if self.if_changed && link.report.base == link.report.target.state {
+                self.check_changed(before, &link.report)?;
+                let is_head = link.report.base == link.report.target.state && !link.has_moved && bases.has_same_assets;
+                if self.if_changed && is_head {
                     return Ok(Some(link));
                 }
                 least = least.min(link.reference.size);
@@ -186,9 +234,9 @@ impl Job<'_> {
         for from in skipped {
             match self.older(from, version, bases) {
                 Ok(None) => {}
-                Ok(Some(older)) => {
+                Ok(Some((mut older, own))) => {
                     for &coding in &codings {
-                        add(Some(from), make(older.state().map(End::from), coding)?)?;
+                        add(Some(from), older.link(own, observer, &|base| make(base, coding))?)?;
                     }
                 }
                 // Readers can do without this link.
@@ -201,11 +249,12 @@ impl Job<'_> {
         Ok(None)
     }
 
-    /// A guard against publishing another model by mistake.
-    fn check_changed(&self, report: &DiffReport) -> Result<()> {
+    /// A guard against publishing another model by mistake. `before` are the elements of the head; those that are removed count.
+    fn check_changed(&self, before: u64, report: &DiffReport) -> Result<()> {
         let Some(most) = self.options.max_changed else { return Ok(()) };
+        let (all, same) = (report.elements.max(before), report.elements.saturating_sub(report.changed));
         #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
-        let share = report.changed as f64 / report.elements.max(1) as f64;
+        let share = all.saturating_sub(same) as f64 / all.max(1) as f64;
         if share > most {
             let (share, most) = (share * 100.0, most * 100.0);
             let message = format!(
@@ -216,18 +265,16 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// This shard of an older version; `None` if that has other shards. Beside the work directory it has one of its own,
-    /// for each distance, from which the way to the next such version is short.
-    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<Kept>> {
+    /// This shard of an older version, and its state digest; `None` if that has other shards. Beside the work directory it has
+    /// one of its own, for each distance, from which the way to the next such version is short.
+    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<(Kept, Option<Digest>)>> {
         let older = documents::parent(self.store, Some(version), &self.options.limits)?;
-        if older.head().is_none_or(|commit| commit.shards.len() != self.of) {
-            return Ok(None);
-        }
+        let Some(commit) = older.head().filter(|commit| commit.shards.len() == self.of) else { return Ok(None) };
         let lasting = bases.place.join(format!("skip-{}", next - version));
         let place = if bases.is_lasting { Place::Lasting(&lasting) } else { Place::Passing(bases.place) };
         let mut kept = self.keep(place)?;
         kept.bring_to(version, Some(older.digest()), self.observer)?;
-        Ok(Some(kept))
+        Ok(Some((kept, commit.shards.get(self.shard).copied())))
     }
 
     fn keep(&self, place: Place<'_>) -> Result<Kept> {

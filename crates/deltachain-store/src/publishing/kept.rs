@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use deltachain::files::SafetensorsState;
+use deltachain::files::{Layout, SafetensorsState};
 use deltachain::rules::{CHN_03, CHN_04, CHN_05, CHN_13};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
@@ -13,6 +13,7 @@ use crate::directory::unfinished::UnfinishedDirectory;
 use crate::following::directory::Directory;
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::observer::Observer;
+use crate::publishing::model::End;
 use crate::publishing::new_link::NewLink;
 
 /// Where versions are built.
@@ -28,7 +29,8 @@ pub(crate) enum Place<'a> {
 #[derive(Debug)]
 pub(crate) struct Kept {
     follower: Follower<Directory>,
-    state: Option<SafetensorsState>,
+    /// The version that it was brought to last: its files, and its layout as the chain has it.
+    state: Option<(u64, SafetensorsState, Layout)>,
     /// If it is removed with everything in it when this is dropped.
     passing: Option<UnfinishedDirectory>,
 }
@@ -53,16 +55,18 @@ impl Kept {
     }
 
     /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version already
-    /// costs no request. One that holds a version of another chain, or one that this chain does not have, stays as it is.
+    /// costs no request, and is not read; otherwise what is damaged in it is built again. One that holds a version of another
+    /// chain, or one that this chain does not have, stays as it is.
     pub(crate) fn bring_to(
         &mut self,
         version: u64,
         commit: Option<Digest>,
         observer: &dyn Observer,
-    ) -> Result<&SafetensorsState> {
+    ) -> Result<End<'_>> {
         let held = self.follower.held();
         let is_there = held.as_ref().is_some_and(|held| Some(held.commit) == commit);
-        if !is_there {
+        let mut opened = if is_there { self.follower.open_shard().ok() } else { None };
+        if opened.is_none() {
             let (held, directory) = (held.map(|held| held.version), self.follower.path().to_owned());
             let prepared = self.follower.prepare(Some(version), observer).inspect_err(|error| {
                 if let Some(held) = held
@@ -78,12 +82,34 @@ impl Kept {
         if self.follower.held().is_none_or(|held| held.version != version) {
             return Err(Error::usage(format!("the directory does not hold version {version}")));
         }
-        Ok(self.state.insert(self.follower.open_files()?))
+        let (files, layout) = opened.take().map_or_else(|| self.follower.open_shard(), Ok)?;
+        let (_, files, layout) = self.state.insert((version, files, layout));
+        Ok(End { state: files, layout: Some(layout), is_in_chain: true, digests: None })
     }
 
     /// The version that the directory was brought to last.
-    pub(crate) fn state(&self) -> Option<&SafetensorsState> {
-        self.state.as_ref()
+    pub(crate) fn end(&self) -> Option<End<'_>> {
+        let (_, state, layout) = self.state.as_ref()?;
+        Some(End { state, layout: Some(layout), is_in_chain: true, digests: None })
+    }
+
+    /// Makes a link from that version, whose shard this is. If it turns out that the files are something else, they are
+    /// built again.
+    pub(crate) fn link(
+        &mut self,
+        shard: Option<Digest>,
+        observer: &dyn Observer,
+        make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
+    ) -> Result<NewLink> {
+        let mut link = make(self.end())?;
+        if let Some(&(version, ..)) = self.state.as_ref().filter(|_| Some(link.report.base) != shard) {
+            self.bring_to(version, None, observer)?;
+            link = make(self.end())?;
+        }
+        if Some(link.report.base) == shard {
+            return Ok(link);
+        }
+        Err(Error::usage("the files have changed while they were read").in_file(self.follower.path()))
     }
 
     /// Whether the directory stays when this is dropped.

@@ -83,12 +83,9 @@ pub(crate) struct End<'a> {
     pub(crate) state: &'a dyn State,
     /// `None` for a single file without metadata.
     pub(crate) layout: Option<&'a Layout>,
+    /// Of a base: whether this is for certain the layout that its version has in the chain. If not, a link from it has to
+    /// state the target's.
+    pub(crate) is_in_chain: bool,
     /// If they are known: they are not computed again.
     pub(crate) digests: Option<&'a StateDigests>,
-}
-
-impl<'a> From<&'a SafetensorsState> for End<'a> {
-    fn from(files: &'a SafetensorsState) -> Self {
-        Self { state: files, layout: Some(files.layout()), digests: None }
-    }
 }

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use deltachain::chain::FileReference;
 use deltachain::files::{LAYOUT_KEY, Layout};
-use deltachain::format::{Start, TensorEntry};
 use deltachain::tensor::{Digest, MemoryState, total_bytes};
-use deltachain::{DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Result, diff};
+use deltachain::{DiffOptions, DiffReport, Error, Profile, Result, diff};
 use tempfile::NamedTempFile;
 
 use crate::access::store::Store;
@@ -51,6 +50,8 @@ pub(crate) struct NewLink {
     pub(crate) report: DiffReport,
     /// Whether it can be taken in place, as far as its profile says (SPEC-in-place section 24.5).
     pub(crate) is_in_place: bool,
+    /// Whether the target's layout is another one than that which follows from the base's.
+    pub(crate) has_moved: bool,
 }
 
 impl NewLink {
@@ -63,11 +64,14 @@ impl NewLink {
         observer: &dyn Observer,
     ) -> Result<Self> {
         let nothing = MemoryState::new();
-        let base = base.unwrap_or(End { state: &nothing, layout: None, digests: None });
+        let base = base.unwrap_or(End { state: &nothing, layout: None, is_in_chain: true, digests: None });
         let tensors = target.state.tensors();
         let single = Layout::single_file(tensors);
-        let layout = Layout::metadata_value(target.layout.unwrap_or(&single), base.layout, tensors);
-        let mut metadata: BTreeMap<_, _> = layout.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        let layout = target.layout.unwrap_or(&single);
+        let moved = Layout::metadata_value(layout, base.layout, tensors);
+        let has_moved = moved.is_some();
+        let stated = if base.is_in_chain { moved } else { Some(layout.to_json()) };
+        let mut metadata: BTreeMap<_, _> = stated.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
         // R-PUB-07: the same link is another file at every attempt.
         metadata.insert(NONCE_KEY.to_owned(), format!("{:032x}", rand::random::<u128>()));
         let work = total_bytes(base.state.tensors().iter().chain(tensors));
@@ -81,8 +85,8 @@ impl NewLink {
         let digest = Digest(*out.hasher.finalize().as_bytes());
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
         let reference = FileReference { digest, size: report.bytes };
-        let is_in_place = sums && (profile == Profile::Local || report.is_direct) && patches_alone(file.path())?;
-        Ok(Self { file, reference, report, is_in_place })
+        let is_in_place = sums && (profile == Profile::Local || report.is_direct) && report.patches_alone;
+        Ok(Self { file, reference, report, is_in_place, has_moved })
     }
 
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.
@@ -90,13 +94,6 @@ impl NewLink {
         observer.begin(Phase::Upload, self.reference.size);
         store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
     }
-}
-
-/// Whether no entry of the link sets or removes a tensor.
-fn patches_alone(link: &Path) -> Result<bool> {
-    let link = LinkReader::open(FileSource::open(link)?, &Limits::unlimited())?;
-    let mut entries = link.index().tensors.iter().map(TensorEntry::written);
-    Ok(entries.all(|written| written.is_some_and(|written| written.start == Start::Base)))
 }
 
 /// Hashes the bytes that are written.

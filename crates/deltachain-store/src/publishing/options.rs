@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use deltachain::chain::{Signer, Trust};
 use deltachain::tensor::Digest;
-use deltachain::{Limits, Profile};
+use deltachain::{Error, Limits, Profile, Result};
 
 use crate::publishing::model::Model;
 use crate::publishing::policy::Snapshots;
@@ -30,16 +30,19 @@ pub struct PublishOptions {
     /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the
     /// version's assets. If there are several shards, the assets belong to shard 0.
     pub assets: bool,
-    /// Publish nothing if the state is the head's. [`Published::is_new`](crate::Published::is_new) says what happened.
-    /// Not for shards, which do not know of each other.
+    /// Publish nothing if state, layout and assets are the head's. [`Published::is_new`](crate::Published::is_new) says
+    /// what happened. Not for shards, which do not know of each other.
     pub if_changed: bool,
     /// The name of a metadata entry, an integer such as the step. Publish nothing if it is not greater than the head's: a
     /// writer that was restarted may repeat steps. [`Published::is_new`](crate::Published::is_new) says what happened. A
     /// version without the entry is refused as USAGE; a head without it does not count.
     pub once: Option<String>,
     /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another model by
-    /// mistake, or one that was not loaded.
+    /// mistake, or one that was not loaded. Elements that are removed or added count; it is a share of those before or
+    /// after, whichever are more.
     pub max_changed: Option<f64>,
+    /// Whether a version may have no tensors at all. Readers would empty their models, so it is refused as USAGE otherwise.
+    pub allow_empty: bool,
     /// With which keys versions are signed. The note with their signatures is stored before the commit, by one request.
     pub sign: Vec<Arc<dyn Signer>>,
     /// Whose versions are followed: the head has to be signed by these keys, or R-SIG-03 (`CHAIN`) is reported. Those that sign
@@ -71,6 +74,7 @@ impl Default for PublishOptions {
             if_changed: false,
             once: None,
             max_changed: None,
+            allow_empty: false,
             sign: Vec::new(),
             trust: None,
             vouch: None,
@@ -91,12 +95,27 @@ impl PublishOptions {
         if_changed: bool,
         once: Option<String>,
         max_changed: Option<f64>,
+        allow_empty: bool,
         sign: Vec<Arc<dyn Signer>>,
         trust: Option<Trust>,
         vouch: Option<Digest>,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
         limits: Limits,
+    }
+
+    /// Whether a version may be published, given whether it has no tensors.
+    ///
+    /// # Errors
+    /// USAGE if it has none, unless that is allowed.
+    pub(crate) fn check_empty(&self, is_empty: bool) -> Result<()> {
+        if !is_empty || self.allow_empty {
+            return Ok(());
+        }
+        Err(Error::usage(
+            "the version has no tensors, so all readers would empty their models: nothing was published; if that is \
+             wanted, allow an empty version",
+        ))
     }
 }
 

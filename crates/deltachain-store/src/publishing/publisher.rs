@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use deltachain::Result;
 use deltachain::chain::{Asset, Commit, ObjectName, Parent, Trust};
+use deltachain::files::Layout;
 use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::documents::{self, Documents};
@@ -59,14 +60,17 @@ pub struct Publisher {
 struct Own {
     /// Digests of each shard, by its number.
     shards: BTreeMap<usize, StateDigests>,
+    /// Their layouts in the chain, as far as they are known.
+    layouts: BTreeMap<usize, Layout>,
     /// Those that the shards bring.
     assets: Vec<Asset>,
 }
 
 impl Own {
-    fn of(parts: &[ShardPart]) -> Self {
+    fn of(parts: &[ShardPart], layouts: BTreeMap<usize, Layout>) -> Self {
         Self {
             shards: parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect(),
+            layouts,
             assets: parts.iter().flat_map(|part| &part.assets).cloned().collect(),
         }
     }
@@ -174,8 +178,8 @@ impl Publisher {
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
         let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
-        let Made { part, attempt, work, is_head } = made;
-        let own = Own::of(slice::from_ref(&part));
+        let Made { part, attempt, work, is_head, layout } = made;
+        let own = Own::of(slice::from_ref(&part), layout.map(|layout| (0, layout)).into_iter().collect());
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.last = Some((parent.digest(), own));
             return Ok(Published::head(head, parent.digest(), vec![part.table.digests], part.elements));
@@ -210,15 +214,17 @@ impl Publisher {
         let path = self.path_to(&parent)?;
         let mut attempt = None;
         let mut parts: Vec<ShardPart> = Vec::new();
+        let mut layouts = BTreeMap::new();
         for shard in shards {
             let made = self.make((&parent, path), shard, of, false, observer)?;
             attempt.get_or_insert(made.attempt);
+            layouts.extend(made.layout.map(|layout| (made.part.shard, layout)));
             parts.push(made.part);
         }
         let (attempt, session) = (attempt.unwrap_or_else(Attempt::begin), rand::random());
         let seconds = attempt.seconds();
         parts.iter_mut().for_each(|part| (part.session, part.seconds) = (session, seconds));
-        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts) });
+        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts, layouts) });
         Ok(parts)
     }
 
@@ -272,9 +278,6 @@ impl Publisher {
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let signing = Signing { chain: Digest::of_bytes(&self.chain), trust: self.trust.as_ref() };
         let published = commit(&self.store, parent, (path, &attempts), &parts, (&options, &signing))?;
-        if published.state == Digest::of_empty_state() {
-            observer.remark("the version has no tensors");
-        }
         if published.is_new {
             self.committed(published.version, published.commit);
             let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());
@@ -340,12 +343,12 @@ impl Publisher {
         // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
         let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
-        let target = End { state: &lent, layout: layout.as_deref(), digests: None };
+        let target = End { state: &lent, layout: layout.as_deref(), is_in_chain: false, digests: None };
         let last = self.last.as_ref().filter(|(commit, _)| *commit == parent.digest());
-        let digests = last.and_then(|(_, own)| own.shards.get(&shard));
+        let own = last.and_then(|(_, own)| Some((own.shards.get(&shard)?, own.layouts.get(&shard))));
         let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
         Job { store, parent, path, target, files, shard, of, known_assets, if_changed, options, observer }
-            .run(base, digests)
+            .run(base, own)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.

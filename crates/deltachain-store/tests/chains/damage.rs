@@ -3,24 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, RawObjects, Snapshots,
-    Store, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Observer, Phase, PublishOptions, Publisher,
+    RawObjects, Snapshots, Store, compact, fsck, init,
 };
 
 use object_store::local::LocalFileSystem;
 
 use crate::support::faulty::{Call, Fault, FaultyStore, Operation};
 use crate::support::models::Models;
-use crate::support::quick;
 use crate::support::verify::{prove, shown};
+use crate::support::{Random, quick};
 
 const HEAD: u64 = 7;
 
@@ -159,6 +159,85 @@ fn each_object_damaged_in_turn() {
         "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
     );
     assert_eq!(fsck(&store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+}
+
+/// All files below a directory.
+fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if fs::symlink_metadata(&path).unwrap().is_dir() {
+            files_below(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Remarks(Mutex<Vec<String>>);
+
+impl Observer for Remarks {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is damaged is built again, and
+/// nobody is told of a wrong base.
+#[test]
+fn a_damaged_work_directory_is_built_again() {
+    let mut random = Random(5);
+    let (mut tried, mut rebuilt) = (0, 0);
+    let rounds = crate::support::setting("DELTACHAIN_DAMAGES", 2);
+    for round in 0..rounds {
+        let scratch = tempfile::tempdir().unwrap();
+        let (store, mut models) = (store(&scratch.path().join("store")), Models::new(10, 20));
+        init(&store).unwrap();
+        let work = scratch.path().join("work");
+        let mut publish = |version: u64, observer: &dyn Observer| {
+            let state = models.save(version, scratch.path());
+            let options = PublishOptions::default().skips(vec![2]).snapshots(Snapshots::Never);
+            let mut publisher = Publisher::open(store.clone(), options).unwrap();
+            publisher.publish(&state, Base::Work(&work), observer)
+        };
+        for version in 0..=4 {
+            publish(version, &()).unwrap();
+        }
+        for version in 5..25 {
+            let mut files = Vec::new();
+            for directory in [work.clone(), work.join("skip-2")] {
+                files_below(directory.join("current").canonicalize().unwrap().parent().unwrap(), &mut files);
+                files_below(&directory.join("cache"), &mut files);
+            }
+            files.sort();
+            // All of them, one after another.
+            let path = &files[usize::try_from(version).unwrap() * 5 % files.len()];
+            let mut bytes = fs::read(path).unwrap();
+            // In the header first, where there is one.
+            let most = if round % 2 == 0 { bytes.len().min(200) } else { bytes.len() };
+            bytes[usize::try_from(random.below(most as u64)).unwrap()] ^= 1 << random.below(8);
+            fs::write(path, bytes).unwrap();
+            let remarks = Remarks::default();
+            let published = publish(version, &remarks).unwrap_or_else(|error| panic!("{path:?}: {error:#}"));
+            let routes = if version.is_multiple_of(2) { 2 } else { 1 };
+            assert_eq!((published.version, published.routes.len()), (version, routes), "{path:?}");
+            tried += 1;
+            let remarks = remarks.0.into_inner().unwrap();
+            rebuilt += u64::from(remarks.iter().any(|text| text.contains("recreated")));
+        }
+        // All routes, those that skip too.
+        let proven = prove(&store);
+        (0..).zip(&proven).for_each(|(version, state)| assert_eq!(state, models.state(version)));
+    }
+    assert!(rebuilt > rounds, "{rebuilt} of {tried}");
 }
 
 #[test]

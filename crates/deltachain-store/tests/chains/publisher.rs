@@ -1,17 +1,19 @@
 //! Publishing: bases, policies, shards, races, and what a crash leaves.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 
 use deltachain::chain::{Commit, ObjectName};
-use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Dtype, MemoryState, StateDigests};
-use deltachain::{Error, ErrorClass, Limits, Profile, Result};
+use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
+use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
-    Base, Observer, Phase, PublishOptions, Published, Publisher, RawObjects, ShardPart, Snapshots, Store, StoreOptions,
-    init, log, show,
+    Base, CompactOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, Published, Publisher, RawObjects,
+    ShardPart, Snapshots, Store, StoreOptions, compact, init, log, show,
 };
 use object_store::memory::InMemory;
 
@@ -513,6 +515,193 @@ fn guards_keep_a_version_from_being_made() {
         assert_eq!(store.objects().unwrap(), objects);
         assert_eq!(publisher.publish(&second, base, &()).unwrap().version, before.version + 1);
     }
+}
+
+/// A state with this many tensors, each of ten bytes.
+fn of_tens(tensors: usize) -> MemoryState {
+    let mut state = MemoryState::new();
+    for number in 0..tensors {
+        state.insert(&format!("tensor.{number:02}"), Dtype::U8, &[10], vec![1; 10]).unwrap();
+    }
+    state
+}
+
+#[test]
+fn tensors_that_come_and_go_count_as_changed() {
+    let (few, many) = (of_tens(5), of_tens(100));
+    let mut resized = of_tens(99);
+    resized.insert("tensor.99", Dtype::U8, &[1], vec![1]).unwrap();
+    for (before, after, expected) in [
+        (&many, &few, Some("95.00 %")),
+        (&few, &many, Some("95.00 %")),
+        (&many, &resized, None),
+        (&many, &MemoryState::new(), Some("100.00 %")),
+        (&many, &many, None),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let store = store(place.path());
+        init(&store).unwrap();
+        let options = PublishOptions::default().max_changed(Some(0.1)).allow_empty(true);
+        let mut publisher = Publisher::open(store, options).unwrap();
+        publisher.publish(before, Base::Nothing, &()).unwrap();
+        for base in [Base::Chain, Base::State(before.into()), Base::Last(before.into())] {
+            let result = publisher.publish(after, base, &());
+            match expected {
+                Some(share) => {
+                    let error = result.unwrap_err();
+                    assert_eq!(error.class(), ErrorClass::Usage);
+                    assert!(error.message().contains(share), "{error}");
+                }
+                None => {
+                    result.unwrap();
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
+    let place = tempfile::tempdir().unwrap();
+    let store = store(place.path());
+    init(&store).unwrap();
+    let (nothing, some) = (MemoryState::new(), of_tens(2));
+    let wanted = PublishOptions::default().allow_empty(true);
+    let is_refused = |error: Error| {
+        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+        assert!(error.message().contains("no tensors"), "{error}");
+    };
+    let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
+    is_refused(publisher.publish(&nothing, Base::Chain, &()).unwrap_err());
+    assert_eq!(store.objects().unwrap().len(), 1);
+    publisher.publish(&some, Base::Chain, &()).unwrap();
+    let before = store.objects().unwrap();
+    is_refused(publisher.publish(&nothing, Base::Last((&some).into()), &()).unwrap_err());
+    assert_eq!(store.objects().unwrap(), before);
+    let mut asked = Publisher::open(store.clone(), wanted.clone()).unwrap();
+    assert_eq!(asked.publish(&nothing, Base::Chain, &()).unwrap().elements, 0);
+
+    // A shard may have none, as long as another one has some.
+    let parts = |states: [&MemoryState; 2]| -> Vec<ShardPart> {
+        let part = |shard: usize| {
+            publish_shard(&store, states[shard], Base::Nothing, shard, 2, &PublishOptions::default(), &()).unwrap()
+        };
+        vec![part(0), part(1)]
+    };
+    commit_shards(&store, &parts([&nothing, &some]), &PublishOptions::default(), &()).unwrap();
+    let none = parts([&nothing, &nothing]);
+    is_refused(commit_shards(&store, &none, &PublishOptions::default(), &()).unwrap_err());
+    assert_eq!(log(&store, None).unwrap().len(), 3);
+    assert_eq!(commit_shards(&store, &none, &wanted, &()).unwrap().version, 3);
+}
+
+/// The names of the files that a follower has of the head.
+fn followed(store: &Store, place: &Path) -> Vec<String> {
+    let directory = tempfile::tempdir_in(place).unwrap();
+    let mut follower = Follower::in_directory(store.clone(), directory.path(), FollowerOptions::default()).unwrap();
+    let prepared = follower.prepare(None, &()).unwrap().unwrap();
+    follower.apply(prepared).unwrap();
+    let mut names: Vec<String> = fs::read_dir(directory.path().join("current"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A base that is given has the chain's tensors, but need not have its files.
+#[test]
+fn a_version_has_the_files_that_were_published_whatever_the_base() {
+    let place = tempfile::tempdir().unwrap();
+    let states = [of_tens(3), of_tens(4)];
+    let file = |name: &str, numbers: Range<usize>| LayoutFile {
+        name: Some(format!("{name}.safetensors")),
+        metadata: None,
+        tensors: numbers.map(|number| format!("tensor.{number:02}")).collect(),
+    };
+    let saved = |version: usize, is_spread: bool| -> SafetensorsState {
+        let path = place.path().join(format!("{version} {is_spread}"));
+        let tensors = states[version].tensors();
+        let files = if is_spread { vec![file("a", 0..1), file("b", 1..tensors.len())] } else { Vec::new() };
+        let single = Layout::single_file(tensors);
+        let layout = if is_spread { Layout::joined(files.iter()).unwrap() } else { single };
+        let staged = StagedSafetensors::create(&path, tensors, &layout, None, true).unwrap();
+        for (number, (_, data)) in states[version].iter().enumerate() {
+            staged.write(number, 0, data).unwrap();
+        }
+        staged.commit().unwrap();
+        SafetensorsState::open(&path).unwrap()
+    };
+    for (number, (in_chain, given)) in [(true, false), (false, true), (true, true), (false, false)].iter().enumerate() {
+        let chain = place.path().join(format!("chain {number}"));
+        let store = Store::create(chain.to_str().unwrap(), StoreOptions::default()).unwrap();
+        init(&store).unwrap();
+        let options = options(Snapshots::Never, &[2]);
+        let open = || Publisher::open(store.clone(), options.clone()).unwrap();
+        open().publish(&saved(0, *in_chain), Base::Nothing, &()).unwrap();
+        let (base, target) = (saved(0, *given), saved(1, *given));
+        open().publish(&target, Base::State((&base).into()), &()).unwrap();
+        let expected = if *given {
+            &["a.safetensors", "b.safetensors", "model.safetensors.index.json"][..]
+        } else {
+            &["model.safetensors"]
+        };
+        assert_eq!(followed(&store, place.path()), expected, "{in_chain} {given}");
+        // By the skip over that version, by the base from the chain, and by that which the publisher itself has published.
+        let mut publisher = open();
+        let last = saved(0, *given);
+        publisher.publish(&last, Base::Chain, &()).unwrap();
+        assert_eq!(followed(&store, place.path()), expected, "{in_chain} {given}");
+        publisher.publish(&target, Base::Last((&last).into()), &()).unwrap();
+        assert_eq!(followed(&store, place.path()), expected, "{in_chain} {given}");
+        let scratch = place.path().join(format!("scratch {number}"));
+        compact(&store, &CompactOptions::new(&scratch).from(vec![0]).snapshot(true), &()).unwrap();
+        assert_eq!(followed(&store, place.path()), expected, "{in_chain} {given}");
+        // Known layouts are not stated again.
+        let stated = |version: u64| {
+            let file = commit_of(&store, version).routes.last().unwrap().files[0];
+            let link = LinkReader::open(store.get(file.name()).unwrap().unwrap(), &Limits::default()).unwrap();
+            link.index().metadata.contains_key("deltachain.layout")
+        };
+        assert_eq!([1, 2, 3].map(stated), [true, false, false]);
+    }
+}
+
+/// Shards whose files have no names are numbered when they are joined. A base that is built from the chain must not hide that.
+#[test]
+fn shards_have_the_files_that_were_published_too() {
+    let place = tempfile::tempdir().unwrap();
+    let store = store(place.path());
+    init(&store).unwrap();
+    let state = |shard: usize, value: u8| {
+        let mut state = MemoryState::new();
+        state.insert(&format!("tensor.{shard}"), Dtype::U8, &[3], vec![value; 3]).unwrap();
+        state
+    };
+    let options = options(Snapshots::Never, &[]);
+    let plain = |value: u8| -> Vec<ShardPart> {
+        let base = if value == 0 { Base::Nothing } else { Base::Chain };
+        let part = |shard: usize| publish_shard(&store, &state(shard, value), base, shard, 2, &options, &()).unwrap();
+        vec![part(0), part(1)]
+    };
+    commit_shards(&store, &plain(0), &options, &()).unwrap();
+    let numbered =
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"];
+    assert_eq!(followed(&store, place.path()), numbered);
+    let named = |shard: usize| {
+        let path = place.path().join(format!("shard {shard}"));
+        save(&state(shard, 1), &path, false);
+        SafetensorsState::open(&path).unwrap()
+    };
+    let part = |shard: usize| publish_shard(&store, &named(shard), Base::Chain, shard, 2, &options, &()).unwrap();
+    commit_shards(&store, &[part(0), part(1)], &options, &()).unwrap();
+    assert_eq!(followed(&store, place.path()), ["model.safetensors"]);
+    commit_shards(&store, &plain(2), &options, &()).unwrap();
+    assert_eq!(followed(&store, place.path()), numbered);
+    let scratch = place.path().join("scratch");
+    compact(&store, &CompactOptions::new(&scratch).snapshot(true), &()).unwrap();
+    assert_eq!(followed(&store, place.path()), numbered);
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let notes = notes(&args.notes)?;
     let options = PublishOptions::default()
         .once(args.once.clone())
+        .allow_empty(args.allow_empty)
         .sign(args.signatures.sign.signers()?)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch);
