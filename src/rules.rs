@@ -173,6 +173,7 @@ writer_rules! {
     PUB_08 "R-PUB-08";
     PUB_09 "R-PUB-09";
     PUB_10 "R-PUB-10";
+    PUB_11 "R-PUB-11";
     RET_01 "R-RET-01";
     SIG_02 "R-SIG-02";
     SIG_03 "R-SIG-03";

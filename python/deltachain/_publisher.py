@@ -211,8 +211,8 @@ class Publisher:
             and no other rank needs the key.
         trust, quorum: follow only a head that this many of these keys have signed, as in `Subscriber`; the keys that
             sign must be among them. By default one of those that sign.
-        vouch: digest of a head's commit that is followed although it is not signed so: to begin to sign a chain. Look
-            at it before, since you vouch for it.
+        vouch: digest of a head's commit that is followed although it is not signed so, to begin to sign a chain, or
+            although later versions were lost for good. Look at it before, since you vouch for it.
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
             against mistakes. Elements that are removed or added count.
         allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused

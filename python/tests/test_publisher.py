@@ -197,6 +197,42 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
         assert pub.publish(tensors(1)).version == 1
 
 
+def test_a_guard_counts_tensors_that_are_removed(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain", max_changed=0.5) as pub:
+        pub.publish({name: b"abc" for name in "abcdefgh"})
+        with pytest.raises(dc.UsageError, match="87.50 %"):
+            pub.publish({"a": b"abc"})
+        with pytest.raises(dc.UsageError, match="no tensors"):
+            pub.publish({})
+        assert pub.publish({name: b"abc" for name in "abcdef"}).version == 1
+    with dc.Publisher(tmp_path / "chain", allow_empty=True) as pub:
+        assert pub.publish({}).version == 2
+
+
+def test_a_lost_version_is_not_published_again(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    with dc.Publisher(url) as pub:
+        made = [pub.publish(tensors(version)) for version in range(3)]
+        lost = url / "commits" / f"{2:020}.json"
+        content = lost.read_bytes()
+        lost.unlink()
+        for _ in range(2):
+            with pytest.raises(dc.Error, match="version 2 was published") as caught:
+                pub.publish(tensors(3))
+            assert caught.value.rule == "R-PUB-11"
+            assert made[1].commit in str(caught.value)
+        assert not lost.exists()
+        lost.write_bytes(content)
+        assert pub.publish(tensors(3)).version == 3
+        assert_version(url, None, 3)
+        lost = url / "commits" / f"{3:020}.json"
+        lost.unlink()
+        with pytest.raises(dc.Error):
+            pub.publish(tensors(4))
+    with dc.Publisher(url, vouch=made[2].commit) as pub:
+        assert pub.publish(tensors(4)).version == 3
+
+
 def test_a_publish_takes_at_most_eight_requests(tmp_path: Path) -> None:
     write_model(tmp_path / "like" / "model.safetensors", model(0))
     for number in range(12):

@@ -73,6 +73,32 @@ impl Parent {
         })
     }
 
+    /// Checks that this goes on from a version, with the digest of its commit, that the publisher has published or followed.
+    ///
+    /// # Errors
+    /// R-PUB-11 (`CHAIN`).
+    pub fn check_goes_on(&self, (version, commit): (u64, Digest)) -> Result<()> {
+        let goes_on = self.head.as_ref().is_some_and(|head| match head.version.checked_sub(version) {
+            Some(0) => self.digest == commit,
+            Some(1) => head.parent == commit,
+            above => above.is_some(),
+        });
+        if goes_on { Ok(()) } else { Err(self.head_lost(version)) }
+    }
+
+    /// The failure to report if a version was published that the store does not have any more: R-PUB-11.
+    pub fn head_lost(&self, version: u64) -> Error {
+        let name = ObjectName::Commit(version).to_string();
+        let newest = self.head.as_ref().map_or_else(|| "none".to_owned(), |head| head.version.to_string());
+        let message = format!(
+            "version {version} was published, but its commit is not in the store any more (the newest version is {newest}), \
+             and its number is never used again. Restore {name} from a copy; if it is lost for good, say so by vouching \
+             for what is followed instead, {}",
+            self.digest
+        );
+        Error::broken(&rules::PUB_11, message).in_file(name)
+    }
+
     /// Checks that links that are ready were made to follow this document.
     ///
     /// # Errors
@@ -167,6 +193,19 @@ pub fn check_duration(seconds: u64) -> Result<()> {
         let hours = seconds / 3600;
         format!("the files were stored {hours} hours ago, too long: a prune may delete them as old; start over")
     })
+}
+
+/// The failure to report if this document was stored 20 hours after a file that it names, or later: R-PUB-08.
+pub fn came_late(document: ObjectName) -> Error {
+    let (what, again) = match document {
+        ObjectName::Commit(version) => (format!("version {version} is visible"), "publish: that adds a snapshot"),
+        _ => ("the new routes are in force".to_owned(), "compact"),
+    };
+    let message = format!(
+        "{what}, but may become unusable: by the store's clock, 20 hours or more passed between its files and this document, \
+         so that a prune may delete them as old. Once more {again}"
+    );
+    Error::broken(&rules::PUB_08, message).in_file(document.to_string())
 }
 
 /// The failure to report if the name of a routes document is taken: R-PUB-06.

@@ -192,7 +192,7 @@ pub(crate) struct PublishArgs {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
     /// Publish the version even if it has no tensors, so that all readers empty their models
-    #[arg(long, conflicts_with = "shard")]
+    #[arg(long)]
     pub(crate) allow_empty: bool,
     /// Prune automatically and keep the newest N versions: runs after every version that is a multiple of N/10
     #[arg(long, value_name = "N", conflicts_with = "shard")]

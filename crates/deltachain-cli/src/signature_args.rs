@@ -43,8 +43,8 @@ pub(crate) struct PublisherSignatureArgs {
     pub(crate) sign: SignArgs,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Publish after the head with this commit, once, although it is not signed. Look at it before: who signs a version
-    /// vouches for all below it
+    /// Publish after the head with this commit, once, although it is not signed, or later versions were lost for good. Look
+    /// at it before: who signs a version vouches for all below it
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest, help_heading = SIGNATURES)]
     pub(crate) vouch: Option<Digest>,
 }

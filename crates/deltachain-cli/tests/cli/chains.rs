@@ -126,7 +126,9 @@ fn an_empty_state_is_published_only_if_that_is_wanted() {
     let error = folder.refused(&["publish", "chain", "empty.safetensors"], "USAGE", None);
     assert!(error["message"].as_str().unwrap().contains("no tensors"), "{error}");
     folder.run(&["publish", "chain", "empty.safetensors", "--allow-empty"]).good();
-    folder.run(&["publish", "chain", "empty.safetensors", "--shard", "0/1", "--part", "0.json"]).good();
+    let shard = ["publish", "chain", "empty.safetensors", "--shard", "0/1", "--part", "0.json"];
+    folder.refused(&shard, "USAGE", None);
+    folder.run(&[&shard[..], &["--allow-empty"]].concat()).good();
     folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
     folder.run(&["commit", "chain", "0.json", "--allow-empty"]).good();
 }
@@ -140,7 +142,8 @@ fn a_change_of_files_alone_is_published() {
     folder.write("state/config.json", "{}");
     folder.run(&["init", "chain"]).good();
     let publish = |more: &[&str]| {
-        let published = folder.json(&[&["publish", "chain", "state", "--if-changed"], more].concat());
+        let ran = folder.run(&[&["publish", "chain", "state", "--if-changed", "--json"], more].concat());
+        let published: Value = serde_json::from_str(ran.good().lines().last().unwrap()).unwrap();
         (published["version"].as_u64().unwrap(), published["new"].as_bool().unwrap())
     };
     let bases = [&[][..], &["--work", "work"], &["--base", "state"]];
@@ -166,6 +169,30 @@ fn a_change_of_files_alone_is_published() {
     folder.write("state/other.safetensors", bytes_file(&[("b", b"two")]));
     assert_eq!(publish(&[]), (version + 2, true));
     assert_eq!(publish(&[]), (version + 2, false));
+}
+
+#[test]
+fn a_lost_version_is_not_published_again() {
+    let folder = Folder::new();
+    for version in ["0", "1", "2"] {
+        folder.write(&format!("{version}.safetensors"), bytes_file(&[("a", version.as_bytes())]));
+    }
+    folder.run(&["init", "chain"]).good();
+    let publish = |version: &str, more: &[&str]| {
+        folder.json(&[&["publish", "chain", &format!("{version}.safetensors")], more].concat())
+    };
+    let commit = publish("0", &["--work", "work"])["commit"].as_str().unwrap().to_owned();
+    publish("1", &["--work", "work"]);
+    folder.run(&["compact", "chain", "--snapshot"]).good();
+    std::fs::remove_file(folder.at("chain/commits/00000000000000000001.json")).unwrap();
+    let error =
+        folder.refused(&["publish", "chain", "2.safetensors", "--base", "0.safetensors"], "CHAIN", Some("R-PUB-11"));
+    assert!(error["message"].as_str().unwrap().contains(&commit), "{error}");
+    // A directory that has held more knows it, too.
+    let ran = folder.run(&["publish", "chain", "2.safetensors", "--work", "work", "--vouch", &commit]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("error: CHAIN R-CHN-03"), "{ran:?}");
+    let published = publish("2", &["--base", "0.safetensors", "--vouch", &commit]);
+    assert_eq!(published["version"], 1);
 }
 
 /// A base that is given has the head's tensors, but perhaps not its files.

@@ -1,11 +1,13 @@
 //! Which versions a chain has: all, or its head, found by few requests however many there are.
 
+use std::collections::BTreeSet;
+
 use deltachain::Result;
 use deltachain::chain::{Listing, ObjectName};
 use deltachain::tensor::Digest;
 use futures_util::future::try_join_all;
 
-use crate::access::store::Store;
+use crate::access::store::{Store, StoredObject};
 
 /// Names that a store lists at once, as a rule. Some list more.
 const PAGE: u64 = 1000;
@@ -21,16 +23,26 @@ impl Store {
             let head = self.find_head(from)?;
             return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
         }
-        let before = from.checked_sub(1);
-        let commit = before.map(ObjectName::Commit);
-        // No generation is higher.
-        let routes = before.map(|version| ObjectName::Routes { version, generation: 9_999_999_999 });
-        let lists = [("commits", commit), ("routes", routes)];
+        let commit = from.checked_sub(1).map(ObjectName::Commit);
+        let lists = [("commits", commit), ("routes", before_routes(from))];
         let lists = self.block_on(async {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
             try_join_all(lists).await
         })?;
         Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
+    }
+
+    /// The versions from this one on that have routes documents, whatever their content.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn versions_with_routes(&self, from: u64) -> Result<BTreeSet<u64>> {
+        let listed = self.block_on(self.list(Some("routes"), before_routes(from), usize::MAX))?;
+        let version = |object: &StoredObject| match object.name {
+            ObjectName::Routes { version, .. } => Some(version),
+            _ => None,
+        };
+        Ok(listed.iter().filter_map(version).collect())
     }
 
     /// As [`listing`](Self::listing), with the notes. They are stored before the commit (R-SIG-02), so they are listed after it:
@@ -132,6 +144,12 @@ impl Store {
         }
         Ok(Some(low))
     }
+}
+
+/// A name before those of all routes documents of versions from this one on.
+fn before_routes(from: u64) -> Option<ObjectName> {
+    // No generation is higher.
+    from.checked_sub(1).map(|version| ObjectName::Routes { version, generation: 9_999_999_999 })
 }
 
 /// A name before those of all notes on versions from this one on.

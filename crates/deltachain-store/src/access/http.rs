@@ -16,6 +16,7 @@ use object_store::client::{
 use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
+use crate::access::opened::Dates;
 use crate::access::options::StoreOptions;
 use crate::access::pace::{Buffered, RetryAfter, Upload};
 use crate::access::rate::Rate;
@@ -36,6 +37,7 @@ pub(crate) struct Connector {
     rate: Option<Arc<Rate>>,
     earliest: Arc<RetryAfter>,
     buffered: Arc<Buffered>,
+    dates: Arc<Dates>,
 }
 
 impl Connector {
@@ -48,7 +50,13 @@ impl Connector {
             rate,
             earliest: Arc::new(RetryAfter::new()),
             buffered: Arc::default(),
+            dates: Arc::default(),
         }
+    }
+
+    /// What the store's answers say of its time.
+    pub(crate) fn dates(&self) -> Arc<Dates> {
+        Arc::clone(&self.dates)
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
@@ -95,7 +103,7 @@ impl HttpService for Watched {
 
 impl Watched {
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let Connector { options, rate, earliest, buffered } = &self.shared;
+        let Connector { options, rate, earliest, buffered, dates } = &self.shared;
         earliest.wait().await;
         let length = request.body().content_length();
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
@@ -103,6 +111,7 @@ impl Watched {
         }
         let range = length_of_range(&request);
         let refusal = refusal(&request);
+        let is_of_store = !is_for_credentials(&request);
         let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -123,11 +132,15 @@ impl Watched {
             }
         };
         let (head, body) = answer.into_parts();
-        if matches!(head.status.as_u16(), 429 | 503) {
-            let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-            if let Some(retry_after) = header(http::header::RETRY_AFTER) {
-                earliest.not_before(retry_after, header(http::header::DATE));
-            }
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        // A refusal may come from something that stands before the store, and has a clock of its own.
+        if let Some(date) = header(http::header::DATE).filter(|_| is_of_store && head.status.is_success()) {
+            httpdate::parse_http_date(date).into_iter().for_each(|date| dates.note(date));
+        }
+        if matches!(head.status.as_u16(), 429 | 503)
+            && let Some(retry_after) = header(http::header::RETRY_AFTER)
+        {
+            earliest.not_before(retry_after, header(http::header::DATE));
         }
         if range.is_some() && head.status == http::StatusCode::OK {
             return Err(HttpError::new(HttpErrorKind::Unknown, knows_no_ranges()));

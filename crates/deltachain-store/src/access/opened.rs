@@ -1,6 +1,7 @@
 //! A store as it comes from opening it, and what there is to know about it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -10,6 +11,23 @@ pub(crate) struct Opened {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
     pub(crate) kind: Kind,
+    pub(crate) dates: Arc<Dates>,
+}
+
+/// When the store says that it gave its last answer. One that is not a server, or is of the caller's own making, does not
+/// say.
+#[derive(Debug, Default)]
+pub(crate) struct Dates(Mutex<Option<SystemTime>>);
+
+impl Dates {
+    #[cfg(feature = "servers")]
+    pub(crate) fn note(&self, date: SystemTime) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(date);
+    }
+
+    pub(crate) fn last(&self) -> Option<SystemTime> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What there is to know about a store.

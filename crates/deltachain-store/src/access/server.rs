@@ -56,6 +56,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         _ => None,
     };
     let connector = Connector::new(options);
+    let dates = connector.dates();
     // All four are built alike, by builders that have no trait in common.
     macro_rules! built {
         ($builder:expr, $url:expr, $key:ty, $known:expr) => {{
@@ -107,7 +108,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
     };
     let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
-    Ok(Opened { objects, prefix, kind })
+    Ok(Opened { objects, prefix, kind, dates })
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.

@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::access::legible::is_legible;
-use crate::access::opened::{Kind, Opened};
+use crate::access::opened::{Dates, Kind, Opened};
 use crate::access::options::StoreOptions;
 use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
@@ -46,6 +46,7 @@ pub struct Store {
     pub(super) objects: Arc<dyn ObjectStore>,
     pub(super) prefix: Path,
     pub(super) kind: Kind,
+    dates: Arc<Dates>,
     name: String,
     pub(super) options: Arc<StoreOptions>,
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
@@ -74,8 +75,7 @@ impl Store {
     /// # Errors
     /// USAGE if the URL cannot be understood, settings are missing, or the directory does not exist.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
-        let Opened { objects, prefix, kind } = open_url(url, &options, false)?;
-        Self::new(objects, prefix, kind, url, options)
+        Self::new(open_url(url, &options, false)?, url, options)
     }
 
     /// As [`open`](Self::open), but a directory need not exist yet: until it does, there is no chain.
@@ -83,8 +83,7 @@ impl Store {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_awaited(url: &str, options: StoreOptions) -> Result<Self> {
-        let Opened { objects, prefix, kind } = open_url(url, &options, true)?;
-        Self::new(objects, prefix, kind, url, options)
+        Self::new(open_url(url, &options, true)?, url, options)
     }
 
     /// The directory that it is, if that does not exist.
@@ -108,9 +107,9 @@ impl Store {
     /// # Errors
     /// USAGE if the prefix is not a path; IO if no threads can be started.
     pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
-        let path = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
+        let prefix = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();
-        Self::new(objects, path, Kind::OTHER, &name, options)
+        Self::new(Opened { objects, prefix, kind: Kind::OTHER, dates: Arc::default() }, &name, options)
     }
 
     /// The same store, whose waiting can be ended.
@@ -124,13 +123,8 @@ impl Store {
         Self { prefix: self.prefix.clone().join(folder), ..self.clone() }
     }
 
-    fn new(
-        objects: Arc<dyn ObjectStore>,
-        prefix: Path,
-        kind: Kind,
-        name: &str,
-        mut options: StoreOptions,
-    ) -> Result<Self> {
+    fn new(opened: Opened, name: &str, mut options: StoreOptions) -> Result<Self> {
+        let Opened { objects, prefix, kind, dates } = opened;
         if options.max_rate == Some(0) {
             return Err(Error::usage("the limit for bytes per second is 0: give a higher one, or none"));
         }
@@ -143,6 +137,7 @@ impl Store {
             objects,
             prefix,
             kind,
+            dates,
             name: without_secrets(name),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
@@ -316,9 +311,21 @@ impl Store {
     /// # Errors
     /// IO; USAGE if the store can only be read.
     pub(crate) fn put_if_absent(&self, name: ObjectName, content: &[u8]) -> Result<bool> {
+        self.put_if_absent_while(name, content, &|| true)
+    }
+
+    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it may be made. `false`
+    /// then, too.
+    ///
+    /// # Errors
+    /// As for [`put_if_absent`](Self::put_if_absent).
+    pub(crate) fn put_if_absent_while(&self, name: ObjectName, content: &[u8], may: &dyn Fn() -> bool) -> Result<bool> {
         self.check_is_written()?;
         let (path, payload) = (self.path(name), PutPayload::from(content.to_vec()));
         let put = self.retry(async || {
+            if !may() {
+                return Ok(false);
+            }
             let options = PutOptions::from(PutMode::Create);
             match self.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(true),
@@ -335,6 +342,11 @@ impl Store {
         });
         self.block_on(self.pace(content.len() as u64))?;
         self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))
+    }
+
+    /// When the store says that it gave its last answer, if it is a server.
+    pub(crate) fn date(&self) -> Option<SystemTime> {
+        self.dates.last()
     }
 
     /// Removes an object, if it is there.

@@ -33,7 +33,7 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
         };
         // What has been stored must survive a power cut before anything is stored that refers to it.
         let kind = Kind { is_directory: true, ..Kind::OTHER };
-        return Ok(Opened { objects: Arc::new(objects.with_fsync(true)), prefix, kind });
+        return Ok(Opened { objects: Arc::new(objects.with_fsync(true)), prefix, kind, dates: Arc::default() });
     }
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
     #[cfg(feature = "servers")]

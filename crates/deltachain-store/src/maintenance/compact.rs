@@ -2,18 +2,21 @@
 
 use std::path::PathBuf;
 
-use deltachain::chain::{Entry, ObjectName, Route};
+use deltachain::chain::{Entry, FileReference, ObjectName, Route, came_late};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 
 use crate::access::documents::{Documents, stretch};
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::attempt::Attempt;
+use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::{Coding, NewLink};
 use crate::publishing::published::PublishedRoute;
+
+/// How often routes are made anew that came into force too late after their files.
+const ROUNDS: u32 = 3;
 
 /// Which routes are made, and how.
 #[derive(Debug, Clone)]
@@ -89,29 +92,37 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     let codings = Coding::of(&options.profiles)?;
     // For each source, and for each coding but of snapshots.
     let codings = |source: &Option<Entry>| if source.is_some() { &codings[..] } else { &codings[..1] };
-    let mut made: Vec<MadeRoute> = Vec::new();
-    for source in &sources {
-        let from = source.as_ref().map(|source| source.commit.version);
-        let empty = || MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true };
-        made.extend(codings(source).iter().map(|_| empty()));
-    }
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
-    let attempt = Attempt::begin();
-    for shard in 0..target.commit.shards.len() {
-        let maker = Maker { store, options, shard, observer };
-        let mut kept = maker.keep("target", &target)?;
-        let state = kept.bring_to(version, None, observer)?;
-        let mut made = made.iter_mut();
+    let mut late = None;
+    for _ in 0..ROUNDS {
+        let mut made: Vec<MadeRoute> = Vec::new();
         for source in &sources {
-            let links = maker.make(source.as_ref(), &target, state, codings(source))?;
-            for (link, made) in links.iter().zip(&mut made) {
-                made.route.files.push(link.reference);
-                made.is_direct &= link.report.is_direct;
+            let from = source.as_ref().map(|source| source.commit.version);
+            let empty = || MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true };
+            made.extend(codings(source).iter().map(|_| empty()));
+        }
+        let attempt = Attempt::begin(store);
+        for shard in 0..target.commit.shards.len() {
+            let maker = Maker { store, options, shard, observer };
+            let mut kept = maker.keep("target", &target)?;
+            let state = kept.bring_to(version, None, observer)?;
+            let mut made = made.iter_mut();
+            for source in &sources {
+                let links = maker.make(source.as_ref(), &target, state, codings(source))?;
+                for (link, made) in links.iter().zip(&mut made) {
+                    made.route.files.push(link.reference);
+                    made.is_direct &= link.report.is_direct;
+                }
             }
         }
+        let (document, is_in_time) = put_in_force(store, version, &made, attempt, &options.limits)?;
+        if is_in_time {
+            return Ok(Compacted { version, routes: made.iter().map(MadeRoute::published).collect() });
+        }
+        // Routes that were there before have been withdrawn. The state is here; it must not end like this.
+        late = Some(came_late(document));
     }
-    put_in_force(store, version, &made, &attempt, &options.limits)?;
-    Ok(Compacted { version, routes: made.iter().map(MadeRoute::published).collect() })
+    Err(late.unwrap_or_else(|| Error::usage("no routes have been made")))
 }
 
 /// A route that has been made.
@@ -195,8 +206,14 @@ impl Maker<'_> {
     }
 }
 
-/// Adds routes to those in force: R-PUB-06.
-fn put_in_force(store: &Store, version: u64, added: &[MadeRoute], attempt: &Attempt, limits: &Limits) -> Result<()> {
+/// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time after their files.
+fn put_in_force(
+    store: &Store,
+    version: u64,
+    added: &[MadeRoute],
+    attempt: Attempt,
+    limits: &Limits,
+) -> Result<(ObjectName, bool)> {
     loop {
         let entry = entry_of(store, Some(version), limits)?;
         let in_place = entry.commit.routes.iter().zip(entry.commit.in_place_routes());
@@ -209,9 +226,9 @@ fn put_in_force(store: &Store, version: u64, added: &[MadeRoute], attempt: &Atte
         let document = entry.successor(routes, is_direct);
         let name = ObjectName::Routes { version, generation: document.generation };
         let bytes = document.to_bytes()?;
-        attempt.check()?;
-        if store.put_if_absent(name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes) {
-            return Ok(());
+        if put_last(store, &[attempt], name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes) {
+            let files = added.iter().flat_map(|added| &added.route.files).map(FileReference::name);
+            return Ok((name, was_in_time(store, &[attempt], name, files)?));
         }
     }
 }

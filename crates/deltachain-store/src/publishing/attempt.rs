@@ -1,9 +1,11 @@
-//! How long an attempt to add something to a chain has taken.
+//! How long an attempt to add something to a chain has taken: R-PUB-08.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::Result;
-use deltachain::chain::check_duration;
+use deltachain::chain::{ObjectName, check_duration};
+
+use crate::access::store::Store;
 
 /// An attempt, from before its first file is stored.
 #[derive(Debug, Clone, Copy)]
@@ -14,18 +16,31 @@ pub(crate) struct Attempt {
     at: SystemTime,
     /// What had passed before, by the store's clock.
     before: Duration,
+    /// None of its files was stored before this, by the store's clock; `None` if the store has told no time.
+    earliest: Option<SystemTime>,
 }
 
 impl Attempt {
-    /// Now.
+    /// Now. The store has been asked for something just before.
     #[expect(clippy::disallowed_methods, reason = "R-PUB-08: a clock that goes on while the machine sleeps")]
-    pub(crate) fn begin() -> Self {
-        Self { began: Instant::now(), at: SystemTime::now(), before: Duration::ZERO }
+    pub(crate) fn begin(store: &Store) -> Self {
+        let (began, at) = (Instant::now(), SystemTime::now());
+        Self { began, at, before: Duration::ZERO, earliest: store.date() }
     }
 
-    /// An attempt that began this long ago, perhaps in another process.
-    pub(crate) fn before(self, before: Duration) -> Self {
-        Self { before, ..self }
+    /// An attempt of other processes, which stored no file before this, by the store's clock.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn since(store: &Store, earliest: SystemTime) -> Result<Self> {
+        let attempt = Self::begin(store);
+        let now = attempt.earliest.map_or_else(|| store.now(), Ok)?;
+        Ok(Self { before: now.duration_since(earliest).unwrap_or_default(), earliest: Some(earliest), ..attempt })
+    }
+
+    /// Its files were not stored before this, as far as that is known.
+    pub(crate) fn earliest(&self) -> Option<SystemTime> {
+        self.earliest
     }
 
     /// To be asked directly before the document is stored that names the files.
@@ -33,24 +48,75 @@ impl Attempt {
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
     pub(crate) fn check(&self) -> Result<()> {
-        check_duration(self.seconds())
-    }
-
-    /// How long ago it began.
-    pub(crate) fn seconds(&self) -> u64 {
         let here = self.began.elapsed().max(self.at.elapsed().unwrap_or_default());
-        self.before.saturating_add(here).as_secs()
+        check_duration(self.before.saturating_add(here).as_secs())
     }
+}
+
+/// Stores the document that names the files of these attempts, unless its name is taken, as long as there is time. `false`
+/// if it has not been stored, as far as is known.
+///
+/// # Errors
+/// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.
+pub(crate) fn put_last(store: &Store, attempts: &[Attempt], name: ObjectName, content: &[u8]) -> Result<bool> {
+    attempts.iter().try_for_each(Attempt::check)?;
+    // A machine may sleep between two tries.
+    store.put_if_absent_while(name, content, &|| attempts.iter().all(|attempt| attempt.check().is_ok()))
+}
+
+/// Whether the document was stored in time after these files, by the store's clock alone: a machine may sleep in the
+/// last request, or be paused so that none of its clocks goes on. Usually the dates of answers that have come tell. If not, the
+/// store is asked for the times of all of them.
+///
+/// # Errors
+/// IO.
+pub(crate) fn was_in_time(
+    store: &Store,
+    attempts: &[Attempt],
+    document: ObjectName,
+    files: impl IntoIterator<Item = ObjectName>,
+) -> Result<bool> {
+    let is_short = |first: SystemTime, last: SystemTime| {
+        check_duration(last.duration_since(first).unwrap_or_default().as_secs()).is_ok()
+    };
+    let earliest = attempts.iter().map(Attempt::earliest).min().flatten();
+    if let (Some(first), Some(last)) = (earliest, store.date())
+        && is_short(first, last)
+    {
+        return Ok(true);
+    }
+    // In a directory, a file is written before it gets its name.
+    let last = match store.directory() {
+        Some(_) => Some(store.now()?),
+        None => store.find(document)?.map(|found| found.stored),
+    };
+    let Some(last) = last else { return Ok(false) };
+    for file in files {
+        // It may have been removed already.
+        if store.find(file)?.is_none_or(|found| !is_short(found.stored, last)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+
     use super::*;
+    use crate::access::options::StoreOptions;
+
+    fn begun() -> Attempt {
+        Attempt::begin(&Store::from_objects(Arc::new(InMemory::new()), "", StoreOptions::default()).unwrap())
+    }
 
     #[test]
     fn an_attempt_of_many_hours_ends() {
         let rule = |hours| {
-            let attempt = Attempt::begin();
+            let attempt = begun();
             let at = attempt.at - Duration::from_hours(hours);
             Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
         };
@@ -60,7 +126,7 @@ mod tests {
     #[test]
     fn hours_before_count_with_those_since() {
         let rule = |before| {
-            let attempt = Attempt::begin().before(Duration::from_hours(before));
+            let attempt = Attempt { before: Duration::from_hours(before), ..begun() };
             let at = attempt.at - Duration::from_hours(10);
             Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
         };

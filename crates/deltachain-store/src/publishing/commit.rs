@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 
 use crate::access::documents::usable_commit;
 use crate::access::store::Store;
-use crate::publishing::attempt::Attempt;
+use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};
@@ -38,14 +38,15 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
 }
 
 /// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
-/// what the path to the head costs, if it is known; `attempts` are those that stored the files.
+/// what the path to the head costs, if it is known; `attempts` are those that stored the files. Whether the version can be
+/// built for certain, too: it was made in time after its files (R-PUB-08).
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
     (options, signing): (&PublishOptions, &Signing<'_>),
-) -> Result<Published> {
+) -> Result<(Published, bool)> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     options.check_empty(parts.iter().all(|part| part.table.tensors.is_empty()))?;
     let shards = parts.iter().map(ShardPart::state).collect();
@@ -72,20 +73,24 @@ pub(crate) fn commit(
     if !options.sign.is_empty() {
         store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
     }
-    attempts.iter().try_for_each(Attempt::check)?;
-    if !store.put_if_absent(name, &bytes)? {
+    if !put_last(store, attempts, name, &bytes)? {
         let found = store.get(name)?;
+        if found.is_none() {
+            attempts.iter().try_for_each(Attempt::check)?;
+        }
         if let Err(error) = check_taken(commit.version, &bytes, found.as_deref()) {
             // The writer that was faster may have published the same step.
             let published = repeated(found.as_deref(), &commit, options)?.ok_or(error)?;
             if let Some(trust) = signing.trust {
                 check_head(store, signing.chain, (published.version, published.commit), trust)?;
             }
-            return Ok(published);
+            return Ok((published, true));
         }
     }
+    let files = commit.routes.iter().flat_map(|route| &route.files).map(FileReference::name);
+    let is_certain = was_in_time(store, attempts, name, files)?;
     let routes = PublishedRoute::all(&commit);
-    Ok(Published {
+    let published = Published {
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
@@ -97,7 +102,8 @@ pub(crate) fn commit(
         elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
         is_new: true,
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
-    })
+    };
+    Ok((published, is_certain))
 }
 
 /// The commit that has these bytes, if it makes one of ours a repetition by [`PublishOptions::once`].

@@ -39,6 +39,8 @@ pub(crate) struct Job<'a> {
     pub(crate) known_assets: &'a [Asset],
     /// Whether no link is stored if the state is the head's; for a single shard.
     pub(crate) if_changed: bool,
+    /// Whether it is not certain that the head can be built, so that the version needs a snapshot.
+    pub(crate) is_cut_off: bool,
     pub(crate) options: &'a PublishOptions,
     pub(crate) observer: &'a dyn Observer,
 }
@@ -114,7 +116,7 @@ impl Job<'_> {
         }
         let base = if let (Base::Last(_), None) = (base, last) { Base::Chain } else { base };
         // Routes lead between versions with equally many shards.
-        let head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
+        let mut head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
         let scratch = Scratch::new(self.options.scratch.as_deref(), self.observer)?;
         let assets = self.assets(scratch.path())?;
         check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
@@ -126,8 +128,15 @@ impl Job<'_> {
         let is_lasting = work.as_ref().is_some_and(Kept::is_lasting);
         let has_same_assets =
             !self.options.assets || self.files.is_none() || parent.head().is_some_and(|commit| commit.assets == assets);
-        if let (Some(work), Some(head)) = (&mut work, head) {
-            work.bring_to(head, Some(parent.digest()), self.observer)?;
+        if let (Some(work), Some(version)) = (&mut work, head) {
+            match work.bring_to(version, Some(parent.digest()), self.observer) {
+                Err(error) if self.is_cut_off && error.rule().is_some() => {
+                    self.observer
+                        .remark(&format!("version {version} cannot be built, so no link is made from it: {error}"));
+                    head = None;
+                }
+                built => drop(built?),
+            }
         }
         let (lent, layout);
         let source = match (base, &mut work) {
@@ -142,7 +151,7 @@ impl Job<'_> {
             (Base::Nothing | Base::Work(_) | Base::Chain, _) => Source::Given(None),
         };
         let is_in_chain = source.end().is_none_or(|end| end.is_in_chain);
-        let attempt = Attempt::begin();
+        let attempt = Attempt::begin(self.store);
         let mut bases = Bases { head, source, place, is_lasting, has_same_assets };
         let (links, is_head) = self.make_and_store(&mut bases)?;
         let own = || Layout::single_file(self.target.state.tensors());
@@ -215,7 +224,7 @@ impl Job<'_> {
                 parent.check_base(shard, link.report.base)?;
                 self.check_changed(before, &link.report)?;
                 let is_head = link.report.base == link.report.target.state && !link.has_moved && bases.has_same_assets;
-                if self.if_changed && is_head {
+                if self.if_changed && is_head && !self.is_cut_off {
                     return Ok(Some(link));
                 }
                 least = least.min(link.reference.size);
@@ -223,7 +232,7 @@ impl Job<'_> {
             }
             // Several shards must come to the same result, though each knows its own links only.
             let bytes = if of == 1 { least } else { 0 };
-            needs_snapshot = options.snapshots.want(parent, self.path, bytes, observer);
+            needs_snapshot = self.is_cut_off || options.snapshots.want(parent, self.path, bytes, observer);
         }
         let skipped = skipped_from(parent.next_version(), &options.skips);
         if needs_snapshot {
@@ -307,7 +316,7 @@ impl Job<'_> {
             assets,
             links: links.iter().map(shard_link).collect(),
             session: rand::random(),
-            seconds: 0,
+            began: None,
             changed: first.report.changed,
             elements: first.report.elements,
         })

@@ -50,7 +50,9 @@ pub struct PublishOptions {
     /// A publisher that signed the head itself does not ask; another one needs a list, and a request for each note.
     pub trust: Option<Trust>,
     /// Digest of the bytes of a commit that is followed although it is not signed as [`trust`](Self::trust) wants: so a chain
-    /// that exists begins to be signed. Who signs a version after it vouches for it, so look at it before.
+    /// that exists begins to be signed. Who signs a version after it vouches for it, so look at it before. It is also followed
+    /// although later versions have been lost, whose numbers are used again then (R-PUB-11). If no commit is left, the digest of
+    /// the chain document stands for it.
     pub vouch: Option<Digest>,
     /// [Prune](crate::prune()) from time to time and keep this many of the newest versions: after each version whose
     /// number is a multiple of a tenth of this. A prune that fails is remarked and tried again then.

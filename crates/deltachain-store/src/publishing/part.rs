@@ -1,6 +1,6 @@
 //! What a shard hands over to be committed, also from process to process.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deltachain::StateTable;
 use deltachain::chain::{Asset, FileReference};
@@ -26,8 +26,8 @@ pub struct ShardPart {
     pub(crate) links: Vec<ShardLink>,
     /// The same in the parts that were prepared together, a random number.
     pub(crate) session: u128,
-    /// How long it took to prepare them: their links were stored within these seconds.
-    pub(crate) seconds: u64,
+    /// The store's date before the first link of these parts was stored, in seconds since 1970, if it has told one.
+    pub(crate) began: Option<u64>,
     pub(crate) changed: u64,
     pub(crate) elements: u64,
 }
@@ -65,9 +65,9 @@ impl ShardPart {
         self.table.digests.state
     }
 
-    /// How long it took to prepare it and the parts that were prepared with it, at most.
-    pub(crate) fn duration(&self) -> Duration {
-        Duration::from_secs(self.seconds.saturating_add(1))
+    /// By the store's clock, its links were not stored before this, nor those of the parts that were prepared with it.
+    pub(crate) fn began(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_secs(self.began?))
     }
 }
 
@@ -75,7 +75,7 @@ impl ShardPart {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    /// 1, the version of this document.
+    /// 2, the version of this document.
     deltachain_part: u64,
     version: u64,
     parent: String,
@@ -89,7 +89,8 @@ struct Document {
     assets: Vec<AssetDocument>,
     links: Vec<LinkDocument>,
     session: String,
-    seconds: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    began: Option<u64>,
     changed: u64,
     elements: u64,
 }
@@ -127,7 +128,7 @@ impl From<ShardPart> for Document {
             in_place: link.is_in_place,
         });
         Self {
-            deltachain_part: 1,
+            deltachain_part: 2,
             version: part.version,
             parent: part.parent.to_string(),
             shard: part.shard,
@@ -138,7 +139,7 @@ impl From<ShardPart> for Document {
             assets: assets.collect(),
             links: links.collect(),
             session: format!("{:032x}", part.session),
-            seconds: part.seconds,
+            began: part.began,
             changed: part.changed,
             elements: part.elements,
         }
@@ -149,7 +150,7 @@ impl TryFrom<Document> for ShardPart {
     type Error = &'static str;
 
     fn try_from(document: Document) -> Result<Self, Self::Error> {
-        if document.deltachain_part != 1 {
+        if document.deltachain_part != 2 {
             return Err("this part was made by another version of this program");
         }
         let digest = |text: &str| Digest::from_hex(text).ok_or("invalid digest");
@@ -174,7 +175,7 @@ impl TryFrom<Document> for ShardPart {
             assets: assets.collect::<Result<_, Self::Error>>()?,
             links: links.collect::<Result<_, Self::Error>>()?,
             session: u128::from_str_radix(&document.session, 16).map_err(|_| "invalid session")?,
-            seconds: document.seconds,
+            began: document.began,
             changed: document.changed,
             elements: document.elements,
         })

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use deltachain::Result;
-use deltachain::chain::{Asset, Commit, ObjectName, Parent, Trust};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_late};
 use deltachain::files::Layout;
 use deltachain::tensor::{Digest, StateDigests};
 
@@ -41,8 +41,10 @@ pub struct Publisher {
     trust: Option<Trust>,
     /// The commit that was last known to be signed as the trust wants it.
     signed: Option<Digest>,
-    /// The head as it was last seen.
-    head: Option<u64>,
+    /// The highest version that it has followed or published, with the digest of its commit.
+    head: Option<(u64, Digest)>,
+    /// Whether it is not certain that the head can be built: the next version gets a snapshot.
+    is_cut_off: bool,
     /// The same as it is given if a step is there already; `None` if there is none, or this publisher has not read it.
     newest: Option<Published>,
     /// The head as [`repeated`](Self::repeated) has just read it, for the call that comes next.
@@ -101,8 +103,8 @@ impl Publisher {
         Parent::read(chain.as_deref(), None, &options.limits)?;
         let chain = chain.unwrap_or_default();
         let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
-        let documents = Documents::new();
-        Ok(Self { store, options, chain, trust, signed, head, newest, read, last, prepared, documents })
+        let (is_cut_off, documents) = (false, Documents::new());
+        Ok(Self { store, options, chain, trust, signed, head, is_cut_off, newest, read, last, prepared, documents })
     }
 
     /// From now on, waits for the store end when this is stopped.
@@ -148,7 +150,7 @@ impl Publisher {
         own.extend(metadata.clone());
         let newest = self.newest.as_ref();
         let is_repeated = is_repeated(self.options.once.as_deref(), &own, newest.map(|newest| &newest.metadata))?;
-        Ok(newest.filter(|_| is_repeated).cloned())
+        Ok(newest.filter(|_| is_repeated && !self.is_cut_off).cloned())
     }
 
     /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
@@ -221,9 +223,9 @@ impl Publisher {
             layouts.extend(made.layout.map(|layout| (made.part.shard, layout)));
             parts.push(made.part);
         }
-        let (attempt, session) = (attempt.unwrap_or_else(Attempt::begin), rand::random());
-        let seconds = attempt.seconds();
-        parts.iter_mut().for_each(|part| (part.session, part.seconds) = (session, seconds));
+        let (attempt, session) = (attempt.unwrap_or_else(|| Attempt::begin(&self.store)), rand::random());
+        let began = attempt.earliest().and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
+        parts.iter_mut().for_each(|part| (part.session, part.began) = (session, began));
         self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts, layouts) });
         Ok(parts)
     }
@@ -252,45 +254,57 @@ impl Publisher {
     ) -> Result<Published> {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
+        let name = ObjectName::Commit(version);
         let own = self.prepared.as_ref().filter(|own| own.parent.check_follows(version, follows).is_ok());
-        let read;
+        let own = own.map(|own| (own.parent.clone(), own.path, own.attempt, own.session));
+        let session = own.as_ref().map(|own| own.3);
+        let mut attempts: Vec<Attempt> = own.iter().map(|own| own.2).collect();
         let (parent, path) = match own {
-            Some(own) => (&own.parent, own.path),
+            Some((parent, path, ..)) => (parent, path),
             None => {
-                read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
+                let read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
-                self.check_signed(&read)?;
-                (&read, read.head().and_then(PathBytes::of))
+                // The version may be there already.
+                if self.head.is_none_or(|(known, _)| known < version) || self.store.find(name)?.is_none() {
+                    self.check_head(&read)?;
+                }
+                let path = read.head().and_then(PathBytes::of);
+                (read, path)
             }
         };
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
         if is_repeated(options.once.as_deref(), &options.metadata, head.map(|head| &head.metadata))?
-            && let Some(head) = head
+            && let Some(head) = head.filter(|_| !self.is_cut_off)
         {
             return Ok(Published::head(head, parent.digest(), Vec::new(), 0));
         }
-        let session = own.map(|own| own.session);
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
-        let mut attempts: Vec<Attempt> = own.map(|own| own.attempt).into_iter().collect();
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let signing = Signing { chain: Digest::of_bytes(&self.chain), trust: self.trust.as_ref() };
-        let published = commit(&self.store, parent, (path, &attempts), &parts, (&options, &signing))?;
+        let (published, is_certain) = commit(&self.store, &parent, (path, &attempts), &parts, (&options, &signing))?;
         if published.is_new {
             self.committed(published.version, published.commit);
             let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());
             self.signed = is_signed.then_some(published.commit);
-            self.keep_last(published.version, observer);
+            self.is_cut_off = !is_certain;
         }
         self.newest = Some(published.as_head());
+        if !is_certain {
+            self.last = None;
+            return Err(came_late(name));
+        }
+        if published.is_new {
+            self.keep_last(published.version, observer);
+        }
         Ok(published)
     }
 
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
-        (self.head, self.newest) = (Some(version), None);
+        (self.head, self.newest) = (Some((version, commit)), None);
         self.last = Some((commit, self.prepared.take().map(|prepared| prepared.own).unwrap_or_default()));
     }
 
@@ -299,27 +313,56 @@ impl Publisher {
         if let Some(parent) = self.read.take() {
             return Ok(parent);
         }
-        let parent = documents::head(&self.store, Some(&self.chain), self.head, &self.options.limits)?;
-        if self.check_signed(&parent)? {
-            self.signed = Some(parent.digest());
-        }
-        self.head = parent.head().map(|head| head.version);
+        let known = self.head.map(|(version, _)| version);
+        let parent = documents::head(&self.store, Some(&self.chain), known, &self.options.limits)?;
+        self.check_head(&parent)?;
+        self.head = parent.head().map(|head| (head.version, parent.digest()));
         self.newest = parent.head().map(|head| Published::head(head, parent.digest(), Vec::new(), 0));
         Ok(parent)
     }
 
-    /// R-SIG-03. Whether the head is signed.
-    fn check_signed(&self, parent: &Parent) -> Result<bool> {
+    /// R-PUB-11 and R-SIG-03, for what the next version is to follow.
+    fn check_head(&mut self, parent: &Parent) -> Result<()> {
         let commit = parent.digest();
-        let (Some(trust), Some(head)) = (&self.trust, parent.head()) else { return Ok(false) };
-        if self.signed == Some(commit) {
-            return Ok(true);
-        }
         if self.options.vouch == Some(commit) {
-            return Ok(false);
+            return Ok(());
         }
-        check_head(&self.store, Digest::of_bytes(&self.chain), (head.version, commit), trust)?;
-        Ok(true)
+        match self.head {
+            Some(known) => parent.check_goes_on(known)?,
+            None => self.check_first(parent)?,
+        }
+        if let (Some(trust), Some(head)) = (&self.trust, parent.head())
+            && self.signed != Some(commit)
+        {
+            check_head(&self.store, Digest::of_bytes(&self.chain), (head.version, commit), trust)?;
+            self.signed = Some(commit);
+        }
+        Ok(())
+    }
+
+    /// What is looked at before this publisher follows its first head: routes documents of versions above it, whose commits must
+    /// have been lost; and whether a route of its commit has its files, unless routes have been changed since.
+    fn check_first(&mut self, parent: &Parent) -> Result<()> {
+        let head = parent.head();
+        let versions = self.store.versions_with_routes(head.map_or(0, |head| head.version))?;
+        if let Some(&last) = versions.last().filter(|&&last| last >= parent.next_version())
+            && self.store.find(ObjectName::Commit(last))?.is_none()
+        {
+            return Err(parent.head_lost(last));
+        }
+        let Some(head) = head.filter(|head| !versions.contains(&head.version)) else { return Ok(()) };
+        let has_files = |route: &Route| {
+            let missing = route.files.iter().find_map(|file| check_there(&self.store, file).err());
+            missing.map_or(Ok(true), |error| if error.rule().is_some() { Ok(false) } else { Err(error) })
+        };
+        self.is_cut_off = true;
+        for route in &head.routes {
+            if has_files(route)? {
+                self.is_cut_off = false;
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What the path to the head costs, if it is known.
@@ -347,7 +390,8 @@ impl Publisher {
         let last = self.last.as_ref().filter(|(commit, _)| *commit == parent.digest());
         let own = last.and_then(|(_, own)| Some((own.shards.get(&shard)?, own.layouts.get(&shard))));
         let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
-        Job { store, parent, path, target, files, shard, of, known_assets, if_changed, options, observer }
+        let is_cut_off = self.is_cut_off;
+        Job { store, parent, path, target, files, shard, of, known_assets, if_changed, is_cut_off, options, observer }
             .run(base, own)
     }
 
@@ -372,17 +416,17 @@ impl Publisher {
 /// nothing of theirs.
 fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     let mut sessions = BTreeSet::new();
-    let mut began = None;
+    let mut earliest: Option<SystemTime> = None;
     for part in parts {
-        // The link's age and the time that all of the session took bound the age of its other links.
-        if let Some(link) = part.links.first().filter(|_| sessions.insert(part.session)) {
+        // Of a session with a date, one link shows that it was this store; otherwise all of them are asked for their times.
+        let began = part.began().filter(|_| store.date().is_some());
+        let links = if began.is_none() || sessions.insert(part.session) { part.links.as_slice() } else { &[] };
+        for link in &links[..links.len().min(began.map_or(usize::MAX, |_| 1))] {
             let stored = check_there(store, &link.file)?;
-            let earliest = stored.checked_sub(part.duration()).unwrap_or(stored);
-            began = Some(began.map_or(earliest, |began: SystemTime| began.min(earliest)));
+            let first = began.unwrap_or(stored);
+            earliest = Some(earliest.map_or(first, |earliest| earliest.min(first)));
         }
         part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
     }
-    let Some(began) = began else { return Ok(None) };
-    let attempt = Attempt::begin();
-    Ok(Some(attempt.before(store.now()?.duration_since(began).unwrap_or_default())))
+    earliest.map(|earliest| Attempt::since(store, earliest)).transpose()
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, StateWriter};
+use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
     Base, CompactOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, Published, Publisher, RawObjects,
@@ -473,7 +473,7 @@ fn damaged_parts_are_not_read() {
     let text = serde_json::to_string(&part).unwrap();
     let digest = part.state().to_string();
     for (old, new) in [
-        ("\"deltachain_part\":1", "\"deltachain_part\":0"),
+        ("\"deltachain_part\":2", "\"deltachain_part\":1"),
         ("\"U8\"", "\"U9\""),
         ("[200]", "[201]"),
         ("\"tensor.0\"", "\"tensor.9\""),
@@ -702,6 +702,105 @@ fn shards_have_the_files_that_were_published_too() {
     let scratch = place.path().join("scratch");
     compact(&store, &CompactOptions::new(&scratch).snapshot(true), &()).unwrap();
     assert_eq!(followed(&store, place.path()), numbered);
+}
+
+/// A version's number is never used again by who knows that it was used.
+#[test]
+fn a_publisher_does_not_go_back() {
+    let place = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(place.path()), Models::new(33, 4));
+    init(&store).unwrap();
+    let states: Vec<MemoryState> = (0..6).map(|version| models.state(version).clone()).collect();
+    let open = |vouch| {
+        let options = options(Snapshots::Never, &[]).vouch(vouch);
+        Publisher::open(store.clone(), options).unwrap()
+    };
+    let publish = |publisher: &mut Publisher, version: usize| {
+        let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+        publisher.publish(&states[version], base, &())
+    };
+    let refused = |result: Result<Published>, lost: u64| {
+        let error = result.unwrap_err();
+        assert_rule(&error, "R-PUB-11");
+        assert_eq!(error.file(), Some(&*ObjectName::Commit(lost).to_string()));
+        assert!(error.message().contains(&format!("version {lost} was published")), "{error}");
+    };
+    let (mut own, mut follows) = (open(None), open(None));
+    let commits: Vec<_> = (0..4).map(|version| publish(&mut own, version).unwrap().commit).collect();
+    assert_eq!(follows.head().unwrap().unwrap().version, 3);
+    let before = store.objects().unwrap();
+    let lost = store.get(ObjectName::Commit(3)).unwrap().unwrap();
+    store.delete(&[ObjectName::Commit(3)]).unwrap();
+    let left = store.objects().unwrap();
+    for publisher in [&mut own, &mut follows] {
+        refused(publish(publisher, 3), 3);
+        assert_eq!(publisher.head().unwrap_err().rule(), Some("R-PUB-11"));
+        // Nor with parts of others.
+        let part =
+            publish_shard(&store, &states[3], Base::Nothing, 0, 1, &options(Snapshots::Never, &[]), &()).unwrap();
+        refused(publisher.commit(vec![part], BTreeMap::new(), &()), 3);
+    }
+    let commits_of = |store: &Store| log(store, None).unwrap().len();
+    assert_eq!((commits_of(&store), left.len() + 1), (3, before.len()));
+    // Restored, it goes on.
+    assert!(store.put_if_absent(ObjectName::Commit(3), &lost).unwrap());
+    assert_eq!(publish(&mut follows, 4).unwrap().version, 4);
+    assert_eq!(publish(&mut own, 5).unwrap().version, 5);
+
+    // Another process sees it by a routes document. So does one that commits.
+    let scratch = place.path().join("scratch");
+    compact(&store, &CompactOptions::new(&scratch).snapshot(true), &()).unwrap();
+    store.delete(&[3, 4, 5].map(ObjectName::Commit)).unwrap();
+    refused(publish(&mut open(None), 3), 5);
+    let part = publish_shard(&store, &states[3], Base::Nothing, 0, 1, &options(Snapshots::Never, &[]), &());
+    assert_rule(&part.unwrap_err(), "R-PUB-11");
+    refused(publish(&mut open(Some(commits[1])), 3), 5);
+    // They are lost for good.
+    let mut vouching = open(Some(commits[2]));
+    assert_eq!(publish(&mut vouching, 3).unwrap().version, 3);
+    assert_eq!(publish(&mut vouching, 4).unwrap().version, 4);
+    // Of those that have seen others, none goes on.
+    refused(publish(&mut own, 5), 5);
+    refused(publish(&mut follows, 5), 4);
+
+    // Without any version, the chain document stands for what is followed.
+    let all: Vec<ObjectName> = (0..5).map(ObjectName::Commit).collect();
+    store.delete(&all).unwrap();
+    refused(publish(&mut vouching, 0), 4);
+    refused(publish(&mut open(None), 0), 5);
+    let chain = Digest::of_bytes(&store.get(ObjectName::Chain).unwrap().unwrap());
+    assert_eq!(publish(&mut open(Some(chain)), 0).unwrap().version, 0);
+}
+
+/// The first look of a process: a head whose files are gone is not built upon.
+#[test]
+fn a_head_without_files_is_followed_by_a_snapshot() {
+    let place = tempfile::tempdir().unwrap();
+    let (store, mut models) = (store(place.path()), Models::new(34, 4));
+    init(&store).unwrap();
+    let options = options(Snapshots::Never, &[]);
+    let open = || Publisher::open(store.clone(), options.clone()).unwrap();
+    let work = place.path().join("work");
+    let mut publish = |version: u64, base: Base<'_>| {
+        let published = open().publish(models.state(version), base, &()).unwrap();
+        assert_eq!(published.version, version);
+        from(&published)
+    };
+    assert_eq!(publish(0, Base::Chain), [None]);
+    assert_eq!(publish(1, Base::Work(&work)), [Some(0)]);
+    let file = commit_of(&store, 1).routes[0].files[0].name();
+    store.delete(&[file]).unwrap();
+    // Who has the version makes a link from it all the same.
+    assert_eq!(publish(2, Base::Work(&work)), [None, Some(1)]);
+    let file = commit_of(&store, 2).routes[0].files[0].name();
+    // One route is enough.
+    store.delete(&[file]).unwrap();
+    assert_eq!(publish(3, Base::Work(&work)), [Some(2)]);
+    let file = commit_of(&store, 3).routes[0].files[0].name();
+    store.delete(&[file]).unwrap();
+    assert_eq!(publish(4, Base::Chain), [None]);
+    assert_eq!(publish(5, Base::Chain), [Some(4)]);
+    assert_eq!(&rebuild(&store, None).unwrap(), models.state(5));
 }
 
 #[test]

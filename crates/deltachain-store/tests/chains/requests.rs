@@ -11,8 +11,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, FollowOptions, Follower, FollowerOptions, Observer, Phase, Place, PublishOptions, Published, Publisher,
-    RawObjects, Snapshots, Store, Weights, init,
+    Base, CompactOptions, FollowOptions, Follower, FollowerOptions, Observer, Phase, Place, PublishOptions, Published,
+    Publisher, RawObjects, Snapshots, Store, Weights, compact, init,
 };
 
 use crate::common::follow;
@@ -23,7 +23,9 @@ use tokio::runtime::Runtime;
 
 use crate::support::counting::CountingStore;
 use crate::support::models::save;
+use crate::support::proxy::Proxy;
 use crate::support::quick;
+use crate::support::s3::{S3Server, store_behind};
 
 /// What a new process may ask for, and a publisher that has just published the version before.
 const NEW: u64 = 20;
@@ -58,6 +60,8 @@ impl Chain {
         let store = Store::from_objects(Arc::clone(&objects) as _, "prefix", quick()).unwrap();
         let parent = Digest::of_bytes(&init(&store).unwrap().unwrap().to_bytes().unwrap());
         let digest = StateDigests::of(&state, &()).unwrap().state;
+        // The link to each version but the first. It is looked for and not read.
+        assert!(store.put_if_absent(ObjectName::File(digest), &[0; 10]).unwrap());
         let state = SafetensorsState::open(folder.path().join("model")).unwrap();
         Self { objects, store, state, digest, versions: 0, parent, _folder: folder }
     }
@@ -97,7 +101,7 @@ impl Chain {
     /// Publishes the next version, and says how many requests that took since they were counted last.
     fn publish(&mut self, publisher: &mut Publisher) -> (Published, u64) {
         let published = publisher.publish(&self.state, Base::State((&self.state).into()), &()).unwrap();
-        let requests = self.objects.requests();
+        let requests = self.objects.requests() - times(published.routes.len());
         self.parent = published.commit;
         self.versions = published.version + 1;
         (published, requests)
@@ -108,6 +112,11 @@ impl Chain {
         self.objects.requests();
         Commit::parse(&bytes, &Limits::default()).unwrap().metadata
     }
+}
+
+/// A store that tells no dates is asked for the times of the commit and of its files. Servers tell dates.
+fn times(files: usize) -> u64 {
+    1 + files as u64
 }
 
 fn link_of(published: &Published) -> u64 {
@@ -171,8 +180,9 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
         let commit = objects.requests();
         publishers[1..].iter_mut().for_each(|other| other.committed(published.version, published.commit));
         assert_eq!((published.version, published.shards.len()), (version.into(), SHARDS));
-        // Of the commit, one request for each other process is that process's.
-        let (first, further) = (requests[0] + commit - (PROCESSES as u64 - 1), &requests[1..]);
+        // Without dates, links of other processes are looked at before, too.
+        let others = (SHARDS - SHARDS / PROCESSES) as u64;
+        let (first, further) = (requests[0] + commit - others - times(SHARDS), &requests[1..]);
         if version > 1 {
             assert!(first < WARM, "{first} requests beside links at version {version}");
             assert!(further.iter().all(|&requests| requests < FURTHER), "{further:?} at version {version}");
@@ -209,7 +219,7 @@ fn without_a_note_a_few_commits_are_read() {
         chain.grow(versions, None);
         let mut publisher = chain.publisher(Snapshots::default());
         let (published, requests) = chain.publish(&mut publisher);
-        assert!(requests <= NEW, "{requests} requests at version {versions}");
+        assert!(requests <= NEW + 2, "{requests} requests at version {versions}");
         let is_found = versions == 4;
         assert_eq!(published.routes.len(), if is_found { 1 } else { 2 }, "version {versions}");
         let noted = &chain.metadata(versions)[KEY];
@@ -248,8 +258,53 @@ fn the_head_is_found_whatever_the_length_and_the_order_of_lists() {
     // The newest versions are lost.
     let lost: Vec<ObjectName> = (500..chain.versions).map(ObjectName::Commit).collect();
     chain.store.delete(&lost).unwrap();
-    let (published, _) = chain.publish(&mut warm);
-    assert_eq!(published.version, 500);
+    let error = warm.publish(&chain.state, Base::Nothing, &()).unwrap_err();
+    assert_eq!(error.rule(), Some("R-PUB-11"), "{error}");
+    let mut another = chain.publisher(Snapshots::Never);
+    assert_eq!(chain.publish(&mut another).0.version, 500);
+}
+
+/// Dates of answers cost no request, and a follower's look needs none of what a publisher asks.
+#[test]
+fn a_server_is_asked_for_no_times() {
+    let server = S3Server::start();
+    let proxy = Proxy::start(server.address);
+    let store = store_behind(proxy.address, "dated", quick());
+    init(&store).unwrap();
+    let states: Vec<MemoryState> = (0..6_u8)
+        .map(|version| {
+            let mut state = MemoryState::new();
+            state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+            state
+        })
+        .collect();
+    let open = || Publisher::open(store.clone(), PublishOptions::default().snapshots(Snapshots::Never)).unwrap();
+    let mut publisher = open();
+    for (version, state) in states.iter().enumerate() {
+        if version == 4 {
+            publisher = open();
+        }
+        proxy.requests();
+        let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+        publisher.publish(state, base, &()).unwrap();
+        let requests = proxy.requests();
+        // A list of commits, the head twice, the link, the commit. At first also the commit before the head, a list of routes
+        // documents, and a look at the head's link.
+        let expected = match version {
+            0 => 6,
+            4 => 8,
+            _ => 5,
+        };
+        assert_eq!(requests, expected, "version {version}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let scratch = folder.path().join("scratch");
+    let compacted = |from: u64| {
+        proxy.requests();
+        compact(&store, &CompactOptions::new(&scratch).from(vec![from]), &()).unwrap();
+        proxy.requests()
+    };
+    println!("compact: {} and {} requests", compacted(2), compacted(3));
 }
 
 #[test]

@@ -42,8 +42,6 @@ struct Turns {
     /// By how many hours the store's clock is ahead.
     hours: u64,
     stored: BTreeMap<Path, SystemTime>,
-    /// Clients that have asked for the time, and have stored no commit since.
-    timed: BTreeSet<usize>,
 }
 
 /// An operation that is carried out later.
@@ -136,11 +134,6 @@ impl Bucket {
         choices.extend(turns.postponed.is_some().then_some(Next::Late));
         choices.extend((may_jump && turns.hours == 0 && !choices.is_empty()).then_some(Next::Jump));
         choices
-    }
-
-    /// Whether a client has asked for the time and stored no commit since.
-    pub(crate) fn has_asked_for_the_time(&self, client: usize) -> bool {
-        self.turns().timed.contains(&client)
     }
 
     /// What the operation touches for which this client waits.
@@ -283,14 +276,6 @@ impl ObjectStore for View {
         let put = async {
             let result = self.bucket.objects.put_opts(path, content, options).await?;
             self.bucket.stamp(path);
-            if let Some(client) = self.client {
-                let timed = &mut self.bucket.turns().timed;
-                if path.as_ref().starts_with("probes/") {
-                    timed.insert(client)
-                } else {
-                    timed.remove(&client)
-                };
-            }
             Ok(result)
         };
         self.step(Touch::Write(path.clone()), put, Some(later)).await

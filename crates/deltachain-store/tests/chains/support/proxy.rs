@@ -76,6 +76,9 @@ struct Shared {
     plan: Mutex<Plan>,
 }
 
+/// What others do while a client sleeps.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 struct Plan {
     random: Random,
     /// Faults per thousand requests.
@@ -84,6 +87,11 @@ struct Plan {
     /// A request that is carried out again.
     again: Option<Request>,
     bytes_per_second: Option<u32>,
+    requests: u64,
+    /// What is done at the first request that stores something below this folder, before anything else.
+    asleep: Option<(&'static str, Meanwhile)>,
+    /// By how many hours the dates of answers are ahead.
+    hours: u64,
 }
 
 /// All bytes of a request.
@@ -98,8 +106,16 @@ impl Proxy {
     pub(crate) fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let plan =
-            Plan { random: Random(0), per_thousand: 0, injected: BTreeMap::new(), again: None, bytes_per_second: None };
+        let plan = Plan {
+            random: Random(0),
+            per_thousand: 0,
+            injected: BTreeMap::new(),
+            again: None,
+            bytes_per_second: None,
+            requests: 0,
+            asleep: None,
+            hours: 0,
+        };
         let shared = Arc::new(Shared { server, plan: Mutex::new(plan) });
         let all = Arc::clone(&shared);
         thread::spawn(move || {
@@ -124,6 +140,17 @@ impl Proxy {
         self.shared.plan.lock().unwrap().bytes_per_second = Some(bytes);
     }
 
+    /// How many requests there were since this was asked last.
+    pub(crate) fn requests(&self) -> u64 {
+        std::mem::take(&mut self.shared.plan.lock().unwrap().requests)
+    }
+
+    /// The next client that stores something below this folder falls asleep for 25 hours, in which this happens. Its
+    /// connection is gone then.
+    pub(crate) fn sleep_at(&self, folder: &'static str, meanwhile: impl FnOnce() + Send + 'static) {
+        self.shared.plan.lock().unwrap().asleep = Some((folder, Box::new(meanwhile)));
+    }
+
     /// How often there was which fault.
     pub(crate) fn injected(&self) -> BTreeMap<Fault, u64> {
         self.shared.plan.lock().unwrap().injected.clone()
@@ -136,6 +163,19 @@ impl Shared {
         let Some(request) = Request::read(stream, speed)? else { return Ok(()) };
         let (fault, number, again) = {
             let mut plan = self.plan.lock().unwrap();
+            plan.requests += 1;
+            let is_stored = |folder: &str| {
+                let line = String::from_utf8_lossy(&request.head);
+                let line = line.lines().next().unwrap_or_default();
+                line.starts_with("PUT ") && line.contains(&format!("/{folder}/"))
+            };
+            if plan.asleep.as_ref().is_some_and(|(folder, _)| is_stored(folder))
+                && let Some((_, meanwhile)) = plan.asleep.take()
+            {
+                plan.hours += 25;
+                meanwhile();
+                return Ok(());
+            }
             let drawn = plan.random.next();
             let fault = (drawn % 1000 < plan.per_thousand)
                 .then(|| Fault::ALL[usize::try_from((drawn >> 20) % Fault::ALL.len() as u64).unwrap()]);
@@ -175,6 +215,7 @@ impl Shared {
             _ => {}
         }
         let (head, mut body) = request.forward(self.server)?;
+        let head = later(&head, self.plan.lock().unwrap().hours);
         if let Some(again) = again {
             drop(again.forward(self.server));
         }
@@ -242,6 +283,18 @@ impl Request {
         }
         Ok((head, body))
     }
+}
+
+/// A head with a date that is this many hours later.
+fn later(head: &str, hours: u64) -> String {
+    let line = |line: &str| match line.split_once(": ") {
+        Some((name, date)) if name.eq_ignore_ascii_case("date") => {
+            let date = httpdate::parse_http_date(date).unwrap() + Duration::from_hours(hours);
+            format!("{name}: {}\r\n", httpdate::fmt_http_date(date))
+        }
+        _ => format!("{line}\r\n"),
+    };
+    head.lines().map(line).collect()
 }
 
 enum Length {
