@@ -95,7 +95,8 @@ struct Compared {
 ///
 /// # Errors
 /// Those of reading the states, of writing, and of `options.progress`; LIMIT if a state exceeds the format's maxima; USAGE if
-/// `options.base_digests` are not as many as the base's tensors.
+/// `options.base_digests` are not as many as the base's tensors, or if a state [has changed](State::check_unchanged)
+/// meanwhile.
 pub fn diff(
     base: &(impl State + ?Sized),
     target: &(impl State + ?Sized),
@@ -166,6 +167,8 @@ pub fn diff(
         }
     }
     let base_digests = fill_missing(base, base_digests, options.progress)?;
+    base.check_unchanged()?;
+    target.check_unchanged()?;
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
     let unchanged = |(entry, old): &(WrittenTensor, &Option<usize>)| {

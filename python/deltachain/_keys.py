@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,6 +123,8 @@ def _lines(path: object, name: str) -> list[str]:
     try:
         if not isinstance(path, str | os.PathLike):
             raise TypeError
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError(errno.EINVAL, "not a plain file")
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
     except (OSError, ValueError, TypeError) as error:

@@ -1,6 +1,6 @@
 //! States as callers give them: nothing, files, or mappings of tensors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltachain::Result;
 use deltachain::files::{Layout, SafetensorsState};
@@ -53,6 +53,11 @@ impl Readable<'_> {
             Self::Files(state) => state,
             Self::Tensors(state) => *state,
         }
+    }
+
+    /// Refuses an output that is an input, or lies in one.
+    pub(crate) fn check_apart(&self, out: &Path) -> Result<()> {
+        if let Self::Files(files) = self { files.check_apart(out) } else { Ok(()) }
     }
 
     pub(crate) fn layout(&self) -> Option<&Layout> {

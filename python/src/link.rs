@@ -165,7 +165,8 @@ impl Link {
                 Given::Nothing => None,
                 ref given => Some(given.open()?),
             };
-            self.named(collected(&link, &numbers, base.as_ref().map(Readable::state)))
+            let rows = self.named(collected(&link, &numbers, base.as_ref().map(Readable::state)))?;
+            base.map_or(Ok(()), |base| base.state().check_unchanged()).map(|()| rows)
         })?;
         Ok(collected.finish())
     }

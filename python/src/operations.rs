@@ -103,6 +103,8 @@ pub(crate) fn diff_states<'py>(
         let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&compare);
         let diff = |out: &mut dyn std::io::Write| deltachain::diff(base.state(), target.state(), &options, out);
         if let Some(out) = &out {
+            base.check_apart(out)?;
+            target.check_apart(out)?;
             let mut file = OutputFile::create(out, replace)?;
             let made = diff(&mut file).map_err(|error| error.in_file(out))?;
             compare.advance(0)?;
@@ -187,7 +189,7 @@ pub(crate) fn apply_tensors<'py>(
     if links.is_empty() {
         return Err(usage(py, "no link to apply", None));
     }
-    let base = Given::of(base)?;
+    let given = Given::of(base)?;
     let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<Opened>>>()?;
     let how = How { threads, progress, ..How::default() };
     let (base, table, tensors) = {
@@ -195,11 +197,9 @@ pub(crate) fn apply_tensors<'py>(
         run(py, &how, |watch| {
             check_sequence(&links.iter().map(|link| &**link).collect::<Vec<_>>())?;
             let hash = watch.of(Phase::Hash);
-            let table = {
-                let base = base.open()?;
-                hash.expect(total_bytes(base.state().tensors()));
-                StateTable::of(base.state(), &hash)?
-            };
+            let base = given.open()?;
+            hash.expect(total_bytes(base.state().tensors()));
+            let table = StateTable::of(base.state(), &hash)?;
             let replay = pushed(table.clone(), links)?;
             let tensors = replay.tensors();
             Ok((base, table, tensors))
@@ -214,7 +214,7 @@ pub(crate) fn apply_tensors<'py>(
         let replay = pushed(table, &links)?;
         let build = watch.of(Phase::Build);
         build.expect(replay.work());
-        let built: StateDigests = replay.run(base.open()?.state(), &lent.writer(), &build)?;
+        let built: StateDigests = replay.run(base.state(), &lent.writer(), &build)?;
         Ok(built.state.to_string())
     })?;
     Ok((made, digest))

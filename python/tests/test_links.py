@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,49 @@ def test_progress_is_told_from_the_callers_thread_and_ends_the_work() -> None:
     with pytest.raises(InterruptedError, match="enough"):
         dc.digest({f"{number}": dc.Tensor("U8", (1 << 24,), lambda _, length: bytes(length)) for number in range(200)},
                   threads=1, progress=stop)  # fmt: skip
+
+
+def long_model(path: Path) -> Path:
+    """A model of 64 GB, of which nothing is on the disk: nobody can have read all of it when its progress is told."""
+    header = json.dumps({"t": {"dtype": "U8", "shape": [1 << 36], "data_offsets": [0, 1 << 36]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + (1 << 36))
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are open cannot be cut there")
+@pytest.mark.parametrize("work", ["digest", "diff", "snapshot", "mixed", "apply", "apply in memory", "squash"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, work: str) -> None:
+    small = write_model(tmp_path / "small", {"t": ("U8", (1,), b"x")})
+    other = write_model(tmp_path / "other", {"t": ("U8", (1,), b"y")})
+    links = [tmp_path / "0.dcf", tmp_path / "1.dcf"]
+    dc.snapshot(small, links[0])
+    dc.diff(small, other, links[1])
+    long, out = long_model(tmp_path / "long"), tmp_path / "out"
+    told = []
+
+    def cut(phase: str, done: int, total: int) -> None:
+        if not told:
+            os.truncate(long, 1000)
+        told.append(phase)
+
+    with pytest.raises(dc.UsageError, match="has changed while it was read") as caught:
+        if work == "digest":
+            dc.digest(long, progress=cut)
+        elif work == "diff":
+            dc.diff(small, long, out, progress=cut)
+        elif work == "snapshot":
+            dc.snapshot(long, out, progress=cut)
+        elif work == "mixed":
+            dc.diff({"t": b"x"}, long, out, progress=cut)
+        elif work == "apply":
+            dc.apply(long, links, out, progress=cut)
+        elif work == "apply in memory":
+            dc.apply(long, [links[1]], progress=cut)
+        else:
+            dc.squash(long, links, out, progress=cut)
+    assert caught.value.file == str(long)
+    assert told and not out.exists()
 
 
 def test_nothing_is_pickled() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import Chain, model
+from conftest import Chain, model, tool, write_model
 
 import deltachain as dc
 from deltachain._errors import CLASSES
@@ -107,6 +107,63 @@ def test_settings_of_stores_are_named_with_ours(url: str, options: dict[str, Any
             kind(url, storage_options=options)
         message = str(caught.value)
         assert all(text in message for text in texts) and "hidden" not in message, message
+
+
+def test_outputs_are_never_inputs(tmp_path: Path) -> None:
+    old = write_model(tmp_path / "old" / "a.safetensors", {"t": ("U8", (1,), b"x")})
+    new = write_model(tmp_path / "new", {"t": ("U8", (1,), b"y")})
+    link = tmp_path / "1.dcf"
+    dc.diff(old, new, link)
+    before = old.read_bytes(), new.read_bytes(), link.read_bytes()
+    for work in [
+        lambda: dc.diff(old, new, new, replace=True),
+        lambda: dc.diff(old.parent, new, old, replace=True),
+        lambda: dc.diff({"t": b"x"}, new, new, replace=True),
+        lambda: dc.snapshot(old.parent, old.parent / "link"),
+        lambda: dc.squash(old, [link], link, replace=True),
+        lambda: dc.apply(old, [link], link, replace=True),
+    ]:
+        with pytest.raises(dc.UsageError, match="the output is the input"):
+            work()
+        assert (old.read_bytes(), new.read_bytes(), link.read_bytes()) == before
+    dc.apply(old, [link], old, replace=True)
+    assert old.read_bytes() == new.read_bytes()
+
+
+def test_what_is_no_model_or_no_chain_is_refused_by_name(chain: Chain, tmp_path: Path) -> None:
+    chain.publish(model(0))
+    followed = tmp_path / "followed"
+    tool("pull", chain.url, followed)
+    for work in [
+        lambda: dc.digest(followed),
+        lambda: dc.diff(None, followed, tmp_path / "out"),
+        lambda: dc.apply(followed, [], tmp_path / "out"),
+        lambda: dc.Publisher(tmp_path / "chain", like=followed),
+    ]:
+        with pytest.raises(dc.UsageError, match="a directory that a subscriber keeps, not a model"):
+            work()
+    dc.digest(followed / "current")
+    with pytest.raises(dc.UsageError, match="kept by a subscriber"):
+        dc.Publisher(followed)
+    assert not (followed / "chain.json").exists()
+    with pytest.raises(dc.UsageError, match="this is a chain"):
+        dc.digest(chain.url)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_pipes_are_no_inputs(chain: Chain, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for work in [
+        lambda: dc.open(pipe),
+        lambda: dc.digest(pipe),
+        lambda: dc.apply(None, [pipe]),
+        lambda: dc.apply(None, [pipe], tmp_path / "out"),
+        lambda: dc.Subscriber(chain.url, trust=pipe),
+        lambda: dc.Publisher(chain.url, sign_key=pipe),
+    ]:
+        with pytest.raises(dc.UsageError, match=r"not a (plain )?file"):
+            work()
 
 
 def test_threads_are_checked_wherever_they_are_given(chain: Chain) -> None:

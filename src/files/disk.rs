@@ -40,14 +40,6 @@ pub(crate) fn read_at(_file: &File, _buffer: &mut [u8], _offset: u64) -> io::Res
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Copies a file's content, to the disk; returns how many bytes it has.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<u64> {
-    let mut copy = create_file(to)?;
-    let bytes = io::copy(&mut File::open(from)?, &mut copy)?;
-    copy.sync_all()?;
-    Ok(bytes)
-}
-
 /// Writes `bytes` at `offset`, whatever other threads do with the file.
 #[cfg(unix)]
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -88,6 +80,37 @@ pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
         return Err(Error::usage("the output has no name").in_file(out));
     }
     if replace || is_absent(out) { Ok(()) } else { Err(exists(out)) }
+}
+
+/// Refuses an output that is one of these inputs, lies in one, or holds one: by whatever names and links.
+///
+/// # Errors
+/// USAGE.
+pub fn check_apart<'a>(out: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let whole = std::path::absolute(out).unwrap_or_default();
+    let real = |place: &Path| Some(fs::canonicalize(place).ok()?.join(whole.strip_prefix(place).ok()?));
+    let Some(place) = whole.ancestors().find_map(real) else { return Ok(()) };
+    for input in inputs {
+        let Ok(real) = fs::canonicalize(input) else { continue };
+        if place.starts_with(&real) || real.starts_with(&place) || is_same_file(out, input) {
+            let real = real.to_string_lossy();
+            let message = format!("the output is the input {real:?}, or one lies in the other: choose another place");
+            return Err(Error::usage(message).in_file(out));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two paths lead to one file or directory.
+pub fn is_same_file(left: &Path, right: &Path) -> bool {
+    #[cfg(unix)]
+    let id = |path| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(path).map(|found| (found.dev(), found.ino()))
+    };
+    #[cfg(not(unix))]
+    let id = |path| fs::canonicalize(path);
+    matches!((id(left), id(right)), (Ok(left), Ok(right)) if left == right)
 }
 
 /// Refuses an output file that is not to be or cannot be replaced: before any work, and again before renaming.

@@ -1,10 +1,10 @@
-//! A link in a file.
+//! A file that is read by position: a link, or a file of a model. It knows whether it has changed since it was opened.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::files::disk::read_at;
+use crate::files::disk::{read_at, reading};
 use crate::source::Source;
 
 /// A file that is read by position.
@@ -12,28 +12,77 @@ use crate::source::Source;
 pub struct FileSource {
     file: File,
     path: PathBuf,
+    opened: Stamp,
+}
+
+/// What differs once a file's content does: its size, the time of its last change, and which file it is. Not the time of
+/// its last writing, which any program can set.
+#[cfg(unix)]
+type Stamp = (u64, (i64, i64), (u64, u64));
+
+#[cfg(unix)]
+fn stamp(found: &Metadata) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    (found.len(), (found.ctime(), found.ctime_nsec()), (found.dev(), found.ino()))
+}
+
+/// What may differ once a file's content does. Other systems do not tell more.
+#[cfg(not(unix))]
+type Stamp = (u64, Option<std::time::SystemTime>);
+
+#[cfg(not(unix))]
+fn stamp(found: &Metadata) -> Stamp {
+    (found.len(), found.modified().ok())
 }
 
 impl FileSource {
-    /// Opens a file for reading.
+    /// Opens a file for reading. Pipes and devices are refused, and not touched: some would be waited for without end.
     ///
     /// # Errors
-    /// IO.
+    /// USAGE if it is not a plain file; IO.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| Error::io("opening", error).in_file(path))?;
-        Ok(Self { file, path: path.to_owned() })
+        let failed = |error| Error::io("opening", error).in_file(path);
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(Error::usage("not a plain file: give the path of one").in_file(path));
+        }
+        let file = File::open(path).map_err(failed)?;
+        let opened = stamp(&file.metadata().map_err(failed)?);
+        Ok(Self { file, path: path.to_owned(), opened })
+    }
+
+    /// The file, to be read from its beginning.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as far as the file system
+    /// tells. To be asked when all has been read.
+    ///
+    /// # Errors
+    /// USAGE.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let found = [self.file.metadata(), fs::metadata(&self.path)];
+        if found.into_iter().all(|found| found.is_ok_and(|found| stamp(&found) == self.opened)) {
+            return Ok(());
+        }
+        let message = "the file has changed while it was read: retry when it is complete and nobody writes to it";
+        Err(Error::usage(message).in_file(&self.path))
     }
 }
 
 impl Source for FileSource {
     fn length(&self) -> Result<u64> {
-        let metadata = self.file.metadata().map_err(|error| Error::io("reading", error).in_file(&self.path))?;
-        // A directory opens like a file, but has no bytes.
-        if metadata.is_file() { Ok(metadata.len()) } else { Err(Error::usage("not a file").in_file(&self.path)) }
+        self.file.metadata().map(|found| found.len()).map_err(|error| reading(error, &self.path))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        read_at(&self.file, out, offset).map_err(|error| Error::io("reading", error).in_file(&self.path))
+        // One that was cut meanwhile has changed.
+        let failed = |error| self.check_unchanged().err().unwrap_or_else(|| reading(error, &self.path));
+        read_at(&self.file, out, offset).map_err(failed)
     }
 }

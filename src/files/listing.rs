@@ -1,19 +1,26 @@
 //! The files of a model's directory and of its folders.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::disk::reading;
-use crate::plain_name::{MOST_PARTS, is_of_tensors};
+use crate::plain_name::{MOST_PARTS, fold_case, is_of_tensors};
 
 /// What the names of the folders begin with in which trainers put checkpoints beside the model.
 const CHECKPOINT: &str = "checkpoint-";
 /// What lies in a chain's own directory.
 const CHAIN: &str = "chain.json";
-/// What lies in a directory that this program keeps.
-const MARKER: &str = "deltachain.directory";
+/// The name of the file that lies in each directory which this program keeps for a subscriber, or for its own work.
+pub const MARKER: &str = "deltachain.directory";
+/// Directories that are no model: what they hold, what they are, and what to give instead.
+const NO_MODELS: [(&[&str], &str, &str); 3] = [
+    (&[MARKER], "a directory that a subscriber keeps", "its folder \"current\""),
+    (&[CHAIN, "commits"], "a chain", "a directory that `deltachain pull` writes"),
+    (&["blobs", "snapshots"], "a repository in a hub's cache", "its folder snapshots/REVISION"),
+];
 /// Where repositories of models keep the same model once more, in the format of its makers.
 const ORIGINAL: &str = "original";
 /// What file systems have at their root, closed to users.
@@ -22,9 +29,9 @@ const LOST: &str = "lost+found";
 /// The files of a directory and of the folders in it that may belong to a model.
 ///
 /// Symbolic links to files are followed, since caches of models consist of them; those to folders are not. Left out are
-/// hidden folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`, as in many
-/// repositories of models), chains, directories that subscribers keep, and folders in which a file would have more than
-/// eight parts in its name.
+/// hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`, as in
+/// many repositories of models), chains, directories that subscribers keep, repositories in a hub's cache, and folders in
+/// which a file would have more than eight parts in its name.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Listing {
@@ -39,13 +46,32 @@ impl Listing {
     ///
     /// # Errors
     /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file of tensors leads
-    /// nowhere.
+    /// nowhere; USAGE if the directory is itself a chain, one that a subscriber keeps, or a repository in a hub's cache, or if
+    /// names differ in case only.
     pub fn of(directory: &Path) -> Result<Self> {
+        if let Some((_, what, instead)) = no_model(directory) {
+            return Err(Error::usage(format!("this is {what}, not a model: give {instead}")).in_file(directory));
+        }
         let mut listing = Self::default();
         listing.add(directory, OsStr::new(""), 1)?;
         listing.files.sort_unstable();
         listing.left_out.sort_unstable();
+        listing.check_case().map_err(|error| error.in_file(directory))?;
         Ok(listing)
+    }
+
+    /// Some file systems take names for the same that differ in case, and no version of a chain has two such.
+    fn check_case(&self) -> Result<()> {
+        let mut names = BTreeMap::new();
+        for name in self.files.iter().flat_map(|name| Path::new(name).ancestors()) {
+            let other = *names.entry(fold_case(&name.to_string_lossy())).or_insert(name);
+            if other != name {
+                let [other, name] = [other, name].map(Path::to_string_lossy);
+                let message = format!("{other:?} and {name:?} differ in case only: rename or remove one of them");
+                return Err(Error::usage(message));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the files of a folder, whose names have this many parts.
@@ -66,14 +92,16 @@ impl Listing {
                 }
                 continue;
             }
+            if is_hidden(&last) {
+                self.leave(&name, "hidden");
+                continue;
+            }
             match fs::metadata(&path) {
                 Ok(found) if found.is_file() => self.files.push(name),
                 Ok(found) if found.is_dir() => self.leave(&name, "a symbolic link to a folder"),
                 Ok(_) => self.leave(&name, "is not a file"),
                 // It would be missing in the model.
-                Err(error) if is_of_tensors(&last.to_string_lossy()) && !is_hidden(&last) => {
-                    return Err(reading(error, &path));
-                }
+                Err(error) if is_of_tensors(&last.to_string_lossy()) => return Err(reading(error, &path)),
                 Err(_) => self.leave(&name, "cannot be read"),
             }
         }
@@ -85,9 +113,14 @@ impl Listing {
     }
 }
 
+/// Why a directory is no model, if it is none.
+fn no_model(path: &Path) -> Option<(&'static [&'static str], &'static str, &'static str)> {
+    let is_one = |holds: &[&str]| holds.iter().all(|name| fs::symlink_metadata(path.join(name)).is_ok());
+    NO_MODELS.into_iter().find(|(holds, ..)| is_one(holds))
+}
+
 /// Why a folder is left out, if it is.
 fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str> {
-    let holds = |name| fs::symlink_metadata(path.join(name)).is_ok();
     if is_hidden(name) {
         Some("hidden")
     } else if name.as_encoded_bytes().starts_with(CHECKPOINT.as_bytes()) {
@@ -96,10 +129,10 @@ fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str>
         Some("the model in its makers' own format")
     } else if name == LOST {
         Some("the file system's own")
-    } else if holds(CHAIN) {
+    } else if fs::symlink_metadata(path.join(CHAIN)).is_ok() {
         Some("a chain")
-    } else if holds(MARKER) {
-        Some("a directory that a subscriber keeps")
+    } else if let Some((_, what, _)) = no_model(path) {
+        Some(what)
     } else if parts == MOST_PARTS {
         Some("a folder that lies too deep")
     } else {
@@ -108,7 +141,7 @@ fn why_left_out(path: &Path, name: &OsStr, parts: usize) -> Option<&'static str>
 }
 
 /// Whether this is the name of something hidden.
-pub(super) fn is_hidden(name: &OsStr) -> bool {
+fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
@@ -136,22 +169,28 @@ mod tests {
             "d/checkpoint-best/model.safetensors",
             "original/consolidated.safetensors",
             "store/chain.json",
+            "models--a--b/blobs/x",
+            "models--a--b/snapshots/1/model.safetensors",
             "d/follower/deltachain.directory",
             "lost+found/x",
             "d/e/f/g/h/i/j/too deep/x",
         ];
         make(root.path(), &others);
         let listing = Listing::of(root.path()).unwrap();
-        let mut expected = files;
+        let mut expected = files.to_vec();
+        expected.retain(|name| !name.contains(".hidden"));
         expected.sort_unstable();
         assert_eq!(listing.files, expected);
         let left = [
             ".git (hidden)",
+            ".hidden (hidden)",
             "checkpoint-500 (a trainer's checkpoint)",
+            "d/.hidden (hidden)",
             "d/checkpoint-best (a trainer's checkpoint)",
             "d/e/f/g/h/i/j/too deep (a folder that lies too deep)",
             "d/follower (a directory that a subscriber keeps)",
             "lost+found (the file system's own)",
+            "models--a--b (a repository in a hub's cache)",
             "original (the model in its makers' own format)",
             "store (a chain)",
         ];
@@ -174,7 +213,7 @@ mod tests {
         let listing = Listing::of(&snapshot).unwrap();
         assert_eq!(listing.files, ["a", "model.safetensors"]);
         let left = [
-            ".#m.safetensors (cannot be read)",
+            ".#m.safetensors (hidden)",
             "blobs (a symbolic link to a folder)",
             "dangling (cannot be read)",
             "loop (a symbolic link to a folder)",

@@ -15,8 +15,9 @@ mod weight_map;
 mod write_back;
 
 pub use crate::layout::{LAYOUT_KEY, Layout, LayoutFile};
-pub use listing::Listing;
-pub use operations::{ApplyReport, apply, diff, snapshot, squash};
+pub use disk::{check_apart, is_same_file};
+pub use listing::{Listing, MARKER};
+pub use operations::{ApplyReport, apply, diff, diff_opened, snapshot, squash};
 pub use options::FileOptions;
 pub use output_file::OutputFile;
 pub use safetensors::SafetensorsState;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::codec::piece::Profile;
 use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
-use crate::files::disk::{parent_of, refuse_existing};
+use crate::files::disk::{check_apart, is_same_file, parent_of, refuse_existing};
 use crate::files::file_source::FileSource;
 use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
 use crate::link::LinkReader;
@@ -35,9 +35,9 @@ pub struct ApplyReport {
 /// other files of the directories are not in it.
 ///
 /// # Errors
-/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`].
+/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is an input, or lies in one.
 pub fn diff(base: &Path, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
-    make(Some(base), target, out, options)
+    diff_opened(Some(&SafetensorsState::open(base)?), &SafetensorsState::open(target)?, out, options)
 }
 
 /// Writes to `out` a link that needs no base: a model as a whole. All else as for [`diff`].
@@ -45,14 +45,21 @@ pub fn diff(base: &Path, target: &Path, out: &Path, options: &FileOptions<'_>) -
 /// # Errors
 /// As for [`diff`].
 pub fn snapshot(state: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
-    make(None, state, out, options)
+    diff_opened(None, &SafetensorsState::open(state)?, out, options)
 }
 
-fn make(base: Option<&Path>, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
-    refuse_existing(out, options.replace)?;
-    let base = Base::open(base)?;
-    let target = SafetensorsState::open(target)?;
-    write_link(&base, &target, target.layout(), out, options)
+/// As [`diff`] of models that are open; without a base, as [`snapshot`].
+///
+/// # Errors
+/// As for [`diff`].
+pub fn diff_opened(
+    base: Option<&SafetensorsState>,
+    target: &SafetensorsState,
+    out: &Path,
+    options: &FileOptions<'_>,
+) -> Result<DiffReport> {
+    base.into_iter().chain([target]).try_for_each(|input| input.check_apart(out))?;
+    write_link(&Base::of(base), target, target.layout(), out, options)
 }
 
 /// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files as the
@@ -61,8 +68,9 @@ fn make(base: Option<&Path>, target: &Path, out: &Path, options: &FileOptions<'_
 /// way are not built.
 ///
 /// # Errors
-/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link; as for
-/// [`SafetensorsState::open`] and [`StagedSafetensors::create`].
+/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link, or if `out` is
+/// a link or part of the base, or holds a link; it may be the base. As for [`SafetensorsState::open`] and
+/// [`StagedSafetensors::create`].
 pub fn apply(
     base: Option<&Path>,
     links: &[impl AsRef<Path>],
@@ -70,11 +78,15 @@ pub fn apply(
     options: &FileOptions<'_>,
 ) -> Result<ApplyReport> {
     refuse_existing(out, options.replace)?;
-    let links = Links::open(links, options)?;
-    let base = Base::open(base)?;
+    let links = Links::open(links, out, options)?;
+    let files = base.map(SafetensorsState::open).transpose()?;
+    if let Some(files) = files.as_ref().filter(|files| !is_same_file(files.path(), out)) {
+        files.check_apart(out)?;
+    }
+    let base = Base::of(files.as_ref());
     let checked = links.check(&base, options.progress)?;
     let tensors = checked.replay.tensors();
-    let staged = StagedSafetensors::create(out, &tensors, &checked.layout, base.files.as_ref(), options.replace)?;
+    let staged = StagedSafetensors::create(out, &tensors, &checked.layout, base.files, options.replace)?;
     let target = checked.build(&base, &staged, options.progress)?;
     let copied = staged.copied_files();
     options.progress.advance(0)?;
@@ -90,8 +102,10 @@ pub fn apply(
 /// As for [`apply`] and [`diff`].
 pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
     refuse_existing(out, options.replace)?;
-    let links = Links::open(links, options)?;
-    let base = Base::open(Some(base))?;
+    let links = Links::open(links, out, options)?;
+    let files = SafetensorsState::open(base)?;
+    files.check_apart(out)?;
+    let base = Base::of(Some(&files));
     let checked = links.check(&base, options.progress)?;
     let scratch = ScratchState::create_in(parent_of(out), &checked.replay.tensors())?;
     checked.build(&base, &scratch, options.progress)?;
@@ -102,30 +116,30 @@ pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &Fil
 }
 
 /// A model's files, or nothing: what a snapshot starts from.
-struct Base {
-    files: Option<SafetensorsState>,
+struct Base<'a> {
+    files: Option<&'a SafetensorsState>,
     nothing: MemoryState,
 }
 
-impl Base {
-    fn open(path: Option<&Path>) -> Result<Self> {
-        Ok(Self { files: path.map(SafetensorsState::open).transpose()?, nothing: MemoryState::new() })
+impl<'a> Base<'a> {
+    fn of(files: Option<&'a SafetensorsState>) -> Self {
+        Self { files, nothing: MemoryState::new() }
     }
 
     fn state(&self) -> &dyn State {
-        match &self.files {
+        match self.files {
             Some(files) => files,
             None => &self.nothing,
         }
     }
 
     fn layout(&self) -> Option<&Layout> {
-        self.files.as_ref().map(SafetensorsState::layout)
+        self.files.map(SafetensorsState::layout)
     }
 }
 
 fn write_link(
-    base: &Base,
+    base: &Base<'_>,
     target: &dyn State,
     layout: &Layout,
     out: &Path,
@@ -167,8 +181,10 @@ struct Checked<'a> {
 }
 
 impl Links {
-    fn open(paths: &[impl AsRef<Path>], options: &FileOptions<'_>) -> Result<Self> {
+    /// For this output, which must be none of them.
+    fn open(paths: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<Self> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        check_apart(out, paths.iter().map(PathBuf::as_path))?;
         let open = |path: &PathBuf| {
             let link = FileSource::open(path).and_then(|source| LinkReader::open(source, &options.limits));
             link.map_err(|error| error.in_file(path))
@@ -178,7 +194,7 @@ impl Links {
 
     /// What can be checked before anything is decoded: that the links follow one another, then link by link step 7 of SPEC
     /// section 10 and the layout.
-    fn check(&self, base: &Base, progress: &dyn Progress) -> Result<Checked<'_>> {
+    fn check(&self, base: &Base<'_>, progress: &dyn Progress) -> Result<Checked<'_>> {
         if self.readers.is_empty() {
             return Err(Error::usage("no link to apply"));
         }
@@ -204,7 +220,7 @@ impl Links {
 }
 
 impl Checked<'_> {
-    fn build(&self, base: &Base, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
+    fn build(&self, base: &Base<'_>, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
         progress.expect(self.replay.work());
         self.replay.run(base.state(), out, progress).map_err(|error| self.links.named(error))
     }

@@ -5,18 +5,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::files::disk::{read_at, reading};
+use crate::files::disk::{check_apart, reading};
+use crate::files::file_source::FileSource;
 use crate::files::header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES};
-use crate::files::listing::{Listing, is_hidden};
+use crate::files::listing::Listing;
 use crate::files::weight_map::{INDEX_NAME, INDEX_SUFFIX, Index, index_name};
 use crate::files::{Layout, LayoutFile};
 use crate::layout::FILE_SUFFIX;
-use crate::plain_name::{flaw_of_plain_name, folder_of};
+use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
+use crate::source::Source;
 use crate::tensor::{State, TensorInfo, total_bytes};
+
+/// What says how the folders of a pipeline belong together.
+const PIPELINE: &str = "model_index.json";
 
 /// A state in safetensors files.
 #[derive(Debug)]
@@ -28,8 +34,10 @@ pub struct SafetensorsState {
     tensors: Vec<TensorInfo>,
     places: Vec<Place>,
     indexes: Indexes,
-    other_files: Vec<OsString>,
-    left_out: Vec<String>,
+    /// Of the directory, if it was listed.
+    listing: Listing,
+    /// Whether others may write to the files.
+    is_watched: bool,
 }
 
 /// The indexes that count: for each folder that has one, its name without the folder, and what it says.
@@ -38,8 +46,7 @@ type Indexes = BTreeMap<String, (String, Index)>;
 /// One opened file.
 #[derive(Debug)]
 struct Shard {
-    path: PathBuf,
-    file: File,
+    source: FileSource,
     header: Header,
 }
 
@@ -59,22 +66,24 @@ impl SafetensorsState {
     /// file in a folder have the folder before their names. Reads headers only.
     ///
     /// # Errors
-    /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, or
-    /// if a layout cannot hold the names of the files (SPEC section 12).
+    /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, if
+    /// a layout cannot hold the names of the files (SPEC section 12), or if it is certain that the directory is not one
+    /// model; as for [`Listing::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let kind = fs::metadata(path).map_err(|error| reading(error, path))?;
         if kind.is_dir() {
             Self::open_directory(path)
         } else if kind.is_file() {
-            let shard = Shard::open(path.to_owned())?;
+            let shard = Shard::open(path)?;
             Self::assemble(path, vec![(None, shard)], Indexes::new())
         } else {
             Err(Error::usage("not a file or directory").in_file(path))
         }
     }
 
-    /// Opens these files of a directory, by their names in a layout, whatever else lies there.
+    /// Opens these files of a directory, by their names in a layout, whatever else lies there. Nobody else may write to
+    /// them: it is not [checked](State::check_unchanged).
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -88,14 +97,14 @@ impl SafetensorsState {
                 indexes.insert(folder.to_owned(), (name, Index::read(&path)?));
             }
         }
-        Self::open_named(directory, names, indexes)
+        Ok(Self { is_watched: false, ..Self::open_named(directory, names, indexes)? })
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
-        let Listing { files, left_out } = Listing::of(path)?;
+        let listing = Listing::of(path)?;
         let mut names = Vec::new();
         let mut indexes = Indexes::new();
-        for (folder, found) in folders(&files) {
+        for (folder, found) in folders(&listing.files) {
             let index = found.index(path)?;
             let indexed: BTreeSet<&String> = index.iter().flat_map(|(_, index)| index.weight_map.values()).collect();
             // Names are checked before any is used as a path: an index can hold any names.
@@ -104,6 +113,9 @@ impl SafetensorsState {
                     return Err(Error::usage(format!("the file name {name:?} {flaw}")).in_file(path.join(&folder)));
                 }
                 names.push(format!("{folder}{name}"));
+            }
+            if let Some(flaw) = index.as_ref().and_then(|(name, index)| found.rival_of(name, index)) {
+                return Err(Error::usage(flaw).in_file(path.join(&folder)));
             }
             // The index of a state without tensors names no file.
             if indexed.is_empty() {
@@ -119,16 +131,30 @@ impl SafetensorsState {
             }
         }
         if names.is_empty() {
-            let more = if left_out.is_empty() { String::new() } else { format!("; left out: {}", left_out.join(", ")) };
+            let left = listing.left_out.join(", ");
+            let more = if left.is_empty() { left } else { format!("; left out: {left}") };
             return Err(Error::usage(format!("the directory holds no .safetensors file{more}")).in_file(path));
         }
-        let mut state = Self::open_named(path, names, indexes)?;
-        let own: BTreeSet<String> = state.model_files().into_iter().collect();
-        let is_hidden = |name: &OsString| Path::new(name).file_name().is_some_and(is_hidden);
-        let is_own = |name: &OsString| name.to_str().is_some_and(|name| own.contains(name));
-        state.other_files = files.into_iter().filter(|name| !is_hidden(name) && !is_own(name)).collect();
-        state.left_out = left_out;
-        Ok(state)
+        let state = Self { listing, ..Self::open_named(path, names, indexes)? };
+        state.check_is_one().map(|()| state)
+    }
+
+    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such as ranks, but not if each
+    /// says that it is a model for itself, and nothing says how they belong together.
+    fn check_is_one(&self) -> Result<()> {
+        let mut models = BTreeMap::new();
+        let folders = self.layout.folders().into_iter().filter(|folder| is_whole(&self.path.join(folder)));
+        for folder in folders.filter(|_| !self.listing.files.iter().any(|name| name == PIPELINE)) {
+            let files = self.layout.files().iter().filter(|file| file.folder() == folder);
+            let names: BTreeSet<&str> =
+                files.flat_map(|file| &file.tensors).map(|name| &name[folder.len()..]).collect();
+            if let Some(other) = models.insert(names, folder) {
+                let message =
+                    format!("{other:?} and {folder:?} hold a model each, with the same tensors: give one of them");
+                return Err(Error::usage(message).in_file(&self.path));
+            }
+        }
+        Ok(())
     }
 
     fn open_named(path: &Path, names: Vec<String>, indexes: Indexes) -> Result<Self> {
@@ -137,7 +163,7 @@ impl SafetensorsState {
         let layout = layout.map_err(|flaw| Error::usage(flaw).in_file(path))?;
         let mut shards = Vec::with_capacity(layout.files().len());
         for name in layout.files().iter().filter_map(|file| file.name.clone()) {
-            let shard = Shard::open(path.join(&name))?;
+            let shard = Shard::open(&path.join(&name))?;
             shards.push((Some(name), shard));
         }
         let state = Self::assemble(path, shards, indexes)?;
@@ -163,8 +189,8 @@ impl SafetensorsState {
             let message = format!("duplicate tensor: the files {first:?} and {second:?} both have one of this name");
             return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
         }
-        let (other_files, left_out) = (Vec::new(), Vec::new());
-        Ok(Self { path: path.to_owned(), shards, layout, tensors, places, indexes, other_files, left_out })
+        let (path, listing) = (path.to_owned(), Listing::default());
+        Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: true })
     }
 
     /// Checks that indexes and files agree on which file holds which tensor. The error names a tensor that is wrong.
@@ -213,7 +239,7 @@ impl SafetensorsState {
     /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in order:
     /// no link covers them. None for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
-        self.other_files.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+        self.other_paths().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 
     /// The file that a tensor's data lies in, and where in it they begin; the number counts [`tensors`](State::tensors).
@@ -222,17 +248,29 @@ impl SafetensorsState {
     /// If there is no such tensor.
     pub fn place(&self, tensor: usize) -> (&Path, u64) {
         let Place { file, offset } = self.places[tensor];
-        (&self.shards[file].path, offset)
+        (self.shards[file].source.path(), offset)
     }
 
     /// What of the directory has not been looked at, such as a trainer's checkpoints: [`Listing::left_out`].
     pub fn left_out(&self) -> &[String] {
-        &self.left_out
+        &self.listing.left_out
+    }
+
+    /// Refuses an output that is this or one of its files, lies in it, or holds one: [`check_apart`](crate::files::check_apart).
+    ///
+    /// # Errors
+    /// USAGE.
+    pub fn check_apart(&self, out: &Path) -> Result<()> {
+        let names = self.listing.files.iter().map(|name| self.path.join(name));
+        let files: Vec<PathBuf> = names.chain([self.path.clone()]).collect();
+        check_apart(out, files.iter().map(PathBuf::as_path))
     }
 
     /// Paths of the other files, with their names.
     pub(super) fn other_paths(&self) -> impl Iterator<Item = (&OsString, PathBuf)> {
-        self.other_files.iter().map(|name| (name, self.path.join(name)))
+        let own: BTreeSet<String> = self.model_files().into_iter().collect();
+        let is_own = move |name: &&OsString| name.to_str().is_some_and(|name| own.contains(name));
+        self.listing.files.iter().filter(move |name| !is_own(name)).map(|name| (name, self.path.join(name)))
     }
 
     /// The index of a folder, and how many bytes the tensors of the folder's files have.
@@ -265,41 +303,55 @@ impl State for SafetensorsState {
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
         let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, out.len())?;
-        let shard = &self.shards[place.file];
-        read_at(&shard.file, out, offset).map_err(|error| reading(error, &shard.path))
+        self.shards[place.file].source.read_at(offset, out)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        if !self.is_watched {
+            return Ok(());
+        }
+        let files = self.shards.iter().map(|shard| &shard.source);
+        files.chain(self.indexes.values().map(|(_, index)| &index.source)).try_for_each(FileSource::check_unchanged)?;
+        // Another shard may have come.
+        let of_tensors =
+            |files: &[OsString]| files.iter().filter(|name| is_of_tensors(&name.to_string_lossy())).count();
+        if self.layout.is_directory() && of_tensors(&Listing::of(&self.path)?.files) != of_tensors(&self.listing.files)
+        {
+            return Err(
+                Error::usage("files were added while it was read: retry when it is complete").in_file(&self.path)
+            );
+        }
+        Ok(())
     }
 }
 
 impl Shard {
-    fn open(path: PathBuf) -> Result<Self> {
-        let refuse = |flaw: &str| Err(Error::usage(format!("not a safetensors file: {flaw}")).in_file(&path));
-        let file = File::open(&path).map_err(|error| reading(error, &path))?;
-        let status = file.metadata().map_err(|error| reading(error, &path))?;
-        if !status.is_file() {
-            return refuse("it is not a plain file");
-        }
+    fn open(path: &Path) -> Result<Self> {
+        let refuse = |flaw: &str| Err(Error::usage(format!("not a safetensors file: {flaw}")).in_file(path));
+        let source = FileSource::open(path)?;
+        let file_bytes = source.length()?;
         let mut length = [0; LENGTH_BYTES];
-        if status.len() < LENGTH_BYTES as u64 {
+        if file_bytes < LENGTH_BYTES as u64 {
             return refuse("it is too short");
         }
-        read_at(&file, &mut length, 0).map_err(|error| reading(error, &path))?;
+        source.read_at(0, &mut length)?;
         let header_bytes = u64::from_le_bytes(length);
-        if header_bytes > status.len() - LENGTH_BYTES as u64 {
+        if header_bytes > file_bytes - LENGTH_BYTES as u64 {
             return refuse("the header would end beyond the file");
         }
         let Some(header_bytes) = usize::try_from(header_bytes).ok().filter(|_| header_bytes <= MAX_HEADER_BYTES) else {
             return refuse(&format!("the header is longer than {MAX_HEADER_BYTES} bytes"));
         };
         let mut bytes = vec![0; LENGTH_BYTES + header_bytes];
-        read_at(&file, &mut bytes, 0).map_err(|error| reading(error, &path))?;
+        source.read_at(0, &mut bytes)?;
         let header = match Header::parse(bytes) {
             Ok(header) => header,
             Err(flaw) => return refuse(&flaw),
         };
-        if header.file_bytes != status.len() {
-            return refuse(&format!("its header calls for {} bytes, it has {}", header.file_bytes, status.len()));
+        if header.file_bytes != file_bytes {
+            return refuse(&format!("its header calls for {} bytes, it has {file_bytes}", header.file_bytes));
         }
-        Ok(Self { path, file, header })
+        Ok(Self { source, header })
     }
 }
 
@@ -320,7 +372,7 @@ fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
         let shown = name.to_string_lossy();
         if ends_in(FILE_SUFFIX) {
             folders.entry(folder_of(&shown).to_owned()).or_default().tensors.push(name);
-        } else if ends_in(INDEX_SUFFIX) && !Path::new(name).file_name().is_some_and(is_hidden) {
+        } else if ends_in(INDEX_SUFFIX) {
             folders.entry(folder_of(&shown).to_owned()).or_default().indexes.push(name);
         }
     }
@@ -343,6 +395,25 @@ impl Folder<'_> {
         };
         Ok(Some((last(index), Index::read(&directory.join(index))?)))
     }
+
+    /// A single file that may be the model instead of what its index names: loaders differ in which of them they take.
+    fn rival_of(&self, name: &str, index: &Index) -> Option<String> {
+        let single = name.strip_suffix(".index.json")?;
+        let is_there = self.tensors.iter().any(|file| Path::new(file).file_name() == Some(OsStr::new(single)));
+        let is_named = index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
+        let message =
+            format!("{single:?} lies beside {name:?}, which does not name it: remove the one that is out of date");
+        (is_there && !is_named).then_some(message)
+    }
+}
+
+/// Whether a folder says that it is a model of transformers, whole and for itself.
+fn is_whole(folder: &Path) -> bool {
+    let mut text = String::new();
+    let read = FileSource::open(folder.join("config.json"))
+        .is_ok_and(|config| config.file().take(MAX_HEADER_BYTES).read_to_string(&mut text).is_ok());
+    let config: Option<serde_json::Value> = serde_json::from_str(&text).ok().filter(|_| read);
+    config.is_some_and(|config| config.get("architectures").is_some_and(|named| !named.is_null()))
 }
 
 /// The folders of these files, and the names of the files without them.

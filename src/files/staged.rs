@@ -15,9 +15,10 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::error::{Error, Result};
 use crate::files::beside::{check_out, folders_of, indexed, others};
 use crate::files::disk::{
-    check_directory, copy, create_file, create_folder, is_absent, parent_of, persist, read_at, reading,
-    replace_directory, sync_directory, temporary, write_at, writing,
+    check_directory, create_file, create_folder, is_absent, parent_of, persist, read_at, reading, replace_directory,
+    sync_directory, temporary, write_at, writing,
 };
+use crate::files::file_source::FileSource;
 use crate::files::header::Header;
 use crate::files::safetensors::{Place, gather, locate};
 use crate::files::weight_map::index_text;
@@ -180,9 +181,8 @@ impl StagedSafetensors {
                 }
                 for (name, path) in &self.other_files {
                     let shown = name.to_string_lossy();
-                    written += create_folder(directory.path(), folder_of(&shown))
-                        .and_then(|()| copy(path, &directory.path().join(name)))
-                        .map_err(|error| Error::io("copying", error).in_file(path))?;
+                    create_folder(directory.path(), folder_of(&shown)).map_err(|error| writing(error, path))?;
+                    written += copy(path, &directory.path().join(name))?;
                     folders.extend(folders_of(&shown));
                 }
                 for folder in &folders {
@@ -242,6 +242,17 @@ impl State for StagedSafetensors {
         let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, out.len())?;
         read_at(self.file(place)?, out, offset).map_err(|error| reading(error, &self.final_path(place)))
     }
+}
+
+/// Copies a file's content, to the disk; returns how many bytes it has.
+fn copy(from: &Path, to: &Path) -> Result<u64> {
+    let source = FileSource::open(from)?;
+    let copied = create_file(to).and_then(|mut copy| {
+        let bytes = io::copy(&mut source.file(), &mut copy)?;
+        copy.sync_all().map(|()| bytes)
+    });
+    source.check_unchanged()?;
+    copied.map_err(|error| Error::io("copying", error).in_file(from))
 }
 
 /// Writes the header and gives the file its length; the data is zero until written.

@@ -1,7 +1,6 @@
 //! `model.safetensors.index.json`, the file that says which shard of a folder holds which tensor.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::files::LayoutFile;
 use crate::files::disk::reading;
+use crate::files::file_source::FileSource;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
@@ -39,6 +39,7 @@ fn stem(file: &str) -> Option<&str> {
 /// The index of a folder.
 #[derive(Debug)]
 pub(super) struct Index {
+    pub(super) source: FileSource,
     /// As in the file.
     pub(super) bytes: Vec<u8>,
     pub(super) metadata: BTreeMap<String, Value>,
@@ -57,15 +58,15 @@ impl Index {
         }
 
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(|error| reading(error, path))?;
-        file.take(MAX_HEADER_BYTES + 1).read_to_end(&mut bytes).map_err(|error| reading(error, path))?;
+        let source = FileSource::open(path)?;
+        source.file().take(MAX_HEADER_BYTES + 1).read_to_end(&mut bytes).map_err(|error| reading(error, path))?;
         if bytes.len() as u64 > MAX_HEADER_BYTES {
             return Err(Error::usage(format!("the index is longer than {MAX_HEADER_BYTES} bytes")).in_file(path));
         }
         let json: IndexJson = serde_json::from_slice(&bytes).map_err(|error| {
             Error::usage(format!("not an index of safetensors files: {}", printable(&error))).in_file(path)
         })?;
-        Ok(Self { bytes, metadata: json.metadata.unwrap_or_default(), weight_map: json.weight_map.0 })
+        Ok(Self { source, bytes, metadata: json.metadata.unwrap_or_default(), weight_map: json.weight_map.0 })
     }
 }
 

@@ -194,7 +194,7 @@ impl<'a, S: Source> Replay<'a, S> {
     /// # Errors
     /// The error that applying link by link would report first, with the link's number: classes and rules of steps 8
     /// and 9; errors of reading, writing and `progress`; USAGE if `held` does not have exactly the base's tensors that
-    /// are taken.
+    /// are taken, or [has changed](State::check_unchanged) meanwhile.
     pub fn run(
         &self,
         held: &dyn State,
@@ -326,10 +326,12 @@ impl<'a, S: Source> Replay<'a, S> {
         let held_numbers = &self.held_numbers(held)?;
         let open_bytes = self.open_bytes;
         let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
-        let Err(error) = pass.run() else { return Ok(()) };
+        let Err(error) = pass.run() else { return held.check_unchanged() };
         if error.rule().is_none() {
             return Err(error);
         }
+        // Not the link's fault.
+        held.check_unchanged()?;
         let (out, progress) = (&Nowhere, &|_| progress.advance(0));
         let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
         Err(pass.run()?.map_or(error, build::Failure::into_error))

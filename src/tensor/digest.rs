@@ -200,6 +200,7 @@ pub(crate) fn each_piece<T: Send>(
             Ok((place, look(bytes)))
         })
         .collect::<Result<_>>()?;
+    state.check_unchanged()?;
     let mut all: Vec<Vec<T>> = numbers.iter().map(|_| Vec::new()).collect();
     seen.into_iter().for_each(|(place, one)| all[place].push(one));
     Ok(all)

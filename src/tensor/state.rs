@@ -41,6 +41,15 @@ pub trait State: Sync {
     fn find(&self, name: &str) -> Option<usize> {
         self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
     }
+
+    /// Refuses a state that is not what it was when it was opened, as far as that is known; of memory nothing is. Asked by
+    /// whatever reads a state, when it has, and before the result can be seen.
+    ///
+    /// # Errors
+    /// USAGE.
+    fn check_unchanged(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<T: State + ?Sized> State for &T {
@@ -63,6 +72,10 @@ impl<T: State + ?Sized> State for &T {
     fn find(&self, name: &str) -> Option<usize> {
         (**self).find(name)
     }
+
+    fn check_unchanged(&self) -> Result<()> {
+        (**self).check_unchanged()
+    }
 }
 
 /// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte that is
@@ -81,6 +94,10 @@ impl State for ReadOnce<'_> {
 
     fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
         self.0.gather(tensor, lanes, out)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.0.check_unchanged()
     }
 }
 
@@ -133,6 +150,7 @@ impl MemoryState {
         for (number, bytes) in copy.data.iter_mut().enumerate() {
             state.read(number, 0, bytes)?;
         }
+        state.check_unchanged()?;
         Ok(copy)
     }
 

@@ -32,8 +32,8 @@ Examples:
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
 STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a
-directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden folders, checkpoint-*,
-original, and chains.
+directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders,
+checkpoint-*, original, and chains.
 Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.

@@ -155,6 +155,12 @@ pub(crate) struct PublishArgs {
     pub(crate) chain: ChainArgs,
     /// The version: a .safetensors file or a directory of them
     pub(crate) state: PathBuf,
+    /// First wait until STATE has this file, such as _SUCCESS, which its writer makes when all others are complete
+    ///
+    /// Waits without limit, and also for STATE itself. Of a file with a dot before its name no version knows; any other
+    /// is published like the rest.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wait_for: Option<PathBuf>,
     /// The files of the previous version
     #[arg(long, value_name = "STATE", conflicts_with = "work")]
     pub(crate) base: Option<PathBuf>,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
-use deltachain::{Error, Result};
+use deltachain::{Error, FileSource, Result};
 use serde_json::{Value, json};
 
 use crate::inputs::require;
@@ -65,8 +65,8 @@ impl Keys {
             )));
         }
         require([path])?;
-        let file = File::open(path).map_err(|error| Error::io("reading", error).in_file(path))?;
-        text_of(file).and_then(|text| Self::parse(&text)).map_err(|error| error.in_file(path))
+        let source = FileSource::open(path)?;
+        text_of(source.file()).and_then(|text| Self::parse(&text)).map_err(|error| error.in_file(path))
     }
 
     /// The public keys.

@@ -28,9 +28,7 @@ pub(crate) struct NotCovered {
 
 impl NotCovered {
     /// Looks for the other files of the target, and compares them with the base's if both are directories.
-    pub(crate) fn by_link(base: Option<&Path>, target: &Path) -> Result<Self> {
-        let base = base.map(SafetensorsState::open).transpose()?;
-        let target = SafetensorsState::open(target)?;
+    pub(crate) fn by_link(base: Option<&SafetensorsState>, target: &SafetensorsState) -> Result<Self> {
         let (names, left_out) = (target.other_files(), target.left_out().to_vec());
         let mut differing = Vec::new();
         if let Some(base) = base.filter(|base| base.layout().is_directory() && target.layout().is_directory()) {

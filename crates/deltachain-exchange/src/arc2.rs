@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use crate::checksum::adler32;
 use crate::compressed::{unzlib, unzstd, zlib, zstd};
-use crate::container::{Entry, Envelope, create_directory, create_parent, write as write_file, write_text};
+use crate::container::{
+    Entry, Envelope, create_directory, create_parent, finish_directory, write as write_file, write_text,
+};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Applied, Step, Written};
 use crate::tensors::{bytes_of, each, xor};
@@ -128,19 +130,20 @@ pub(crate) fn write(
     let files: &[LayoutFile] = layout.map_or(&[], |layout| layout.files());
     if files.is_empty() {
         let path = path.with_extension("safetensors");
-        create_parent(&path)?;
+        create_parent(&path, base)?;
         let bytes = put(&path, &mut target.tensors().iter().map(TensorInfo::name))?;
         return Ok(Written { path, bytes });
     }
-    create_directory(&path, INDEX)?;
+    let begun = create_directory(&path, base)?;
     let mut bytes = 0;
     let mut weight_map = BTreeMap::new();
     for file in files {
         let name = file.name.as_deref().unwrap_or_default();
-        bytes += put(&path.join(name), &mut file.tensors.iter().map(String::as_str))?;
+        bytes += put(&begun.join(name), &mut file.tensors.iter().map(String::as_str))?;
         weight_map.extend(file.tensors.iter().map(|tensor| (tensor.as_str(), name)));
     }
     let index = serde_json::to_vec_pretty(&Index { metadata: [("total_size", bytes)].into(), weight_map });
-    bytes += write_text(&path.join(INDEX), &index.map_err(|error| Error::usage(error.to_string()))?)?;
+    bytes += write_text(&begun.join(INDEX), &index.map_err(|error| Error::usage(error.to_string()))?)?;
+    finish_directory(&begun, &path)?;
     Ok(Written { path, bytes })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deltachain::files::{OutputFile, SafetensorsState};
 use deltachain::tensor::{Dtype, State, TensorInfo};
@@ -118,16 +118,23 @@ fn finish(file: BufWriter<OutputFile>, path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// Creates a directory for a step, in which a file of this name is the last to be written. What an interrupted run has left there is replaced.
-pub(crate) fn create_directory(path: &Path, last: &str) -> Result<()> {
-    if path.join(last).exists() {
-        return Err(Error::usage("the step is there already").in_file(path));
-    }
-    std::fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path))
+/// Creates the directory that becomes that of a step, when its base has been read. What an interrupted run has left there is
+/// replaced. Nothing else is: the base may lie where the step is to be.
+pub(crate) fn create_directory(path: &Path, base: &dyn State) -> Result<PathBuf> {
+    create_parent(path, base)?;
+    let begun = path.with_file_name(format!(".{}", path.file_name().unwrap_or_default().display()));
+    std::fs::create_dir_all(&begun).map_err(|error| Error::io("creating", error).in_file(&begun))?;
+    Ok(begun)
 }
 
-/// Refuses a file of a step that is there already, and creates its directory.
-pub(crate) fn create_parent(path: &Path) -> Result<()> {
+/// Makes a directory of a step visible, which is complete.
+pub(crate) fn finish_directory(begun: &Path, path: &Path) -> Result<()> {
+    std::fs::rename(begun, path).map_err(|error| Error::io("writing", error).in_file(path))
+}
+
+/// Refuses a step that is there already, and creates its directory, when its base has been read.
+pub(crate) fn create_parent(path: &Path, base: &dyn State) -> Result<()> {
+    base.check_unchanged()?;
     if std::fs::symlink_metadata(path).is_ok() {
         return Err(Error::usage("the step is there already").in_file(path));
     }

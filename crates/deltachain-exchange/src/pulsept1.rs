@@ -5,12 +5,11 @@
 //! is the XXH3-128 of these digests one after another. [Three versions](Version) differ in how positions and values are
 //! written. The state's digest covers no names and no shapes.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
 use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
-use deltachain::{Error, Progress, Result};
+use deltachain::{Error, FileSource, Progress, Result, Source as _};
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::xxh3_128;
@@ -189,9 +188,9 @@ fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<(
 }
 
 pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
-    let file = File::open(delta).map_err(|error| Error::io("opening", error))?;
-    let length = file.metadata().map_err(|error| Error::io("reading", error))?.len();
-    let mut file = BufReader::new(file);
+    let source = FileSource::open(delta)?;
+    let length = source.length()?;
+    let mut file = BufReader::new(source.file());
     let header = read_header(&mut file, length)?;
     let version = [Version::V1, Version::V2, Version::V3].into_iter().find(|one| one.number() == header.format_version);
     let version = version.ok_or_else(|| unsupported(format!("version {} of PULSEPT1", header.format_version)))?;
@@ -338,7 +337,7 @@ pub(crate) fn write(
     };
     let json = serde_json::to_vec(&header).map_err(|error| Error::usage(error.to_string()))?;
     let length = u32::try_from(json.len()).map_err(|_| Error::usage("the header is too long for PULSEPT1"))?;
-    create_parent(&path)?;
+    create_parent(&path, base)?;
     let file = [&MAGIC[..], &length.to_le_bytes(), &json, &zstd(&payload, LEVEL)?].concat();
     let bytes = write_text(&path, &file)?;
     Ok(Written { path, bytes })

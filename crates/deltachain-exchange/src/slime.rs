@@ -1,7 +1,7 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
 //! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and
-//! in `__metadata__` the checksum of the tensor's new bytes. `model.safetensors.index.json` is written last. Its
+//! in `__metadata__` the checksum of the tensor's new bytes. It appears when `model.safetensors.index.json` is in it. Its
 //! `metadata` gives the version, the base's version, the encoding and the checksum. A frame holds the exclusive or of
 //! all old and new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes
 //! (`overwrite`).
@@ -9,17 +9,16 @@
 //! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of tensors that do not change.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
-use deltachain::{Error, Progress, Result};
+use deltachain::{Error, FileSource, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::{adler32, xxh3_128};
 use crate::compressed::{unzstd, unzstd_up_to, zstd};
-use crate::container::{Entry, Envelope, create_directory, write as write_file, write_text};
+use crate::container::{Entry, Envelope, create_directory, finish_directory, write as write_file, write_text};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Applied, Step, Written};
 use crate::tensors::{bytes_of, each, xor};
@@ -101,8 +100,8 @@ fn read_index(directory: &Path) -> Result<Index> {
     let path = directory.join(INDEX);
     let reading = |error| Error::io("reading", error).in_file(&path);
     let mut text = Vec::new();
-    let file = File::open(&path).map_err(reading)?;
-    file.take(MOST_INDEX_BYTES + 1).read_to_end(&mut text).map_err(reading)?;
+    let file = FileSource::open(&path)?;
+    file.file().take(MOST_INDEX_BYTES + 1).read_to_end(&mut text).map_err(reading)?;
     if text.len() as u64 > MOST_INDEX_BYTES {
         return Err(malformed(format!("the index is longer than {MOST_INDEX_BYTES} bytes")).in_file(&path));
     }
@@ -229,14 +228,14 @@ pub(crate) fn write(
         progress.advance(info.bytes())?;
         Ok(coded)
     })?;
-    create_directory(&path, INDEX)?;
+    let begun = create_directory(&path, base)?;
     let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
     for (info, (bytes, checksum)) in target.tensors().iter().zip(coded).filter_map(|(info, coded)| Some((info, coded?)))
     {
         entries.push(Entry { name: info.name().to_owned(), dtype: Dtype::U8, bytes });
         checksums.insert(info.name().to_owned(), checksum);
     }
-    let mut bytes = write_file(&path.join(SHARD), &checksums, &mut entries)?;
+    let mut bytes = write_file(&begun.join(SHARD), &checksums, &mut entries)?;
     let metadata = IndexMetadata {
         version: format!("{:06}", step.number),
         base_version: format!("{:06}", step.number - 1),
@@ -246,6 +245,7 @@ pub(crate) fn write(
     };
     let weight_map = checksums.into_keys().map(|name| (name, SHARD.to_owned())).collect();
     let text = serde_json::to_vec_pretty(&Index { metadata, weight_map });
-    bytes += write_text(&path.join(INDEX), &text.map_err(|error| Error::usage(error.to_string()))?)?;
+    bytes += write_text(&begun.join(INDEX), &text.map_err(|error| Error::usage(error.to_string()))?)?;
+    finish_directory(&begun, &path)?;
     Ok(Written { path, bytes })
 }

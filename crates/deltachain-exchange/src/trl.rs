@@ -204,7 +204,7 @@ pub(crate) fn write(
             Entry { name: format!("{}.val", info.name()), dtype: Dtype::BF16, bytes: values },
         ])
     })?;
-    create_parent(&path)?;
+    create_parent(&path, base)?;
     let metadata = [("encoding".to_owned(), encoding.name().to_owned())].into();
     let bytes = write_file(&path, &metadata, &mut coded.into_iter().flatten().collect::<Vec<_>>())?;
     Ok(Written { path, bytes })

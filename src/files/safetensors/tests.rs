@@ -80,7 +80,7 @@ fn files_of_another_length_are_refused() {
     usage(&path, "calls for 63 bytes, it has 64");
     fs::write(&path, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
     usage(&path, "beyond the file");
-    let huge = File::create(&path).unwrap();
+    let huge = fs::File::create(&path).unwrap();
     huge.set_len(MAX_HEADER_BYTES + 9).unwrap();
     std::io::Write::write_all(&mut &huge, &(MAX_HEADER_BYTES + 1).to_le_bytes()).unwrap();
     usage(&path, "longer than 100000000 bytes");
@@ -198,7 +198,7 @@ fn tensors_of_files_in_folders_carry_the_folder() {
     let copy = MemoryState::copy_of(&state).unwrap();
     assert_eq!((copy.get("text 2/a").unwrap().1, copy.get("unet/b").unwrap().1), (&[1, 2][..], &[3][..]));
     assert_eq!(state.other_files(), ["model_index.json", "text/vocab.txt", "unet/stale.safetensors"]);
-    assert_eq!(state.left_out(), ["checkpoint-7 (a trainer's checkpoint)"]);
+    assert_eq!(state.left_out(), ["checkpoint-7 (a trainer's checkpoint)", "text/.hidden (hidden)"]);
     let own = [
         "text 2/a.safetensors",
         "text/a.safetensors",
@@ -267,4 +267,200 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
         fs::write(odd.join("1.safetensors"), a).unwrap();
         usage(folder.path(), "not Unicode");
     }
+}
+
+#[test]
+fn directories_that_are_not_one_model_are_refused() {
+    let (a, b, whole) = (file_of(A, &[1, 2]), file_of(B, &[3]), &br#"{"architectures":["X"]}"#[..]);
+    let index = &br#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#[..];
+    let several = [("x/1/m.safetensors", &a[..]), ("x/2/n.safetensors", &a), ("x/1/config.json", whole)];
+    for (files, message) in [
+        (&[("deltachain.directory", &b""[..]), ("v/a.safetensors", &a)][..], "give its folder \"current\""),
+        (&[("chain.json", b""), ("commits/0.json", b""), ("a.safetensors", &a)], "this is a chain"),
+        (&[("blobs/x", &a), ("refs/main", b"1"), ("snapshots/1/a.safetensors", &a)], "snapshots/REVISION"),
+        (&[("models--a--b/blobs/x", &a), ("models--a--b/snapshots/1/a.safetensors", &a)], "in a hub's cache"),
+        (&[several[0], several[1], several[2], ("x/2/config.json", whole)], "\"x/1/\" and \"x/2/\" hold a model each"),
+        (&[("model-00001-of-00001.safetensors", &a), (INDEX_NAME, index), ("model.safetensors", &a)], "out of date"),
+        (&[("a.safetensors", &a), ("config.json", b""), ("Config.json", b"")], "differ in case only"),
+        (&[("a.safetensors", &a), ("x/config.json", b""), ("X/other.json", b"")], "differ in case only"),
+        (&[("._a.safetensors", b"")], "left out: ._a.safetensors (hidden)"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), files);
+        usage(folder.path(), message);
+    }
+    // Parts of one model may have the same tensors, and not all folders that say what they are have.
+    for files in [
+        &[several[0], several[1]][..],
+        &[several[0], several[1], several[2], ("x/2/config.json", b"{}")],
+        &[several[0], several[1], several[2], ("x/2/config.json", whole), ("model_index.json", b"{}")],
+        &[several[0], several[2], ("y/b.safetensors", &b), ("y/config.json", whole)],
+        &[("a.safetensors", &a), ("._a.safetensors", b""), ("chain.json", b""), ("snapshots/x", b"")],
+        &[("model.safetensors", &a), ("model-00001-of-00001.safetensors", &b)],
+        &[("model.safetensors", &a), ("x.safetensors.index.json", br#"{"weight_map":{"a":"model.safetensors"}}"#)],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), files);
+        SafetensorsState::open(folder.path()).unwrap();
+    }
+}
+
+/// How a file changes.
+#[cfg(unix)]
+type Change = fn(&Path);
+
+/// Ways to change a file that others read: in place, with the time of its last writing set back; another file in its place;
+/// cut; gone.
+#[cfg(unix)]
+fn changes() -> [(&'static str, Change); 4] {
+    use std::os::unix::fs::FileExt;
+    [
+        ("written", |path| {
+            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+            let before = file.metadata().unwrap();
+            file.write_all_at(&[9], before.len() - 1).unwrap();
+            file.set_modified(before.modified().unwrap()).unwrap();
+            assert_eq!(file.metadata().unwrap().modified().unwrap(), before.modified().unwrap());
+        }),
+        ("replaced", |path| {
+            fs::copy(path, path.with_extension("new")).unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        }),
+        ("cut", |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(70).unwrap()),
+        ("removed", |path| fs::remove_file(path).unwrap()),
+    ]
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_changes_while_it_is_read_is_refused() {
+    use crate::files::{self, FileOptions};
+    use crate::table::StateTable;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let whole = format!(r#"{{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, 17 << 20);
+    let model = |name: &str, byte: u8| {
+        let mut data = vec![0; 17 << 20];
+        data[7] = byte;
+        write(
+            folder.path(),
+            &[(&format!("{name}/a.safetensors"), &file_of(&whole, &data)), (&format!("{name}/b"), b"b")],
+        );
+        at(name)
+    };
+    files::diff(&model("old", 1), &model("new", 2), &at("link"), &FileOptions::default()).unwrap();
+    for (how, change) in changes() {
+        for (threads, work) in [(1, 0), (1, 1), (1, 2), (1, 3), (4, 0), (4, 1), (4, 2), (4, 3), (4, 4)] {
+            let (old, new) = (model("old", 1), model("new", 2));
+            let changed = if work == 0 { new.clone() } else { old.clone() }.join("a.safetensors");
+            let once = AtomicBool::new(true);
+            // In the middle: some of it has been read, and some has not.
+            let progress = |bytes: u64| {
+                if bytes > 0 && once.swap(false, Ordering::Relaxed) {
+                    change(&changed);
+                }
+                Ok(())
+            };
+            let options = FileOptions::default().progress(&progress);
+            let run = || match work {
+                0 => files::diff(&old, &new, &at("out"), &options).map(drop),
+                1 => files::snapshot(&old, &at("out"), &options).map(drop),
+                2 => files::apply(Some(&old), &[at("link")], &at("out"), &options).map(drop),
+                3 => files::squash(&old, &[at("link")], &at("out"), &options).map(drop),
+                _ => StateTable::of(&SafetensorsState::open(&old)?, &progress).map(drop),
+            };
+            let error = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run).unwrap_err();
+            assert!(error.message().contains("has changed while it was read"), "{how} {threads} {work}: {error:?}");
+            assert_eq!((error.class(), error.file()), (ErrorClass::Usage, changed.to_str()), "{how} {work}");
+            assert!(!at("out").exists(), "{how} {work}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn shards_indexes_and_names_are_watched_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = &br#"{"weight_map":{"a":"1.safetensors"}}"#[..];
+    let all = [("1.safetensors", &file_of(A, &[1, 2])[..]), (INDEX_NAME, index), ("config.json", b"{}")];
+    for (name, text) in [(INDEX_NAME, "has changed"), ("2.safetensors", "were added"), ("config.json", "")] {
+        write(folder.path(), &all);
+        let state = SafetensorsState::open(folder.path()).unwrap();
+        let kept = SafetensorsState::open_files(folder.path(), ["1.safetensors"]).unwrap();
+        state.check_unchanged().unwrap();
+        write(folder.path(), &[(name, b"other")]);
+        // Other files are no part of the state.
+        let found = state.check_unchanged().map_or_else(|error| error.message().to_owned(), |()| String::new());
+        assert!(found.contains(text) && found.is_empty() == text.is_empty(), "{name}: {found}");
+        // Second names for files of a directory that is kept change them, too, but nothing in them.
+        fs::hard_link(folder.path().join("1.safetensors"), folder.path().join("second")).unwrap();
+        kept.check_unchanged().unwrap();
+        fs::remove_file(folder.path().join("second")).unwrap();
+        let _ = fs::remove_file(folder.path().join("2.safetensors"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn outputs_are_never_inputs() {
+    use crate::files::{self, FileOptions};
+    use std::os::unix::fs::symlink;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (old, new) = (file_of(A, &[1, 2]), file_of(A, &[1, 3]));
+    let files =
+        [("old", &old[..]), ("new", &new), ("dir/a.safetensors", &old), ("dir/config.json", b"{}"), ("blobs/x", &new)];
+    write(folder.path(), &files);
+    fs::create_dir(at("hub")).unwrap();
+    symlink("../blobs/x", at("hub/a.safetensors")).unwrap();
+    symlink("old", at("link to old")).unwrap();
+    fs::hard_link(at("old"), at("second name of old")).unwrap();
+    let options = FileOptions::default().replace(true);
+    files::diff(&at("old"), &at("new"), &at("1"), &options).unwrap();
+    files::diff(&at("dir"), &at("hub"), &at("2"), &options).unwrap();
+    let before: Vec<_> = files.iter().map(|(name, _)| fs::read(at(name)).unwrap()).collect();
+    let links = [at("1"), at("2")].map(|link| fs::read(link).unwrap());
+    let diff = |base: &str, target: &str, out: &str| files::diff(&at(base), &at(target), &at(out), &options).map(drop);
+    let apply =
+        |base: &str, link: &str, out: &str| files::apply(Some(&at(base)), &[at(link)], &at(out), &options).map(drop);
+    let squash =
+        |base: &str, link: &str, out: &str| files::squash(&at(base), &[at(link)], &at(out), &options).map(drop);
+    for (number, made) in [
+        diff("old", "new", "old"),
+        diff("old", "new", "new"),
+        diff("old", "new", "link to old"),
+        diff("old", "new", "second name of old"),
+        diff("link to old", "new", "dir/../old"),
+        diff("dir", "hub", "dir/a.safetensors"),
+        diff("dir", "hub", "dir/config.json"),
+        diff("dir", "hub", "dir/new"),
+        diff("dir", "hub", "hub/new"),
+        diff("dir", "hub", "blobs/x"),
+        files::snapshot(&at("old"), &at("old"), &options).map(drop),
+        squash("old", "1", "old"),
+        squash("old", "1", "1"),
+        squash("dir", "2", "dir/new"),
+        apply("old", "1", "1"),
+        apply("dir", "2", "dir/a.safetensors"),
+        apply("dir", "2", "dir/more/new"),
+        apply("dir", "2", "."),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let error = made.unwrap_err();
+        assert!(error.message().contains("the output is the input"), "{number}: {error:?}");
+        let now: Vec<_> = files.iter().map(|(name, _)| fs::read(at(name)).unwrap()).collect();
+        assert!(now == before && [at("1"), at("2")].map(|link| fs::read(link).unwrap()) == links, "{number}");
+    }
+    // The other end of a hub's links must not be replaced as a whole either; a base may be.
+    files::diff(&at("hub"), &at("dir"), &at("3"), &options).unwrap();
+    assert!(apply("hub", "3", "blobs").unwrap_err().message().contains("the output is the input"));
+    apply("old", "1", "old").unwrap();
+    apply("dir", "2", "dir").unwrap();
+    assert_eq!(fs::read(at("old")).unwrap(), fs::read(at("new")).unwrap());
+    assert_eq!(fs::read(at("dir/a.safetensors")).unwrap(), new);
 }

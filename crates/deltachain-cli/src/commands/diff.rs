@@ -8,32 +8,31 @@ use deltachain::{DiffReport, Error, Result};
 use serde_json::{Value, json};
 
 use crate::args::{DiffArgs, NewLink};
-use crate::inputs::{refuse_existing, require};
+use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{bits_each, counted, decimal, grouped, percent};
 use crate::other_files::NotCovered;
 use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
-    require([args.base.as_path(), &args.target])?;
     let options = FileOptions::default().profile(args.profile.into());
-    make(&args.link, (Some(&args.base), &args.target), options, output, |options| {
-        files::diff(&args.base, &args.target, &args.link.output, options)
-    })
+    make(&args.link, (Some(&args.base), &args.target), options, output)
 }
 
-/// Lets `diff` make a link from a base, or from nothing, to a target, and reports the result.
+/// Makes a link from a base, or from nothing, to a target, and reports the result.
 pub(crate) fn make(
     link: &NewLink,
     (base, target): (Option<&Path>, &Path),
     options: FileOptions<'_>,
     output: Output,
-    diff: impl FnOnce(&FileOptions<'_>) -> Result<DiffReport>,
 ) -> Result<()> {
     refuse_existing(&link.output, link.force)?;
+    let (base, target) = (base.map(open_state).transpose()?, open_state(target)?);
+    // What is beside the states is compared before the link is there, too.
+    let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);
-    let report = diff(&options.replace(link.force).metadata(notes(&link.notes)?).progress(&meter))?;
+    let options = options.replace(link.force).metadata(notes(&link.notes)?).progress(&meter);
+    let report = files::diff_opened(base.as_ref(), &target, &link.output, &options)?;
     drop(meter);
-    let not_covered = NotCovered::by_link(base, target)?;
     output.summary(
         || describe(&link.output, &report),
         || {

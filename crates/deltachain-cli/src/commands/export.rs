@@ -17,6 +17,7 @@ use crate::output::{Output, printable_path};
 pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     let writer = args.writer()?;
     let base = open_state(&args.base)?;
+    base.check_apart(&args.output.join("step"))?;
     let limits = args.limits.limits();
     let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
     let bytes = total_bytes(base.tensors());

@@ -34,6 +34,7 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<()> {
         _ => Path::new("."),
     };
     let base = open_state(&args.base)?;
+    base.check_apart(path)?;
     let bytes = total_bytes(base.tensors());
     let meter = output.meter("importing", bytes.saturating_mul(3 * args.deltas.len() as u64));
     let failed = |error| Error::io("writing", error).in_file(path);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use deltachain::files::OutputFile;
+use deltachain::files::{OutputFile, check_apart};
 use deltachain::{Error, Progress as _, Result, Source as _};
 use serde_json::json;
 
@@ -28,6 +28,7 @@ const STRETCH: usize = 3 << 20;
 /// USAGE if the page exists and is not to be replaced, or if the link is too large for one.
 pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     refuse_existing(page, force)?;
+    check_apart(page, [link.path.as_path()])?;
     let bytes = link.reader.header().file_length();
     if bytes > MOST_BYTES {
         let limit = grouped(MOST_BYTES);

@@ -1,18 +1,14 @@
 //! `snapshot`: a link that holds all of a state; the difference to the empty one.
 
-use deltachain::files::{self, FileOptions};
+use deltachain::files::FileOptions;
 use deltachain::{Profile, Result};
 
 use crate::args::SnapshotArgs;
 use crate::commands::diff::make;
-use crate::inputs::require;
 use crate::output::Output;
 
 pub(crate) fn run(args: &SnapshotArgs, output: Output) -> Result<()> {
-    require([args.state.as_path()])?;
     // A snapshot has nothing to be relative to, so the profile makes no difference.
     let options = FileOptions::default().profile(Profile::Direct);
-    make(&args.link, (None, &args.state), options, output, |options| {
-        files::snapshot(&args.state, &args.link.output, options)
-    })
+    make(&args.link, (None, &args.state), options, output)
 }

@@ -26,6 +26,7 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
         return output.summary(|| describe(&args.output, &report), || report_as_json(&args.output, &report));
     }
     let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    files::check_apart(&args.output, args.links.iter().map(PathBuf::as_path))?;
     let bytes = without_states(&links, &args.output, args.force)?;
     let ends =
         links.first().zip(links.last()).map(|(first, last)| (first.reader.header().base, last.reader.header().target));

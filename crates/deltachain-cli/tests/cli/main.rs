@@ -10,6 +10,7 @@ mod engines_truth;
 #[cfg(feature = "exchange")]
 mod exchange;
 mod explain;
+mod inputs;
 mod operation;
 mod readiness;
 mod refusals;

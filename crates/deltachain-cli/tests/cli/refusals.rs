@@ -152,7 +152,7 @@ fn outputs_that_exist() {
         &["snapshot", &step(0), "-o", "precious"],
         &["apply", "0.dcf", "-o", "precious"],
         &["squash", "1.dcf", "2.dcf", "-o", "precious"],
-        &["squash", "1.dcf", "2.dcf", "-o", "1.dcf"],
+        &["squash", "1.dcf", "2.dcf", "-o", "3.dcf"],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
         assert!(error["message"].as_str().unwrap().contains("--force"), "{error}");
@@ -238,7 +238,7 @@ fn a_full_disk() {
         &["snapshot", &step(0), "-o", "out"][..],
         &["apply", "0.dcf", "-o", "out"],
         &["apply", "0.dcf", "1.dcf", "-o", "out"],
-        &["apply", "0.dcf", "-o", "0.dcf", "--force"],
+        &["apply", "0.dcf", "-o", "2.dcf", "--force"],
     ] {
         // Files longer than this cannot be written; the signal that would end the program is ignored.
         let ran = folder.run_in_shell(r#"trap "" XFSZ; ulimit -f 16; exec "$0" "$@""#, arguments);

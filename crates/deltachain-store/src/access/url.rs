@@ -4,6 +4,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use deltachain::files::MARKER;
 use deltachain::{Error, Result};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -58,8 +59,12 @@ pub(crate) fn directory_of(text: &str) -> Option<PathBuf> {
 /// Tries that a file system can link, before a chain is begun in it that nobody could publish to.
 ///
 /// # Errors
-/// USAGE if it cannot; IO.
+/// USAGE if it cannot, or if the directory is kept for something else; IO.
 pub(crate) fn check_links(directory: &FilePath) -> Result<()> {
+    if directory.join(MARKER).exists() {
+        let message = "this directory is kept by a subscriber, or for other work: give the chain another one";
+        return Err(Error::usage(message).in_file(directory));
+    }
     check_links_by(directory, |from, to| fs::hard_link(from, to))
 }
 

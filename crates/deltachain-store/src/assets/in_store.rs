@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use deltachain::chain::Asset;
 use deltachain::files::{Listing, SafetensorsState};
 use deltachain::tensor::Digest;
-use deltachain::{Error, Progress, Result};
+use deltachain::{Error, FileSource, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::access::store::{Store, StoredObject};
@@ -61,7 +61,6 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
     let Listing { files, left_out, .. } = Listing::of(state.path())?;
     let mut found = Candidates { left: left_out, ..Candidates::default() };
     let own: BTreeSet<String> = state.model_files().into_iter().collect();
-    let mut folded = BTreeSet::new();
     for name in files {
         let path = state.path().join(&name);
         let shown = name.to_string_lossy().into_owned();
@@ -72,23 +71,13 @@ fn candidates(state: &SafetensorsState) -> Result<Candidates> {
             (Err(_), _) => Some("cannot be read"),
             (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
             (_, None) => Some("has a name that is not Unicode"),
-            (_, Some(name)) => Asset::flaw_of_name(name).or_else(|| {
-                (!folded.insert(name.to_ascii_lowercase())).then_some("differs from another in case alone")
-            }),
+            (_, Some(name)) => Asset::flaw_of_name(name),
         };
         match flaw {
             Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
             None => found.taken.push((shown, path)),
         }
     }
-    let lies_in_another = |name: &str| {
-        let lower = name.to_ascii_lowercase();
-        lower.match_indices('/').any(|(end, _)| folded.contains(&lower[..end]))
-    };
-    let (left, taken) = found.taken.into_iter().partition(|(name, _)| lies_in_another(name));
-    found.taken = taken;
-    let left: Vec<(String, PathBuf)> = left;
-    found.left.extend(left.iter().map(|(name, _)| format!("{name} (lies in a folder that a file is called like)")));
     Ok(found)
 }
 
@@ -120,14 +109,17 @@ fn store_asset(
     Ok(asset)
 }
 
-/// Copies a file, and gives its size and digest. No more is read than an asset can have.
+/// Copies a file, and gives its size and digest. No more is read than an asset can have, and nothing of one that is written
+/// meanwhile counts.
 fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<(u64, Digest)> {
-    let mut file = File::open(from).map_err(failed_with("reading", from))?.take(Asset::MOST_BYTES + 1);
+    let source = FileSource::open(from)?;
+    let mut file = source.file().take(Asset::MOST_BYTES + 1);
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let count = file.read(&mut buffer).map_err(failed_with("reading", from))?;
         if count == 0 {
+            source.check_unchanged()?;
             return Ok((hasher.count(), Digest(*hasher.finalize().as_bytes())));
         }
         hasher.update(&buffer[..count]);

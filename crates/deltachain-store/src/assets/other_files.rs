@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use deltachain::files::{Listing, SafetensorsState};
+use deltachain::files::{Listing, SafetensorsState, is_same_file};
 use deltachain::{Error, Result};
 
 use crate::directory::names::make_place;
@@ -80,17 +80,17 @@ pub(crate) fn has_other_files<'a>(
     if !here.into_iter().eq(taken.keys()) {
         return Ok(false);
     }
-    let is_same = |(name, path): (&String, &PathBuf)| is_same_file(path, &model.path().join(name)).unwrap_or(false);
+    let is_same = |(name, path): (&String, &PathBuf)| has_same_content(path, &model.path().join(name)).unwrap_or(false);
     Ok(taken.iter().all(is_same))
 }
 
 /// Whether two files have the same content.
-fn is_same_file(left: &Path, right: &Path) -> io::Result<bool> {
+fn has_same_content(left: &Path, right: &Path) -> io::Result<bool> {
     if fs::metadata(left)?.len() != fs::metadata(right)?.len() {
         return Ok(false);
     }
     // Second names for one file are the usual case.
-    if fs::canonicalize(left)? == fs::canonicalize(right)? || is_one_file(left, right)? {
+    if is_same_file(left, right) {
         return Ok(true);
     }
     let digest = |path| {
@@ -98,18 +98,6 @@ fn is_same_file(left: &Path, right: &Path) -> io::Result<bool> {
         hasher.update_reader(File::open(path)?).map(|hasher| hasher.finalize())
     };
     Ok(digest(left)? == digest(right)?)
-}
-
-#[cfg(unix)]
-fn is_one_file(left: &Path, right: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let (left, right) = (fs::metadata(left)?, fs::metadata(right)?);
-    Ok((left.dev(), left.ino()) == (right.dev(), right.ino()))
-}
-
-#[cfg(not(unix))]
-fn is_one_file(_left: &Path, _right: &Path) -> io::Result<bool> {
-    Ok(false)
 }
 
 /// The other files of a directory.
@@ -128,7 +116,7 @@ fn other_files(directory: &Path) -> Result<Found> {
         let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
         let lower = shown.to_ascii_lowercase();
         let is_model = lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json");
-        if is_model || path.file_name().is_some_and(|last| last.as_encoded_bytes().starts_with(b".")) {
+        if is_model {
             continue;
         }
         if name.to_str().is_some() {

@@ -9,8 +9,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::names::is_real_file;
 
-/// The name of the file.
-pub(crate) const MARKER: &str = "deltachain.directory";
+pub(crate) use deltachain::files::MARKER;
 
 /// What a directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

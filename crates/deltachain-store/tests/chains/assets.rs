@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltachain::chain::{Asset, ObjectName};
 use deltachain::files::SafetensorsState;
@@ -144,19 +146,11 @@ fn a_model_directory_comes_back_byte_for_byte() {
 #[test]
 fn what_cannot_be_an_asset_is_named() {
     let mut place = Place::new();
-    let others = [
-        CONFIG,
-        ("CONFIG.JSON", b"another".as_slice()),
-        (".gitattributes", b"x"),
-        ("deltachain.layout.json", b"{}"),
-        ("stray.SAFETENSORS", b"x"),
-    ];
+    let others =
+        [CONFIG, (".gitattributes", b"x".as_slice()), ("deltachain.layout.json", b"{}"), ("stray.SAFETENSORS", b"x")];
     let model = place.model(0, &others);
     fs::create_dir(model.path().join("checkpoint-500")).unwrap();
     save(&MemoryState::new(), &model.path().join("checkpoint-500/deep"), false);
-    fs::create_dir(model.path().join("CONFIG")).unwrap();
-    fs::write(model.path().join("CONFIG/notes"), "x").unwrap();
-    fs::write(model.path().join("config"), "x").unwrap();
     File::create(model.path().join("optimizer.pt")).unwrap().set_len(Asset::MOST_BYTES + 1).unwrap();
     #[cfg(unix)]
     {
@@ -170,11 +164,9 @@ fn what_cannot_be_an_asset_is_named() {
     let [remark] = &remarks.take()[..] else { panic!("one remark") };
     for (name, why) in [
         (".gitattributes", "hidden"),
-        ("config.json", "in case alone"),
         ("deltachain.layout.json", "reserved"),
         ("stray.SAFETENSORS", "tensors"),
         ("checkpoint-500", "a trainer's checkpoint"),
-        ("CONFIG/notes", "a folder that a file is called like"),
         ("optimizer.pt", "too large"),
         #[cfg(unix)]
         ("broken", "cannot be read"),
@@ -182,12 +174,63 @@ fn what_cannot_be_an_asset_is_named() {
         let told = remark.split_once(&format!("{name} (")).unwrap_or_else(|| panic!("{name}: {remark}")).1;
         assert!(told.split_once(')').unwrap().0.contains(why), "{name}: {remark}");
     }
-    let taken = if cfg!(unix) { &["CONFIG.JSON", "config", "linked"][..] } else { &["CONFIG.JSON", "config"] };
+    let taken = if cfg!(unix) { &["config.json", "linked"][..] } else { &["config.json"] };
     assert_eq!(names(&published.assets), taken);
     let directory = pull(&mut place.open(OtherFiles::Assets), None).directory;
-    assert_eq!(files(&directory)["CONFIG.JSON"], b"another");
     #[cfg(unix)]
     assert_eq!(files(&directory)["linked"], b"behind a link");
+}
+
+/// Changes a file once the observer is told that some bytes of such a phase are done.
+#[cfg(unix)]
+struct Meddler(Phase, PathBuf, AtomicBool);
+
+#[cfg(unix)]
+impl Observer for Meddler {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, phase: Phase, _bytes: u64) -> Result<()> {
+        if phase == self.0 && self.2.swap(false, Ordering::Relaxed) {
+            let file = File::options().write(true).open(&self.1).unwrap();
+            let before = file.metadata().unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, b"!", before.len() - 1).unwrap();
+            // As rsync does it.
+            file.set_modified(before.modified().unwrap()).unwrap();
+        }
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, _text: &str) {}
+}
+
+#[cfg(unix)]
+#[test]
+fn of_files_that_change_while_they_are_read_nothing_is_published() {
+    let mut place = Place::new();
+    let first = place.model(0, &[CONFIG]);
+    place.publish(&first);
+    let long = vec![b'x'; 200_000];
+    for (version, phase, changed) in [
+        (1, Phase::Hash, "a first.txt"),
+        (1, Phase::Compare, "model.safetensors"),
+        (0, Phase::Compare, "model.safetensors"),
+    ] {
+        let (model, base) = (place.model(1, &[CONFIG, ("a first.txt", &long)]), place.model(0, &[CONFIG]));
+        let path = if version == 1 { model.path() } else { base.path() }.join(changed);
+        let meddler = Meddler(phase, path.clone(), AtomicBool::new(true));
+        let mut publisher = Publisher::open(place.store.clone(), PublishOptions::default()).unwrap();
+        let error = publisher.publish(&model, Base::State((&base).into()), &meddler).unwrap_err();
+        assert!(error.message().contains("has changed while it was read"), "{changed}: {error:?}");
+        assert_eq!((error.class(), error.file()), (ErrorClass::Usage, path.to_str()));
+        assert_eq!(log(&place.store, None).unwrap().len(), 1, "{changed}");
+    }
+    // What has been read may change.
+    let model = place.model(1, &[CONFIG]);
+    let meddler = Meddler(Phase::Compare, model.path().join("config.json"), AtomicBool::new(true));
+    let published = place.publish_as(&model, &PublishOptions::default(), &meddler).unwrap();
+    assert!(published.assets.iter().any(|asset| asset.digest == Digest::of_bytes(CONFIG.1)));
 }
 
 #[test]

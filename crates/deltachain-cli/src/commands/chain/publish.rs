@@ -1,12 +1,13 @@
 //! `publish`: adds a version to a chain, or one shard of a version.
 
-use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use deltachain::files::OutputFile;
-use deltachain::{Error, Result};
+use deltachain::{Error, FileSource, Result};
 use deltachain_store::{Base, PublishOptions, Published, PublishedRoute, Publisher, ShardPart};
 use serde_json::{Value, json};
 
@@ -14,13 +15,20 @@ use crate::chain_args::PublishArgs;
 use crate::commands::chain::log::{assets_as_json, kind, origin};
 use crate::commands::diff::notes;
 use crate::inputs::{open_state, refuse_existing};
+use crate::interrupt;
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
 use crate::output::{Output, printable, printable_path};
 use crate::watcher::watched;
 
+/// How long to wait before looking for a file again.
+const PERIOD: Duration = Duration::from_millis(200);
+
 pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
+    if let Some(name) = &args.wait_for {
+        wait_for(&args.state.join(name), output)?;
+    }
     let state = open_state(&args.state)?;
     let options = PublishOptions::default()
         .profiles(args.profiles.profiles())
@@ -60,6 +68,19 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     output.summary(|| describe(&args.chain.name(), &published), || as_json(&args.chain.name(), &published))
 }
 
+/// Waits until there is this file.
+fn wait_for(path: &Path, output: Output) -> Result<()> {
+    let is_there = || path.try_exists().map_err(|error| Error::io("looking for", error).in_file(path));
+    if !is_there()? {
+        output.remark(&format!("waiting for {}", printable_path(path)));
+    }
+    while !is_there()? {
+        interrupt::check()?;
+        thread::sleep(PERIOD);
+    }
+    Ok(())
+}
+
 fn write_part(path: &Path, part: &ShardPart) -> Result<()> {
     let text = serde_json::to_vec(part).map_err(|error| Error::usage(error.to_string()).in_file(path))?;
     let mut file = OutputFile::create(path, false)?;
@@ -69,7 +90,8 @@ fn write_part(path: &Path, part: &ShardPart) -> Result<()> {
 
 /// Reads what `publish --part` wrote.
 pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
-    let text = fs::read(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+    let (source, mut text) = (FileSource::open(path)?, Vec::new());
+    source.file().read_to_end(&mut text).map_err(|error| Error::io("reading", error).in_file(path))?;
     serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
