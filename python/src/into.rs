@@ -27,12 +27,12 @@ impl Provided {
     /// The tensors' memory, if they are those of the version.
     pub(crate) fn lent(&self, py: Python<'_>, route: &PreparedRoute) -> PyResult<Lent> {
         let all = route.tables().flat_map(|table| &table.tensors).filter(|info| route.takes(info.name()));
-        self.checked(py, all.cloned().collect())
+        Self::checked(&self.given(py)?, all.cloned().collect())
     }
 
     /// The tensors' memory, if they are these.
-    fn checked(&self, py: Python<'_>, mut wanted: Vec<TensorInfo>) -> PyResult<Lent> {
-        let lent = Lent::of(&self.given(py)?)?;
+    fn checked(given: &Bound<'_, PyAny>, mut wanted: Vec<TensorInfo>) -> PyResult<Lent> {
+        let (py, lent) = (given.py(), Lent::of(given)?);
         wanted.sort_by(|left, right| left.name().cmp(right.name()));
         check_same(py, &wanted, lent.tensors())?;
         Ok(lent)
@@ -40,7 +40,12 @@ impl Provided {
 
     /// If a tensor does not lie where it did: its name, and all as they lie now.
     pub(crate) fn moved(&self, py: Python<'_>, memories: &[Lent]) -> PyResult<Option<(String, Vec<Lent>)>> {
-        let lent = self.checked(py, memories.iter().flat_map(Lent::given).cloned().collect())?;
+        let given = self.given(py)?;
+        let count: usize = memories.iter().map(|memory| memory.tensors().len()).sum();
+        if given.len()? == count && memories.iter().all(|memory| memory.is_in(&given)) {
+            return Ok(None);
+        }
+        let lent = Self::checked(&given, memories.iter().flat_map(Lent::given).cloned().collect())?;
         let names = memories.iter().map(|memory| memory.tensors().iter().map(TensorInfo::name).collect());
         let lent = lent.divided(names).map_err(|error| raised(py, &error))?;
         for (old, now) in memories.iter().zip(&lent) {

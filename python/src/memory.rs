@@ -64,6 +64,11 @@ impl Borrowed {
         self.place.as_ref().is_none_or(|place| place.is_here(py))
     }
 
+    /// Whether a tensor has them, as far as that can be told without binding it.
+    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        self.place.as_ref().is_some_and(|place| place.is_of(tensor))
+    }
+
     /// Whether both are the same bytes of the same tensor.
     pub(crate) fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
         let is_same = (self.pointer, self.length) == (other.pointer, other.length);

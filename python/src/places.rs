@@ -86,7 +86,12 @@ impl Place {
 impl Place {
     /// Whether it lies where it did.
     pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
-        form_of(self.tensor.bind(py)).and_then(|form| form.eq(self.form.bind(py))).unwrap_or(false)
+        self.is_of(self.tensor.bind(py))
+    }
+
+    /// Whether a tensor lies there.
+    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        form_of(tensor).and_then(|form| form.eq(self.form.bind(tensor.py()))).unwrap_or(false)
     }
 
     /// Whether both are one tensor in one place.
@@ -114,5 +119,6 @@ fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
             .into_pyobject(py);
     }
     let address = tensor.getattr(intern!(py, "__array_interface__"))?.get_item("data")?.get_item(0)?;
-    (address, dtype, py.None(), shape, tensor.getattr(intern!(py, "strides"))?).into_pyobject(py)
+    let is_writable = tensor.getattr(intern!(py, "flags"))?.getattr(intern!(py, "writeable"))?;
+    (address, dtype, is_writable, shape, tensor.getattr(intern!(py, "strides"))?).into_pyobject(py)
 }

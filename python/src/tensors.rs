@@ -451,6 +451,12 @@ impl Lent {
         moved.map_or(Ok(()), |(info, _)| Err(places::moved(info.name())))
     }
 
+    /// Whether all of them lie in a mapping where they did.
+    pub(crate) fn is_in(&self, given: &Bound<'_, PyAny>) -> bool {
+        let mut all = self.infos.iter().zip(&self.bytes);
+        all.all(|(info, bytes)| given.get_item(info.name()).is_ok_and(|tensor| bytes.is_of(&tensor)))
+    }
+
     /// The name of a tensor that lies elsewhere in `now`, which has the same names.
     pub(crate) fn elsewhere(&self, py: Python<'_>, now: &Self) -> PyResult<Option<&str>> {
         for ((info, own), now) in self.infos.iter().zip(&self.bytes).zip(&now.bytes) {
