@@ -209,7 +209,7 @@ def _differs(sums: torch.Tensor, expected: list[Expected]) -> StateMismatchError
 class _Change:
     """Lanes of a stretch of memory, which are all of it if `places` is None, their old and their new values."""
 
-    name: str
+    held: Held
     memory: torch.Tensor
     places: torch.Tensor | None
     old: torch.Tensor
@@ -257,23 +257,27 @@ class Changes:
         """Reads the lanes again, compares, and writes the new values.
 
         Raises:
-            StateMismatchError: if other code has written to them: nothing has changed.
+            StateMismatchError: if other code has written to them, or moved them: nothing has changed, unless that
+                happened meanwhile.
         """
         import torch
 
         with torch.inference_mode():
+            self._check_places()
             flags = [(change.now() != change.old).any() for change in self._changes]
             for device in {flag.device for flag in flags}:
                 if bool(torch.stack([flag for flag in flags if flag.device == device]).any()):
-                    name = next(change.name for change, flag in zip(self._changes, flags, strict=True) if flag)
+                    name = next(change.held.name for change, flag in zip(self._changes, flags, strict=True) if flag)
                     raise StateMismatchError(
                         f"STATE_MISMATCH: other code has written to the memory since it was proven (tensor {name!r})",
                         tensor=name,
                     )
+            self._check_places()
             for change in self._changes:
                 self._written += 1
                 change.put(change.new)
             _synchronize(change.memory.device for change in self._changes)
+        self._check_places()
 
     def undo(self) -> None:
         """Gives the lanes that were written their old values."""
@@ -283,7 +287,14 @@ class Changes:
             for change in self._changes[: self._written]:
                 change.put(change.old)
             _synchronize(change.memory.device for change in self._changes)
+        if self._written:
+            self._check_places()
         self._written = 0
+
+    def _check_places(self) -> None:
+        """Refuses tensors that do not lie where they did."""
+        for held in dict.fromkeys(change.held for change in self._changes):
+            held.check()
 
 
 def _synchronize(devices: Iterable[torch.device]) -> None:
@@ -382,6 +393,7 @@ def _brought(
     begin, end = held.span()
     if not held.lanes.numel() or end <= piece.first or begin >= piece.first + piece.length:
         return None
+    held.check()
     device = held.lanes.device
     lanes = None if piece.lanes is None else _numbers(piece.lanes).to(device)
     which = None
@@ -395,7 +407,7 @@ def _brought(
         lanes = numbers.index_select(0, which).int()
         if memory.numel() < 1 << 31:
             places = places.int()
-    change = _Change(piece.name, memory, None if places is None else keep(places), torch.empty(0), torch.empty(0))
+    change = _Change(held, memory, None if places is None else keep(places), torch.empty(0), torch.empty(0))
     change.old = keep(change.now())
     current, is_fresh = change.old, False
     for step, row in zip(piece.steps, rows, strict=True):
@@ -517,6 +529,7 @@ def _of_piece(held: Held, number: int) -> torch.Tensor:
     begin, end = (held.below(min(lane, math.prod(held.shape))) for lane in (first, first + count))
     if begin == end:
         return torch.zeros(2, dtype=torch.int64, device=held.lanes.device)
+    held.check()
     if held.strides is None and len(held.box) <= 1:
         return of_bytes(held.lanes[begin:end], held.span()[0] + begin - first)
     total = torch.zeros(2, dtype=torch.int64, device=held.lanes.device)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import _native
 from ._errors import UsageError
 from ._sums import as_lanes, extent
 from ._tensors import BITS, PACKED, SIGNED, name_of
@@ -14,7 +15,7 @@ from ._tensors import BITS, PACKED, SIGNED, name_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Box", "Held", "Info", "Part", "bound", "covers", "overlapping", "parts_of", "ties"]
+__all__ = ["Box", "Held", "Info", "Part", "bound", "covers", "located", "overlapping", "parts_of", "ties"]
 
 # Name, dtype and shape of a checkpoint's tensor.
 Info = tuple[str, str, list[int]]
@@ -62,6 +63,7 @@ class Held:
         shape: of the checkpoint's tensor, in lanes; dimensions of which all is here are joined with the one before.
         box: begin and end in these dimensions.
         strides: how far apart in `lanes` the neighbours in these dimensions are; None: all lie in a row.
+        place: where the tensor lay when it was bound.
     """
 
     name: str
@@ -71,6 +73,12 @@ class Held:
     shape: tuple[int, ...]
     box: Box
     strides: tuple[int, ...] | None = None
+    place: _native.Place | None = None
+
+    def check(self) -> None:
+        """Refuses memory that does not lie where it did."""
+        if self.place is not None:
+            self.place.check()
 
     @property
     def count(self) -> int:
@@ -150,9 +158,28 @@ class Held:
 
     def write(self, lanes: torch.Tensor) -> None:
         """Writes these lanes, from all lanes of the checkpoint's tensor."""
+        self.check()
         lengths = [end - begin for begin, end in self.box]
         own = self.lanes.view(lengths) if self.strides is None else self.lanes.as_strided(lengths, self.strides)
         own.copy_(lanes.view(self.shape)[tuple(slice(begin, end) for begin, end in self.box)])
+
+
+def located(into: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Names, what `into=` is given for them, one by one, and the local tensors.
+
+    Raises:
+        UsageError: if something else was given.
+    """
+    import torch
+
+    for name, given in into.items():
+        if not isinstance(name, str):
+            raise UsageError(f"USAGE: names of tensors must be strings, not {name!r:.60}")
+        for one in given if isinstance(given, list | tuple) else [given]:
+            tensor = one.tensor if isinstance(one, Part) else one
+            if not isinstance(tensor, torch.Tensor):
+                raise _refused(name, f"the value is of type {type(tensor).__name__}, not a tensor of torch")
+            yield name, one, tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any, tuple[slice, ...] | None]]:
@@ -161,24 +188,17 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
     Raises:
         UsageError: if a tensor cannot be written to in place, or shares a part of its memory with another one.
     """
-    import torch
-
     views = []
-    for name, given in into.items():
-        if not isinstance(name, str):
-            raise UsageError(f"USAGE: names of tensors must be strings, not {name!r:.60}")
-        for one in given if isinstance(given, list | tuple) else [given]:
-            tensor, index = (one.tensor, one.index) if isinstance(one, Part) else (one, None)
-            if not isinstance(tensor, torch.Tensor):
-                raise _refused(name, f"the value is of type {type(tensor).__name__}, not a tensor of torch")
-            if hasattr(tensor, "to_local"):
-                if not is_group or index is not None:
-                    raise _refused(name, "the tensor is spread over processes (DTensor): give group=, and no Part")
-                index = _placed(name, tensor)
-                tensor = tensor.to_local()
-            _check(name, tensor)
-            views.append((name, tensor))
-            yield name, tensor, index
+    for name, one, tensor in located(into):
+        index = one.index if isinstance(one, Part) else None
+        whole = one.tensor if isinstance(one, Part) else one
+        if whole is not tensor:
+            if not is_group or index is not None:
+                raise _refused(name, "the tensor is spread over processes (DTensor): give group=, and no Part")
+            index = _placed(name, whole)
+        _check(name, tensor)
+        views.append((name, tensor))
+        yield name, tensor, index
     found = overlapping(views)
     if found is not None:
         raise _refused(found[1], f"it shares a part of its memory with {found[0]!r}: give each part once")
@@ -289,6 +309,9 @@ def bound(
             not of the chain's dtype and shape.
     """
     known = {info[0]: info for info in infos}
+    # Tied to one of these, as transformers' models have them: written with it.
+    places = {(tensor.device, tensor.data_ptr()) for name, tensor, _ in given if name in known and tensor.numel()}
+    given = [one for one in given if one[0] in known or (one[1].device, one[1].data_ptr()) not in places]
     flaws = [
         f"{name!r} is not in the chain" for name in dict.fromkeys(name for name, _, _ in given) if name not in known
     ]
@@ -383,6 +406,7 @@ def _held(info: Info, tensor: Any, index: tuple[slice, ...] | None) -> Held:
         tuple(length for length, _, _, _ in joined),
         tuple((begin, end) for _, begin, end, _ in joined),
         None if tensor.is_contiguous() else tuple(stride for _, _, _, stride in joined),
+        _native.Place(name, tensor),
     )
 
 

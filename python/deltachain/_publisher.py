@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -13,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, get_args
 
 from . import _native
@@ -92,6 +93,10 @@ class PublishJob(Future[Published]):
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
         self._ends_waiting = _native.Stop()
+        self._thread: threading.Thread | None = None
+        # Who was first: its thread, which works, or a caller who was interrupted before the thread was known to run.
+        self._owner: dict[None, object] = {}
+        self._is_started = False
 
     # To the base class it is pending until it ends, since it does not let a running future be cancelled.
 
@@ -143,6 +148,27 @@ class PublishJob(Future[Published]):
     def _stop(self) -> None:
         self._is_stopped = True
         self._ends_waiting.stop()
+
+    def _is_taken(self, by: object) -> bool:
+        """Whether this one, of its thread and the callers, was the first to ask."""
+        return self._owner.setdefault(None, by) is by
+
+    def _join(self, until: Callable[[], bool] | None) -> None:
+        """Waits for the end; for no thread that an interrupt has kept from being started, or may have."""
+        if not self._is_started and self._is_taken(PublishJob):
+            self._is_asked_to_end = True
+            if not self.done():
+                self._ended(_cancelled())
+            return
+        thread = self._thread
+        # It may be called by the job itself, which has ended then.
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(None if until is None else 0)
+        while thread.is_alive():
+            if until is not None and until():
+                raise CancelledError("stopped while the previous version is still being published")
+            thread.join(_LOOK)
 
     def _ended(self, error: BaseException) -> None:
         """It has ended with an error."""
@@ -267,9 +293,9 @@ class Publisher:
         self._process = os.getpid()
         self._url = os.fspath(url)
         self._job: PublishJob | None = None
-        self._thread: threading.Thread | None = None
         self._native: Any = None
-        self._lock = threading.Lock()
+        # The calls that use it, by their frames, and those that were interrupted.
+        self._calls_of: list[FrameType] = []
         # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
         number("rank_timeout", rank_timeout, 0.001)
@@ -401,7 +427,7 @@ class Publisher:
 
     @property
     def last(self) -> Published | None:
-        """The last version that this publisher has published."""
+        """The last version that this publisher has published, or has found published (`once=`)."""
         return self._seen
 
     @property
@@ -510,11 +536,19 @@ class Publisher:
         snapshot = self._take(weights)
         taken = time.monotonic()
         job = PublishJob(self._calls)
-        self._job = job
         # Not a daemon: the interpreter waits for it when it ends.
         arguments = (job, snapshot, noted, (waited - began, taken - waited))
-        self._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
-        self._thread.start()
+        job._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
+        self._job = job
+        try:
+            job._thread.start()
+            job._is_started = True
+        except BaseException as error:
+            # An interrupt may come when the thread runs already.
+            job.cancel()
+            if isinstance(error, RuntimeError):
+                raise IoError(f"IO: no thread can be started: {error}", retryable=True) from error
+            raise
         return job
 
     def _skipped(self, weights: Any, newest: dict[str, Any], waited: float) -> PublishJob:
@@ -527,8 +561,15 @@ class Publisher:
 
         self._all(read)
         job = PublishJob(self._calls)
-        job.set_result(Published(**newest, times=PublishTimes(waited, 0.0, 0.0, 0.0)))
+        self._seen = Published(**newest, times=PublishTimes(waited, 0.0, 0.0, 0.0))
+        job.set_result(self._seen)
         return job
+
+    def _repeat(self) -> None:
+        """From now on no version is skipped, whatever `once=` says. Waits for the running publish."""
+        self.wait()
+        self._once = None
+        self._native.repeat()
 
     def wait(self, *, stop: Stop | None = None) -> None:
         """Waits for the running publish, and raises its error unless its future has been checked.
@@ -554,14 +595,20 @@ class Publisher:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """Locks the publisher for this thread."""
+        """Locks the publisher for this call. A call that has ended does not hold it, wherever it was interrupted."""
         self._check()
-        if not self._lock.acquire(blocking=False):
-            raise UsageError("USAGE: another thread is using it: one at a time")
+        # 0 is this one, 1 is contextlib.
+        frame = sys._getframe(2)
         try:
+            self._calls_of.append(frame)
+            if any(_is_running(other) for other in list(self._calls_of) if other is not frame):
+                raise UsageError("USAGE: another thread is using it: one at a time")
             yield
         finally:
-            self._lock.release()
+            for other in list(self._calls_of):
+                if other is frame or not _is_running(other):
+                    with suppress(ValueError):
+                        self._calls_of.remove(other)
 
     def _check(self) -> None:
         if os.getpid() != self._process:
@@ -570,13 +617,8 @@ class Publisher:
             )
 
     def _join(self, until: Callable[[], bool] | None = None) -> None:
-        if self._thread is not None:
-            self._thread.join(None if until is None else 0)
-            while self._thread.is_alive():
-                if until is not None and until():
-                    raise CancelledError("stopped while the previous version is still being published")
-                self._thread.join(_LOOK)
-            self._thread = None
+        if self._job is not None:
+            self._job._join(until)
 
     def _settle(self, call: str, until: Callable[[], bool] | None) -> None:
         """Begins a call: waits for the previous job; all ranks raise its error if a rank has not seen it yet."""
@@ -594,8 +636,9 @@ class Publisher:
     def _outcome(self) -> BaseException | None:
         """Waits for the previous job. Returns its error, unless the caller has seen it."""
         self._join()
-        job, self._job = self._job, None
-        return None if job is None else job._outcome()
+        error = None if self._job is None else self._job._outcome()
+        self._job = None
+        return error
 
     def _all(self, step: Callable[[], None] | None) -> None:
         """Runs a step, and raises if it fails on any rank."""
@@ -707,13 +750,15 @@ class Publisher:
         return {place % self._ranks.size for place in places}
 
     def _run(self, job: PublishJob, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> None:
+        if not job._is_taken(self):
+            return
         try:
             published = self._publish(job, snapshot, metadata, before)
         except BaseException as error:
             job._ended(error)
         else:
+            self._seen = published
             if published.is_new:
-                self._seen = published
                 self._made_in = job._call
             job.set_result(published)
 
@@ -778,6 +823,17 @@ def _size(value: Any) -> int:
         return int(value.nbytes)
     except Exception:
         return 0
+
+
+def _is_running(call: FrameType) -> bool:
+    """Whether a call has not ended: its frame is on the stack of a thread."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame is call:
+                return True
+            frame = frame.f_back
+    return False
 
 
 _open: weakref.WeakSet[Publisher] = weakref.WeakSet()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._chain import given
@@ -19,11 +20,15 @@ from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
 from ._keys import Trusted, trusted
+from ._like import known
 from ._ranks import Ranks, group_of
 from ._settings import MOST_THREADS, Stop, ending, number, whole
 from ._store import Credentials, open_store
 from ._tensor_follower import Loader, TensorFollower, needs_torch
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Lag", "Subscriber", "Times", "Update"]
 
@@ -64,12 +69,14 @@ class Held:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
         host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
-        into: your own tensors as the copy: a mapping as for `diff`. The first version overwrites them, later ones
-            change them in place if the chain has links of the profile local. There is no other copy: the host's memory
-            holds only what changes. Tensors on a device, or that share their memory (tied weights), are patched by
-            torch, on that device. Or a function that loads a whole version in its own way, of which it gets a function
-            that gives names and tensors of torch, any number of times; it returns such a mapping, so that the next
-            version is written in place, or None. Without `host_copy` and `into`, the copy is in memory of this package.
+        into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose tensors are looked up
+            in each call. The first version overwrites them, later ones change them in place if the chain has links of
+            the profile local. There is no other copy: the host's memory holds only what changes. Tensors on a device,
+            or that share their memory (tied weights), are patched by torch, on that device. No other thread may move or
+            free them during a call; what was moved between calls is noticed (docs/following.md). Or a function that
+            loads a whole version in its own way, of which it gets a function that gives names and tensors of torch, any
+            number of times; it returns such a mapping, so that the next version is written in place, or None. Without
+            `host_copy` and `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
             `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
             tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
@@ -110,7 +117,7 @@ class Held:
         url: str | os.PathLike[str],
         *,
         host_copy: str | os.PathLike[str] | None = None,
-        into: Mapping[str, Any] | Loader | None = None,
+        into: Mapping[str, Any] | torch.nn.Module | Loader | None = None,
         group: Any = None,
         rank_timeout: float = 300.0,
         tensors: Sequence[str] | None = None,
@@ -137,15 +144,18 @@ class Held:
             raise UsageError("USAGE: host_copy= has its own cache: omit cache=")
         if isinstance(tensors, str) or any(not isinstance(pattern, str) for pattern in tensors or ()):
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
-        if into is not None and not isinstance(into, Mapping) and not callable(into):
-            raise UsageError(f"USAGE: into= must be a mapping from names to tensors, not {type(into).__name__}")
+        own = known(into)
+        if into is not None and own is None and not callable(into):
+            raise UsageError(
+                "USAGE: into= must be a mapping from names to tensors, a module of torch, or a function, not "
+                f"{type(into).__name__}"
+            )
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
         number("rank_timeout", rank_timeout, 0.001)
         whole("threads", threads, 1, MOST_THREADS)
         keys = trusted(trust, quorum)
-        own = into if isinstance(into, Mapping) else {}
-        by_torch = into is not None and (group is not None or into is not own or needs_torch(own))
+        by_torch = into is not None and (group is not None or own is None or needs_torch(own))
         self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
         self._store = open_store(
             url,
@@ -167,7 +177,7 @@ class Held:
             other_files,
             allow_rollback,
             adopt,
-            None if by_torch or into is None else own,
+            None if by_torch or into is None else partial(known, into),
             keys,
             forget_trust,
             by_torch,
@@ -297,6 +307,8 @@ class Held:
         - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other lanes;
         - `"memory"`: all of it had the version's sums at `checked`: it has not changed by accident;
         - `"hashed"`: all of it had the version's digests at `checked`.
+
+        Also None if the function of `into=` has loaded a version, but has not said where, or not where it is.
         """
         proof: str | None = self._native.proof
         return proof
@@ -424,7 +436,8 @@ class Subscriber(Held):
             Seconds that it took. `proof` and `checked` tell it from then on.
 
         Raises:
-            WrongBaseError: if other code has written to it. The next version is loaded as a whole.
+            StateMismatchError, WrongBaseError: if other code has written to it, or has moved it. The next version is
+                loaded as a whole.
             UnsupportedError: if the chain has no sums of this version.
             CancelledError: if `stop` ends the call.
         """
@@ -434,7 +447,7 @@ class Subscriber(Held):
         """Hashes the copy in memory and compares it with the held version.
 
         Raises:
-            WrongBaseError: if other code has written to it.
+            WrongBaseError, StateMismatchError: if other code has written to it, or has moved it.
             CancelledError: if `stop` ends the call.
         """
         self._verified(until=ending(stop))
@@ -454,8 +467,9 @@ class Update:
         times: seconds of each phase; None until it has been applied.
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
-        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`, `"proof"`, `"check"` or
-            `"torn"` (docs/following.md). None until it has been applied, if they were patched, and for a first version.
+        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`, `"proof"`, `"check"`,
+            `"torn"` or `"place"` (docs/following.md). None until it has been applied, if they were patched, and for a
+            first version.
     """
 
     def __init__(self, subscriber: Held, native: _native.Prepared | None) -> None:
@@ -564,15 +578,16 @@ class Update:
 
         Raises:
             UsageError: if another update has been applied since this was prepared.
-            StateMismatchError, WrongBaseError: if other code has written to the tensors since `prepare`; the next
-                version is loaded as a whole.
+            StateMismatchError, WrongBaseError: if other code has written to the tensors since `prepare`, or has moved
+                them; the next version is loaded as a whole.
         """
         self._check()
         if self._native is None:
             return
         subscriber = self._subscriber
         fields = subscriber._native.switch(self._native, subscriber._threads, subscriber._progress)
-        if subscriber.proof == "hashed":
+        if subscriber.proof in ("memory", "hashed"):
+            # It was loaded as a whole, and read.
             subscriber._checked = datetime.now(UTC)
         self.times = Times(*fields["times"])
         self.downloaded = fields["downloaded"]

@@ -21,8 +21,9 @@ from ._errors import (
     WrongBaseError,
 )
 from ._in_place import Changes, Memory, Piece, Step, check, load, prove
+from ._like import known
 from ._native import rules
-from ._parts import Box, Info, Part, bound, parts_of, ties
+from ._parts import Box, Info, Part, bound, located, parts_of, ties
 from ._ranks import Ranks
 from ._tensors import note_written, shaped
 
@@ -33,6 +34,8 @@ __all__ = ["Loader", "TensorFollower", "needs_torch"]
 Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
 _logger = logging.getLogger("deltachain")
+
+_NOTHING = "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an update"
 
 # What `apply` proves, in the words of SPEC-in-place section 24.1.
 CHANGED_LANES, MEMORY, HASHED = "changed_lanes", "memory", "hashed"
@@ -62,7 +65,6 @@ class Prepared:
     Attributes:
         native: the version.
         table: name, dtype, shape and digest of its tensors.
-        memory: where its tensors are; None if only the caller's loader knows.
         changes: what is to be written; None if all tensors are to be loaded.
         seconds: that proving took.
         told: what has been told of the switch; None before.
@@ -72,20 +74,14 @@ class Prepared:
         self,
         native: _native.Prepared,
         table: list[tuple[str, str, list[int], str]],
-        memory: Memory | None,
         changes: Changes | None,
         seconds: float,
     ) -> None:
-        self.native, self.table, self.memory, self.changes, self.seconds = native, table, memory, changes, seconds
+        self.native, self.table, self.changes, self.seconds = native, table, changes, seconds
         self.told: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.native, name)
-
-    @property
-    def proof(self) -> str:
-        """How far the memory is proven when it has been applied."""
-        return HASHED if self.changes is None else CHANGED_LANES
 
     @property
     def is_applied(self) -> bool:
@@ -100,19 +96,21 @@ class TensorFollower:
 
     Args:
         native: follows the chain without a copy.
-        into: the tensors, or what loads all of a version and returns them.
+        into: the tensors, a module that has them, or what loads all of a version and returns them.
         ranks: the processes that hold them together.
     """
 
-    def __init__(self, native: _native.Follower, into: Mapping[str, Any] | Loader, ranks: Ranks) -> None:
+    def __init__(self, native: _native.Follower, into: Any, ranks: Ranks) -> None:
         self._native, self._ranks = native, ranks
         self._is_group = ranks.size > 1
-        self._loader = None if isinstance(into, Mapping) else into
+        self._loader: Loader | None = into if known(into) is None else None
+        self._into: Any = None
         self._given: list[tuple[str, Any, tuple[slice, ...] | None]] | None = None
+        # Where they lay when they were given.
+        self._places: list[_native.Place] = []
         # Names of which this process has nothing, and of which none is needed if no process has anything.
         self._unused: list[str] = []
-        if isinstance(into, Mapping):
-            self._give(into)
+        self._give(None if self._loader else into)
         # Where the tensors of the last version are, and what these tensors were.
         self._bound: tuple[list[Info], Memory] | None = None
         # Digests of the held tensors.
@@ -122,11 +120,37 @@ class TensorFollower:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
-    def _give(self, into: Mapping[str, Any] | None) -> None:
+    def _give(self, into: Any) -> None:
         """Takes these tensors from now on."""
-        self._bound = None
-        self._given = None if into is None else list(parts_of(into, self._is_group))
-        self._unused = [name for name, given in (into or {}).items() if isinstance(given, list) and not given]
+        self._into, self._bound, self._given, self._places, self._unused = into, None, None, [], []
+        tensors = known(into)
+        if tensors is not None:
+            given = list(parts_of(tensors, self._is_group))
+            self._places = [_native.Place(name, tensor) for name, tensor, _ in given]
+            self._unused = [name for name, own in tensors.items() if isinstance(own, list) and not own]
+            self._given = given
+
+    def _moved(self) -> Exception | None:
+        """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound anew, those of a
+        loader by the next version, which is loaded as a whole. Returns which one, or why they cannot be bound."""
+        if self._into is None:
+            return None
+        try:
+            tensors = list(located(known(self._into) or {}))
+            places = [_native.Place(name, tensor) for name, _, tensor in tensors]
+            if len(places) != len(self._places):
+                before, now = ({name for name, *_ in own} for own in (self._given or (), tensors))
+                raise UsageError(f"USAGE: into= has other tensors than before: {sorted(before ^ now)!s:.200}")
+            for old, new in zip(self._places, places, strict=True):
+                old.check(new)
+        except Exception as error:
+            self._native.displaced()
+            try:
+                self._give(None if self._loader else self._into)
+            except Exception as other:
+                return other
+            return error
+        return None
 
     @property
     def is_torn(self) -> bool:
@@ -192,7 +216,8 @@ class TensorFollower:
     ) -> tuple[bool, Prepared | None]:
         """Downloads a version, on rank 0 first, and proves it."""
         ranks = self._ranks
-        self._begin(call)
+        moved = self._moved()
+        self._begin(call, None if self._is_bound else moved)
         self._compare_held()
         is_there, made = True, None
         stop = threading.Event()
@@ -236,35 +261,41 @@ class TensorFollower:
                 failure = error
                 _logger.warning("version %d is loaded as a whole: %s", version, error)
             else:
-                return True, Prepared(made, table, memory, changes, time.monotonic() - begin)
+                return True, Prepared(made, table, changes, time.monotonic() - begin)
             self._begin(f"load version {version}")
 
         def again() -> bytes:
             nonlocal made
             assert made is not None
             if made.is_in_place:
-                self._native.failed(made, not isinstance(failure, StateMismatchError))
+                if memory is None:
+                    self._native.displaced()
+                else:
+                    self._native.failed(made, not isinstance(failure, StateMismatchError))
                 made = self._native.poll(version, timeout, threads, progress, stop.is_set)[1]
             if made is None or made.is_in_place:
                 raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
             return made.commit.encode()
 
         ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
-        return True, Prepared(made, table, memory, None, 0.0)
+        return True, Prepared(made, table, None, 0.0)
 
-    def _begin(self, call: str) -> None:
-        """The first exchange of a call, or of another attempt within it."""
+    def _begin(self, call: str, error: Exception | None = None) -> None:
+        """The first exchange of a call, or of another attempt within it. All ranks raise what one has to."""
         self._calls += 1
         if self._is_group:
             self._ranks.wait()
-            self._ranks.begin(self._calls, call, None)
+            self._ranks.begin(self._calls, call, error)
+        elif error is not None:
+            raise error
 
     def _compare_held(self) -> None:
         """If not all ranks have the same whole version, all load the next one as a whole."""
         held = self._native.held_commit()
         told = self._ranks.agree(word=json.dumps([None if held is None else held[0], self.is_torn]).encode())
         if len(set(told)) > 1:
-            self._native.lost()
+            is_torn = any(json.loads(word)[1] for word in told)
+            (self._native.lost if is_torn else self._native.displaced)()
 
     def _memory(self, table: list[tuple[str, str, list[int], str]]) -> Memory:
         """Where the tensors of a version are."""
@@ -314,8 +345,12 @@ class TensorFollower:
         """As `_native.Follower.switch`: writes the tensors, in all processes or in none."""
         if prepared.told is not None:
             return prepared.told
+        is_whole, moved = prepared.changes is None, self._moved()
         # That all call this is the vote: none has written anything before.
-        self._begin(f"apply version {prepared.version}, {prepared.proof}")
+        self._begin(
+            f"apply version {prepared.version}, {'as a whole' if is_whole else 'in place'}",
+            None if is_whole and self._is_bound else moved,
+        )
         note_written({str(number): tensor for number, (_, tensor, _) in enumerate(self._given or ())})
         self._native.begin(prepared.native)
         # From here on the tensors are torn, until the native follower is told otherwise.
@@ -323,12 +358,12 @@ class TensorFollower:
             self._load(prepared, threads)
         else:
             self._exchange(prepared.native, prepared.changes)
-        told = self._native.switched(prepared.native, prepared.proof)
+        told = self._native.switched(prepared.native, CHANGED_LANES)
         plan, download, build, switch = told["times"]
         told["times"] = (plan, download, build + prepared.seconds, switch)
         self._table = {name: digest for name, _, _, digest in prepared.table}
-        if self._loader is not None and prepared.changes is None:
-            self._prove_found()
+        if is_whole:
+            self._prove_loaded()
         prepared.told = told
         return told
 
@@ -356,14 +391,19 @@ class TensorFollower:
         """Writes all tensors."""
         failure: BaseException | None = None
         into = None
+        memory = self._memory(prepared.table) if self._loader is None else None
         try:
-            if self._loader is None:
-                assert prepared.memory is not None
+            if memory is not None:
                 for name, _, _, data in _tensors(prepared.native, threads):
-                    load(prepared.memory, name, data)
-            else:
+                    load(memory, name, data)
+            elif self._loader is not None:
                 self._give(None)
                 into = self._loader(lambda: _shaped(prepared.native, threads))
+                if into is not None and known(into) is None:
+                    raise UsageError(
+                        "USAGE: the function of into= must return a mapping from names to tensors, or None, not "
+                        f"{type(into).__name__}"
+                    )
         except BaseException as raised:
             failure = raised
         # Loading may take one rank much longer than another.
@@ -385,16 +425,22 @@ class TensorFollower:
             self._give(None)
             _logger.warning("versions cannot be taken in place: %s", error)
 
-    def _prove_found(self) -> None:
-        """Compares the sums of all tensors that the loader has found with those of the version that it has loaded."""
+    def _prove_loaded(self) -> None:
+        """Compares the sums of all tensors with those of the version that has been loaded, as far as it is known where
+        they are."""
         if self._bound is None:
             return
         try:
-            check(self._bound[1], self._sums(), None)
+            check(self._bound[1], self._sums())
         except (StateMismatchError, UnsupportedError) as error:
             # On all ranks, since they compare together.
+            if self._loader is None:
+                self._native.checked(None)
+                raise
             self._give(None)
             _logger.warning("versions cannot be taken in place: the loader has not put them where it seemed: %s", error)
+        else:
+            self._native.checked(MEMORY)
 
     def _sums(self) -> dict[str, Any]:
         """For each tensor of the held version its sums."""
@@ -404,6 +450,17 @@ class TensorFollower:
     def is_found(self) -> bool:
         """Whether it is known where the tensors are."""
         return self._given is not None
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether a version can be loaded."""
+        return self.is_found or self._loader is not None
+
+    @property
+    def proof(self) -> str | None:
+        """As `_native.Follower.proof`: of memory that was not read nothing is proven."""
+        proof: str | None = self._native.proof
+        return proof if self.is_found else None
 
     def _vote(self, failure: BaseException | None, timeout: float | None) -> BaseException | None:
         """What has failed, here or on another rank: all know it then.
@@ -420,11 +477,11 @@ class TensorFollower:
 
     def check(self, threads: int | None, progress: Any, until: Callable[[], bool] | None) -> None:
         """Compares the sums of all memory with those of the held version."""
-        self._begin("check()")
+        self._begin("check()", self._moved())
         held = self._native.held_commit()
         self._ranks.same("version", {"commit": "none" if held is None else held[0]})
         if held is None or self._bound is None:
-            raise UsageError("USAGE: the tensors hold no whole version: apply an update")
+            raise UsageError(_NOTHING)
         try:
             check(self._bound[1], self._sums(), until)
         except StateMismatchError:
@@ -436,9 +493,10 @@ class TensorFollower:
         """Hashes all tensors, which crosses from the device to the host."""
         if self._is_group:
             raise UsageError("USAGE: no process has all tensors, so they cannot be hashed: use check()")
-        if self._native.held() is None:
-            raise UsageError("USAGE: no version is held")
-        own = {name: tensor for name, tensor, _ in self._given or ()}
+        self._begin("verify()", self._moved())
+        if self._native.held() is None or not self.is_found:
+            raise UsageError(_NOTHING)
+        own = {name: tensor for name, tensor, _ in self._given or () if name in self._table}
         _, rows = _native.digest(own, threads, progress)
         if {info[0]: digest for info, digest in rows} != self._table:
             self._native.checked(None)
@@ -451,6 +509,8 @@ class TensorFollower:
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and copies of tensors; of the parts that this process holds."""
+        if moved := self._moved():
+            raise moved
         if self._native.held() is not None:
             for name, tensor, _ in self._given or ():
                 yield name, tensor.detach().clone()

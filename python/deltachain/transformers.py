@@ -26,10 +26,11 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
 
     A step only copies the weights; links are made and stored while training continues. Only one version is published
     at a time: if the store is slower than training, each version waits for the previous one, so choose a larger
-    `every`. A version's metadata has its step.
+    `every`. A version's metadata has its `step`. The best model that `load_best_model_at_end` has loaded has the step
+    that it is of, also as `best_step`, and the last one that was trained as `final_step`.
 
     A failure is raised by the next step that publishes, or at the end of training, and ends `train()`. Resumed
-    training continues the chain.
+    training continues the chain; with `once="step"`, no step of it is published twice.
 
     Args:
         url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
@@ -60,11 +61,13 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._settings = publisher
         self._publisher: Publisher | None = None
         self._step: int | None = None
+        # If the newest version is the best model of a training that has ended: its step, and the last step of that.
+        self._ended: tuple[int, int] | None = None
         self._last: Published | None = None
 
     @property
     def last(self) -> Published | None:
-        """The version that was published last; it stays when training has ended."""
+        """The version that was published last, or found published (`once=`); it stays when training has ended."""
         return self._last if self._publisher is None else self._publisher.last
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -75,24 +78,43 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._step = None
         settings = {"group": _everybody(), **self._settings}
         self._publisher = Publisher(self._url, like=self._like, **settings)
+        newest = self._publisher.newest if settings.get("once") else None
+        noted = {} if newest is None else newest.metadata
+        self._ended = (int(noted["step"]), int(noted["final_step"])) if "final_step" in noted else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Publishes every `every` steps."""
         if state.global_step % self._every == 0:
-            self._publish(state, model)
+            self._publish(model, {"step": state.global_step})
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Publishes the last step, unless it is already published, and waits."""
-        # The best model may have been loaded since, and is the result of training.
-        if self._step != state.global_step or args.load_best_model_at_end:
-            self._publish(state, model)
+        """Publishes the last step, or the best model, unless it is already published, and waits."""
+        step, best = state.global_step, state.best_model_checkpoint if args.load_best_model_at_end else None
+        if best is not None and self._publisher is not None:
+            # "checkpoint-12"
+            own = int(str(best).rpartition("-")[2])
+            self._publisher.wait()
+            if own != self._step or self.last is None or not self.last.is_new:
+                noted = {"step": own}
+                if self._ended != (own, step):
+                    # Its step is no newer one.
+                    self._publisher._repeat()
+                    self._ended = None
+                    noted |= {"best_step": own, "final_step": step}
+                self._publish(model, noted)
+        elif self._step != step:
+            self._publish(model, {"step": step})
         self._close()
 
-    def _publish(self, state: Any, model: Any) -> None:
+    def _publish(self, model: Any, metadata: dict[str, int]) -> None:
         if self._publisher is None:
             raise UsageError("USAGE: the callback can publish only during training")
-        self._publisher.publish_async(as_saved(model), metadata={"step": state.global_step})
-        self._step = state.global_step
+        step = metadata["step"]
+        if self._ended is not None and step <= self._ended[1]:
+            # The version is there, or was not wanted: by the step of the newest version it is skipped.
+            metadata = {"step": self._ended[0]}
+        self._publisher.publish_async(as_saved(model), metadata=metadata)
+        self._step = step
 
     def _close(self) -> None:
         publisher, self._publisher = self._publisher, None

@@ -20,6 +20,7 @@ mod link;
 mod memory;
 mod operations;
 mod patches;
+mod places;
 mod plans;
 mod publisher;
 mod report;
@@ -53,6 +54,8 @@ mod native {
     };
     #[pymodule_export]
     use crate::patches::compare;
+    #[pymodule_export]
+    use crate::places::Place;
     #[pymodule_export]
     use crate::plans::Plans;
     #[pymodule_export]

@@ -14,21 +14,20 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Bytes of an object of Python. The object is held, so that they stay where they are.
+use crate::places::Place;
+
+/// Bytes of an object of Python. The object is held, so that they stay where they are, unless its library moves them:
+/// then there is a place to be compared.
 pub(crate) struct Borrowed {
     pointer: NonNull<u8>,
     length: usize,
-    _owner: Owner,
+    #[expect(dead_code, reason = "held until the bytes are no longer needed")]
+    buffer: Option<PyUntypedBuffer>,
+    place: Option<Place>,
 }
 
-/// What keeps the bytes.
-enum Owner {
-    Buffer(#[expect(dead_code, reason = "held until the bytes are no longer needed")] PyUntypedBuffer),
-    Object(#[expect(dead_code, reason = "held until the bytes are no longer needed")] Py<PyAny>),
-}
-
-// SAFETY: `pointer` is an address of memory that the owner keeps, valid in every thread. The owners may be dropped in
-// any thread: PyO3 attaches to the interpreter first, or puts it off.
+// SAFETY: `pointer` is an address of memory that the buffer or the place keeps, valid in every thread. These may be
+// dropped in any thread: PyO3 attaches to the interpreter first, or puts it off.
 unsafe impl Send for Borrowed {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for Borrowed {}
@@ -40,34 +39,58 @@ impl Borrowed {
             return None;
         }
         let pointer = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
-        Some(Self { pointer, length: buffer.len_bytes(), _owner: Owner::Buffer(buffer) })
+        Some(Self { pointer, length: buffer.len_bytes(), buffer: Some(buffer), place: None })
     }
 
-    /// The bytes. The documentation of the package forbids to write to them during a call.
+    /// The bytes at the address of a tensor. The caller has asked whether it is contiguous, on the CPU, and as long as
+    /// this; then its library says that its bytes are there as long as it lies there.
+    pub(crate) fn of_place(py: Python<'_>, place: Place, length: usize) -> PyResult<Self> {
+        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(place.address(py)?)).filter(|_| length > 0);
+        Ok(Self { pointer: pointer.unwrap_or(NonNull::dangling()), length, buffer: None, place: Some(place) })
+    }
+
+    /// The same for an object that may move its bytes although they are shown.
+    pub(crate) fn placed(self, place: Place) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
+    /// Whether nothing can move them.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.place.is_none()
+    }
+
+    /// Whether they are where they were.
+    pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
+        self.place.as_ref().is_none_or(|place| place.is_here(py))
+    }
+
+    /// Whether a tensor has them, as far as that can be told without binding it.
+    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        self.place.as_ref().is_some_and(|place| place.is_of(tensor))
+    }
+
+    /// Whether both are the same bytes of the same tensor.
+    pub(crate) fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
+        let is_same = (self.pointer, self.length) == (other.pointer, other.length);
+        match (&self.place, &other.place) {
+            (Some(own), Some(other)) => Ok(is_same && own.is(py, other)?),
+            (own, other) => Ok(is_same && own.is_none() && other.is_none()),
+        }
+    }
+
+    /// The bytes. The documentation of the package forbids to write to them during a call, and to move them.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the owner keeps `length` bytes there, or there are none and the pointer is dangling. They are plain
-        // bytes, which have no invalid values.
+        // SAFETY: the object keeps `length` bytes there, or there are none and the pointer is dangling. Whoever uses
+        // this later than in the call in which it was made has asked whether they are here. They are plain bytes, which
+        // have no invalid values.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
-    /// The bytes, to be written for as long as the value that this is handed over with lives. The caller has asked that
-    /// the object may be written to.
-    pub(crate) fn into_lent(self) -> (Self, &'static mut [u8]) {
-        // SAFETY: as for `bytes`. The slice is valid as long as the owner lives, and both callers keep the two together
-        // and drop the slice first: see `Lent` in tensors.rs. Nobody else in this library has a reference, since `self`
-        // is taken.
-        let bytes = unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) };
-        (self, bytes)
+    /// The bytes, to be written. The caller has asked that the object may be written to.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`. Nobody else in this library has a reference, since `self` is borrowed.
+        unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
-}
-
-/// The bytes at an address that the object itself has given: `data_ptr()` of a tensor of torch, the array interface of
-/// numpy. The caller has asked whether it is contiguous, on the CPU, and as long as this; then the libraries say that
-/// its bytes are there as long as it lives.
-pub(crate) fn held_at(owner: &Bound<'_, PyAny>, address: usize, length: usize) -> Borrowed {
-    let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
-    let owner = Owner::Object(owner.clone().unbind());
-    Borrowed { pointer: pointer.unwrap_or(NonNull::dangling()), length, _owner: owner }
 }
 
 /// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
-use deltachain::tensor::{Digest, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
     StateTable, check_sequence,
@@ -207,7 +207,7 @@ pub(crate) fn apply_tensors<'py>(
     };
     let made = allocate.call1((rows(&tensors),))?;
     let mut lent = Lent::of(&made)?;
-    if !lent.infos().eq(&tensors) {
+    if lent.tensors() != tensors {
         return Err(usage(py, "other tensors were made than those of the target", None));
     }
     let digest = run(py, &how, |watch| {

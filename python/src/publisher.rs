@@ -21,14 +21,11 @@ use crate::errors::{no_pickle, usage};
 use crate::operations::{Info, digest_of, profile_named, rows};
 use crate::signing::{SignerRow, TrustRow, signers, trust as trusted};
 use crate::store::{Stop, Store};
-use crate::tensors::{Bytes, Finder};
+use crate::tensors::{Bytes, Finder, STRETCH};
 use crate::work::{How, OfProcess, Threads, Watch, pool, run};
 
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
 const LARGE: usize = 4 << 20;
-
-/// Bytes that are read from a device at a time.
-const STRETCH: usize = 16 << 20;
 
 /// A tensor to be copied.
 type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
@@ -321,6 +318,12 @@ impl Publisher {
             if asks { inner.publisher.repeated(&metadata) } else { inner.publisher.known_repeated(&metadata) }
         })?;
         head.map(|head| told(py, &head)).transpose()
+    }
+
+    /// From now on versions may repeat a step.
+    fn repeat(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.inner.get_mut(py)?.publisher.repeat();
+        Ok(())
     }
 
     /// An empty snapshot, with memory of the one before the last.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use deltachain::memory::{LentState, PatchSet, Proof, StateMemory};
+use deltachain::memory::{PatchSet, Proof, StateMemory};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State};
 use deltachain::{Error, Result};
@@ -20,13 +20,16 @@ use deltachain_store::{
 use pyo3::prelude::*;
 
 use crate::errors::{cancelled, no_pickle, raised, usage};
+use crate::gate;
 use crate::into::Provided;
-use crate::memory::{Borrowed, Buffer, Kept};
+use crate::memory::{Buffer, Kept};
 use crate::operations::{Info, digest_of, rows};
 use crate::patches::{Row, Rows};
+use crate::places;
 use crate::plans::{Plans, TableRow, Tensors, table_rows, tensors_from};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
+use crate::tensors::Lent;
 use crate::work::{How, OfProcess, Threads, run, run_apart, run_until};
 
 /// What is kept at a version.
@@ -35,8 +38,8 @@ enum Copy {
     Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
     Directory(ChainFollower<Directory>),
-    /// Tensors of the caller's, from the first version on. Those that keep their memory are dropped last.
-    Into(ChainFollower<Memory<LentState<'static>>>, #[expect(dead_code, reason = "keeps the memory")] Vec<Borrowed>),
+    /// Tensors of the caller's, from the first version on.
+    Into(ChainFollower<Memory<Lent>>),
     /// None: what is prepared is written by Python, or is the first version of the caller's tensors.
     Engine(ChainFollower<Engine>),
 }
@@ -53,7 +56,7 @@ macro_rules! of_each {
                 let $wrap = |files| Made::Directory(Some(files));
                 $act
             }
-            Copy::Into($follower, _) => {
+            Copy::Into($follower) => {
                 let $wrap = Made::Into;
                 $act
             }
@@ -84,7 +87,7 @@ enum Made {
     Memory(PreparedPatches),
     /// Nothing once a switch to it has begun.
     Directory(Option<PreparedFiles>),
-    Into(PreparedPatches<LentState<'static>>),
+    Into(PreparedPatches<Lent>),
     /// Nothing once it has been switched to.
     Engine(Option<Arc<PreparedRoute>>),
 }
@@ -207,7 +210,7 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 #[pymethods]
 impl Follower {
     /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given,
-    /// which are overwritten. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and
+    /// which are overwritten: a function gives the mapping that they are in. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and
     /// tells it.
     #[new]
     #[expect(clippy::fn_params_excessive_bools, reason = "what Python's constructor is given")]
@@ -256,7 +259,7 @@ impl Follower {
         let in_memory = |held: deltachain_store::HeldVersion<()>| (held.version, held.state.to_string(), None);
         Ok(match copy.get(py)? {
             Copy::Memory(subscriber) => subscriber.held().map(in_memory),
-            Copy::Into(subscriber, _) => subscriber.held().map(in_memory),
+            Copy::Into(subscriber) => subscriber.held().map(in_memory),
             Copy::Engine(subscriber) => subscriber.held().map(in_memory),
             Copy::Directory(subscriber) => {
                 subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
@@ -357,7 +360,7 @@ impl Follower {
                 return Ok(None);
             }
             waits = true;
-            let polled = self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))?;
+            let polled = self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))?;
             match polled {
                 None => return Ok(None),
                 Some(Polled::New(prepared)) => return self.fitting(py, prepared).map(|prepared| Some(*prepared)),
@@ -381,6 +384,11 @@ impl Follower {
             let is_half_done = AtomicBool::new(false);
             let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
             self.note_written(py)?;
+            if let (Some(name), Made::Into(patches)) = (self.moved(py, copy.get_mut(py)?)?, made.get(py)?)
+                && !patches.is_whole()
+            {
+                return Err(raised(py, &places::moved(&name)));
+            }
             if matches!(copy.get(py)?, Copy::Engine(_)) {
                 self.load_first(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &how)?;
             } else {
@@ -408,10 +416,11 @@ impl Follower {
 
     /// Name, dtype and shape of the tensors in memory.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
-        let copy = free(py, &self.copy)?;
+        let mut copy = free(py, &self.copy)?;
+        self.refuse_moved(py, copy.get_mut(py)?)?;
         Ok(match copy.get(py)? {
             Copy::Memory(subscriber) => rows(subscriber.state().tensors()),
-            Copy::Into(subscriber, _) => rows(subscriber.state().tensors()),
+            Copy::Into(subscriber) => rows(subscriber.state().tensors()),
             Copy::Engine(_) => Vec::new(),
             Copy::Directory(_) => return Err(usage(py, "its tensors are in files", None)),
         })
@@ -423,7 +432,7 @@ impl Follower {
         let copy = copy.get(py)?;
         let bytes = run(py, &How::default(), |_| match copy {
             Copy::Memory(subscriber) => read_whole(&subscriber.state(), number),
-            Copy::Into(subscriber, _) => read_whole(&subscriber.state(), number),
+            Copy::Into(subscriber) => read_whole(&subscriber.state(), number),
             Copy::Engine(_) | Copy::Directory(_) => Err(Error::usage("its tensors are in files")),
         })?;
         Ok(Buffer::new(Kept::Bytes(bytes.into())))
@@ -494,6 +503,14 @@ impl Follower {
         })
     }
 
+    /// The tensors lie elsewhere than before, or it is not known where: the next version is loaded as a whole.
+    fn displaced(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_engine(py, |engine| {
+            engine.displaced();
+            Ok(())
+        })
+    }
+
     /// All of the tensors have been compared with the version held: how far they are proven, or None if they are
     /// something else.
     fn checked(&self, py: Python<'_>, proof: Option<&str>) -> PyResult<()> {
@@ -525,16 +542,36 @@ impl Follower {
 }
 
 impl Follower {
-    /// Works with the copy. None if the caller has ended it.
+    /// Works with the copy, unless that `refuses` tensors that have been moved. None if the caller has ended it.
     fn with_copy<T: Send>(
         &self,
         py: Python<'_>,
         how: &How,
+        refuses: bool,
         work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<T> + Send,
     ) -> PyResult<Option<T>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
+        if refuses { self.refuse_moved(py, copy) } else { self.moved(py, copy).map(drop) }?;
         run_until(py, how, |watch| work(copy, watch))
+    }
+
+    /// Compares where the caller's tensors lie with where they lay. If one lies elsewhere, whose name this is, all are
+    /// bound anew, and the next version is loaded as a whole.
+    fn moved(&self, py: Python<'_>, copy: &mut Copy) -> PyResult<Option<String>> {
+        let (Some(into), Copy::Into(lent)) = (&self.into, copy) else { return Ok(None) };
+        let (name, now) = match into.moved(py, lent.memories()) {
+            Ok(None) => return Ok(None),
+            Ok(Some((name, now))) => (Ok(Some(name)), Some(now)),
+            Err(error) => (Err(error), None),
+        };
+        lent.displaced(now).map_err(|error| raised(py, &error))?;
+        name
+    }
+
+    /// The same for callers that are not to load anything.
+    fn refuse_moved(&self, py: Python<'_>, copy: &mut Copy) -> PyResult<()> {
+        self.moved(py, copy)?.map_or(Ok(()), |name| Err(raised(py, &places::moved(&name))))
     }
 
     /// Compares the copy in memory with the version held: hashed, or by its sums.
@@ -546,9 +583,9 @@ impl Follower {
         ) -> Result<()> {
             if proof == Proof::Hashed { memory.verify(watch) } else { memory.check(watch).map(drop) }
         }
-        let proven = self.with_copy(py, how, |copy, watch| match copy {
+        let proven = self.with_copy(py, how, true, |copy, watch| match copy {
             Copy::Memory(own) => compare(own, proof, watch),
-            Copy::Into(lent, _) => compare(lent, proof, watch),
+            Copy::Into(lent) => compare(lent, proof, watch),
             Copy::Engine(_) => Ok(()),
             Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
         })?;
@@ -570,7 +607,7 @@ impl Follower {
 
     /// Prepares a version, or the head.
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
-        let polled = self.with_copy(py, how, |copy, watch| {
+        let polled = self.with_copy(py, how, false, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch);
                 let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
@@ -606,13 +643,19 @@ impl Follower {
             let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
             let is_in_place = !matches!(copy, Copy::Directory(_));
             is_half_done.store(is_in_place, Ordering::SeqCst);
+            let mut is_lost = false;
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
                 (Copy::Memory(own), Made::Memory(patches)) => {
                     own.apply(patches, watch).map(|switched| Told::of(&switched))
                 }
-                (Copy::Into(lent, _), Made::Into(patches)) => {
-                    lent.apply(patches, watch).map(|switched| Told::of(&switched))
+                (Copy::Into(lent), Made::Into(patches)) => {
+                    let switched = if patches.is_whole() {
+                        lent.apply(patches, watch).and_then(|switched| lent.verify(watch).map(|()| switched))
+                    } else {
+                        still_patched(lent, patches, watch, &mut is_lost)
+                    };
+                    switched.map(|switched| Told::of(&switched))
                 }
                 (Copy::Directory(directory), Made::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
@@ -624,7 +667,7 @@ impl Follower {
             // In memory of its own an error comes before anything is changed; in a directory, `current` may lead to
             // either version then.
             let is_torn = match copy {
-                Copy::Into(lent, _) => lent.is_torn(),
+                Copy::Into(lent) => lent.is_torn() || is_lost,
                 _ => told.is_err() && (was_torn || !is_in_place),
             };
             self.is_torn.store(is_torn, Ordering::SeqCst);
@@ -651,14 +694,14 @@ impl Follower {
         let store = self.store.get().get(py)?.with_stop(self.stop.clone());
         let lent = into.lent(py, &route)?;
         self.is_torn.store(true, Ordering::SeqCst);
-        let (follower, owners) = run(py, how, |watch| into.load(lent, &route, store, watch))?;
+        let follower = run(py, how, |watch| into.load(lent, &route, store, watch))?;
         drop(route);
         let route = made.take().and_then(Arc::into_inner);
         let route = route.ok_or_else(|| usage(py, "the version is still being read", None))?;
         let told = engine.switched(route, Proof::Hashed).map_err(|error| raised(py, &error))?;
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told::of(&told));
-        *copy = Copy::Into(follower, owners);
+        *copy = Copy::Into(follower);
         self.is_torn.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -666,7 +709,7 @@ impl Follower {
     /// Tells torch that the caller's tensors are written to, so that a backward pass that needs the old values fails.
     fn note_written(&self, py: Python<'_>) -> PyResult<()> {
         let Some(into) = &self.into else { return Ok(()) };
-        py.import("deltachain._tensors")?.getattr("note_written")?.call1((&into.tensors,)).map(drop)
+        py.import("deltachain._tensors")?.getattr("note_written")?.call1((into.given(py)?,)).map(drop)
     }
 
     /// What was stopped before goes on now.
@@ -674,6 +717,25 @@ impl Follower {
         self.stop.reset();
         self.stop.clone()
     }
+}
+
+/// Patches the caller's tensors with the interpreter's lock, so that no code in Python moves them after they have been
+/// compared. Whoever does so without the lock is noticed afterwards.
+fn still_patched(
+    lent: &mut ChainFollower<Memory<Lent>>,
+    patches: &mut PreparedPatches<Lent>,
+    watch: &dyn Observer,
+    is_lost: &mut bool,
+) -> Result<Switched<()>> {
+    let switched = gate::attach(|py| {
+        lent.memories().iter().try_for_each(|memory| memory.check(py))?;
+        let switched = places::still(py, || lent.apply(patches, watch));
+        let is_here = lent.memories().iter().try_for_each(|memory| memory.check(py));
+        *is_lost = is_here.is_err();
+        is_here.or_else(|error| lent.displaced(None).and(Err(error)))?;
+        switched
+    });
+    switched.ok_or_else(|| Error::usage("the interpreter is about to end"))?
 }
 
 fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {

@@ -1,10 +1,11 @@
 //! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer
 //! protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use deltachain::tensor::{Dtype, MemoryWriter, State, TensorInfo};
+use deltachain::memory::{LentState, StateMemory};
+use deltachain::tensor::{Dtype, Lanes, MemoryWriter, State, TensorInfo};
 use deltachain::{Error, Result};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
@@ -15,6 +16,10 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use crate::errors::usage;
 use crate::gate;
 use crate::memory::Borrowed;
+use crate::places::{self, Place};
+
+/// Bytes that are read or written at a time, of memory that somebody else has.
+pub(crate) const STRETCH: usize = 16 << 20;
 
 /// Where a tensor's bytes are.
 pub(crate) enum Bytes {
@@ -38,7 +43,7 @@ impl Bytes {
                 out.copy_from_slice(read.bytes());
                 Ok(())
             })
-            .ok_or_else(|| Error::usage("the interpreter is about to end"))?
+            .ok_or_else(ending)?
             .map_err(|error: PyErr| Error::io("reading a tensor", std::io::Error::other(error.to_string())))?,
         }
         Ok(())
@@ -132,12 +137,9 @@ impl<'py> Finder<'py> {
         {
             return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
         }
-        let address: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-        if address == 0 && length > 0 {
-            return Err(usage(py, "the tensor has no data", Some(name)));
-        }
-        Ok(Found { dtype, shape, bytes: Bytes::Here(crate::memory::held_at(object, address, length)) })
+        let bytes = Borrowed::of_place(py, Place::of(name, object)?, length)?;
+        Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
     }
 
     fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
@@ -152,15 +154,16 @@ impl<'py> Finder<'py> {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
         // Quick, but arrays of dtypes that numpy does not know itself have none.
-        if let Ok(buffer) = PyUntypedBuffer::get(object)
-            && let Some(bytes) = Borrowed::of_buffer(buffer)
-        {
-            return Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) });
-        }
-        let interface = object.getattr(intern!(py, "__array_interface__"))?;
-        let address: usize = interface.get_item("data")?.get_item(0)?.extract()?;
-        let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-        Ok(Found { dtype, shape, bytes: Bytes::Here(crate::memory::held_at(object, address, length)) })
+        let bytes = PyUntypedBuffer::get(object).ok().and_then(Borrowed::of_buffer);
+        let bytes = match bytes {
+            Some(bytes) if !writable => bytes,
+            Some(bytes) => bytes.placed(Place::of(name, object)?),
+            None => {
+                let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
+                Borrowed::of_place(py, Place::of(name, object)?, length)?
+            }
+        };
+        Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
     }
 
     fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
@@ -350,7 +353,7 @@ impl State for Tensors {
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let bytes = self.bytes.get(tensor).ok_or_else(|| Error::usage("no such tensor"))?;
+        let bytes = self.bytes.get(tensor).ok_or_else(no_tensor)?;
         let read = bytes.read(offset..offset.saturating_add(out.len() as u64), out);
         read.map_err(|error| match self.infos.get(tensor) {
             Some(info) => error.of_tensor(info.name()),
@@ -366,20 +369,23 @@ impl State for Tensors {
     }
 }
 
-/// Tensors of the caller's that this library writes to. The bytes are dropped before what keeps them.
+/// Tensors of the caller's that this library writes to, ascending by name. They are compared with what was bound before
+/// each stretch is read, and before and after one is written, which is done with the interpreter's lock.
 pub(crate) struct Lent {
-    tensors: Vec<(TensorInfo, &'static mut [u8])>,
-    owners: Vec<Borrowed>,
+    infos: Vec<TensorInfo>,
+    /// As they were given; versions may describe them otherwise.
+    given: Vec<TensorInfo>,
+    bytes: Vec<Borrowed>,
 }
 
 impl Lent {
-    /// From a mapping of tensors that can be written to, ascending by name.
+    /// From a mapping of tensors that can be written to.
     ///
     /// # Errors
     /// As for [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares memory with another one.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
-        let mut lent = Self { tensors: Vec::new(), owners: Vec::new() };
+        let (mut infos, mut all) = (Vec::new(), Vec::new());
         let mut places: Vec<(usize, usize, String)> = Vec::new();
         for (info, bytes) in found(object, true)? {
             let Bytes::Here(bytes) = bytes else {
@@ -387,9 +393,8 @@ impl Lent {
             };
             let begin = bytes.bytes().as_ptr().addr();
             places.push((begin, begin + bytes.bytes().len(), info.name().to_owned()));
-            let (owner, bytes) = bytes.into_lent();
-            lent.owners.push(owner);
-            lent.tensors.push((info, bytes));
+            infos.push(info);
+            all.push(bytes);
         }
         places.retain(|(begin, end, _)| begin < end);
         places.sort();
@@ -397,21 +402,137 @@ impl Lent {
             let text = format!("the tensor shares memory with {first:?}: give each tensor once");
             return Err(usage(py, text, Some(second)));
         }
-        Ok(lent)
+        Ok(Self::new(infos, all))
     }
 
-    /// The tensors.
-    pub(crate) fn infos(&self) -> impl Iterator<Item = &TensorInfo> {
-        self.tensors.iter().map(|(info, _)| info)
+    fn new(infos: Vec<TensorInfo>, bytes: Vec<Borrowed>) -> Self {
+        Self { given: infos.clone(), infos, bytes }
     }
 
-    /// Writes the tensors, in the order of their names.
+    /// The tensors as they were given.
+    pub(crate) fn given(&self) -> &[TensorInfo] {
+        &self.given
+    }
+
+    /// Writes the tensors within the call in which they were bound, in the order of their names.
     pub(crate) fn writer(&mut self) -> MemoryWriter<'_> {
-        MemoryWriter::new(self.tensors.iter_mut().map(|(_, bytes)| &mut **bytes))
+        MemoryWriter::new(self.bytes.iter_mut().map(Borrowed::bytes_mut))
     }
 
-    /// The tensors, and what keeps their memory: to be dropped after them.
-    pub(crate) fn into_parts(self) -> (Vec<(TensorInfo, &'static mut [u8])>, Vec<Borrowed>) {
-        (self.tensors, self.owners)
+    /// The tensors with these names, for each list of them.
+    pub(crate) fn divided<'a>(self, lists: impl IntoIterator<Item = Vec<&'a str>>) -> Result<Vec<Self>> {
+        let named = self.infos.into_iter().zip(self.bytes).map(|(info, bytes)| (info.name().to_owned(), (info, bytes)));
+        let mut all: BTreeMap<String, (TensorInfo, Borrowed)> = named.collect();
+        let mut take = |name: &str| all.remove(name).ok_or_else(|| Error::usage("a tensor is missing").of_tensor(name));
+        let one = |names: Vec<&str>| {
+            let taken: Result<Vec<_>> = names.into_iter().map(&mut take).collect();
+            let (infos, bytes) = taken?.into_iter().unzip();
+            Ok(Self::new(infos, bytes))
+        };
+        lists.into_iter().map(one).collect()
+    }
+
+    /// Writes all of a tensor.
+    pub(crate) fn load(&mut self, name: &str, data: &[u8]) -> Result<()> {
+        let number = self.find(name).ok_or_else(|| Error::usage("a tensor is missing").of_tensor(name))?;
+        let width = self.infos[number].dtype().lane_bytes();
+        let mut first = 0;
+        for piece in data.chunks(STRETCH) {
+            let count = piece.len() / width;
+            self.scatter(number, &Lanes::all(first, count), piece)?;
+            first += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Refuses tensors that do not lie where they did.
+    pub(crate) fn check(&self, py: Python<'_>) -> Result<()> {
+        let moved = self.infos.iter().zip(&self.bytes).find(|(_, bytes)| !bytes.is_here(py));
+        moved.map_or(Ok(()), |(info, _)| Err(places::moved(info.name())))
+    }
+
+    /// Whether all of them lie in a mapping where they did.
+    pub(crate) fn is_in(&self, given: &Bound<'_, PyAny>) -> bool {
+        let mut all = self.infos.iter().zip(&self.bytes);
+        all.all(|(info, bytes)| given.get_item(info.name()).is_ok_and(|tensor| bytes.is_of(&tensor)))
+    }
+
+    /// The name of a tensor that lies elsewhere in `now`, which has the same names.
+    pub(crate) fn elsewhere(&self, py: Python<'_>, now: &Self) -> PyResult<Option<&str>> {
+        for ((info, own), now) in self.infos.iter().zip(&self.bytes).zip(&now.bytes) {
+            if !own.is(py, now)? {
+                return Ok(Some(info.name()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A tensor's bytes, if they are where they were.
+    fn here(&self, tensor: usize) -> Result<&Borrowed> {
+        let (Some(info), Some(bytes)) = (self.infos.get(tensor), self.bytes.get(tensor)) else {
+            return Err(no_tensor());
+        };
+        if bytes.is_locked() || places::is_still() || gate::attach(|py| bytes.is_here(py)).ok_or_else(ending)? {
+            return Ok(bytes);
+        }
+        Err(places::moved(info.name()))
+    }
+}
+
+fn no_tensor() -> Error {
+    Error::usage("no such tensor")
+}
+
+fn ending() -> Error {
+    Error::usage("the interpreter is about to end")
+}
+
+impl State for Lent {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut begin = offset;
+        for out in out.chunks_mut(STRETCH) {
+            let end = begin.saturating_add(out.len() as u64);
+            let bytes = stretch(self.here(tensor)?, begin..end);
+            out.copy_from_slice(bytes.ok_or_else(|| Error::usage("no such range in the state"))?);
+            begin = end;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        // What is wrong, `read` says.
+        stretch(self.here(tensor).ok()?, range)
+    }
+}
+
+impl StateMemory for Lent {
+    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
+        let (Some(info), Some(bytes)) = (self.infos.get(tensor), self.bytes.get_mut(tensor)) else {
+            return Err(no_tensor());
+        };
+        let put = |bytes: &mut Borrowed| LentState::new([(info.clone(), bytes.bytes_mut())])?.scatter(0, lanes, values);
+        if bytes.is_locked() || places::is_still() {
+            return put(bytes);
+        }
+        let written = gate::attach(|py| {
+            let here = |bytes: &Borrowed| if bytes.is_here(py) { Ok(()) } else { Err(places::moved(info.name())) };
+            here(bytes)?;
+            put(bytes)?;
+            here(bytes)
+        });
+        written.ok_or_else(ending)?
+    }
+
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
+        if !self.infos.iter().map(room).eq(tensors.iter().map(room)) {
+            return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));
+        }
+        self.infos.clone_from_slice(tensors);
+        Ok(())
     }
 }

@@ -80,6 +80,10 @@ def tensors_for(by: str) -> dict[str, Any]:
     return made
 
 
+# How far memory is proven that was loaded as a whole: the library hashes it, torch compares its sums.
+WHOLE = {"library": "hashed", "torch": "memory"}
+
+
 def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     tensors = tensors_for(by)
     with dc.Subscriber(url, into=tensors) as subscriber:
@@ -89,7 +93,7 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         assert not any(map(torch.any, tensors.values()))
         first.apply()
         assert_holds(tensors, 0)
-        assert subscriber.proof == "hashed" and subscriber.checked is not None
+        assert subscriber.proof == WHOLE[by] and subscriber.checked is not None
         loaded = subscriber.checked
         for version in (1, 3):
             update = subscriber.prepare(version)
@@ -112,7 +116,7 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         # Backwards there is no route, which is said.
         subscriber.prepare(2).apply()
         assert_holds(tensors, 2)
-        assert subscriber.proof == "hashed"
+        assert subscriber.proof == WHOLE[by]
     assert "version 2 is loaded as a whole: no path from the version held can be taken in place" in caplog.text
 
 
@@ -141,7 +145,7 @@ def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCa
         update.apply()
         assert (update.fallback, subscriber.fallbacks) == ("proof", {"proof": 1})
         assert_holds(tensors, 1)
-        assert subscriber.proof == "hashed"
+        assert subscriber.proof == WHOLE[by]
         # A lane that does not change: only the check finds it.
         tensors["up.weight"].view(torch.int16)[tuple(same)] ^= 1
         if same not in (model(1)["up.weight"] != model(2)["up.weight"]).nonzero().tolist():
@@ -171,7 +175,7 @@ def test_a_write_between_proof_and_switch_is_refused(url: str, by: str) -> None:
         tensors["down.weight"].view(torch.int16)[tuple(lane)] ^= 64
         subscriber.prepare(1).apply()
         assert_holds(tensors, 1)
-        assert subscriber.proof == "hashed"
+        assert subscriber.proof == WHOLE[by]
 
 
 def test_compact_links_are_no_way_for_torch(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_compact_links_are_no_way_for_torch(tmp_path: Path) -> None:
         subscriber.prepare(0).apply()
         subscriber.prepare(1).apply()
         assert_holds(tensors, 1)
-        assert subscriber.proof == "hashed"
+        assert subscriber.proof == "memory"
 
 
 class Stopped(Exception):
@@ -383,8 +387,13 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
         for version in (0, 1):
             subscriber.prepare(version).apply()
             assert_holds(tensors, version)
-            assert not subscriber._native.is_found and subscriber.proof == "hashed"
-    assert len(loads) == 2
+            assert not subscriber._native.is_found
+            # Nobody knows where it was written to, so nothing was read.
+            assert (subscriber.proof, subscriber.checked, subscriber.torn) == (None, None, False)
+            for call in (subscriber.check, subscriber.verify):
+                with pytest.raises(dc.UsageError, match="into= has not said where they are"):
+                    call()
+    assert len(loads) == 2 and subscriber.fallbacks == {"place": 1}
 
 
 def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
@@ -403,7 +412,7 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
 
     with dc.Subscriber(url, into=load) as subscriber:
         subscriber.prepare(0).apply()
-        assert subscriber.proof == "hashed"
+        assert subscriber.proof == "memory"
         subscriber.prepare(1).apply()
         assert subscriber.proof == "changed_lanes" and len(loads) == 1
         subscriber.check()
@@ -413,7 +422,7 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         # Lost: all is loaded again.
         subscriber._native.lost()
         subscriber.prepare(1).apply()
-        assert len(loads) == 2 and subscriber.proof == "hashed"
+        assert len(loads) == 2 and subscriber.proof == "memory"
         subscriber._native.lost()
         update = subscriber.prepare(2)
         with pytest.raises(Stopped):
@@ -423,6 +432,49 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         assert not subscriber.torn and subscriber.version == 2
         assert_holds(tensors, 2)
         # It could not say where: the next one is loaded, too.
+        assert subscriber.proof is None
         subscriber.prepare(1).apply()
         assert len(loads) == 5
         assert_holds(tensors, 1)
+
+
+def test_a_tied_name_that_the_chain_does_not_have_is_no_fault(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        for version in range(2):
+            publisher.publish({name: tensor for name, tensor in model(version).items() if name != "lm_head.weight"})
+    tensors = zeros()
+    with dc.Subscriber(tmp_path / "chain", into=tensors) as subscriber:
+        for version in range(2):
+            subscriber.prepare(version).apply()
+            assert_holds(tensors, version)
+        subscriber.verify()
+        subscriber.check()
+    # It is one if it lies elsewhere.
+    other = dc.Subscriber(tmp_path / "chain", into=tensors_for("library"))
+    with pytest.raises(dc.UsageError, match=r"lm_head.weight.* is not in the chain"):
+        other.prepare(0)
+
+
+@pytest.mark.parametrize("loads", ["nothing", "one of two"])
+def test_a_function_that_does_not_load_proves_nothing(url: str, loads: str) -> None:
+    tensors = tensors_for("torch")
+
+    def load(given: Any) -> Any:
+        if loads != "nothing":
+            for name, tensor in given():
+                if name != "up.weight":
+                    tensors[name].copy_(tensor)
+        return tensors
+
+    with dc.Subscriber(url, into=load) as subscriber:
+        subscriber.prepare(0).apply()
+        assert (subscriber.version, subscriber.proof, subscriber.checked) == (0, None, None)
+
+
+@pytest.mark.parametrize("made", [["up.weight"], True, 3])
+def test_what_a_function_must_return_is_said(url: str, made: Any) -> None:
+    with dc.Subscriber(url, into=lambda _: made) as subscriber:
+        update = subscriber.prepare(0)
+        with pytest.raises(dc.UsageError, match="must return a mapping from names to tensors, or None"):
+            update.apply()
+        assert subscriber.torn and subscriber.version is None

@@ -62,20 +62,20 @@ def line(version: int | None, proof: str | None, **other: Any) -> dict[str, Any]
 
 def test_all_switch(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "apply 1", "check", "apply 3")
-    expected = [line(0, "hashed"), line(1, "changed_lanes"), line(1, "memory"), line(3, "changed_lanes")]
+    expected = [line(0, "memory"), line(1, "changed_lanes"), line(1, "memory"), line(3, "changed_lanes")]
     assert said == [expected] * SIZE
 
 
 def test_a_wrong_lane_of_one_rank_means_a_whole_load_on_all(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "flip", "apply 1", "apply 2")
-    assert said == [[line(0, "hashed"), line(1, "hashed"), line(2, "changed_lanes")]] * SIZE
+    assert said == [[line(0, "memory"), line(1, "memory"), line(2, "changed_lanes")]] * SIZE
 
 
 def test_a_lane_that_no_link_has_coded_is_found_by_the_check(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "unproven", "check", "apply 1")
     for rank, own in enumerate(said):
         failed = line(None, None, error="StateMismatchError", holds=None if rank == 1 else 0)
-        assert own == [line(0, "hashed"), failed, line(1, "hashed")]
+        assert own == [line(0, "memory"), failed, line(1, "memory")]
 
 
 def test_a_write_between_proof_and_switch_on_one_rank(tmp_path: Path, url: Path) -> None:
@@ -83,22 +83,22 @@ def test_a_write_between_proof_and_switch_on_one_rank(tmp_path: Path, url: Path)
     for rank, own in enumerate(said):
         # All have gone back; what other code has written is still there.
         failed = line(None, None, error="StateMismatchError", holds=None if rank == 1 else 0)
-        assert own == [line(0, "hashed"), failed, line(1, "hashed")]
+        assert own == [line(0, "memory"), failed, line(1, "memory")]
 
 
 def test_all_go_back_after_an_exception_of_one(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "raise", "apply 1", "check", "apply 1")
     for rank, own in enumerate(said):
-        failed = line(0, "hashed", error="ValueError" if rank == 1 else "Error")
-        assert own == [line(0, "hashed"), failed, line(0, "hashed"), line(1, "changed_lanes")]
+        failed = line(0, "memory", error="ValueError" if rank == 1 else "Error")
+        assert own == [line(0, "memory"), failed, line(0, "memory"), line(1, "changed_lanes")]
 
 
 def test_nothing_is_written_if_a_rank_dies_before_the_vote(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "before", "apply 1", dies=True)
-    assert said == [[line(0, "hashed"), line(0, "hashed", error="IoError")]] * (SIZE - 1)
+    assert said == [[line(0, "memory"), line(0, "memory", error="IoError")]] * (SIZE - 1)
 
 
 def test_the_others_say_torn_if_a_rank_dies_while_it_writes(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "after", "apply 1", dies=True)
     torn = line(None, None, error="TornError", torn=True, holds=1)
-    assert said == [[line(0, "hashed"), torn]] * (SIZE - 1)
+    assert said == [[line(0, "memory"), torn]] * (SIZE - 1)

@@ -14,13 +14,14 @@ const REQUIREMENTS: [&str; 2] = ["python/requirements-test.txt", "python/tests/e
 const VERL: &str = "verl==0.9.1";
 
 /// What needs torch.
-const TESTS: [&str; 8] = [
+const TESTS: [&str; 9] = [
     "engines",
     "test_torch.py",
     "test_in_place.py",
     "test_in_place_follow.py",
     "test_in_place_ranks.py",
     "test_maps.py",
+    "test_places.py",
     "test_ranks.py",
     "test_publisher.py",
 ];

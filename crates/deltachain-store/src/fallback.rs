@@ -19,10 +19,12 @@ pub enum Fallback {
     Check,
     /// The memory may hold parts of two versions.
     Torn,
+    /// The memory lies elsewhere than before, or it is not known where.
+    Place,
 }
 
 impl Fallback {
-    /// As in events and metrics: `no_route`, `budget`, `proof`, `check` or `torn`.
+    /// As in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or `place`.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoRoute => "no_route",
@@ -30,6 +32,7 @@ impl Fallback {
             Self::Proof => "proof",
             Self::Check => "check",
             Self::Torn => "torn",
+            Self::Place => "place",
         }
     }
 
@@ -55,6 +58,7 @@ impl fmt::Display for Fallback {
             Self::Proof => "the memory does not hold what it should where it changes",
             Self::Check => "a check found that the memory does not hold its version",
             Self::Torn => "the memory may hold parts of two versions",
+            Self::Place => "the memory does not lie where it did, or it is not known where it lies",
         })
     }
 }

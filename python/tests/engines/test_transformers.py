@@ -174,14 +174,18 @@ def test_a_trainer_trains_again(base: Path, tmp_path: Path) -> None:
     assert_is(version(url, 1), trained.model)
 
 
-def test_the_best_model_is_published_in_the_end(base: Path, tmp_path: Path) -> None:
-    url, watch = tmp_path / "chain", Watch()
-    trained = trainer(
+def metadata_of(url: Path) -> list[dict[str, str]]:
+    """Of all versions, the oldest first."""
+    return [version.metadata for version in reversed(dc.log(url, last=None))]
+
+
+def best_of(base: Path, folder: Path, *callbacks: Any, steps: int = 3) -> Any:
+    """A `Trainer` whose best step is not its last one: so high a learning rate makes the model worse."""
+    return trainer(
         base,
-        tmp_path / "out",
-        watch,
-        PublishCallback(url, like=base),
-        steps=3,
+        folder / "out",
+        *callbacks,
+        steps=steps,
         learning_rate=5.0,
         max_grad_norm=0.0,
         optim="sgd",
@@ -191,11 +195,42 @@ def test_the_best_model_is_published_in_the_end(base: Path, tmp_path: Path) -> N
         save_steps=1,
         load_best_model_at_end=True,
     )
+
+
+@pytest.mark.parametrize("once", [{}, {"once": "step"}])
+def test_the_best_model_is_published_in_the_end(base: Path, tmp_path: Path, once: dict[str, str]) -> None:
+    url, watch = tmp_path / "chain", Watch()
+    callback = PublishCallback(url, like=base, **once)
+    trained = best_of(base, tmp_path, watch, callback)
     trained.train()
     best = int(str(trained.state.best_model_checkpoint).rpartition("-")[2])
-    assert best < 3, "so high a learning rate makes the model worse"
+    assert best < 3
     assert same(version(url), watch.weights[best])
     assert not same(version(url), watch.weights[3])
+    # It says whose step it is, and no other model has this step.
+    noted = {"step": str(best), "best_step": str(best), "final_step": "3"}
+    assert metadata_of(url) == [{"step": "1"}, {"step": "2"}, {"step": "3"}, noted]
+    for number, row in enumerate(log(url)):
+        assert same(version(url, number), watch.weights[int(row["metadata"]["step"])])
+    assert callback.last is not None and callback.last.version == 3
+
+
+def test_a_restart_publishes_no_step_and_no_best_model_again(base: Path, tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    best_of(base, tmp_path, PublishCallback(url, like=base, once="step")).train()
+    rows = metadata_of(url)
+    assert len(rows) == 4
+    # All of its steps are there.
+    for number in (1, 2):
+        callback = PublishCallback(url, like=base, once="step")
+        best_of(base, tmp_path, callback).train(resume_from_checkpoint=str(tmp_path / "out" / f"checkpoint-{number}"))
+        assert metadata_of(url) == rows
+        assert callback.last is not None and (callback.last.version, callback.last.is_new) == (3, False)
+    # Training that goes on publishes its new steps.
+    more = best_of(base, tmp_path, PublishCallback(url, like=base, once="step"), steps=4)
+    more.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
+    added = metadata_of(url)[4:]
+    assert added[0] == {"step": "4"} and all(row["final_step"] == "4" for row in added[1:])
 
 
 def broken(url: Path, number: int) -> None:

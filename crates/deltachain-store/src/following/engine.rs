@@ -321,6 +321,15 @@ impl Follower<Engine> {
         self.place.doubt(Fallback::Torn);
     }
 
+    /// The memory lies elsewhere than before, or it is not known where, and nobody has written to it: the next version is
+    /// loaded as a whole.
+    pub fn displaced(&mut self) {
+        // Otherwise that is so already.
+        if self.place.held.holding().is_some() {
+            self.place.doubt(Fallback::Place);
+        }
+    }
+
     /// The plans could not be proven, or not within bounds, and nothing has been written: the next version, or this one
     /// again, is loaded as a whole.
     pub fn failed(&mut self, prepared: &PreparedRoute, why: Fallback) {
@@ -352,10 +361,7 @@ impl Engine {
     fn doubt(&mut self, why: Fallback) {
         self.epoch += 1;
         self.began = None;
-        // Torn memory stays torn.
-        if self.held.fault != Some(Fallback::Torn) {
-            self.held.fault = Some(why);
-        }
+        self.held.doubt(why);
     }
 }
 

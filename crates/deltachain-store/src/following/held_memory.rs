@@ -76,6 +76,13 @@ impl HeldMemory {
         (self.last, self.fault, self.links_failed) = (holding, None, false);
     }
 
+    /// The next version must be loaded as a whole. Torn memory stays torn.
+    pub(crate) fn doubt(&mut self, why: Fallback) {
+        if self.fault != Some(Fallback::Torn) {
+            self.fault = Some(why);
+        }
+    }
+
     /// All of it has been proven to be the version held.
     pub(crate) fn proven(&mut self, proof: Proof) {
         self.proven = Some(Instant::now());

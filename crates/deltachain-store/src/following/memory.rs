@@ -249,6 +249,27 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
         self.place.exchange(prepared, false)
     }
 
+    /// The caller's memory lies elsewhere than before, and these are the memories now; `None` if they cannot be had. The
+    /// next version is loaded as a whole.
+    ///
+    /// # Errors
+    /// USAGE if the memory is the follower's own, or if they do not have the same tensors, by name, dtype and length.
+    pub fn displaced(&mut self, memories: Option<Vec<M>>) -> Result<()> {
+        if !Memory::<M>::changes_in_place() {
+            return Err(Error::usage("this kind of memory is the follower's own"));
+        }
+        self.place.held.doubt(Fallback::Place);
+        let Some(mut memories) = memories else { return Ok(()) };
+        if memories.len() != self.place.memories.len() {
+            return Err(Error::usage("there must be one memory for each shard"));
+        }
+        for (memory, old) in memories.iter_mut().zip(&self.place.memories) {
+            memory.describe(old.tensors())?;
+        }
+        self.place.memories = memories;
+        Ok(())
+    }
+
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors

@@ -153,6 +153,11 @@ impl Publisher {
         Ok(newest.filter(|_| is_repeated && !self.is_cut_off).cloned())
     }
 
+    /// From now on versions may repeat a step, whatever [`PublishOptions::once`] says.
+    pub fn repeat(&mut self) {
+        self.options.once = None;
+    }
+
     /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
     /// that leaves the chain unchanged. A state that equals the head's becomes a version too, unless
     /// [`PublishOptions::if_changed`] is set.

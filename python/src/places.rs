@@ -1,0 +1,124 @@
+//! Where tensors of torch and numpy lie. These libraries move, free and replace the memory of tensors that are still
+//! alive. So memory that is used later than it was bound is compared with what was bound first: here, for whoever reads
+//! or writes it, in Rust and in Python.
+
+use std::cell::Cell;
+
+use deltachain::{Error, ErrorClass};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors::{raised, usage};
+
+thread_local! {
+    /// Whether all places have been compared since this thread took the interpreter's lock, which it still has.
+    static IS_STILL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether nothing of Python's can have moved anything since it was compared.
+pub(crate) fn is_still() -> bool {
+    IS_STILL.get()
+}
+
+/// Works with the interpreter's lock, when all places have been compared.
+pub(crate) fn still<T>(_py: Python<'_>, work: impl FnOnce() -> T) -> T {
+    IS_STILL.set(true);
+    let result = work();
+    IS_STILL.set(false);
+    result
+}
+
+/// The tensor with this name does not lie where it should.
+pub(crate) fn moved(name: &str) -> Error {
+    let text = "the tensor does not lie where it did: other code has moved, freed or replaced its memory";
+    Error::refused(ErrorClass::StateMismatch, text).of_tensor(name)
+}
+
+/// A tensor, what holds its memory, and where it lay when it was bound.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Place {
+    name: String,
+    tensor: Py<PyAny>,
+    /// What a tensor of torch lies in.
+    #[expect(dead_code, reason = "held, so that a tensor that is given another one does not free it")]
+    storage: Option<Py<PyAny>>,
+    /// All that says where and how it lies.
+    form: Py<PyTuple>,
+}
+
+#[pymethods]
+impl Place {
+    /// Of a tensor of torch, on any device, or of an array of numpy.
+    ///
+    /// # Errors
+    /// USAGE if its storage does not have all of it.
+    #[new]
+    pub(crate) fn of(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = tensor.py();
+        let form = form_of(tensor)?;
+        let storage = tensor.getattr_opt(intern!(py, "untyped_storage"))?;
+        let storage = storage.map(|storage| storage.call0().map(Bound::unbind)).transpose()?;
+        let number = |at: usize| form.get_item(at)?.extract::<usize>();
+        let numbers = |at: usize| form.get_item(at)?.extract::<Vec<usize>>();
+        if storage.is_some() && !numbers(3)?.contains(&0) {
+            let (shape, strides, begin) = (numbers(3)?, numbers(4)?, number(5)?);
+            let reach = shape.iter().zip(strides).map(|(length, stride)| (length - 1).saturating_mul(stride));
+            let width: usize = tensor.call_method0(intern!(py, "element_size"))?.extract()?;
+            let extent = reach.fold(1, usize::saturating_add).saturating_mul(width);
+            let room = number(0)?.checked_sub(begin).and_then(|offset| number(6).ok()?.checked_sub(offset));
+            if begin == 0 || room.is_none_or(|room| room < extent) {
+                let text = "the tensor has no data: its storage was freed, or is too small for it";
+                return Err(usage(py, text, Some(name)));
+            }
+        }
+        Ok(Self { name: name.to_owned(), tensor: tensor.clone().unbind(), storage, form: form.unbind() })
+    }
+
+    /// Refuses a tensor that does not lie where it did: it itself, or the one that is given in its place now.
+    #[pyo3(signature = (now=None))]
+    fn check(&self, py: Python<'_>, now: Option<&Self>) -> PyResult<()> {
+        let is_here = now.map_or_else(|| Ok(self.is_here(py)), |now| self.is(py, now))?;
+        if is_here { Ok(()) } else { Err(raised(py, &moved(&self.name))) }
+    }
+}
+
+impl Place {
+    /// Whether it lies where it did.
+    pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
+        self.is_of(self.tensor.bind(py))
+    }
+
+    /// Whether a tensor lies there.
+    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        form_of(tensor).and_then(|form| form.eq(self.form.bind(tensor.py()))).unwrap_or(false)
+    }
+
+    /// Whether both are one tensor in one place.
+    pub(crate) fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
+        Ok(self.name == other.name && self.form.bind(py).eq(other.form.bind(py))?)
+    }
+
+    /// Where its first byte is.
+    pub(crate) fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        self.form.bind(py).get_item(0)?.extract()
+    }
+}
+
+/// Address, dtype, device, shape, strides, and address and bytes of the storage; of numpy as far as it has them. None of
+/// this runs code in Python, during which other threads might have the interpreter's lock.
+fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = tensor.py();
+    let (dtype, shape) = (tensor.getattr(intern!(py, "dtype"))?, tensor.getattr(intern!(py, "shape"))?);
+    if let Some(storage) = tensor.getattr_opt(intern!(py, "untyped_storage"))? {
+        let storage = storage.call0()?;
+        let data_ptr = intern!(py, "data_ptr");
+        let (address, strides) = (tensor.call_method0(data_ptr)?, tensor.call_method0(intern!(py, "stride"))?);
+        let (begin, length) = (storage.call_method0(data_ptr)?, storage.call_method0(intern!(py, "nbytes"))?);
+        return (address, dtype, tensor.getattr(intern!(py, "device"))?, shape, strides, begin, length)
+            .into_pyobject(py);
+    }
+    let address = tensor.getattr(intern!(py, "__array_interface__"))?.get_item("data")?.get_item(0)?;
+    let is_writable = tensor.getattr(intern!(py, "flags"))?.getattr(intern!(py, "writeable"))?;
+    (address, dtype, is_writable, shape, tensor.getattr(intern!(py, "strides"))?).into_pyobject(py)
+}
