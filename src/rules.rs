@@ -174,6 +174,7 @@ writer_rules! {
     PUB_09 "R-PUB-09";
     PUB_10 "R-PUB-10";
     RET_01 "R-RET-01";
+    RET_05 "R-RET-05";
     SIG_02 "R-SIG-02";
     SIG_03 "R-SIG-03";
 }

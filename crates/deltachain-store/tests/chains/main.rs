@@ -16,6 +16,7 @@ mod in_place;
 mod interleaving;
 mod keeping;
 mod kill;
+mod losses;
 mod maintenance;
 mod proxy;
 mod publisher;
