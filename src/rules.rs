@@ -175,6 +175,7 @@ writer_rules! {
     PUB_10 "R-PUB-10";
     PUB_11 "R-PUB-11";
     RET_01 "R-RET-01";
+    RET_05 "R-RET-05";
     SIG_02 "R-SIG-02";
     SIG_03 "R-SIG-03";
 }

@@ -34,6 +34,7 @@ __all__ = [
     "prune",
     "show",
     "status",
+    "undo_prune",
 ]
 
 _Path = str | os.PathLike[str]
@@ -177,6 +178,10 @@ class FsckReport:
     """Unreferenced files."""
     orphan_bytes: int
     """Their bytes."""
+    unnamed: int
+    """Those among them that no version names: a publisher was killed or is at work, or commits are lost. They stay."""
+    unnamed_bytes: int
+    """Their bytes."""
     unfinished: int
     """Unfinished files of writers that were killed."""
 
@@ -264,6 +269,10 @@ class Pruned:
     young: int
     """Unreferenced files that stay for now: they were stored or withdrawn within the last 24 hours."""
     young_bytes: int
+    """Their bytes."""
+    unnamed: int
+    """Files that stay because no version names them: a publisher was killed or is at work, or commits are lost."""
+    unnamed_bytes: int
     """Their bytes."""
 
 
@@ -391,33 +400,52 @@ def doctor(url: _Path, **store: Unpack[StoreSettings]) -> DoctorReport:
 def prune(
     url: _Path,
     *,
-    keep_last: int,
+    keep_last: int | None = None,
     keep_every: int | None = None,
     keep: Iterable[int] = (),
+    abandoned: bool = False,
+    accept_loss: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
     **store: Unpack[StoreSettings],
 ) -> Pruned:
     """Removes old versions, and the files that only they need. The newest version and everything that kept versions are
     built from stay. Files are removed a day after nothing refers to them any more, so call it daily. Publishers and
-    followers need not stop. Do not run two at once.
+    followers need not stop. Do not run two at once. Files that no version names stay. If the chain shows that commits
+    are missing, nothing is removed.
 
     Args:
         url: the chain.
-        keep_last: keep this many of the newest versions.
+        keep_last: keep this many of the newest versions; None keeps all, with `abandoned`.
         keep_every: keep every version whose number is a multiple of this.
         keep: keep these versions.
+        abandoned: also remove files older than 24 hours that no version names. Publishers that were killed leave such
+            files, but so do lost commits, so do not do this daily.
+        accept_loss: go on although commits are missing: they are lost for good.
         dry_run: change nothing; return what would be done.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
         store: settings of the store, as in `Subscriber`.
     """
     options = [*_option("keep-last", keep_last), *_option("keep-every", keep_every), *_option("keep", _listed(keep))]
-    options += _option("dry-run", dry_run)
+    options += [*_option("abandoned", abandoned), *_option("accept-loss", accept_loss), *_option("dry-run", dry_run)]
     found = _report(open_store(url, **store), "prune", *options, url=url, progress=progress)
     del found["url"]
     for name in ("kept", "withdrawn", "removed"):
         found[name] = tuple(found[name])
     return Pruned(**found)
+
+
+def undo_prune(url: _Path, **store: Unpack[StoreSettings]) -> tuple[int, ...]:
+    """Takes back what `prune` withdrew within the last 20 hours. Change what prunes automatically first.
+
+    Args:
+        url: the chain.
+        store: settings of the store, as in `Subscriber`.
+
+    Returns:
+        The versions that have their routes again.
+    """
+    return tuple(_report(open_store(url, **store), "prune", "--undo", url=url)["restored"])
 
 
 def compact(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import random
 import shutil
 import signal
@@ -207,6 +208,24 @@ def test_old_versions_are_pruned_and_new_ones_compacted(chain: str) -> None:
     assert done.done and (done.kept, done.withdrawn, done.removed) == ((2,), (0, 1), ())
     assert done.young > 0 and set(before) <= set(Path(chain).rglob("*")), "files go a day later"
     assert dc.show(chain, 0).routes == () and dc.fsck(chain).healthy
+    assert dc.undo_prune(chain) == (0, 1) and dc.show(chain, 0).routes
+    with pytest.raises(dc.UsageError, match="20 hours"):
+        dc.undo_prune(chain)
+    left = Path(chain, "files", f"{'0' * 64}.dcf")
+    left.write_bytes(b"not a link")
+    os.utime(left, (time.time() - 25 * 3600,) * 2)
+    report = dc.fsck(chain)
+    assert isinstance(report, dc.FsckReport) and (report.unnamed, report.unnamed_bytes) == (1, 10)
+    kept = dc.prune(chain, keep_last=3)
+    assert (kept.unnamed, kept.unnamed_bytes, left.exists()) == (1, 10, True)
+    assert dc.prune(chain, abandoned=True).removed == (f"files/{left.name}",) and not left.exists()
+    commits = {path: path.read_bytes() for path in Path(chain, "commits").iterdir()}
+    for path in commits:
+        path.unlink()
+    with pytest.raises(dc.ChainError, match="R-RET-05"):
+        dc.prune(chain, keep_last=3)
+    for path, content in commits.items():
+        path.write_bytes(content)
     with pytest.raises(dc.UsageError):
         dc.compact(chain)
     with pytest.raises(dc.UsageError, match="keep-last"):

@@ -2,11 +2,11 @@
 //!
 //! A reader needs only a path and does not look at the rest; that is the [`Planner`](crate::chain::Planner).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::checks::{check_files, check_parent, check_routes};
 use crate::chain::publishing::{read_chain, read_commit};
-use crate::chain::{Commit, ObjectName, Route, RoutesDocument};
+use crate::chain::{Commit, FileReference, ObjectName, Route, RoutesDocument};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::rules;
@@ -33,6 +33,16 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What was in force before, by generation, each with the document that replaced it.
+    pub fn replaced(&self) -> impl Iterator<Item = (u64, &Vec<Route>, ObjectName)> {
+        let version = self.commit.version;
+        let next = self.superseded.keys().skip(1).copied().chain([self.source.generation()]);
+        let replaced = self.superseded.iter().zip(next);
+        replaced.map(move |((&generation, routes), next)| {
+            (generation, routes, ObjectName::Routes { version, generation: next })
+        })
+    }
+
     /// The routes document by which these routes, given in any order, come into force. Its metadata say which routes are
     /// direct: those that are said to be so already, and those of the new ones of which `is_direct` says it.
     pub fn successor(&self, routes: Vec<Route>, is_direct: impl Fn(&Route) -> bool) -> RoutesDocument {
@@ -53,6 +63,8 @@ pub struct History {
     pub commit_faults: Vec<Error>,
     /// What is wrong with routes documents and routes, which readers pass over.
     pub route_faults: Vec<Error>,
+    /// The routes that are passed over, as far as their documents can be read.
+    pub unusable: Vec<Route>,
 }
 
 impl History {
@@ -91,6 +103,13 @@ impl History {
         self.entries.get(&version).ok_or_else(|| gap(version, version))
     }
 
+    /// The files that a commit or a routes document names, usable or not.
+    pub fn named(&self) -> BTreeSet<ObjectName> {
+        let entries = self.entries.values();
+        let routes = entries.flat_map(|entry| entry.superseded.values().flatten().chain(&entry.routes));
+        routes.chain(&self.unusable).flat_map(|route| &route.files).map(FileReference::name).collect()
+    }
+
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|fault| self.commit_faults.push(fault)).ok()
     }
@@ -112,8 +131,13 @@ impl History {
             let ObjectName::Routes { version, generation } = name else { continue };
             let entry = self.entries.get_mut(&version);
             let digest = entry.as_ref().map(|entry| entry.digest);
-            let read = RoutesDocument::parse(bytes, limits)
-                .and_then(|document| check_routes(name, &document, digest).map(|()| document));
+            let read = RoutesDocument::parse(bytes, limits).and_then(|document| {
+                let fits = check_routes(name, &document, digest);
+                if fits.is_err() {
+                    self.unusable.extend_from_slice(&document.routes);
+                }
+                fits.map(|()| document)
+            });
             if let (Some(entry), Ok(document)) = (entry, &read) {
                 // Documents ascend by generation.
                 let before = std::mem::replace(&mut entry.source, name).generation();
@@ -136,6 +160,7 @@ impl History {
             routes.retain(|route| {
                 let fits = check_files(version, route, |version| shards.get(&version).copied());
                 let keep = fits.is_ok();
+                self.unusable.extend(Some(route).filter(|_| !keep).cloned());
                 self.route_faults.extend(fits.err().map(|fault| fault.in_file(source.to_string())));
                 keep
             });
@@ -161,7 +186,7 @@ fn gap(first: u64, last: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::{ChainDocument, FileReference};
+    use crate::chain::ChainDocument;
 
     fn route(from: Option<u64>, files: usize) -> Route {
         Route { from, files: vec![FileReference { digest: Digest::of_bytes(b"a file"), size: 6 }; files] }

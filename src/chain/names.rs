@@ -35,6 +35,9 @@ pub enum ObjectName {
 }
 
 impl ObjectName {
+    /// The folders in which objects of a chain lie; no name in another one is read.
+    pub const FOLDERS: [&str; 5] = ["commits", "routes", "files", "assets", "signatures"];
+
     /// Reads a name as the store gives it. `None` for all other objects, which are not part of the chain; among these are
     /// names whose version no document can hold, and generation 0.
     pub fn parse(name: &str) -> Option<Self> {
@@ -42,7 +45,7 @@ impl ObjectName {
             return Some(Self::Chain);
         }
         let (folder, rest) = name.split_once('/')?;
-        match folder {
+        match *Self::FOLDERS.iter().find(|&&known| known == folder)? {
             "commits" => Some(Self::Commit(version(rest.strip_suffix(".json")?)?)),
             "routes" => {
                 let (before, after) = rest.strip_suffix(".json")?.split_once('-')?;

@@ -160,6 +160,15 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
+/// The failure to report if a chain has objects, this one among them, and no chain document: R-CHN-01.
+pub fn chain_lost(object: ObjectName) -> Error {
+    let message = format!(
+        "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, byte for byte, \
+         or begin a chain elsewhere"
+    );
+    Error::broken(&rules::CHN_01, message).in_file(ObjectName::Chain.to_string())
+}
+
 /// The failure to report if the version before the head has no commit: R-PUB-09.
 pub fn head_after_gap(head: u64) -> Error {
     let message = format!(

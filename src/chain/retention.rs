@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::{ObjectName, Route};
+use crate::chain::{FileReference, ObjectName, Route};
 use crate::error::{Error, Result};
 use crate::rules;
+use crate::tensor::Digest;
 
 /// Which routes stay if these versions are kept: for each of them its cheapest path from nothing, and every route from
 /// one of them to another. `in_force` has the routes in force of every version. The result has the ones that stay.
@@ -77,6 +78,25 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
     cheapest
 }
 
+/// The failure to report if this object shows that commits are missing, or that the store's list is incomplete: R-RET-05.
+pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
+    let message = format!("{shows}: commits are missing, or the store lists incompletely, so nothing is removed");
+    Error::broken(&rules::RET_05, message).in_file(name.to_string())
+}
+
+/// The fault of a chain that has this file, which leads on from a state that no version has: R-CHN-03.
+pub fn base_lost(file: ObjectName, base: Digest) -> Error {
+    let message =
+        format!("it leads on from the state {base}, which no version has: its commit was lost, and perhaps others");
+    Error::broken(&rules::CHN_03, message).in_file(file.to_string())
+}
+
+/// The failure to report if there would be a path with this file: R-RET-01. `error` says to what.
+pub fn no_path_without(file: FileReference, error: &Error) -> Error {
+    let message = format!("it is missing or cut, and without it {}", error.message());
+    Error::broken(&rules::RET_01, message).in_file(file.name().to_string())
+}
+
 fn no_path(version: u64) -> Error {
     let message = format!(
         "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it first"
@@ -87,8 +107,6 @@ fn no_path(version: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::FileReference;
-    use crate::tensor::Digest;
 
     fn chain(routes: &[(u64, Option<u64>, u64)]) -> BTreeMap<u64, Vec<Route>> {
         let mut chain: BTreeMap<u64, Vec<Route>> = BTreeMap::new();

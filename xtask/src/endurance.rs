@@ -24,7 +24,11 @@ type Setting = (&'static str, &'static str);
 
 /// What a long run sets, by module of a test program.
 const LONG: [(&str, &str, &[Setting]); 6] = [
-    (STORE, "interleaving", &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_LATE_ORDERS", "100")]),
+    (
+        STORE,
+        "interleaving",
+        &[("DELTACHAIN_ORDERS", "0"), ("DELTACHAIN_SLEEPY_ORDERS", "10000"), ("DELTACHAIN_LATE_ORDERS", "100")],
+    ),
     (STORE, "kill", &[("DELTACHAIN_KILLS", "130")]),
     (STORE, "faults", &[("DELTACHAIN_FAULT_ROUNDS", "300")]),
     (STORE, "proxy", &[("DELTACHAIN_STORMS", "100")]),

@@ -520,30 +520,47 @@ pub(crate) struct CompactArgs {
 
 /// Remove old versions, and the files that only they need
 ///
-/// The head is always kept, and so is everything that the kept versions are built from. Unreferenced files are deleted
+/// The head is always kept, and so is everything that the kept versions are built from. Files of old versions are deleted
 /// once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the previous
 /// one withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an error that
 /// says so. Publishers and followers need not stop. Do not run two prunes at once.
+///
+/// Files that no version names stay: a publisher was killed, or commits were lost. If the chain shows that commits are
+/// missing, nothing is removed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltachain prune s3://models/run7 --keep-last 100 --dry-run
-  deltachain prune s3://models/run7 --keep-last 100 --keep-every 1000 --keep 7,42")]
+  deltachain prune s3://models/run7 --keep-last 100 --keep-every 1000 --keep 7,42
+  deltachain prune s3://models/run7 --undo")]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
     /// Keep the newest N versions
-    #[arg(long, value_name = "N")]
-    pub(crate) keep_last: NonZeroU64,
+    #[arg(long, value_name = "N", required_unless_present_any = ["abandoned", "undo"])]
+    pub(crate) keep_last: Option<NonZeroU64>,
     /// Keep every Nth version
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "keep_last")]
     pub(crate) keep_every: Option<NonZeroU64>,
     /// Keep these versions; comma-separated
-    #[arg(long, value_name = "V", value_delimiter = ',')]
+    #[arg(long, value_name = "V", value_delimiter = ',', requires = "keep_last")]
     pub(crate) keep: Vec<u64>,
+    /// Also remove files older than 24 hours that no version names; without --keep-last, all versions stay
+    ///
+    /// Not for a timer: publishers that were killed leave such files, but so do lost commits, and then these files are
+    /// what a restored commit needs.
+    #[arg(long)]
+    pub(crate) abandoned: bool,
+    /// Go on although commits are missing: they are lost for good
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
     /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Take back what was pruned within the last 20 hours: the versions can be built again
+    #[arg(long, conflicts_with_all = ["keep_last", "abandoned", "accept_loss", "dry_run"])]
+    pub(crate) undo: bool,
 }
 
 /// Check a chain: every document, every file, and that each version can be reached

@@ -2,7 +2,7 @@
 //! differently, so each has a column here.
 
 use deltachain::rules::{
-    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, Rule, SIG_01, SIG_03,
+    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03,
 };
 use deltachain::{Error, ErrorClass};
 
@@ -18,7 +18,7 @@ pub enum Face {
 /// What helps against these broken rules: for the tool, for Python.
 type Row = (&'static [Rule], &'static str, &'static str);
 
-const BY_RULE: [Row; 9] = [
+const BY_RULE: [Row; 10] = [
     (&[CHN_01], NO_CHAIN, NO_CHAIN),
     (
         &[CHN_13],
@@ -45,6 +45,12 @@ const BY_RULE: [Row; 9] = [
     (&[LIM_08], "--max-coded-bytes is the limit", "the command-line tool has --max-coded-bytes, which is the limit"),
     (&[LIM_05, LIM_07], ALLOWED, ALLOWED),
     (
+        &[RET_05],
+        "prune again; if it stays so, restore the commits from a copy, or give --accept-loss if they are lost for good",
+        "prune again; if it stays so, restore the commits from a copy, or prune with accept_loss=True if they are lost \
+         for good",
+    ),
+    (
         &[SIG_01],
         "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed",
         "check the URL and the keys of `trust`; `log()` says who claims to have signed",
@@ -52,7 +58,8 @@ const BY_RULE: [Row; 9] = [
     (&[SIG_03], STRANGER, STRANGER),
 ];
 
-const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain";
+const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was lost, put \
+                        a copy of it back, byte for byte";
 const STRANGER: &str = "somebody else may have published: look at the head before you sign it or publish after it; \
                         docs/operating.md says what to do";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";

@@ -79,7 +79,7 @@ pub use publishing::policy::Snapshots;
 pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
 pub use publishing::signing::sign;
-pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune};
+pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune, undo_prune};
 
 /// The Rust of README.md, compiled as a test.
 #[cfg(doctest)]

@@ -1,21 +1,30 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and files that no route needs are removed a day later. Assets
-//! stay.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a day later. Assets stay, and so
+//! do files that no document names: they may be of commits that were lost.
 //!
 //! Ages are reckoned by the store's clock alone: from when the store says that an object was stored to when it says that a
 //! probe was stored that this prune has just written. A plan, which writes nothing, takes the time of this machine or of the
 //! newest object instead, and only foretells what will go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
-use deltachain::chain::{History, ObjectName, Route, RoutesDocument, retain, routes_taken};
+use deltachain::chain::{
+    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing, no_path_without,
+    retain, routes_taken,
+};
+use deltachain::rules::CHN_06;
+use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
 
 use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
+use crate::maintenance::fsck::{ends_of, is_lost, versions_of};
+use crate::maintenance::log::refuse_faults;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 
 /// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
 /// reader (R-RET-02).
@@ -24,7 +33,7 @@ const YOUNG: Duration = Duration::from_hours(24);
 /// How many objects are removed before the observer is asked whether to go on.
 const BATCH: usize = 1000;
 
-/// Which versions are kept. The head always is, and pruned versions are no longer there to be kept.
+/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no longer there to be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// How many of the newest versions.
@@ -33,6 +42,10 @@ pub struct Keep {
     pub every: Option<u64>,
     /// These.
     pub versions: Vec<u64>,
+    /// Whether old files go that no document names. Publishers that were killed leave such files, and so do commits that are lost.
+    pub abandoned: bool,
+    /// Whether commits that seem to be missing are lost for good.
+    pub accept_loss: bool,
 }
 
 impl Keep {
@@ -65,13 +78,17 @@ pub struct PrunePlan {
     /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
     /// withdrawn by this prune. A prune that runs a day later removes them.
     pub young: Vec<StoredObject>,
+    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are lost.
+    pub unnamed: Vec<StoredObject>,
     /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
     pub partials: Vec<Partial>,
     /// By which routes are withdrawn.
     documents: Vec<RoutesDocument>,
-    /// The routes documents that the plan was made by.
+    /// The objects that the plan was made by.
     seen: BTreeSet<ObjectName>,
     read: Documents,
+    keep: Keep,
+    known: Option<(u64, Digest)>,
 }
 
 impl PrunePlan {
@@ -94,6 +111,8 @@ pub struct Pruned {
     pub removed: Vec<StoredObject>,
     /// Objects that nothing needs and that stay because they are young: a prune that runs a day later removes them.
     pub young: Vec<StoredObject>,
+    /// Files that stay and that no document names.
+    pub unnamed: Vec<StoredObject>,
     /// Parts of objects that were removed.
     pub partials: Vec<Partial>,
 }
@@ -113,27 +132,27 @@ impl Pruned {
 /// Finds out what a prune has to do so that these versions are kept. Nothing is changed.
 ///
 /// # Errors
-/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep; R-CHN-03 (`CHAIN`) if a version does not
-/// exist; the fault of a commit, if one has a fault, because then it is unknown which files are needed; USAGE if the
-/// store cannot list; IO.
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep, or none whose files are there; R-RET-05 (`CHAIN`) if
+/// commits seem to be missing; R-CHN-03 (`CHAIN`) if a version does not exist; the fault of a commit, if one has a fault, because
+/// then it is unknown which files are needed; USAGE if the store cannot list; IO.
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
-    plan_again(store, keep, Documents::new())
+    plan_again(store, keep, Documents::new(), None)
 }
 
-/// As [`plan_prune`], for a caller that has these documents already.
-#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
-pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Result<PrunePlan> {
+/// As [`plan_prune`], for a caller that has these documents already, and knows that this version has this commit.
+pub(crate) fn plan_again(
+    store: &Store,
+    keep: &Keep,
+    mut read: Documents,
+    known: Option<(u64, Digest)>,
+) -> Result<PrunePlan> {
     if !store.can_list() {
         return Err(Error::usage("this store cannot be listed, so it cannot be pruned").in_file(store.to_string()));
     }
-    let Stretch { objects, mut history } = whole(store, &mut read, &Limits::default())?;
-    if let Some(fault) = history.commit_faults.drain(..).next() {
-        return Err(fault);
-    }
+    let Stretch { objects, mut history, .. } = whole(store, &mut read, &Limits::default())?;
+    let lost = check_commits(&objects, &mut history, known, keep.accept_loss)?;
     let kept = keep.select(&history)?;
-    let in_force: BTreeMap<u64, Vec<Route>> =
-        history.entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
-    let retained = retain(&in_force, &kept)?;
+    let retained = retain_whole(&mut Files::new(store, &objects), &history, &kept)?;
 
     let mut documents = Vec::new();
     let mut withdrawn = Vec::new();
@@ -153,18 +172,21 @@ pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Res
         entry.superseded.insert(before.generation(), routes);
         documents.push(document);
     }
-    let newest = objects.iter().map(|object| object.stored).max();
-    let now = newest.unwrap_or(UNIX_EPOCH).max(SystemTime::now());
-    let Unneeded { old, young } = unneeded(&objects, &history, now);
+    let now = probable_now(&objects);
+    let Unneeded { old, young, unnamed } = unneeded(&objects, &history, now, &lost, keep);
+    check_abandoned(store, &objects, &history, &old, keep)?;
     Ok(PrunePlan {
         kept: kept.into_iter().collect(),
         withdrawn,
         removed: old,
         young,
+        unnamed,
         partials: store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect(),
         documents,
-        seen: routes_documents(&objects),
+        seen: objects.iter().map(|object| object.name).collect(),
         read,
+        keep: keep.clone(),
+        known,
     })
 }
 
@@ -172,30 +194,32 @@ pub(crate) fn plan_again(store: &Store, keep: &Keep, mut read: Documents) -> Res
 /// files that they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
 ///
 /// # Errors
-/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; faults of commits; IO;
-/// what the observer wants it to end with.
+/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; R-RET-01 and R-RET-05 as for
+/// [`plan_prune`]; faults of commits; IO; what the observer wants it to end with.
 pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<Pruned> {
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
     // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
     for document in plan.documents.iter().rev() {
-        let name = ObjectName::Routes { version: document.version, generation: document.generation };
-        let bytes = document.to_bytes()?;
-        if !store.put_if_absent(name, &bytes)? && store.get(name)?.as_ref() != Some(&bytes) {
-            return Err(routes_taken(name));
-        }
-        expected.insert(name);
+        expected.insert(put_routes(store, document, &[])?);
     }
 
     // The order matters: a document that is listed later was stored before this, or names no file that is old by then.
-    let now = store.now()?;
-    store.remove_probes(now.checked_sub(YOUNG).unwrap_or(UNIX_EPOCH))?;
-    let Stretch { objects, mut history } = whole(store, &mut plan.read.clone(), &Limits::default())?;
-    if let Some(fault) = history.commit_faults.drain(..).next() {
-        return Err(fault);
+    let probe = store.probe()?;
+    let read = whole(store, &mut plan.read.clone(), &Limits::default());
+    store.remove_probes([&probe])?;
+    let (now, Stretch { objects, probes, mut history }) = (probe.stored, read?);
+    if !probe.is_among(&probes) {
+        return Err(commits_missing(ObjectName::Chain, "an object that was just stored is not listed"));
     }
+    store.remove_probes(probes.iter().filter(|probe| is_old(probe.stored, now)))?;
     check_unchanged(&objects, &expected)?;
-    let Unneeded { old, young } = unneeded(&objects, &history, now);
+    let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
+    let newest = plan.kept.last().map_or(0, |head| head + 1);
+    let kept = plan.kept.iter().chain(history.entries.range(newest..).map(|(version, _)| version)).copied().collect();
+    retain_whole(&mut Files::new(store, &objects), &history, &kept)?;
+    let Unneeded { old, young, unnamed } = unneeded(&objects, &history, now, &lost, &plan.keep);
+    check_abandoned(store, &objects, &history, &old, &plan.keep)?;
     // Files first: as long as the documents are there, everybody can tell when their files were withdrawn.
     let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) =
         old.iter().copied().partition(|object| matches!(object.name, ObjectName::File(_)));
@@ -214,7 +238,192 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
             _ => {}
         }
     }
-    Ok(Pruned { removed: old, young, partials })
+    Ok(Pruned { removed: old, young, unnamed, partials })
+}
+
+/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far as their files are there. Gives
+/// the versions that have them again. To be called again if it was interrupted.
+///
+/// # Errors
+/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its files; R-PUB-06 (`CHAIN`) if
+/// somebody else changes the routes of a version meanwhile; R-PUB-08 (`CHAIN`) if the time is up; faults of commits; IO.
+pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
+    let now = store.now()?;
+    let Stretch { objects, mut history, .. } = whole(store, &mut Documents::new(), &Limits::default())?;
+    refuse_faults(&mut history)?;
+    let mut files = Files::new(store, &objects);
+    let (mut versions, mut missing) = (Vec::new(), None);
+    // From the lowest version up: wherever it stops, the version that a route comes from has its routes again.
+    for (&version, entry) in &history.entries {
+        let (mut routes, mut earliest) = (entry.routes.clone(), now);
+        for (_, replaced, by) in entry.replaced() {
+            let Ok(by) = objects.binary_search_by_key(&by, |object| object.name) else { continue };
+            let withdrawn = objects[by].stored;
+            if check_duration(now.duration_since(withdrawn).unwrap_or_default().as_secs()).is_err() {
+                continue;
+            }
+            for route in replaced {
+                if routes.contains(route) {
+                    continue;
+                }
+                if let Some(file) = files.lacking(route)? {
+                    observer.remark(&format!("a route to version {version} stays withdrawn: {}", file.missing()));
+                    missing = Some(file);
+                    continue;
+                }
+                routes.push(route.clone());
+                earliest = earliest.min(withdrawn);
+            }
+        }
+        if routes.len() > entry.routes.len() {
+            let attempts = [Attempt::since(store, earliest)?];
+            let direct = entry.commit.routes.iter().zip(entry.commit.direct_routes());
+            let direct: Vec<&Route> = direct.filter(|(_, direct)| *direct).map(|(route, _)| route).collect();
+            let name = put_routes(store, &entry.successor(routes, |route| direct.contains(&route)), &attempts)?;
+            if !was_in_time(store, &attempts, name, [])? {
+                return Err(came_late(name));
+            }
+            versions.push(version);
+        }
+    }
+    match missing {
+        _ if !versions.is_empty() => Ok(versions),
+        Some(file) => Err(file.missing()),
+        None => Err(Error::usage("no route was withdrawn within the last 20 hours").in_file(store.to_string())),
+    }
+}
+
+/// Brings routes into force, as long as these attempts have time. Gives the name of their document.
+fn put_routes(store: &Store, document: &RoutesDocument, attempts: &[Attempt]) -> Result<ObjectName> {
+    let name = ObjectName::Routes { version: document.version, generation: document.generation };
+    let bytes = document.to_bytes()?;
+    if !put_last(store, attempts, name, &bytes)? && store.get(name)?.as_ref() != Some(&bytes) {
+        attempts.iter().try_for_each(Attempt::check)?;
+        return Err(routes_taken(name));
+    }
+    Ok(name)
+}
+
+/// Which files the store has. What its list lacks is asked for by name: it was perhaps stored after files were listed, and before
+/// documents were.
+struct Files<'a> {
+    store: &'a Store,
+    sizes: BTreeMap<ObjectName, Option<u64>>,
+}
+
+impl<'a> Files<'a> {
+    fn new(store: &'a Store, objects: &[StoredObject]) -> Self {
+        Self { store, sizes: objects.iter().map(|object| (object.name, Some(object.size))).collect() }
+    }
+
+    /// A file of the route that is missing or has another length.
+    fn lacking(&mut self, route: &Route) -> Result<Option<FileReference>> {
+        for file in &route.files {
+            let size = match self.sizes.entry(file.name()) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(unknown) => *unknown.insert(self.store.find(file.name())?.map(|object| object.size)),
+            };
+            if size != Some(file.size) {
+                return Ok(Some(*file));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were missing, so that a file may come
+/// back, and a path whose files are there.
+fn retain_whole(files: &mut Files<'_>, history: &History, kept: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
+    let in_force: BTreeMap<u64, Vec<Route>> =
+        history.entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
+    let retained = retain(&in_force, kept)?;
+    let (mut there, mut lacking) = (in_force.clone(), None);
+    loop {
+        let whole = retain(&there, kept).map_err(|error| match lacking {
+            Some(file) => no_path_without(file, &error),
+            None => error,
+        })?;
+        let before = lacking;
+        for (version, route) in
+            whole.iter().flat_map(|(version, routes)| routes.iter().map(move |route| (version, route)))
+        {
+            if let Some(file) = files.lacking(route)? {
+                there.entry(*version).or_default().retain(|other| other != route);
+                lacking = Some(file);
+            }
+        }
+        if lacking == before {
+            let stays =
+                |version: &u64, route: &Route| [&retained, &whole].iter().any(|stay| stay[version].contains(route));
+            let stay = |(version, mut routes): (u64, Vec<Route>)| {
+                routes.retain(|route| stays(&version, route));
+                (version, routes)
+            };
+            return Ok(in_force.into_iter().map(stay).collect());
+        }
+    }
+}
+
+/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that show it, if that is accepted.
+fn check_commits(
+    objects: &[StoredObject],
+    history: &mut History,
+    known: Option<(u64, Digest)>,
+    accept_loss: bool,
+) -> Result<BTreeSet<ObjectName>> {
+    refuse_faults(history)?;
+    if let Some((version, commit)) = known
+        && history.entries.get(&version).is_none_or(|entry| entry.digest != commit)
+    {
+        return Err(commits_missing(ObjectName::Commit(version), "it was published, and is not listed"));
+    }
+    let head = history.entries.keys().next_back().copied();
+    let stray: Vec<ObjectName> = history
+        .route_faults
+        .iter()
+        .filter(|fault| fault.is(&CHN_06))
+        .filter_map(|fault| ObjectName::parse(fault.file()?))
+        .collect();
+    let is_lost = |name: ObjectName| match name {
+        ObjectName::Routes { version, .. } => Some(version) > head || stray.contains(&name),
+        _ => false,
+    };
+    let names = objects.iter().map(|object| object.name);
+    let shows = |name: &ObjectName| is_lost(*name) || head.is_none() && *name != ObjectName::Chain;
+    match names.clone().find(shows) {
+        Some(name) if !accept_loss => Err(commits_missing(name, "it belongs to a commit that is not there")),
+        Some(_) => Ok(names.filter(|&name| is_lost(name)).collect()),
+        None => Ok(BTreeSet::new()),
+    }
+}
+
+/// R-RET-04: refuses to remove files that no document names if a note or one of them shows that a commit is missing.
+fn check_abandoned(
+    store: &Store,
+    objects: &[StoredObject],
+    history: &History,
+    old: &[StoredObject],
+    keep: &Keep,
+) -> Result<()> {
+    if !keep.abandoned || keep.accept_loss {
+        return Ok(());
+    }
+    let head = history.entries.keys().next_back().copied();
+    let is_note =
+        |object: &&StoredObject| matches!(object.name, ObjectName::Signature { version, .. } if Some(version) > head);
+    if let Some(note) = objects.iter().find(is_note) {
+        return Err(commits_missing(note.name, "it is a note on a commit that is not there"));
+    }
+    let (named, versions) = (history.named(), versions_of(&history.entries));
+    for file in old.iter().filter(|object| !named.contains(&object.name)) {
+        if let Some((base, _)) = ends_of(store, file)?.filter(|(base, _)| is_lost(*base, &versions)) {
+            return Err(commits_missing(
+                file.name,
+                &format!("it leads on from the state {base}, which no version has"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What no route in force needs.
@@ -223,35 +432,54 @@ struct Unneeded {
     old: Vec<StoredObject>,
     /// What may be removed later.
     young: Vec<StoredObject>,
+    /// Files that no document names, without those in `old`.
+    unnamed: Vec<StoredObject>,
 }
 
-/// R-RET-02 and R-RET-03, for the listed objects.
-fn unneeded(objects: &[StoredObject], history: &History, now: SystemTime) -> Unneeded {
+/// R-RET-02 to R-RET-04, for the listed objects. `lost` are routes documents of commits that are lost for good.
+fn unneeded(
+    objects: &[StoredObject],
+    history: &History,
+    now: SystemTime,
+    lost: &BTreeSet<ObjectName>,
+    keep: &Keep,
+) -> Unneeded {
     let stored: BTreeMap<ObjectName, SystemTime> = objects.iter().map(|object| (object.name, object.stored)).collect();
     // What is not there yet is stored by this prune.
     let is_old = |name: ObjectName| stored.get(&name).is_some_and(|time| is_old(*time, now));
     let needed = names_of(history.entries.values().flat_map(|entry| &entry.routes));
-    let mut withdrawn_lately = BTreeSet::new();
+    let named = history.named();
+    // Whether each document that names the file was replaced long ago.
+    let mut withdrawn: BTreeMap<ObjectName, bool> = BTreeMap::new();
     let mut superseded = BTreeMap::new();
     for (&version, entry) in &history.entries {
-        let successors = entry.superseded.keys().skip(1).copied().chain([entry.source.generation()]);
-        for ((&generation, routes), next) in entry.superseded.iter().zip(successors) {
-            let is_long_ago = is_old(ObjectName::Routes { version, generation: next });
-            superseded.insert(ObjectName::Routes { version, generation }, is_long_ago);
-            if !is_long_ago {
-                withdrawn_lately.extend(names_of(routes.iter()));
-            }
+        for (generation, routes, by) in entry.replaced() {
+            let (files, is_long_ago) = (names_of(routes), is_old(by));
+            files.iter().for_each(|&file| *withdrawn.entry(file).or_insert(true) &= is_long_ago);
+            superseded.insert(ObjectName::Routes { version, generation }, (files, is_long_ago));
         }
     }
-    let mut unneeded = Unneeded { old: Vec::new(), young: Vec::new() };
+    withdrawn.extend(names_of(&history.unusable).into_iter().map(|file| (file, false)));
+    let goes = |file: &ObjectName| withdrawn.get(file).is_some_and(|&is_long_ago| is_long_ago && is_old(*file));
+    let mut unneeded = Unneeded { old: Vec::new(), young: Vec::new(), unnamed: Vec::new() };
     for object in objects {
         let may_go = match object.name {
             ObjectName::File(_) if needed.contains(&object.name) => continue,
-            ObjectName::File(_) => is_old(object.name) && !withdrawn_lately.contains(&object.name),
+            ObjectName::File(_) if named.contains(&object.name) => goes(&object.name),
+            ObjectName::File(_) if keep.abandoned && is_old(object.name) => true,
+            ObjectName::File(_) => {
+                unneeded.unnamed.push(*object);
+                continue;
+            }
             ObjectName::Routes { version, generation } => match superseded.get(&object.name) {
-                Some(&is_long_ago) => is_long_ago,
+                // It is what tells of its files that they were withdrawn.
+                Some((files, is_long_ago)) => {
+                    *is_long_ago
+                        && files.iter().all(|file| needed.contains(file) || !stored.contains_key(file) || goes(file))
+                }
                 // It cannot be used. Only below the one in force does it mean nothing any more.
                 None => match history.entries.get(&version) {
+                    _ if lost.contains(&object.name) => is_old(object.name),
                     Some(entry) if generation < entry.source.generation() => is_old(entry.source),
                     _ => continue,
                 },
@@ -263,24 +491,34 @@ fn unneeded(objects: &[StoredObject], history: &History, now: SystemTime) -> Unn
     unneeded
 }
 
-/// Refuses a chain with other routes documents than those expected.
+/// Refuses a list with other routes documents than those expected, or without another object.
 fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) -> Result<()> {
-    routes_documents(objects).symmetric_difference(expected).next().map_or(Ok(()), |&name| Err(routes_taken(name)))
+    let listed: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
+    let mut differing = listed.symmetric_difference(expected);
+    if let Some(&name) = differing.clone().find(|name| matches!(name, ObjectName::Routes { .. })) {
+        return Err(routes_taken(name));
+    }
+    match differing.find(|name| expected.contains(name)) {
+        Some(&name) => Err(commits_missing(name, "it was listed a moment ago, and is not any more")),
+        None => Ok(()),
+    }
+}
+
+/// What time it is, as far as that can be told without a probe: at least that of the newest object.
+#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
+pub(crate) fn probable_now(objects: &[StoredObject]) -> SystemTime {
+    objects.iter().map(|object| object.stored).max().unwrap_or(UNIX_EPOCH).max(SystemTime::now())
 }
 
 /// A time after `now` is none of the past.
-fn is_old(stored: SystemTime, now: SystemTime) -> bool {
+pub(crate) fn is_old(stored: SystemTime, now: SystemTime) -> bool {
     now.duration_since(stored).is_ok_and(|age| age > YOUNG)
 }
 
-fn bytes_of(objects: &[StoredObject]) -> u64 {
+pub(crate) fn bytes_of(objects: &[StoredObject]) -> u64 {
     objects.iter().map(|object| object.size).fold(0, u64::saturating_add)
 }
 
-fn names_of<'a>(routes: impl Iterator<Item = &'a Route>) -> BTreeSet<ObjectName> {
-    routes.flat_map(|route| &route.files).map(deltachain::chain::FileReference::name).collect()
-}
-
-fn routes_documents(objects: &[StoredObject]) -> BTreeSet<ObjectName> {
-    objects.iter().map(|object| object.name).filter(|name| matches!(name, ObjectName::Routes { .. })).collect()
+fn names_of<'a>(routes: impl IntoIterator<Item = &'a Route>) -> BTreeSet<ObjectName> {
+    routes.into_iter().flat_map(|route| &route.files).map(FileReference::name).collect()
 }

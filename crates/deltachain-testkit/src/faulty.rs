@@ -65,6 +65,8 @@ pub struct Call<'a> {
 
 type Plan = Box<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
 
+type Hidden = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Says what fails, and knows what did.
 pub struct Control {
     plan: Mutex<Plan>,
@@ -78,6 +80,7 @@ pub struct Control {
     stamps: Mutex<BTreeMap<String, i64>>,
     /// The same for objects that were stored by other ways.
     other_stamps: AtomicI64,
+    hidden: Mutex<Hidden>,
 }
 
 #[derive(Debug)]
@@ -99,6 +102,7 @@ impl FaultyStore {
             hours: AtomicI64::new(0),
             stamps: Mutex::default(),
             other_stamps: AtomicI64::new(0),
+            hidden: Mutex::new(Arc::new(|_| false)),
         });
         (Arc::new(Self { inner, control: Arc::clone(&control) }), control)
     }
@@ -155,6 +159,11 @@ impl Control {
     /// Objects that this store did not store show times that are this many hours ahead.
     pub fn set_other_stamps(&self, hours: i64) {
         self.other_stamps.store(hours, Ordering::SeqCst);
+    }
+
+    /// From now on, lists lack the objects of which this is true. They can still be read by name.
+    pub fn hide(&self, hidden: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        *self.hidden.lock().unwrap() = Arc::new(hidden);
     }
 
     /// How often each fault came.
@@ -254,7 +263,10 @@ impl Control {
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         let (control, prefix) = (Arc::clone(self), prefix.cloned().unwrap_or_default());
-        let shown = Arc::clone(self);
+        let (shown, hidden) = (Arc::clone(self), Arc::clone(&self.hidden.lock().unwrap()));
+        let is_shown =
+            move |meta: &Result<ObjectMeta>| meta.as_ref().map_or(true, |meta| !hidden(meta.location.as_ref()));
+        let listed = listed.filter(move |meta| std::future::ready(is_shown(meta)));
         let listed = listed.map(move |meta| meta.map(|meta| shown.by_its_clock(meta)));
         let listed = stream::once(async move {
             let fault = control.draw(Operation::List, &prefix);

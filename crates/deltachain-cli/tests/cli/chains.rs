@@ -296,6 +296,45 @@ fn old_versions_go_and_late_joiners_read_less() {
     assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-08")));
     folder.run(&["pull", "a chain", "late"]).good();
     holds(&folder, "late", 3);
+
+    // By mistake: it is taken back.
+    assert_eq!(folder.json(&["prune", "a chain", "--undo"])["restored"], serde_json::json!([0, 1, 2]));
+    folder.run(&["pull", "a chain", "early", "--version", "1"]).good();
+    assert_eq!(folder.run(&["prune", "a chain", "--undo"]).code, Some(2));
+    for options in [&["--undo", "--keep-last", "1"][..], &[], &["--keep-every", "2", "--abandoned"]] {
+        assert_eq!(folder.run(&[&["prune", "a chain"], options].concat()).code, Some(2), "{options:?}");
+    }
+}
+
+#[test]
+fn what_no_version_names_is_counted_and_removed_by_hand() {
+    let folder = Folder::new();
+    publish_all(&folder);
+    let age = |name: &str| {
+        let file = fs::File::options().write(true).open(folder.at("a chain").join(name)).unwrap();
+        file.set_modified(file.metadata().unwrap().modified().unwrap() - std::time::Duration::from_hours(25)).unwrap();
+    };
+    let left = format!("files/{}.dcf", "0".repeat(64));
+    fs::write(folder.at("a chain").join(&left), "not a link").unwrap();
+    age(&left);
+    let counted = |report: &serde_json::Value| (report["unnamed"].as_u64(), report["unnamed_bytes"].as_u64());
+    assert_eq!(counted(&folder.json(&["fsck", "a chain"])), (Some(1), Some(10)));
+    let text = folder.run(&["fsck", "a chain"]).good();
+    assert!(text.contains("1 file that no version names (10 bytes) stay"), "{text}");
+    assert_eq!(counted(&folder.json(&["prune", "a chain", "--keep-last", "1"])), (Some(1), Some(10)));
+    let pruned = folder.json(&["prune", "a chain", "--abandoned"]);
+    assert_eq!((counted(&pruned), &pruned["removed"]), ((Some(0), Some(0)), &serde_json::json!([left])));
+
+    // The commits are lost.
+    fs::rename(folder.at("a chain/commits"), folder.at("commits")).unwrap();
+    for options in [["--keep-last", "9"], ["--abandoned", "--dry-run"]] {
+        let error = folder.run(&[&["prune", "a chain", "--json"], &options[..]].concat());
+        assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-RET-05")));
+        assert!(error.json()["error"]["advice"].as_str().unwrap().contains("--accept-loss"));
+    }
+    fs::remove_file(folder.at("a chain/chain.json")).unwrap();
+    let error = folder.run(&["init", "a chain", "--json"]);
+    assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-01")));
 }
 
 #[test]

@@ -3,17 +3,28 @@
 use std::time::SystemTime;
 
 use deltachain::Result;
-use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt, PutPayload};
 
 use crate::access::store::Store;
 
 /// Below this, objects are stored for a moment to learn the time.
-const PROBES: &str = "probes";
+pub(super) const PROBES: &str = "probes";
 
-/// Probes that are looked at in one go.
-const BATCH: usize = 1000;
+/// An object that was stored to learn the time.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    path: Path,
+    /// The time.
+    pub(crate) stored: SystemTime,
+}
+
+impl Probe {
+    /// Whether it is one of these. A put that was tried again may have given it another time since.
+    pub(crate) fn is_among(&self, listed: &[Self]) -> bool {
+        listed.iter().any(|probe| probe.path == self.path)
+    }
+}
 
 impl Store {
     /// The time by the store's clock, of an object that is stored for this and removed again (SPEC section 21).
@@ -21,38 +32,46 @@ impl Store {
     /// # Errors
     /// IO.
     pub(crate) fn now(&self) -> Result<SystemTime> {
-        self.check_is_written()?;
-        let probe = self.prefix.clone().join(PROBES).join(format!("{:032x}", rand::random::<u128>()));
-        let probed = async {
-            self.retry(async || self.objects.put(&probe, PutPayload::default()).await).await?;
-            let stored = self.retry(async || self.objects.head(&probe).await).await?.last_modified;
-            self.remove(&probe).await?;
-            Ok(stored.into())
-        };
-        self.block_on(probed).map_err(|error| self.failed("asking for the time", error, None))
+        let probe = self.probe()?;
+        self.remove_probes([&probe])?;
+        Ok(probe.stored)
     }
 
-    /// Removes what [`now`](Self::now) left behind when it was interrupted, if it was stored before this time.
+    /// The same, with the object: it stays until it is removed.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn remove_probes(&self, before: SystemTime) -> Result<()> {
-        let probes = self.prefix.clone().join(PROBES);
-        let is_probe = |path: &Path| {
-            let mut below = path.prefix_match(&probes).into_iter().flatten();
-            let name = below.next().filter(|name| name.as_ref().len() == 32 && below.next().is_none());
-            name.is_some_and(|name| u128::from_str_radix(name.as_ref(), 16).is_ok())
-        };
-        let removed = async {
-            let listed: Vec<ObjectMeta> =
-                self.retry(async || self.objects.list(Some(&probes)).take(BATCH).try_collect().await).await?;
-            for meta in listed {
-                if is_probe(&meta.location) && SystemTime::from(meta.last_modified) < before {
-                    self.remove(&meta.location).await?;
-                }
-            }
-            Ok(())
-        };
-        self.block_on(removed).map_err(|error| self.failed("removing probes", error, None))
+    pub(crate) fn probe(&self) -> Result<Probe> {
+        self.check_is_written()?;
+        let path = self.prefix.clone().join(PROBES).join(format!("{:032x}", rand::random::<u128>()));
+        let stored = self.block_on(async {
+            self.retry(async || self.objects.put(&path, PutPayload::default()).await).await?;
+            Ok(self.retry(async || self.objects.head(&path).await).await?.last_modified.into())
+        });
+        let stored = stored.map_err(|error| self.failed("asking for the time", error, None))?;
+        Ok(Probe { path, stored })
     }
+
+    /// A listed object, if it is a probe, perhaps of a process that was killed.
+    pub(super) fn stored_probe(&self, meta: &ObjectMeta) -> Option<Probe> {
+        let mut below = meta.location.prefix_match(&self.prefix.clone().join(PROBES))?;
+        let name = below.next()?;
+        (below.next().is_none() && is_probe(name.as_ref()))
+            .then(|| Probe { path: meta.location.clone(), stored: meta.last_modified.into() })
+    }
+
+    /// Removes probes.
+    ///
+    /// # Errors
+    /// IO.
+    pub(crate) fn remove_probes<'a>(&self, probes: impl IntoIterator<Item = &'a Probe>) -> Result<()> {
+        let removed = |probe: &Probe| self.block_on(self.remove(&probe.path));
+        let mut removed = probes.into_iter().map(removed);
+        removed.try_for_each(|removed| removed.map_err(|error| self.failed("removing probes", error, None)))
+    }
+}
+
+/// Whether a probe can have this name.
+pub(super) fn is_probe(name: &str) -> bool {
+    name.len() == 32 && u128::from_str_radix(name, 16).is_ok()
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent, head_after_gap};
+use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
 use deltachain::{Error, Limits, Result};
 
+use crate::access::clock::Probe;
 use crate::access::store::{Store, StoredObject};
 use crate::access::url::check_links;
 
@@ -17,12 +18,17 @@ const ATTEMPTS: u32 = 5;
 /// Begins a chain, with an identifier chosen at random. `None` if there is a chain already.
 ///
 /// # Errors
-/// USAGE if the store can only be read, or if it is a directory of a file system without hard
-/// links; IO.
+/// R-CHN-01 (`CHAIN`) if the chain document is missing where other objects of a chain are; USAGE if the store can only be
+/// read, or if it is a directory of a file system without hard links; IO.
 pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     store.check_is_written()?;
+    // Somebody may begin it just now.
+    let first = store.block_on(store.list(None, None, 1))?;
     if store.get(ObjectName::Chain)?.is_some() {
         return Ok(None);
+    }
+    if let Some(object) = first.first() {
+        return Err(chain_lost(object.name));
     }
     if let Some(directory) = store.directory() {
         check_links(&directory)?;
@@ -85,6 +91,8 @@ pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<
 #[derive(Debug)]
 pub(crate) struct Stretch {
     pub(crate) objects: Vec<StoredObject>,
+    /// What was stored to learn the time.
+    pub(crate) probes: Vec<Probe>,
     pub(crate) history: History,
 }
 
@@ -103,7 +111,7 @@ pub(crate) fn stretch(
         return stretch_by_name(store, select, limits);
     }
     for _ in 0..ATTEMPTS {
-        let objects = store.objects()?;
+        let (objects, probes) = store.objects_and_probes()?;
         let head = objects.iter().filter_map(|object| commit_version(object.name)).max();
         let versions = select(head);
         let wanted = |name: &ObjectName| match name {
@@ -117,7 +125,7 @@ pub(crate) fn stretch(
         let fetched = store.get_all(&missing)?;
         known.extend(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))));
         if known.len() == names.len() {
-            return Ok(Stretch { objects, history: History::read(known, *versions.start(), limits) });
+            return Ok(Stretch { objects, probes, history: History::read(known, *versions.start(), limits) });
         }
     }
     Err(Error::usage("listed documents are missing, or the chain changes too fast").in_file(store.to_string()))
@@ -141,7 +149,8 @@ fn stretch_by_name(
         let size = content.len() as u64;
         StoredObject { name, size, stored: SystemTime::UNIX_EPOCH }
     });
-    Ok(Stretch { objects: objects.collect(), history: History::read(&documents, *versions.start(), limits) })
+    let history = History::read(&documents, *versions.start(), limits);
+    Ok(Stretch { objects: objects.collect(), probes: Vec::new(), history })
 }
 
 /// All versions. What is in `known` is not fetched again.

@@ -9,10 +9,8 @@ use std::time::SystemTime;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, Result};
 
+use crate::access::clock::{PROBES, is_probe};
 use crate::access::store::Store;
-
-/// Folders with objects of a chain, and the folder of the chain document.
-const FOLDERS: [&str; 5] = ["", "commits", "routes", "files", "assets"];
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +39,8 @@ impl Store {
 /// IO.
 fn partials(directory: &Path) -> Result<Vec<Partial>> {
     let mut found = Vec::new();
-    for folder in FOLDERS {
+    // Those of objects, of probes, and of the chain document.
+    for folder in ObjectName::FOLDERS.into_iter().chain([PROBES, ""]) {
         let path = if folder.is_empty() { directory.to_owned() } else { directory.join(folder) };
         let failed = |error| Error::io("listing", error).in_file(&path);
         // A link may lead to somebody else's files.
@@ -75,9 +74,13 @@ fn partials(directory: &Path) -> Result<Vec<Partial>> {
 }
 
 fn is_partial(name: &str) -> bool {
+    let is_name = |name: &str| {
+        let probe = name.strip_prefix(PROBES).and_then(|name| name.strip_prefix('/'));
+        ObjectName::parse(name).is_some() || probe.is_some_and(is_probe)
+    };
     let parts = name.split_once('#');
     parts.is_some_and(|(object, number)| {
-        ObjectName::parse(object).is_some() && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+        is_name(object) && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
     })
 }
 
@@ -91,10 +94,26 @@ mod tests {
     fn only_parts_of_objects_are_found() {
         let place = tempfile::tempdir().unwrap();
         let file = ObjectName::File(Digest::of_bytes(b"file")).to_string();
-        let (own, foreign) = (
-            [format!("{file}#1"), "chain.json#23".to_owned(), format!("{}#4", ObjectName::Commit(7))],
-            [file.clone(), format!("{file}#"), format!("{file}#1a"), "files/notes#1".to_owned(), format!("{file}#1#2")],
-        );
+        let digest = Digest::of_bytes(b"");
+        let objects = [
+            ObjectName::Chain,
+            ObjectName::Commit(7),
+            ObjectName::Routes { version: 7, generation: 1 },
+            ObjectName::File(digest),
+            ObjectName::Asset(digest),
+            ObjectName::Signature { version: 7, commit: digest, note: digest },
+        ];
+        let probe = "probes/0123456789abcdef0123456789abcdef".to_owned();
+        let own: Vec<String> =
+            objects.iter().map(ToString::to_string).chain([probe]).map(|name| name + "#23").collect();
+        let foreign = [
+            file.clone(),
+            format!("{file}#"),
+            format!("{file}#1a"),
+            "files/notes#1".to_owned(),
+            "probes/notes#1".to_owned(),
+            format!("{file}#1#2"),
+        ];
         for name in own.iter().chain(&foreign) {
             let path = place.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -23,6 +23,7 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
+use crate::access::clock::Probe;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Dates, Kind, Opened};
 use crate::access::options::StoreOptions;
@@ -252,12 +253,30 @@ impl Store {
     /// # Errors
     /// IO; USAGE if the store cannot list.
     pub(crate) fn objects(&self) -> Result<Vec<StoredObject>> {
+        Ok(self.objects_and_probes()?.0)
+    }
+
+    /// The same with the probes that the list has.
+    ///
+    /// # Errors
+    /// As for [`objects`](Self::objects).
+    pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<Probe>)> {
         if !self.kind.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
-        let mut objects = self.block_on(self.list(None, None, usize::MAX))?;
-        objects.sort_unstable_by_key(|object| object.name);
-        Ok(objects)
+        let pick = |meta: &ObjectMeta| match self.stored_object(meta) {
+            Some(object) => Some(Ok(object)),
+            None => self.stored_probe(meta).map(Err),
+        };
+        let (mut objects, mut probes) = (Vec::new(), Vec::new());
+        for listed in self.block_on(self.pick(None, None, usize::MAX, pick))? {
+            match listed {
+                Ok(object) => objects.push(object),
+                Err(probe) => probes.push(probe),
+            }
+        }
+        objects.sort_unstable_by_key(|object: &StoredObject| object.name);
+        Ok((objects, probes))
     }
 
     /// At most `most` of the chain's objects in one of its folders, after a name.
@@ -267,6 +286,17 @@ impl Store {
         after: Option<ObjectName>,
         most: usize,
     ) -> Result<Vec<StoredObject>> {
+        self.pick(folder, after, most, |meta| self.stored_object(meta)).await
+    }
+
+    /// What is made of the objects there, without those of which nothing is made.
+    async fn pick<T>(
+        &self,
+        folder: Option<&str>,
+        after: Option<ObjectName>,
+        most: usize,
+        pick: impl Fn(&ObjectMeta) -> Option<T>,
+    ) -> Result<Vec<T>> {
         let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
         let listed = self.retry(async || {
             let metas = match after {
@@ -274,7 +304,7 @@ impl Store {
                 None => self.objects.list(Some(&prefix)),
             };
             // Further pages are fetched only if the first ones do not hold enough.
-            let objects = metas.try_filter_map(async |meta| Ok(self.stored_object(&meta)));
+            let objects = metas.try_filter_map(async |meta| Ok(pick(&meta)));
             objects.take(most).try_collect().await
         });
         listed.await.map_err(|error| self.failed("listing", error, None))

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, Entry, FileReference, History, Note, ObjectName, check_base, check_target, unreachable,
+    Asset, Entry, FileReference, History, Note, ObjectName, base_lost, check_base, check_target, unreachable,
 };
+use deltachain::format::{HEADER_BYTES, Header};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
@@ -18,6 +19,7 @@ use crate::access::whole::{check_there, read_whole};
 use crate::maintenance::log::notes_of;
 use crate::maintenance::prover::Prover;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::retention::{bytes_of, is_old, probable_now};
 
 /// What is checked.
 #[derive(Debug, Clone, Default)]
@@ -53,10 +55,15 @@ pub struct FsckReport {
     pub assets: usize,
     /// Versions that have been built.
     pub rebuilt: usize,
-    /// Files that no route in force names; pruning removes them.
+    /// Files that no route in force names.
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
+    /// Those of them that no document names, not even one that has been replaced: publishers that were killed have left them, or
+    /// their commits are lost. Pruning leaves them where they are, unless [`Keep::abandoned`](crate::Keep) is set.
+    pub unnamed: usize,
+    /// Their bytes.
+    pub unnamed_bytes: u64,
     /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows them.
     /// Pruning removes them when they are old.
     pub partials: Vec<Partial>,
@@ -64,8 +71,8 @@ pub struct FsckReport {
     pub notes: BTreeMap<u64, Vec<Note>>,
     /// Every fault that was found, with its object.
     pub problems: Vec<Error>,
-    /// What may mean that a commit or a routes document has been lost, or that a publisher is at work: sentences for people. That the
-    /// newest documents of all are lost, together with all files that only they name, cannot be noticed.
+    /// What may mean that a commit or a routes document has been lost, or that a publisher was interrupted: sentences for people. That
+    /// the newest documents of all are lost, together with all files that only they name, cannot be noticed.
     pub hints: Vec<String>,
 }
 
@@ -76,8 +83,9 @@ pub struct FsckReport {
 /// that cannot list, files that nothing names and routes documents are not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let mut documents = Documents::new();
-    let Stretch { objects, history } = whole(store, &mut documents, &options.limits)?;
-    let History { entries, commit_faults, route_faults } = history;
+    let Stretch { objects, history, .. } = whole(store, &mut documents, &options.limits)?;
+    let named = history.named();
+    let History { entries, commit_faults, route_faults, .. } = history;
     let mut problems: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
     let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
     problems.extend(unreachable(&in_force));
@@ -95,12 +103,16 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         }
         None => 0,
     };
-    let named: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
+    let needed: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
     let is_orphan =
-        |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !named.contains(&object.name);
-    let orphans: Vec<&StoredObject> = objects.iter().filter(is_orphan).collect();
+        |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name);
+    let orphans: Vec<StoredObject> = objects.iter().filter(is_orphan).copied().collect();
+    let unnamed: Vec<StoredObject> = orphans.iter().filter(|object| !named.contains(&object.name)).copied().collect();
     let notes = notes_of(store, &objects, &documents, &entries)?;
-    let mut hints = hints(store, &entries, &orphans, options, observer)?;
+    let now = probable_now(&objects);
+    let old = unnamed.iter().filter(|object| is_old(object.stored, now));
+    let (lost, mut hints) = hints(store, &entries, old, observer)?;
+    problems.extend(lost);
     hints.extend(hints_of_notes(&objects, &entries, &notes));
     Ok(FsckReport {
         versions: entries.len(),
@@ -110,7 +122,9 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         assets: assets.len(),
         rebuilt,
         orphans: orphans.len(),
-        orphan_bytes: orphans.iter().map(|object| object.size).fold(0, u64::saturating_add),
+        orphan_bytes: bytes_of(&orphans),
+        unnamed: unnamed.len(),
+        unnamed_bytes: bytes_of(&unnamed),
         partials: store.partials()?,
         notes,
         problems,
@@ -118,45 +132,51 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     })
 }
 
-/// What files that no route in force names tell of documents that have been lost.
-fn hints(
+/// What old files that no document names tell of documents that have been lost: proof of it, and what may have other reasons.
+fn hints<'a>(
     store: &Store,
     entries: &BTreeMap<u64, Entry>,
-    orphans: &[&StoredObject],
-    options: &FsckOptions,
+    unnamed: impl Iterator<Item = &'a StoredObject>,
     observer: &dyn Observer,
-) -> Result<Vec<String>> {
-    let withdrawn: BTreeSet<ObjectName> = entries
-        .values()
-        .flat_map(|entry| entry.superseded.values().flatten())
-        .flat_map(|route| &route.files)
-        .map(FileReference::name)
-        .collect();
-    let shards = |entry: &Entry| entry.commit.shards.clone();
+) -> Result<(Vec<Error>, Vec<String>)> {
     let head = entries.iter().next_back();
-    let versions: BTreeMap<Digest, u64> = entries
-        .iter()
-        .flat_map(|(&version, entry)| shards(entry).into_iter().map(move |shard| (shard, version)))
-        .collect();
-    let mut hints = Vec::new();
-    for object in orphans.iter().filter(|object| !withdrawn.contains(&object.name)) {
-        let ObjectName::File(digest) = object.name else { continue };
+    let versions = versions_of(entries);
+    let (mut lost, mut hints) = (Vec::new(), Vec::new());
+    for object in unnamed {
         observer.advance(Phase::Check, 0)?;
-        let file = FileReference { digest, size: object.size };
-        // What is not a link tells nothing.
-        let Ok(link) = LinkReader::open(StoredLink::new(store, file), &options.limits) else { continue };
-        let (base, target) = (link.header().base, link.header().target);
-        if let Some(version) = versions.get(&target) {
-            let text = "leads to version {version}, but no route names it: a compaction is running or was interrupted, or a \
-                        routes document was lost";
+        let Some((base, target)) = ends_of(store, object)? else { continue };
+        if is_lost(base, &versions) {
+            lost.push(base_lost(object.name, base));
+        } else if let Some(version) = versions.get(&target) {
+            let text = "leads to version {version}, but no route names it: a compaction was interrupted, or a routes document was \
+                        lost";
             hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
-        } else if let Some((version, _)) = head.filter(|(_, entry)| shards(entry).contains(&base)) {
-            let text = "leads on from the head, version {version}: a publish is running or was interrupted, or the next \
-                        commit was lost";
+        } else if let Some((version, _)) = head.filter(|(_, entry)| entry.commit.shards.contains(&base)) {
+            let text =
+                "leads on from the head, version {version}: a publish was interrupted, or the next commit was lost";
             hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
         }
     }
-    Ok(hints)
+    Ok((lost, hints))
+}
+
+/// The versions that have these shards.
+pub(crate) fn versions_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<Digest, u64> {
+    let shards =
+        |(&version, entry): (&u64, &Entry)| entry.commit.shards.clone().into_iter().map(move |shard| (shard, version));
+    entries.iter().flat_map(shards).collect()
+}
+
+/// Which states a file leads from and to, by its header. What is not a link tells nothing.
+pub(crate) fn ends_of(store: &Store, object: &StoredObject) -> Result<Option<(Digest, Digest)>> {
+    let found = store.block_on(store.get_range(object.name, 0, HEADER_BYTES))?;
+    let header = found.and_then(|(bytes, _)| Header::parse(&bytes).ok());
+    Ok(header.map(|header| (header.base, header.target)))
+}
+
+/// Whether a link from this state proves that a commit was lost: publishers make none from a state without one (R-PUB-01).
+pub(crate) fn is_lost(base: Digest, versions: &BTreeMap<Digest, u64>) -> bool {
+    base != Digest::of_empty_state() && !versions.contains_key(&base)
 }
 
 /// What notes tell that count for nobody.

@@ -54,7 +54,7 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
         _ => 0,
     };
     let mut documents = Documents::new();
-    let Stretch { objects, mut history } =
+    let Stretch { objects, mut history, .. } =
         stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
     let mut notes = notes_of(store, &objects, &documents, &history.entries)?;
@@ -101,7 +101,7 @@ pub(crate) fn notes_of(
     Ok(notes)
 }
 
-fn refuse_faults(history: &mut History) -> Result<()> {
+pub(crate) fn refuse_faults(history: &mut History) -> Result<()> {
     history.commit_faults.drain(..).next().map_or(Ok(()), Err)
 }
 

@@ -91,6 +91,13 @@ pub(crate) fn was_in_time(
         None => store.find(document)?.map(|found| found.stored),
     };
     let Some(last) = last else { return Ok(false) };
+    if earliest.is_some_and(|first| is_short(first, last)) {
+        return Ok(true);
+    }
+    let mut files = files.into_iter().peekable();
+    if files.peek().is_none() {
+        return Ok(false);
+    }
     for file in files {
         // It may have been removed already.
         if store.find(file)?.is_none_or(|found| !is_short(found.stored, last)) {

@@ -302,7 +302,7 @@ impl Publisher {
             return Err(came_late(name));
         }
         if published.is_new {
-            self.keep_last(published.version, observer);
+            self.keep_last((published.version, published.commit), observer);
         }
         Ok(published)
     }
@@ -401,12 +401,12 @@ impl Publisher {
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
-    fn keep_last(&mut self, version: u64, observer: &dyn Observer) {
-        let Some(last) = self.options.keep_last.filter(|last| version.is_multiple_of((last / 10).max(1))) else {
+    fn keep_last(&mut self, head: (u64, Digest), observer: &dyn Observer) {
+        let Some(last) = self.options.keep_last.filter(|last| head.0.is_multiple_of((last / 10).max(1))) else {
             return;
         };
         let keep = Keep { last, ..Keep::default() };
-        let pruned = plan_again(&self.store, &keep, std::mem::take(&mut self.documents)).and_then(|plan| {
+        let pruned = plan_again(&self.store, &keep, std::mem::take(&mut self.documents), Some(head)).and_then(|plan| {
             prune(&self.store, &plan, observer)?;
             Ok(plan.into_documents())
         });

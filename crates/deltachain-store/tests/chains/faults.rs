@@ -336,7 +336,7 @@ fn a_prune_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(8, scratch.path());
     let kept = [3, 6, 7];
-    let keep = Keep { last: 2, every: None, versions: vec![3] };
+    let keep = Keep { last: 2, versions: vec![3], ..Keep::default() };
     let mut work = |store: &Store, control: &Control| {
         control.set_other_stamps(-72);
         // What has been withdrawn is removed when a day has passed.

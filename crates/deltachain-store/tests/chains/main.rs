@@ -17,6 +17,7 @@ mod interleaving;
 mod keeping;
 mod kill;
 mod late;
+mod losses;
 mod maintenance;
 mod proxy;
 mod publisher;

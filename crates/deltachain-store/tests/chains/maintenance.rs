@@ -18,6 +18,7 @@ use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use crate::losses::DAY;
 use crate::support::faulty::{Control, FaultyStore};
 use crate::support::models::{Models, save};
 use crate::support::quick;
@@ -25,16 +26,16 @@ use crate::support::shards::{commit_shards, publish_shard};
 use crate::support::verify::{marks, rebuild};
 
 /// A chain in memory, whose clock can be set.
-struct Chain {
-    place: tempfile::TempDir,
-    store: Store,
-    control: Arc<Control>,
-    models: Models,
-    options: PublishOptions,
+pub(crate) struct Chain {
+    pub(crate) place: tempfile::TempDir,
+    pub(crate) store: Store,
+    pub(crate) control: Arc<Control>,
+    pub(crate) models: Models,
+    pub(crate) options: PublishOptions,
 }
 
 impl Chain {
-    fn new(versions: u64, snapshots: Snapshots, skips: &[u64]) -> Self {
+    pub(crate) fn new(versions: u64, snapshots: Snapshots, skips: &[u64]) -> Self {
         let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
         let store = Store::from_objects(objects, "", quick()).unwrap();
         init(&store).unwrap();
@@ -49,13 +50,13 @@ impl Chain {
         chain
     }
 
-    fn publish(&mut self, version: u64) {
+    pub(crate) fn publish(&mut self, version: u64) {
         let (state, work) = (self.models.save(version, self.place.path()), self.place.path().join("work"));
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
         assert_eq!(publisher.publish(&state, Base::Work(&work), &()).unwrap().version, version);
     }
 
-    fn compact(&self, version: Option<u64>, from: &[u64], snapshot: bool) -> Result<Compacted> {
+    pub(crate) fn compact(&self, version: Option<u64>, from: &[u64], snapshot: bool) -> Result<Compacted> {
         let scratch = tempfile::tempdir_in(self.place.path()).unwrap();
         let mut options = CompactOptions::new(scratch.path());
         options.version = version;
@@ -65,7 +66,7 @@ impl Chain {
     }
 
     /// Checks everything, all links too, and finds nothing wrong.
-    fn assert_sound(&self) -> FsckReport {
+    pub(crate) fn assert_sound(&self) -> FsckReport {
         let report = check(&self.store, Some(self.place.path()));
         assert!(report.problems.is_empty(), "{:?}", report.problems);
         assert_eq!(report.rebuilt, report.versions - report.pruned);
@@ -73,7 +74,7 @@ impl Chain {
     }
 
     /// Versions that can be built from nothing, and are what was published.
-    fn reachable(&mut self) -> Vec<u64> {
+    pub(crate) fn reachable(&mut self) -> Vec<u64> {
         let head = show(&self.store, None).unwrap().version;
         let mut reachable = Vec::new();
         for version in 0..=head {
@@ -89,26 +90,26 @@ impl Chain {
     }
 }
 
-fn check(store: &Store, deep: Option<&Path>) -> FsckReport {
+pub(crate) fn check(store: &Store, deep: Option<&Path>) -> FsckReport {
     let scratch = deep.map(|place| tempfile::tempdir_in(place).unwrap());
     let mut options = FsckOptions::default();
     options.deep = scratch.as_ref().map(|scratch| scratch.path().to_owned());
     fsck(store, &options, &()).unwrap()
 }
 
-fn keep(last: u64, every: Option<u64>, versions: &[u64]) -> Keep {
-    Keep { last, every, versions: versions.to_vec() }
+pub(crate) fn keep(last: u64, every: Option<u64>, versions: &[u64]) -> Keep {
+    Keep { last, every, versions: versions.to_vec(), ..Keep::default() }
 }
 
-fn names(store: &Store) -> BTreeSet<ObjectName> {
+pub(crate) fn names(store: &Store) -> BTreeSet<ObjectName> {
     store.objects().unwrap().iter().map(|object| object.name).collect()
 }
 
-fn files(store: &Store) -> usize {
+pub(crate) fn files(store: &Store) -> usize {
     names(store).iter().filter(|name| matches!(name, ObjectName::File(_))).count()
 }
 
-fn commit_of(store: &Store, version: u64) -> Commit {
+pub(crate) fn commit_of(store: &Store, version: u64) -> Commit {
     Commit::parse(&store.get(ObjectName::Commit(version)).unwrap().unwrap(), &Limits::default()).unwrap()
 }
 
@@ -329,6 +330,10 @@ fn a_publisher_keeps_the_newest_versions() {
 #[test]
 fn what_lost_documents_leave_behind_is_told() {
     let chain = Chain::new(5, Snapshots::Never, &[]);
+    chain.control.set_clock(-DAY);
+    for (name, content) in chain.lose(|_| true) {
+        chain.restore(name, &content);
+    }
     assert!(check(&chain.store, None).hints.is_empty());
     // The commit of the head, and a routes document.
     let lost = ObjectName::Commit(4);

@@ -11,8 +11,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, CompactOptions, FollowOptions, Follower, FollowerOptions, Observer, Phase, Place, PublishOptions, Published,
-    Publisher, RawObjects, Snapshots, Store, Weights, compact, init,
+    Base, CompactOptions, FollowOptions, Follower, FollowerOptions, Keep, Observer, Phase, Place, PublishOptions,
+    Published, Publisher, RawObjects, Snapshots, Store, Weights, compact, init, plan_prune, prune,
 };
 
 use crate::common::follow;
@@ -416,4 +416,33 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     drop(subscriber);
     is_cheap(&look(&mut Follower::in_directory(store.clone(), &directory, options).unwrap(), &objects));
     is_cheap(&look(&mut in_memory(0), &objects));
+}
+
+/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and documents, which are read once or written.
+#[test]
+fn a_prune_takes_a_list_to_plan_and_two_to_carry_it_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = CountingStore::new();
+    let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
+    init(&store).unwrap();
+    let mut publisher =
+        Publisher::open(store.clone(), PublishOptions::default().snapshots(Snapshots::Every(1))).unwrap();
+    for version in 0..4_u8 {
+        let mut state = MemoryState::new();
+        state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+        let path = folder.path().join(version.to_string());
+        save(&state, &path, false);
+        publisher.publish(&SafetensorsState::open(path).unwrap(), Base::Nothing, &()).unwrap();
+    }
+    let requests = |last| {
+        objects.requests();
+        let plan = plan_prune(&store, &Keep { last, ..Keep::default() }).unwrap();
+        let planned = objects.requests();
+        prune(&store, &plan, &()).unwrap();
+        (planned, objects.requests())
+    };
+    // Documents: the chain and 4 commits. Three versions are withdrawn, each by a document that is then read.
+    assert_eq!(requests(4), (1 + 5, 2 + 2));
+    assert_eq!(requests(1), (1 + 5, 2 + 2 + 3 + 3));
+    assert_eq!(requests(1), (1 + 8, 2 + 2));
 }

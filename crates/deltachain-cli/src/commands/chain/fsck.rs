@@ -8,6 +8,7 @@ use deltachain_store::{DirectoryReport, FsckOptions, FsckReport, Observer, Scrat
 use serde_json::{Value, json};
 
 use crate::chain_args::FsckArgs;
+use crate::commands::chain::prune::unnamed;
 use crate::commands::chain::report::{Access, Report};
 use crate::commands::chain::signers::Signers;
 use crate::failure::{describe, more};
@@ -94,6 +95,9 @@ impl Report for OfChain {
             let files = counted(report.partials.len(), "unfinished file", "unfinished files");
             lines.push(format!("note: {files}; pruning removes them when they are a day old"));
         }
+        if report.unnamed > 0 {
+            lines.push(format!("note: {}", unnamed(report.unnamed, report.unnamed_bytes)));
+        }
         lines.extend(Some(self.signed()).filter(|line| !line.is_empty()));
         lines.push(format!(
             "{}: {}, {} of them pruned; {} ({} bytes) read; {}{}; {} unreferenced ({} bytes); {}",
@@ -132,6 +136,8 @@ impl Report for OfChain {
             "rebuilt": report.rebuilt,
             "orphans": report.orphans,
             "orphan_bytes": report.orphan_bytes,
+            "unnamed": report.unnamed,
+            "unnamed_bytes": report.unnamed_bytes,
             "unfinished": report.partials.len(),
             "signatures": signatures.collect::<Vec<_>>(),
             "hints": report.hints,

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use deltachain::Result;
-use deltachain_store::{Keep, Observer, PrunePlan, Pruned, StoredObject, plan_prune, prune};
+use deltachain_store::{Keep, Observer, PrunePlan, Pruned, StoredObject, plan_prune, prune, undo_prune};
 use serde_json::{Value, json};
 
 use crate::chain_args::PruneArgs;
@@ -12,26 +12,37 @@ use crate::numbers::{counted, grouped};
 use crate::output::printable;
 
 /// What was pruned, or would be.
-pub(crate) struct PruneReport {
+struct PruneReport {
     url: String,
     plan: PrunePlan,
     /// `None` with `--dry-run`.
     done: Option<Pruned>,
 }
 
-impl PruneReport {
-    pub(crate) fn of(args: &PruneArgs, access: &Access, observer: &dyn Observer) -> Result<Self> {
-        let store = access.open(&args.chain)?;
-        let keep = Keep {
-            last: args.keep_last.get(),
-            every: args.keep_every.map(NonZeroU64::get),
-            versions: args.keep.clone(),
-        };
-        let plan = plan_prune(&store, &keep)?;
-        let done = if args.dry_run { None } else { Some(prune(&store, &plan, observer)?) };
-        Ok(Self { url: args.chain.name(), plan, done })
-    }
+/// The versions that have their routes again.
+struct Undone {
+    url: String,
+    versions: Vec<u64>,
+}
 
+pub(crate) fn report(args: &PruneArgs, access: &Access, observer: &dyn Observer) -> Result<Box<dyn Report>> {
+    let (store, url) = (access.open(&args.chain)?, args.chain.name());
+    if args.undo {
+        return Ok(Box::new(Undone { url, versions: undo_prune(&store, observer)? }));
+    }
+    let keep = Keep {
+        last: args.keep_last.map_or(u64::MAX, NonZeroU64::get),
+        every: args.keep_every.map(NonZeroU64::get),
+        versions: args.keep.clone(),
+        abandoned: args.abandoned,
+        accept_loss: args.accept_loss,
+    };
+    let plan = plan_prune(&store, &keep)?;
+    let done = if args.dry_run { None } else { Some(prune(&store, &plan, observer)?) };
+    Ok(Box::new(PruneReport { url, plan, done }))
+}
+
+impl PruneReport {
     /// By the plan, or as it was done.
     fn removed(&self) -> &[StoredObject] {
         self.done.as_ref().map_or(&self.plan.removed, |done| &done.removed)
@@ -39,6 +50,10 @@ impl PruneReport {
 
     fn young(&self) -> &[StoredObject] {
         self.done.as_ref().map_or(&self.plan.young, |done| &done.young)
+    }
+
+    fn unnamed(&self) -> &[StoredObject] {
+        self.done.as_ref().map_or(&self.plan.unnamed, |done| &done.unnamed)
     }
 
     fn unfinished(&self) -> usize {
@@ -67,6 +82,9 @@ impl Report for PruneReport {
             let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
             text.extend(["\n  ", &files, " (", &grouped(bytes_of(young)), " bytes) ", when]);
         }
+        if !self.unnamed().is_empty() {
+            text.extend(["\n  ", &unnamed(self.unnamed().len(), bytes_of(self.unnamed()))]);
+        }
         text
     }
 
@@ -81,12 +99,39 @@ impl Report for PruneReport {
             "unfinished": self.unfinished(),
             "young": self.young().len(),
             "young_bytes": bytes_of(self.young()),
+            "unnamed": self.unnamed().len(),
+            "unnamed_bytes": bytes_of(self.unnamed()),
         })
     }
 
     fn is_summary(&self) -> bool {
         true
     }
+}
+
+impl Report for Undone {
+    fn text(&self) -> String {
+        let versions = counted(self.versions.len(), "version", "versions");
+        format!("{}: routes to {versions} are in force again", printable(&self.url))
+    }
+
+    fn json(&self) -> Value {
+        json!({ "url": self.url, "restored": self.versions })
+    }
+
+    fn is_summary(&self) -> bool {
+        true
+    }
+}
+
+/// What is said of files that no document names.
+pub(crate) fn unnamed(count: usize, bytes: u64) -> String {
+    let files = counted(count, "file that no version names", "files that no version names");
+    format!(
+        "{files} ({} bytes) stay: a publisher was killed or is at work, or commits are lost; \
+         `prune --abandoned` removes those older than 24 hours",
+        grouped(bytes)
+    )
 }
 
 fn bytes_of(objects: &[StoredObject]) -> u64 {

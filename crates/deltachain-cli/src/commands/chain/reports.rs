@@ -8,7 +8,7 @@ use crate::commands::chain::compact::CompactReport;
 use crate::commands::chain::doctor::DoctorReport;
 use crate::commands::chain::fsck;
 use crate::commands::chain::log::Log;
-use crate::commands::chain::prune::PruneReport;
+use crate::commands::chain::prune;
 use crate::commands::chain::report::{Access, Report};
 use crate::commands::chain::show::Shown;
 use crate::operation::health::Health;
@@ -23,7 +23,7 @@ pub(crate) fn report(command: &Command, access: &Access, observer: &dyn Observer
         Command::Show(args) => Box::new(Shown::of(args, access)?),
         Command::Status(args) => Box::new(Health::of(&args.directory, args.max_lag)?),
         Command::Compact(args) => Box::new(CompactReport::of(args, access, observer)?),
-        Command::Prune(args) => Box::new(PruneReport::of(args, access, observer)?),
+        Command::Prune(args) => prune::report(args, access, observer)?,
         Command::Fsck(args) => fsck::report(args, access, observer)?,
         Command::Doctor(args) => Box::new(DoctorReport::of(args, access)?),
         _ => return Err(Error::usage("this command makes no report")),

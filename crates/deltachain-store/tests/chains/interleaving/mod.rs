@@ -1,7 +1,7 @@
 //! Publishers, prunes, compactions and followers side by side: every order of their operations, one by one.
 //!
 //! An order is a list of choices. What the clients do follows from the order alone. All orders of a kind are tried, or, if
-//! they are more than `DELTACHAIN_ORDERS` says, as many that are drawn; 0 means all. Two orders give the same if they differ in
+//! they are more than `DELTACHAIN_ORDERS` says (with sleeps `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0 means all. Two orders give the same if they differ in
 //! neighbours only that have nothing to do with each other. Of all orders that are equal in this way, one is tried: that in which
 //! clients with lower numbers come first. So an order is left as soon as it has such neighbours the wrong way round.
 
@@ -10,11 +10,12 @@ mod stepped;
 use std::sync::Arc;
 use std::thread;
 
+use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
-use deltachain::{Error, Result};
+use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher,
-    Snapshots, Store, StoreOptions, compact, fsck, init, plan_prune, prune,
+    RawObjects, Snapshots, Store, StoreOptions, compact, fsck, init, plan_prune, prune, undo_prune,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path;
@@ -35,6 +36,14 @@ enum Work {
     PublishShard,
     /// Keeps the newest two versions.
     Prune,
+    /// Keeps all versions from number 2 on.
+    PruneLess,
+    /// Keeps all versions, and removes old files that no document names.
+    PruneAbandoned,
+    /// Takes back what was withdrawn.
+    Undo,
+    /// Puts the commit of version 3 back, which was lost.
+    Restore,
     /// Adds a snapshot of version 3.
     Compact,
     /// Gets the head from nothing.
@@ -66,9 +75,12 @@ fn publish(store: &Store, states: &[MemoryState], version: usize) -> Result<u64>
     publisher.publish(&states[version], base, &()).map(|published| published.version)
 }
 
-fn prune_to(store: &Store, last: u64) -> Result<usize> {
-    let plan = plan_prune(store, &Keep { last, ..Keep::default() })?;
-    prune(store, &plan, &()).map(|pruned| pruned.removed.len())
+fn prune_to(store: &Store, last: u64) -> Result<()> {
+    prune_by(store, &Keep { last, ..Keep::default() })
+}
+
+fn prune_by(store: &Store, keep: &Keep) -> Result<()> {
+    prune(store, &plan_prune(store, keep)?, &()).map(drop)
 }
 
 fn compact_head(store: &Store) -> Result<()> {
@@ -110,7 +122,11 @@ impl Start {
                 let part = publish_shard(store, &self.states[4], base, 0, 1, &publish_options(), &())?;
                 commit_shards(store, &[part], &publish_options(), &()).map(drop)
             }
-            Work::Prune => prune_to(store, 2).map(drop),
+            Work::Prune => prune_to(store, 2),
+            Work::PruneLess => prune_by(store, &Keep { last: 1, versions: vec![2, 3], ..Keep::default() }),
+            Work::PruneAbandoned => prune_by(store, &Keep { last: 9, abandoned: true, ..Keep::default() }),
+            Work::Undo => undo_prune(store, &()).map(drop),
+            Work::Restore => self.restore(store),
             Work::Compact => compact_head(store),
             Work::Follow => {
                 let directory = tempfile::tempdir().unwrap();
@@ -125,12 +141,23 @@ impl Start {
         }
     }
 
+    /// Stores the commit of version 3, in one operation.
+    fn restore(&self, store: &Store) -> Result<()> {
+        let name = ObjectName::Commit(3);
+        let (_, content) = self.objects.iter().find(|(path, _)| path.as_ref() == name.to_string()).unwrap();
+        let content: Vec<u8> = content.iter().flat_map(|part| part.to_vec()).collect();
+        store.put_if_absent(name, &content).map(|is_new| assert!(is_new))
+    }
+
     /// Carries out an order: at each step the choice with this number, and the first one beyond the end. If this is one of
     /// `all` orders, the choices that are left out are those with which another order gives the same.
     fn carry_out(&self, works: &[Work], how: How, order: &[usize], all: bool) -> Tried {
         let mut is_new = true;
         let mut last: Option<(usize, Touch)> = None;
         let bucket = Bucket::copy_of(&self.objects, how.late);
+        if works.contains(&Work::Restore) {
+            open(bucket.free_view()).delete(&[ObjectName::Commit(3)]).unwrap();
+        }
         let mut numbers = Vec::new();
         let mut steps = Vec::new();
         let results: Vec<Result<()>> = thread::scope(|scope| {
@@ -150,7 +177,7 @@ impl Start {
                 })
                 .collect();
             loop {
-                let mut choices = bucket.choices(how.may_jump);
+                let mut choices = bucket.choices(how.jumps);
                 let Some(&first) = choices.first() else { break };
                 choices.retain(|&next| is_new && !(all && is_wrong_way_round(&bucket, last.as_ref(), next)));
                 if choices.is_empty() {
@@ -186,7 +213,8 @@ impl Start {
                 assert!(built == self.states[4], "another state");
             }
         }
-        for version in [2, 3] {
+        let is_lost = works.contains(&Work::Restore) && store.get(ObjectName::Commit(3)).unwrap().is_none();
+        for version in if is_lost { 2..3 } else { 2..4 } {
             let built =
                 rebuild(store, Some(version)).unwrap_or_else(|error| panic!("version {version}: {error:#}, {steps:?}"));
             assert!(built == self.states[usize::try_from(version).unwrap()]);
@@ -219,21 +247,34 @@ fn is_wrong_way_round(bucket: &Bucket, last: Option<&(usize, Touch)>, next: Next
 /// What happens beside the clients.
 #[derive(Debug, Clone, Copy, Default)]
 struct How {
-    may_jump: bool,
+    /// How often much time passes.
+    jumps: usize,
     late: Option<(usize, usize)>,
 }
 
 /// Whether somebody may be told this, who then begins anew. Nobody may be told so that has no rival.
 fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
+    let is_maintenance =
+        |work: &&Work| matches!(work, Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::Undo);
+    let has_rival = works.iter().filter(is_maintenance).count() > 1;
     match (work, error.rule()) {
         // Routes have changed since it was planned.
-        (Work::Prune, Some("R-PUB-06")) => works.contains(&Work::Compact),
+        (Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::Undo, Some("R-PUB-06")) => {
+            works.contains(&Work::Compact) || has_rival
+        }
+        // The other one has removed what was listed.
+        (Work::Prune | Work::PruneLess | Work::PruneAbandoned, Some("R-RET-05")) => has_rival,
+        (Work::Prune | Work::PruneLess | Work::PruneAbandoned, None) => {
+            how.jumps > 0 && error.to_string().contains("asking for the time")
+        }
+        // Nothing was withdrawn so far, or it is too long ago.
+        (Work::Undo, None) => error.class() == ErrorClass::Usage,
         // A day passed between the first file and the commit, or between planning and reading.
         (Work::Publish, Some("R-PUB-08"))
         | (Work::PublishShard, Some("R-PUB-08" | "R-CHN-09"))
-        | (Work::Follow, Some("R-CHN-09")) => how.may_jump,
+        | (Work::Follow, Some("R-CHN-09")) => how.jumps > 0,
         // Or between storing a probe and looking at it, so that a prune has removed it as one that was left behind.
-        (Work::PublishShard, None) => how.may_jump && error.to_string().contains("asking for the time"),
+        (Work::PublishShard, None) => how.jumps > 0 && error.to_string().contains("asking for the time"),
         _ => false,
     }
 }
@@ -241,7 +282,8 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
 /// Tries all orders of these clients, or some if they are more than the environment says.
 fn try_orders(works: &[Work], how: How) {
     let start = Start::new();
-    let most = setting("DELTACHAIN_ORDERS", 150);
+    // With many sleeps there are too many orders to try all.
+    let most = if how.jumps > 1 { setting("DELTACHAIN_SLEEPY_ORDERS", 40) } else { setting("DELTACHAIN_ORDERS", 150) };
     let (mut tried, mut count) = (0, 0);
     let mut order = Some(Vec::new());
     while let Some(next) = order.take_if(|_| most == 0 || tried < most) {
@@ -280,17 +322,17 @@ fn a_publish_and_a_prune() {
 
 #[test]
 fn a_publish_and_a_prune_a_day_later() {
-    try_orders(&[Work::Publish, Work::Prune], How { may_jump: true, late: None });
+    try_orders(&[Work::Publish, Work::Prune], How { jumps: 1, late: None });
 }
 
 #[test]
 fn a_prune_and_a_compaction_a_day_later() {
-    try_orders(&[Work::Prune, Work::Compact], How { may_jump: true, late: None });
+    try_orders(&[Work::Prune, Work::Compact], How { jumps: 1, late: None });
 }
 
 #[test]
 fn a_publish_of_shards_and_a_prune_a_day_later() {
-    try_orders(&[Work::PublishShard, Work::Prune], How { may_jump: true, late: None });
+    try_orders(&[Work::PublishShard, Work::Prune], How { jumps: 1, late: None });
 }
 
 #[test]
@@ -305,12 +347,53 @@ fn a_prune_and_a_follower() {
 
 #[test]
 fn a_prune_and_a_follower_a_day_later() {
-    try_orders(&[Work::Prune, Work::Follow], How { may_jump: true, late: None });
+    try_orders(&[Work::Prune, Work::Follow], How { jumps: 1, late: None });
 }
 
 #[test]
 fn a_prune_and_a_compaction() {
     try_orders(&[Work::Prune, Work::Compact], How::default());
+}
+
+/// Sleeps of a day and of two weeks come between any two operations.
+const SLEEPY: How = How { jumps: 2, late: None };
+
+#[test]
+fn a_publish_and_a_prune_with_sleeps() {
+    try_orders(&[Work::Publish, Work::Prune], SLEEPY);
+}
+
+#[test]
+fn a_compaction_and_a_prune_with_sleeps() {
+    try_orders(&[Work::Compact, Work::Prune], SLEEPY);
+}
+
+#[test]
+fn a_publish_a_compaction_and_a_prune_with_sleeps() {
+    try_orders(&[Work::Publish, Work::Compact, Work::Prune], SLEEPY);
+}
+
+#[test]
+fn two_prunes_with_sleeps() {
+    try_orders(&[Work::Prune, Work::Prune], SLEEPY);
+    try_orders(&[Work::Prune, Work::PruneLess], SLEEPY);
+}
+
+#[test]
+fn a_prune_that_is_taken_back_with_sleeps() {
+    try_orders(&[Work::PruneLess, Work::Undo], SLEEPY);
+}
+
+#[test]
+fn a_commit_that_is_restored_beside_a_prune_with_sleeps() {
+    try_orders(&[Work::Restore, Work::Prune], SLEEPY);
+    try_orders(&[Work::Restore, Work::Prune, Work::Prune], SLEEPY);
+}
+
+#[test]
+fn a_publish_a_compaction_and_a_prune_by_hand_with_sleeps() {
+    try_orders(&[Work::Publish, Work::PruneAbandoned], SLEEPY);
+    try_orders(&[Work::Compact, Work::PruneAbandoned], SLEEPY);
 }
 
 #[test]
@@ -336,7 +419,7 @@ fn operations_that_are_carried_out_late() {
         for number in 1..=operations {
             for _ in 0..most {
                 let order: Vec<usize> = (0..60).map(|_| usize::try_from(random.below(3)).unwrap()).collect();
-                start.carry_out(&works, How { may_jump: false, late: Some((client, number)) }, &order, false);
+                start.carry_out(&works, How { jumps: 0, late: Some((client, number)) }, &order, false);
                 count += 1;
             }
         }

@@ -19,6 +19,9 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
+/// How many hours pass at once.
+const SLEEPS: [u64; 2] = [25, 15 * 24];
+
 /// What clients share.
 pub(crate) struct Bucket {
     pub(crate) objects: InMemory,
@@ -39,8 +42,9 @@ struct Turns {
     /// The operation, by client and number, of which the client is told that it failed, and that is carried out later.
     late: Option<(usize, usize)>,
     postponed: Option<Postponed>,
-    /// By how many hours the store's clock is ahead.
+    /// By how many hours the store's clock is ahead, and after how many leaps.
     hours: u64,
+    leaps: usize,
     stored: BTreeMap<Path, SystemTime>,
 }
 
@@ -81,7 +85,7 @@ impl Touch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Client(usize),
-    /// A day passes.
+    /// A day passes, and the next time two weeks.
     Jump,
     /// What was postponed is carried out.
     Late,
@@ -125,14 +129,14 @@ impl Bucket {
     }
 
     /// Waits until all clients wait, and says what can be done next. Nothing if all have ended.
-    pub(crate) fn choices(&self, may_jump: bool) -> Vec<Next> {
+    pub(crate) fn choices(&self, jumps: usize) -> Vec<Next> {
         let mut turns = self.turns();
         while turns.turn.is_some() || !turns.waiting.keys().eq(&turns.alive) {
             turns = self.changed.wait(turns).unwrap();
         }
         let mut choices: Vec<Next> = turns.waiting.keys().map(|&client| Next::Client(client)).collect();
         choices.extend(turns.postponed.is_some().then_some(Next::Late));
-        choices.extend((may_jump && turns.hours == 0 && !choices.is_empty()).then_some(Next::Jump));
+        choices.extend((turns.leaps < jumps && !choices.is_empty()).then_some(Next::Jump));
         choices
     }
 
@@ -148,7 +152,10 @@ impl Bucket {
                 turns.turn = Some(client);
                 self.changed.notify_all();
             }
-            Next::Jump => turns.hours = 25,
+            Next::Jump => {
+                turns.hours += SLEEPS[turns.leaps % SLEEPS.len()];
+                turns.leaps += 1;
+            }
             Next::Late => match turns.postponed.take().expect("an operation is late") {
                 Postponed::Put(path, content, options) => {
                     drop(turns);
