@@ -258,8 +258,8 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     for (&version, entry) in &history.entries {
         let (mut routes, mut longest) = (entry.routes.clone(), Duration::ZERO);
         for (_, replaced, by) in entry.replaced() {
-            let Some(by) = objects.iter().find(|object| object.name == by) else { continue };
-            let ago = now.duration_since(by.stored).unwrap_or_default();
+            let Ok(by) = objects.binary_search_by_key(&by, |object| object.name) else { continue };
+            let ago = now.duration_since(objects[by].stored).unwrap_or_default();
             if check_duration(ago.as_secs()).is_err() {
                 continue;
             }
@@ -340,16 +340,16 @@ fn retain_whole(files: &mut Files<'_>, history: &History, kept: &BTreeSet<u64>) 
             Some(file) => no_path_without(file, &error),
             None => error,
         })?;
-        let before = lacking;
+        let mut is_whole = true;
         for (version, route) in
             whole.iter().flat_map(|(version, routes)| routes.iter().map(move |route| (version, route)))
         {
             if let Some(file) = files.lacking(route)? {
                 there.entry(*version).or_default().retain(|other| other != route);
-                lacking = Some(file);
+                (lacking, is_whole) = (Some(file), false);
             }
         }
-        if lacking == before {
+        if is_whole {
             let stays =
                 |version: &u64, route: &Route| [&retained, &whole].iter().any(|stay| stay[version].contains(route));
             let stay = |(version, mut routes): (u64, Vec<Route>)| {
