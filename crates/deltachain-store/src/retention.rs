@@ -343,16 +343,16 @@ fn retain_whole(files: &mut Files<'_>, history: &History, kept: &BTreeSet<u64>) 
             Some(file) => no_path_without(file, &error),
             None => error,
         })?;
-        let before = lacking;
+        let mut is_whole = true;
         for (version, route) in
             whole.iter().flat_map(|(version, routes)| routes.iter().map(move |route| (version, route)))
         {
             if let Some(file) = files.lacking(route)? {
                 there.entry(*version).or_default().retain(|other| other != route);
-                lacking = Some(file);
+                (lacking, is_whole) = (Some(file), false);
             }
         }
-        if lacking == before {
+        if is_whole {
             let stays =
                 |version: &u64, route: &Route| [&retained, &whole].iter().any(|stay| stay[version].contains(route));
             let stay = |(version, mut routes): (u64, Vec<Route>)| {

@@ -446,6 +446,21 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
     assert!(prune(&chain.store, &plan, &()).is_ok());
 }
 
+/// Two routes name the file that is missing, as two skips to equal states may: neither is a path.
+#[test]
+fn a_missing_file_of_several_routes_rules_all_of_them_out() {
+    let chain = Chain::new(4, Snapshots::Every(1), &[]);
+    let snapshot = commit_of(&chain.store, 3).routes[0].clone();
+    let commit = deltachain::tensor::Digest::of_bytes(&chain.store.get(ObjectName::Commit(2)).unwrap().unwrap());
+    let routes = vec![snapshot.clone()];
+    let (version, generation, metadata) = (2, 1, BTreeMap::new());
+    let document = deltachain::chain::RoutesDocument { version, generation, commit, routes, metadata };
+    chain.restore(ObjectName::Routes { version, generation }, &document.to_bytes().unwrap());
+    chain.lose(|name| name == snapshot.files[0].name());
+    let error = plan_prune(&chain.store, &keep(1, None, &[])).unwrap_err();
+    assert_eq!((rule(&error), error.file()), ("R-RET-01", Some(&*snapshot.files[0].name().to_string())));
+}
+
 #[test]
 fn a_mistaken_prune_is_taken_back_within_20_hours() {
     let mut chain = Chain::new(6, Snapshots::Every(3), &[]);
