@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from deltachain import _in_place, _sums, _vllm_worker  # noqa: E402
+from deltachain import _in_place, _parts, _sums, _vllm_worker  # noqa: E402
 from deltachain._vllm_worker import Lease, WeightSums, add_to  # noqa: E402
 
 
@@ -77,6 +77,12 @@ def test_the_same_weights_in_another_order_fit() -> None:
     assert sums.fits(made)
 
 
+def held(name: str, lanes: Any) -> _parts.Held:
+    """All lanes of a tensor."""
+    row = ((0, len(lanes)),)
+    return _parts.Held(name, lanes, True, row, (len(lanes),), row)
+
+
 def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of lanes of one and of four bytes, of rows and of a transposed view, in several pieces."""
     for module in (_vllm_worker, _sums):
@@ -89,9 +95,9 @@ def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         lanes = _sums.as_lanes(tensor, tensor.element_size())
         places = torch.randperm(len(lanes), generator=generator)[: len(lanes) // 3].int()
         old = lanes[places.long()].clone()
-        changes._changes.append(_in_place._Change(name, lanes, places, old, old ^ 5))
+        changes._changes.append(_in_place._Change(held(name, lanes), lanes, places, old, old ^ 5))
     lanes = _sums.as_lanes(made[2].weight[3:5], 4)
-    changes._changes.append(_in_place._Change("2.weight", lanes, None, lanes.clone(), lanes ^ 3))
+    changes._changes.append(_in_place._Change(held("2.weight", lanes), lanes, None, lanes.clone(), lanes ^ 3))
     after = sums.after(changes)
     assert sums.fits(made) and not after.fits(made)
     changes.switch()
