@@ -290,12 +290,15 @@ class TensorFollower:
             raise error
 
     def _compare_held(self) -> None:
-        """If not all ranks have the same whole version, all load the next one as a whole."""
+        """If not all ranks have the same whole version, all load the next one as a whole. If it is not known on all of
+        them where the loader has put the tensors, it is known on none."""
         held = self._native.held_commit()
-        told = self._ranks.agree(word=json.dumps([None if held is None else held[0], self.is_torn]).encode())
-        if len(set(told)) > 1:
-            is_torn = any(json.loads(word)[1] for word in told)
-            (self._native.lost if is_torn else self._native.displaced)()
+        word = json.dumps([None if held is None else held[0], self.is_torn, self.is_found])
+        told = [json.loads(word) for word in self._ranks.agree(word=word.encode())]
+        if any(one != told[0] for one in told):
+            (self._native.lost if any(is_torn for _, is_torn, _ in told) else self._native.displaced)()
+        if not all(is_found for _, _, is_found in told):
+            self._give(None)
 
     def _memory(self, table: list[tuple[str, str, list[int], str]]) -> Memory:
         """Where the tensors of a version are."""
@@ -304,6 +307,9 @@ class TensorFollower:
         error: Exception | None = None
         memory = None
         boxes: dict[str, list[Box]] = {}
+        if any(ranks.agree(word=b"+" if self._bound is None else b"")):
+            # All tell their parts if one has to know them.
+            self._bound = None
         try:
             if self._bound is None or self._bound[0] != infos:
                 assert self._given is not None

@@ -8,6 +8,7 @@ A step is `apply N`, `check`, or something that happens at the next `apply`, on 
 - `write`: other code writes to such a lane between proof and switch;
 - `raise`: an exception while the tensors are written;
 - `before`, `after`: the process dies before the vote, or while the tensors are written;
+- `move`, `moved`: torch gives a tensor other memory, before `prepare` or between it and `apply`;
 - `unproven`: a bit of a lane that does not change, for `check`.
 
 For each `apply` and `check` it prints a line: the class of the error or null, the version, whether it is torn, the
@@ -151,6 +152,10 @@ def main() -> None:
         lane = ((own.view(torch.int16) != before.view(torch.int16)) == changes).nonzero()[0].tolist()
         local(tensors["by_columns"]).view(torch.int16)[tuple(lane)] ^= 2
 
+    def move() -> None:
+        tensor = local(tensors["by_columns"])
+        tensor.data = tensor.detach().clone()
+
     def told(error: BaseException | None) -> None:
         kind = None if error is None else type(error).__name__
         line = {"error": kind, "version": subscriber.version, "torn": subscriber.torn, "proof": subscriber.proof}
@@ -174,8 +179,12 @@ def main() -> None:
                 version = int(number[0])
                 if event == "flip" and rank == 1:
                     flip(version, True)
+                if event == "move" and rank == 1:
+                    move()
                 update = subscriber.prepare(version)
                 if rank == 1:
+                    if event == "moved":
+                        move()
                     if event == "write":
                         flip(version, True)
                     if event == "before":

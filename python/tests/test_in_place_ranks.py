@@ -71,6 +71,21 @@ def test_a_wrong_lane_of_one_rank_means_a_whole_load_on_all(tmp_path: Path, url:
     assert said == [[line(0, "memory"), line(1, "memory"), line(2, "changed_lanes")]] * SIZE
 
 
+def test_a_tensor_that_one_rank_has_moved(tmp_path: Path, url: Path) -> None:
+    said = ran(tmp_path, url, "apply 0", "move", "apply 1", "moved", "apply 2", "apply 2", "apply 3")
+    for rank, own in enumerate(said):
+        # All ranks refuse what one refuses, and nothing was written.
+        failed = line(None if rank == 1 else 1, None if rank == 1 else "memory", holds=1)
+        assert own == [
+            line(0, "memory"),
+            line(1, "memory"),
+            {**failed, "error": "StateMismatchError" if rank == 1 else own[2]["error"]},
+            line(2, "memory"),
+            line(3, "changed_lanes"),
+        ]
+        assert own[2]["error"] is not None
+
+
 def test_a_lane_that_no_link_has_coded_is_found_by_the_check(tmp_path: Path, url: Path) -> None:
     said = ran(tmp_path, url, "apply 0", "unproven", "check", "apply 1")
     for rank, own in enumerate(said):

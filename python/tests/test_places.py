@@ -361,7 +361,7 @@ def test_owners_that_lock_their_memory(url_of_arrays: str) -> None:
 def test_all_of_this_where_freed_memory_is_gone() -> None:
     # Each tensor gets pages of its own, which are gone when it is freed: whoever touches them then is killed.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "32768", "MALLOC_PERTURB_": "165"}
-    stale = "import ctypes, numpy; a = numpy.ones(1 << 16, 'u1'); p = a.ctypes.data; del a; ctypes.string_at(p, 9)"
+    stale = "import ctypes, torch; a = torch.ones(1 << 16); p = a.data_ptr(); del a; ctypes.string_at(p, 9)"
     died = subprocess.run([sys.executable, "-c", stale], env=environment, check=False, timeout=60)
     if died.returncode != -signal.SIGSEGV:
         pytest.skip("SKIPPED: this machine's allocator keeps what was freed")
