@@ -37,7 +37,8 @@ pub(crate) struct Connector {
     rate: Option<Arc<Rate>>,
     earliest: Arc<RetryAfter>,
     buffered: Arc<Buffered>,
-    dates: Arc<Dates>,
+    /// What the store's answers say of its time.
+    pub(crate) dates: Arc<Dates>,
 }
 
 impl Connector {
@@ -52,11 +53,6 @@ impl Connector {
             buffered: Arc::default(),
             dates: Arc::default(),
         }
-    }
-
-    /// What the store's answers say of its time.
-    pub(crate) fn dates(&self) -> Arc<Dates> {
-        Arc::clone(&self.dates)
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {

@@ -56,7 +56,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         _ => None,
     };
     let connector = Connector::new(options);
-    let dates = connector.dates();
+    let dates = Arc::clone(&connector.dates);
     // All four are built alike, by builders that have no trait in common.
     macro_rules! built {
         ($builder:expr, $url:expr, $key:ty, $known:expr) => {{

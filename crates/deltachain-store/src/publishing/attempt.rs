@@ -17,7 +17,7 @@ pub(crate) struct Attempt {
     /// What had passed before, by the store's clock.
     before: Duration,
     /// None of its files was stored before this, by the store's clock; `None` if the store has told no time.
-    earliest: Option<SystemTime>,
+    pub(crate) earliest: Option<SystemTime>,
 }
 
 impl Attempt {
@@ -36,11 +36,6 @@ impl Attempt {
         let attempt = Self::begin(store);
         let now = attempt.earliest.map_or_else(|| store.now(), Ok)?;
         Ok(Self { before: now.duration_since(earliest).unwrap_or_default(), earliest: Some(earliest), ..attempt })
-    }
-
-    /// Its files were not stored before this, as far as that is known.
-    pub(crate) fn earliest(&self) -> Option<SystemTime> {
-        self.earliest
     }
 
     /// To be asked directly before the document is stored that names the files.
@@ -79,7 +74,7 @@ pub(crate) fn was_in_time(
     let is_short = |first: SystemTime, last: SystemTime| {
         check_duration(last.duration_since(first).unwrap_or_default().as_secs()).is_ok()
     };
-    let earliest = attempts.iter().map(Attempt::earliest).min().flatten();
+    let earliest = attempts.iter().map(|attempt| attempt.earliest).min().flatten();
     if let (Some(first), Some(last)) = (earliest, store.date())
         && is_short(first, last)
     {

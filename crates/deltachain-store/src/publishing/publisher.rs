@@ -167,7 +167,9 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-SIG-03
-    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-08 (`CHAIN`) if it took 20 hours; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
+    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-11 (`CHAIN`) if versions have been lost
+    /// that this publisher knows, or that have routes documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be
+    /// there and unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
     /// called like, regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or no
     /// integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
     /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO;
@@ -229,7 +231,7 @@ impl Publisher {
             parts.push(made.part);
         }
         let (attempt, session) = (attempt.unwrap_or_else(|| Attempt::begin(&self.store)), rand::random());
-        let began = attempt.earliest().and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
+        let began = attempt.earliest.and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
         parts.iter_mut().for_each(|part| (part.session, part.began) = (session, began));
         self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts, layouts) });
         Ok(parts)
@@ -240,8 +242,8 @@ impl Publisher {
     /// repeat a step ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
     ///
     /// Of the parts that this publisher did not prepare last, the store is asked for one link of each
-    /// [`prepare`](Self::prepare), for their assets, and for the time: what was stored with it less than 20 hours ago cannot have been
-    /// pruned.
+    /// [`prepare`](Self::prepare), and for their assets. A store that tells no dates, such as a directory, is asked for the times of all
+    /// links, and for the time: what was stored less than 20 hours ago cannot have been pruned.
     ///
     /// # Errors
     /// USAGE if parts are missing or duplicate, or were made for different versions, or the metadata entry of
