@@ -62,8 +62,8 @@ pub use signatures::{Note, Signer, SigningKey, Trust, VerifierKey};
 pub use history::{Entry, History};
 #[doc(hidden)]
 pub use publishing::{
-    Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap, head_not_signed, note_taken,
-    routes_taken,
+    Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap, head_not_signed,
+    note_taken, routes_taken,
 };
 #[doc(hidden)]
 pub use retention::{base_lost, commits_missing, no_path_without, retain, unreachable};

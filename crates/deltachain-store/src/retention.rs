@@ -11,20 +11,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 use deltachain::chain::{
-    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing, no_path_without,
-    retain, routes_taken,
+    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing,
+    no_path_without, retain, routes_taken,
 };
 use deltachain::rules::CHN_06;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
 
-use crate::access::documents::{Documents, Stretch, whole};
+use crate::access::attempt::{Attempt, put_last, was_in_time};
+use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
+use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
-use crate::maintenance::fsck::{ends_of, is_lost, versions_of};
-use crate::maintenance::log::refuse_faults;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 
 /// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
 /// reader (R-RET-02).

@@ -3,28 +3,10 @@
 use std::time::SystemTime;
 
 use deltachain::Result;
-use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStoreExt, PutPayload};
 
+use crate::access::probe::{PROBES, Probe};
 use crate::access::store::Store;
-
-/// Below this, objects are stored for a moment to learn the time.
-pub(super) const PROBES: &str = "probes";
-
-/// An object that was stored to learn the time.
-#[derive(Debug)]
-pub(crate) struct Probe {
-    path: Path,
-    /// The time.
-    pub(crate) stored: SystemTime,
-}
-
-impl Probe {
-    /// Whether it is one of these. A put that was tried again may have given it another time since.
-    pub(crate) fn is_among(&self, listed: &[Self]) -> bool {
-        listed.iter().any(|probe| probe.path == self.path)
-    }
-}
 
 impl Store {
     /// The time by the store's clock, of an object that is stored for this and removed again (SPEC section 21).
@@ -52,14 +34,6 @@ impl Store {
         Ok(Probe { path, stored })
     }
 
-    /// A listed object, if it is a probe, perhaps of a process that was killed.
-    pub(super) fn stored_probe(&self, meta: &ObjectMeta) -> Option<Probe> {
-        let mut below = meta.location.prefix_match(&self.prefix.clone().join(PROBES))?;
-        let name = below.next()?;
-        (below.next().is_none() && is_probe(name.as_ref()))
-            .then(|| Probe { path: meta.location.clone(), stored: meta.last_modified.into() })
-    }
-
     /// Removes probes.
     ///
     /// # Errors
@@ -69,9 +43,4 @@ impl Store {
         let mut removed = probes.into_iter().map(removed);
         removed.try_for_each(|removed| removed.map_err(|error| self.failed("removing probes", error, None)))
     }
-}
-
-/// Whether a probe can have this name.
-pub(super) fn is_probe(name: &str) -> bool {
-    name.len() == 32 && u128::from_str_radix(name, 16).is_ok()
 }

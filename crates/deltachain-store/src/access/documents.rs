@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
 use deltachain::{Error, Limits, Result};
 
-use crate::access::clock::Probe;
+use crate::access::probe::Probe;
 use crate::access::store::{Store, StoredObject};
 use crate::access::url::check_links;
 
@@ -163,4 +163,9 @@ fn commit_version(name: ObjectName) -> Option<u64> {
         ObjectName::Commit(version) => Some(version),
         _ => None,
     }
+}
+
+/// The fault of a commit, if one has a fault.
+pub(crate) fn refuse_faults(history: &mut History) -> Result<()> {
+    history.commit_faults.drain(..).next().map_or(Ok(()), Err)
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "servers")]
 pub(crate) mod answer;
+pub(crate) mod attempt;
 pub(crate) mod clock;
 pub(crate) mod credentials;
 pub(crate) mod doctor;
@@ -10,11 +11,13 @@ pub(crate) mod head;
 #[cfg(feature = "servers")]
 pub(crate) mod http;
 pub(crate) mod legible;
+pub(crate) mod lost;
 pub(crate) mod opened;
 pub(crate) mod options;
 #[cfg(feature = "servers")]
 pub(crate) mod pace;
 pub(crate) mod partial;
+pub(crate) mod probe;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
 pub(crate) mod rate;

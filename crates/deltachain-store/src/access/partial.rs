@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, Result};
 
-use crate::access::clock::{PROBES, is_probe};
+use crate::access::probe::{PROBES, is_probe};
 use crate::access::store::Store;
 
 /// A part of an object.

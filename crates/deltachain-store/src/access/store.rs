@@ -23,10 +23,10 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
-use crate::access::clock::Probe;
 use crate::access::legible::is_legible;
 use crate::access::opened::{Dates, Kind, Opened};
 use crate::access::options::StoreOptions;
+use crate::access::probe::Probe;
 use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
 use crate::access::stop::Stop;
@@ -266,7 +266,7 @@ impl Store {
         }
         let pick = |meta: &ObjectMeta| match self.stored_object(meta) {
             Some(object) => Some(Ok(object)),
-            None => self.stored_probe(meta).map(Err),
+            None => Probe::of(meta, &self.prefix).map(Err),
         };
         let (mut objects, mut probes) = (Vec::new(), Vec::new());
         for listed in self.block_on(self.pick(None, None, usize::MAX, pick))? {

@@ -6,10 +6,10 @@ use deltachain::chain::{Entry, FileReference, ObjectName, Route, came_late};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 
+use crate::access::attempt::{Attempt, put_last, was_in_time};
 use crate::access::documents::{Documents, stretch};
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::{Coding, NewLink};

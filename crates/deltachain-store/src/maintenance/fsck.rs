@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use deltachain::chain::{
     Asset, Entry, FileReference, History, Note, ObjectName, base_lost, check_base, check_target, unreachable,
 };
-use deltachain::format::{HEADER_BYTES, Header};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 
 use crate::access::documents::{Documents, Stretch, whole};
+use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
@@ -158,25 +158,6 @@ fn hints<'a>(
         }
     }
     Ok((lost, hints))
-}
-
-/// The versions that have these shards.
-pub(crate) fn versions_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<Digest, u64> {
-    let shards =
-        |(&version, entry): (&u64, &Entry)| entry.commit.shards.clone().into_iter().map(move |shard| (shard, version));
-    entries.iter().flat_map(shards).collect()
-}
-
-/// Which states a file leads from and to, by its header. What is not a link tells nothing.
-pub(crate) fn ends_of(store: &Store, object: &StoredObject) -> Result<Option<(Digest, Digest)>> {
-    let found = store.block_on(store.get_range(object.name, 0, HEADER_BYTES))?;
-    let header = found.and_then(|(bytes, _)| Header::parse(&bytes).ok());
-    Ok(header.map(|header| (header.base, header.target)))
-}
-
-/// Whether a link from this state proves that a commit was lost: publishers make none from a state without one (R-PUB-01).
-pub(crate) fn is_lost(base: Digest, versions: &BTreeMap<Digest, u64>) -> bool {
-    base != Digest::of_empty_state() && !versions.contains_key(&base)
 }
 
 /// What notes tell that count for nobody.

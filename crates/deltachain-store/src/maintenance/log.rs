@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Asset, Entry, History, Listing, Note, ObjectName, Route};
+use deltachain::chain::{Asset, Entry, Listing, Note, ObjectName, Route};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 
-use crate::access::documents::{Documents, Stretch, stretch};
+use crate::access::documents::{Documents, Stretch, refuse_faults, stretch};
 use crate::access::store::{Store, StoredObject};
 
 /// A version as a log shows it.
@@ -99,10 +99,6 @@ pub(crate) fn notes_of(
         }
     }
     Ok(notes)
-}
-
-pub(crate) fn refuse_faults(history: &mut History) -> Result<()> {
-    history.commit_faults.drain(..).next().map_or(Ok(()), Err)
 }
 
 impl LogEntry {

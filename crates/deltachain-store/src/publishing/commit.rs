@@ -6,9 +6,9 @@ use deltachain::chain::{Commit, FileReference, ObjectName, Parent, Route, check_
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
+use crate::access::attempt::{Attempt, put_last, was_in_time};
 use crate::access::documents::usable_commit;
 use crate::access::store::Store;
-use crate::publishing::attempt::{Attempt, put_last, was_in_time};
 use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};

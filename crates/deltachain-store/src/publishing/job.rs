@@ -8,13 +8,13 @@ use deltachain::files::{Layout, SafetensorsState};
 use deltachain::tensor::{Digest, StateDigests, TensorInfo};
 use deltachain::{DiffReport, Error, Result, StateTable};
 
+use crate::access::attempt::Attempt;
 use crate::access::documents;
 use crate::access::store::Store;
 use crate::assets::in_store::store_assets;
 use crate::assets::other_files::list;
 use crate::directory::scratch::Scratch;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::attempt::Attempt;
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::{Coding, NewLink};

@@ -1,6 +1,5 @@
 //! Adding versions to a chain: links are made and stored, a commit makes them a version.
 
-pub(crate) mod attempt;
 pub(crate) mod commit;
 pub(crate) mod job;
 pub(crate) mod kept;

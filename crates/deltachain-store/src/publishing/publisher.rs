@@ -9,12 +9,12 @@ use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_la
 use deltachain::files::Layout;
 use deltachain::tensor::{Digest, StateDigests};
 
+use crate::access::attempt::Attempt;
 use crate::access::documents::{self, Documents};
 use crate::access::stop::Stop;
 use crate::access::store::Store;
 use crate::access::whole::check_there;
 use crate::observer::Observer;
-use crate::publishing::attempt::Attempt;
 use crate::publishing::commit::{check_complete, commit};
 use crate::publishing::job::{Job, Made};
 use crate::publishing::model::{End, Model};
