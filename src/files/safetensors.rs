@@ -256,7 +256,7 @@ impl SafetensorsState {
         &self.listing.left_out
     }
 
-    /// Refuses an output that is this or one of its files, lies in it, or holds one: [`check_apart`](crate::files::check_apart).
+    /// Refuses an output that is this or one of its files, lies in it, or holds one: [`check_apart`].
     ///
     /// # Errors
     /// USAGE.

@@ -86,12 +86,9 @@ pub(crate) fn was_in_time(
         None => store.find(document)?.map(|found| found.stored),
     };
     let Some(last) = last else { return Ok(false) };
-    if earliest.is_some_and(|first| is_short(first, last)) {
-        return Ok(true);
-    }
     let mut files = files.into_iter().peekable();
     if files.peek().is_none() {
-        return Ok(false);
+        return Ok(earliest.is_some_and(|first| is_short(first, last)));
     }
     for file in files {
         // It may have been removed already.

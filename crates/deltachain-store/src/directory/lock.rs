@@ -11,6 +11,8 @@ use crate::observer::{Observer, Phase};
 
 /// How long a lock is waited for that others hold for a moment. Whoever holds it longer has been stopped, or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// After this the observer is told.
+const A_MOMENT: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,18 +38,19 @@ pub(crate) fn open_lock(directory: &Path) -> Result<File> {
 /// # Errors
 /// USAGE if another process keeps it locked; IO; the observer's error, if it ends the waiting.
 pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -> Result<()> {
-    let mut began = None;
+    let (began, mut is_told) = (Instant::now(), false);
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(Error::io("locking", error).in_file(directory)),
             Err(TryLockError::WouldBlock) => {}
         }
-        let waited = began.get_or_insert_with(|| {
+        let waited = began.elapsed();
+        if waited > A_MOMENT && !is_told {
             observer.remark(&format!("waiting for another process that has locked {:?}", directory.to_string_lossy()));
-            Instant::now()
-        });
-        if waited.elapsed() > PATIENCE {
+            is_told = true;
+        }
+        if waited > PATIENCE {
             let seconds = PATIENCE.as_secs();
             let text =
                 format!("another process has locked this directory for more than {seconds} s, and may be stopped");

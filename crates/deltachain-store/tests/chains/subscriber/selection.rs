@@ -362,9 +362,11 @@ fn a_record_that_is_not_that_of_the_commit_is_of_no_use() {
         let path = model.parent().unwrap().join("held.json");
         let record = fs::read_to_string(&path).unwrap();
         assert!(record.contains(old), "{record}");
-        // As programs wrote it whose records had no digest.
-        let (record, _) = record.rsplit_once(",\"digest\"").unwrap();
-        fs::write(&path, format!("{}}}", record.replace(old, new))).unwrap();
+        // With the digest that fits.
+        let (_, record) = record.strip_suffix('}').unwrap().split_once(",\"record\":").unwrap();
+        let record = record.replace(old, new);
+        let digest = Digest::of_bytes(record.as_bytes());
+        fs::write(&path, format!("{{\"digest\":\"{digest}\",\"record\":{record}}}")).unwrap();
         let mut subscriber = open(&chain, folder.path(), &["b"]);
         let notes = Notes::default();
         let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
