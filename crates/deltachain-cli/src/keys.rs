@@ -12,8 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64ct::{Base64, Encoding as _};
 use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
 use deltachain::{Error, FileSource, Result};
 use serde_json::{Value, json};
@@ -266,7 +265,8 @@ impl Signer for Elsewhere {
         let said = self.ask(text).map_err(failed)?;
         interrupt::check()?;
         let said = said.map_err(|reason| failed(io::Error::other(reason)))?;
-        let signature = BASE64_STANDARD.decode(said.trim_ascii()).ok().and_then(|bytes| bytes.try_into().ok());
+        let signature =
+            str::from_utf8(said.trim_ascii()).ok().and_then(|text| Base64::decode_vec(text).ok()?.try_into().ok());
         let other = || failed(io::Error::other("it printed something else than 64 bytes in base64"));
         signature.ok_or_else(other)
     }

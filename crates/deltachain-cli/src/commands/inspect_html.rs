@@ -4,8 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64ct::{Base64, Encoding as _};
 use deltachain::files::{OutputFile, check_apart};
 use deltachain::{Error, Progress as _, Result, Source as _};
 use serde_json::json;
@@ -53,7 +52,7 @@ pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output)
         let length = usize::try_from(total - offset).unwrap_or(STRETCH).min(STRETCH);
         let mut bytes = vec![0; length];
         link.reader.source().read_at(offset, &mut bytes).map_err(|error| error.in_file(&link.path))?;
-        put(&STANDARD.encode(&bytes))?;
+        put(&Base64::encode_string(&bytes))?;
         offset += length as u64;
         meter.advance(length as u64)?;
     }

@@ -2,8 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
 use crate::round_trips::chain;
@@ -62,7 +61,7 @@ fn inspect_writes_a_page_with_the_link_inside() {
     assert_eq!(page.matches("class=\"data\" data-name").count(), 1);
     let (_, rest) = page.split_once(begin).unwrap();
     let (inside, rest) = rest.split_once("</script>").unwrap();
-    assert_eq!(STANDARD.decode(inside).unwrap(), folder.read(link));
+    assert_eq!(Base64::decode_vec(inside).unwrap(), folder.read(link));
     assert!(rest.trim_start().starts_with("<!--/data-->"));
     // It asks no server by itself, and nothing is replaced without being asked to.
     assert!(page.contains("default-src 'none'"));

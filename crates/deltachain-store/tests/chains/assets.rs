@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 #[cfg(unix)]
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,32 +16,9 @@ use deltachain_store::{
 };
 use tempfile::TempDir;
 
+use crate::common::Notes;
 use crate::support::models::{Models, save};
 use crate::support::shards::{commit_shards, publish_shard};
-
-/// Notes what it is told.
-#[derive(Default)]
-struct Remarks(Mutex<Vec<String>>);
-
-impl Remarks {
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-impl Observer for Remarks {
-    fn begin(&self, _phase: Phase, _bytes: u64) {}
-
-    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn end(&self, _phase: Phase) {}
-
-    fn remark(&self, text: &str) {
-        self.0.lock().unwrap().push(text.to_owned());
-    }
-}
 
 /// A chain in a directory, beside the models that are published.
 struct Place {
@@ -158,10 +134,10 @@ fn what_cannot_be_an_asset_is_named() {
         std::os::unix::fs::symlink("../elsewhere", model.path().join("linked")).unwrap();
         std::os::unix::fs::symlink("nowhere", model.path().join("broken")).unwrap();
     }
-    let remarks = Remarks::default();
+    let remarks = Notes::default();
     let model = SafetensorsState::open(model.path()).unwrap();
     let published = place.publish_as(&model, &PublishOptions::default(), &remarks).unwrap();
-    let [remark] = &remarks.take()[..] else { panic!("one remark") };
+    let [remark] = &remarks.remarks()[..] else { panic!("one remark") };
     for (name, why) in [
         (".gitattributes", "hidden"),
         ("deltachain.layout.json", "reserved"),
@@ -256,9 +232,9 @@ fn nobody_has_to_publish_or_to_take_them() {
     let model = place.model(0, &[CONFIG]);
     let mut options = PublishOptions::default();
     options.assets = false;
-    let remarks = Remarks::default();
+    let remarks = Notes::default();
     assert_eq!(place.publish_as(&model, &options, &remarks).unwrap().assets, []);
-    assert!(remarks.take()[0].contains("config.json"));
+    assert!(remarks.remarks()[0].contains("config.json"));
     assert_eq!(place.stored(), 0);
     let model = place.model(1, &[CONFIG]);
     place.publish(&model);
@@ -422,7 +398,7 @@ fn those_of_several_shards_are_those_of_the_first() {
         fs::write(path.join("config.json"), format!("{{\"shard\":{number}}}")).unwrap();
         SafetensorsState::open(path).unwrap()
     };
-    let remarks = Remarks::default();
+    let remarks = Notes::default();
     let parts: Vec<_> = (0..2)
         .map(|number| {
             let state = shard(number);
@@ -433,7 +409,7 @@ fn those_of_several_shards_are_those_of_the_first() {
             serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
         })
         .collect();
-    assert_eq!(remarks.take(), ["not published (shard 0 publishes the other files): config.json"]);
+    assert_eq!(remarks.remarks(), ["not published (shard 0 publishes the other files): config.json"]);
     let config = ObjectName::Asset(Digest::of_bytes(b"{\"shard\":0}"));
     let bytes = fs::read(place.object(config)).unwrap();
     fs::remove_file(place.object(config)).unwrap();

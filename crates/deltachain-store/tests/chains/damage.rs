@@ -4,19 +4,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Observer, Phase, PublishOptions, Publisher,
-    RawObjects, Snapshots, Store, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Observer, PublishOptions, Publisher, RawObjects,
+    Snapshots, Store, compact, fsck, init,
 };
 
 use object_store::local::LocalFileSystem;
 
+use crate::common::Notes;
 use crate::support::faulty::{Call, Fault, FaultyStore, Operation};
 use crate::support::models::Models;
 use crate::support::verify::{prove, shown};
@@ -173,23 +174,6 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-#[derive(Default)]
-struct Remarks(Mutex<Vec<String>>);
-
-impl Observer for Remarks {
-    fn begin(&self, _phase: Phase, _bytes: u64) {}
-
-    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn end(&self, _phase: Phase) {}
-
-    fn remark(&self, text: &str) {
-        self.0.lock().unwrap().push(text.to_owned());
-    }
-}
-
 /// Each file of a publisher's directory, with those of older versions, has flipped bits: what is damaged is built again, and
 /// nobody is told of a wrong base.
 #[test]
@@ -225,13 +209,12 @@ fn a_damaged_work_directory_is_built_again() {
             let most = if round % 2 == 0 { bytes.len().min(200) } else { bytes.len() };
             bytes[usize::try_from(random.below(most as u64)).unwrap()] ^= 1 << random.below(8);
             fs::write(path, bytes).unwrap();
-            let remarks = Remarks::default();
+            let remarks = Notes::default();
             let published = publish(version, &remarks).unwrap_or_else(|error| panic!("{path:?}: {error:#}"));
             let routes = if version.is_multiple_of(2) { 2 } else { 1 };
             assert_eq!((published.version, published.routes.len()), (version, routes), "{path:?}");
             tried += 1;
-            let remarks = remarks.0.into_inner().unwrap();
-            rebuilt += u64::from(remarks.iter().any(|text| text.contains("recreated")));
+            rebuilt += u64::from(remarks.remarks().iter().any(|text| text.contains("recreated")));
         }
         // All routes, those that skip too.
         let proven = prove(&store);
