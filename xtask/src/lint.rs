@@ -18,6 +18,7 @@ pub(crate) fn run() -> Result {
 /// All of it. `installed`: whether the packages of the JavaScript reader are there.
 pub(crate) fn add_steps(steps: &mut Steps, installed: bool) {
     add_rust_steps(steps);
+    steps.run("budget", || execute(Command::new("python3").arg("tasks/budget.py").current_dir(root()?)));
     steps.run("documentation", document);
     // That they also build is part of `cargo xtask release --dry-run`.
     steps.run("packages", || release::package(&["--no-verify", "--allow-dirty"]));
