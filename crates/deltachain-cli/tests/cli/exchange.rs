@@ -1,5 +1,5 @@
 //! Deltas of other systems: written and read back, as links and as versions of a chain. Whether those systems agree is proven by
-//! `cargo xtask exchange`.
+//! `./task exchange`.
 
 use crate::round_trips::chain;
 use crate::support::{Folder, step};
