@@ -15,9 +15,9 @@ import tomllib
 from tasks.steps import ROOT, TARGET, Failed, has, output, say
 
 #: The crates that are published, each after those that it needs.
-CRATES = "deltachain", "deltachain-exchange", "deltachain-store", "deltachain-engines", "deltachain-cli"
+CRATES = "deltachain", "deltachain-store", "deltachain-engines", "deltachain-cli", "deltachain-exchange"
 #: Those whose public interface is recorded. The other ones are a program, and what it and the Python package use.
-LIBRARIES = CRATES[:3]
+LIBRARIES = "deltachain", "deltachain-exchange", "deltachain-store"
 #: Nobody is to fetch larger wheels and archives.
 MOST_BYTES = 12 << 20
 #: What fixes the versions of all that is built from or by.

@@ -123,7 +123,8 @@ def get(name):
                 made.append(step(label, lambda: make(*needed)) or Missing(f"no {name.replace('_', ' ')}"))
             else:
                 try:
-                    made.append(make(*needed))
+                    found = make(*needed)
+                    made.append(True if found is None else found)
                 except Failed as error:
                     made.append(Missing(error))
         return made[0]
