@@ -1,5 +1,6 @@
 """Tests the store at another server than the one of its own tests: that of moto, whose environment runs this."""
 
+import logging
 import subprocess
 import sys
 import urllib.request
@@ -8,6 +9,7 @@ from moto.server import ThreadedMotoServer
 
 TEST = "cargo test --workspace --test chains -- another_server:: --nocapture"
 
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 try:

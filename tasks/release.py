@@ -37,10 +37,13 @@ def version():
     return tomllib.loads(text_of("Cargo.toml"))["package"]["version"]
 
 
+def crates():
+    """What Cargo knows of the crates of the workspace."""
+    return json.loads(output("cargo metadata --locked --no-deps --format-version 1"))["packages"]
+
+
 def versions():
-    found = {f"crates/{name}/Cargo.toml": tomllib.loads(text_of(f"crates/{name}/Cargo.toml")) for name in CRATES[1:]}
-    found["python/Cargo.toml"] = tomllib.loads(text_of("python/Cargo.toml"))
-    said = {name: manifest["package"]["version"] for name, manifest in found.items()}
+    said = {crate["name"]: crate["version"] for crate in crates() if crate["version"] != "0.0.0"}
     said["js/package.json"] = json.loads(text_of("js/package.json"))["version"]
     said["CITATION.cff"] = re.search(r'^version: "?([^"\n]*)', text_of("CITATION.cff"), re.MULTILINE)[1]
     said["CHANGELOG.md"] = version() if f"\n## {version()}" in text_of("CHANGELOG.md") else "none"
@@ -50,8 +53,7 @@ def versions():
 
 def address():
     """The address of the project is the same in all metadata, or nowhere: then no page may install from a registry."""
-    crates = json.loads(output("cargo metadata --locked --no-deps --format-version 1"))["packages"]
-    said = {f"Cargo.toml of {crate['name']}": crate["repository"] for crate in crates if crate["publish"] is None}
+    said = {f"Cargo.toml of {crate['name']}": crate["repository"] for crate in crates() if crate["publish"] is None}
     urls = tomllib.loads(text_of("python/pyproject.toml"))["project"].get("urls", {})
     said["python/pyproject.toml"] = urls.get("Repository")
     npm = json.loads(text_of("js/package.json"))
