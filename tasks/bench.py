@@ -17,25 +17,8 @@ from pathlib import Path
 from tasks import memory
 from tasks.steps import ROOT, TARGET, output
 
-WORDS = """\
-GB/s are 10^9 bytes of the model per second and core; the slowest and the fastest run are in brackets. "x \
-memcpy" compares with a copy of the same bytes by as many threads, "x 1 thread" with the same work by one \
-thread. States are in memory, except where files are named. [bench/rivals](../bench/rivals/RESULTS.md) compares \
-links with other tools.
-
-- `diff, base hashed` is what a user of `diff` gets. `base digests known` is a publisher whose base \
-is what it published last. `publish` is the whole step of a publisher with a store in memory: with the `base \
-published last`, or with another `base given`, which is hashed. `with sums` is for readers in place.
-- `sums of memory` reads all of it and compares its sums, as a check in the background does.
-- `apply`, `prepare` and `prove` begin with opening the link, and check all digests. `apply` writes to other \
-memory. `prepare` collects the changes for the only copy, which does not change yet; `the pause` puts them into \
-the copy, or takes them back. `prove` keeps nothing.
-- `in place: prove` begins with opening the link, reads the lanes that it codes and no others, and compares sums \
-instead of digests. `in place: pause` is in memory that others can write to: old values are read again and \
-compared, then the new ones are written.
-- `catch-up` applies several links in one pass: in memory like `apply`, or from file to file, where the base is \
-hashed first and the result is on disk at the end.
-"""
+#: Where figures begin in the page.
+MARK = "<!-- figures: written by ./task bench -->\n"
 #: Size in MiB of the file that the tool applies several links to.
 CATCH_UP = 128
 DIFF, APPLY = "diff compact, base digests known", "apply compact, with result digest"
@@ -172,7 +155,7 @@ def rows(figures):
 
 
 def report(figures, catch_up, head):
-    yield f"# Benchmarks\n\n{head}\n\n{WORDS}\n## What is asked for\n"
+    yield f"\n{head}\n\n## What is asked for\n"
     yield "| what | at least | measured | |\n|---|---:|---:|---|"
     for what, is_most, bound, measured in goals(figures, catch_up):
         holds = measured <= bound if is_most else measured >= bound
@@ -207,7 +190,8 @@ def main():
     head = f"`{options.command}`, {datetime.now(UTC):%Y-%m-%d}, on {machine}, {output('rustc --version').strip()}."
     text = "\n".join(report(Figures(notes), catch_up, f"{head} Load of the machine at the start: {load}."))
     print(text)
-    (ROOT / "docs/benchmarks.md").write_text(f"{text}\n", encoding="utf-8")
+    page = ROOT / "docs/benchmarks.md"
+    page.write_text(f"{page.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
