@@ -12,8 +12,6 @@ use crate::chain_args::{
     CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
     ShowArgs, StatusArgs,
 };
-#[cfg(feature = "exchange")]
-use crate::exchange_args::{ExportArgs, ImportArgs};
 use crate::failure;
 use crate::key_args::{KeyArgs, SignVersionArgs};
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
@@ -58,10 +56,6 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Digest(DigestArgs),
     Squash(SquashArgs),
-    #[cfg(feature = "exchange")]
-    Import(ImportArgs),
-    #[cfg(feature = "exchange")]
-    Export(ExportArgs),
     Demo(DemoArgs),
     Init(InitArgs),
     Publish(PublishArgs),
@@ -273,8 +267,8 @@ pub(crate) struct NewLink {
 }
 
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
-    Cli::try_parse_from(arguments).map_err(|error| {
+pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
+    P::try_parse_from(arguments).map_err(|error| {
         // A caller that asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {

@@ -32,7 +32,7 @@ pub(crate) struct ChainArgs {
 
 /// How to talk to a store.
 #[derive(Debug, Args)]
-pub(crate) struct StoreArgs {
+pub struct StoreArgs {
     /// Address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
     #[arg(long, value_name = "URL", help_heading = STORE_OPTIONS)]
     pub(crate) endpoint: Option<String>,
@@ -59,7 +59,10 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     /// Opens a store, which Ctrl-C ends the waiting for.
-    pub(crate) fn open(&self, url: &str) -> Result<Store> {
+    ///
+    /// # Errors
+    /// USAGE if the options make no sense; IO.
+    pub fn open(&self, url: &str) -> Result<Store> {
         Ok(Store::open(url, self.options()?)?.with_stop(interrupt::stop()))
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use indicatif::HumanCount;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 

@@ -8,7 +8,8 @@ use crate::interrupt;
 const TEMPLATE: &str = "{msg:>9} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
 
 /// Shows how far a piece of work is; gone when dropped.
-pub(crate) struct Meter(ProgressBar);
+#[derive(Debug)]
+pub struct Meter(ProgressBar);
 
 impl Meter {
     pub(crate) fn new(bar: ProgressBar, what: &'static str) -> Self {

@@ -14,7 +14,7 @@ pub(crate) const SERVERS: &str = "Inference servers";
 
 /// Options that every command takes.
 #[derive(Debug, Args)]
-pub(crate) struct Global {
+pub struct Global {
     /// Print JSON lines on standard output: results, errors, and events of long-running commands
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) json: bool,
@@ -34,7 +34,7 @@ const MOST_THREADS: u64 = 1024;
 
 /// How values are coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileArg {
+pub enum ProfileArg {
     /// The smallest file; applying it needs the base
     Compact,
     /// Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place
@@ -69,7 +69,7 @@ impl ProfilesArgs {
 
 /// What a link may make this program allocate and write.
 #[derive(Debug, Args)]
-pub(crate) struct LimitArgs {
+pub struct LimitArgs {
     /// Maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub(crate) max_index_bytes: Option<u64>,
@@ -85,7 +85,8 @@ pub(crate) struct LimitArgs {
 }
 
 impl LimitArgs {
-    pub(crate) fn limits(&self) -> Limits {
+    /// The limits.
+    pub fn limits(&self) -> Limits {
         if self.trusted {
             return Limits::unlimited();
         }
@@ -101,7 +102,11 @@ impl LimitArgs {
     }
 }
 
-pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
+/// A note: `KEY=VALUE`.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn parse_note(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("missing =")?;
     if key.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());

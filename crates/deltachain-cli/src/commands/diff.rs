@@ -46,7 +46,10 @@ pub(crate) fn make(
 }
 
 /// Notes as metadata; each key once.
-pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+///
+/// # Errors
+/// USAGE.
+pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
         if metadata.insert(key.clone(), value.clone()).is_some() {
@@ -56,7 +59,8 @@ pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, Strin
     Ok(metadata)
 }
 
-pub(crate) fn describe(path: &Path, report: &DiffReport) -> String {
+/// A new link, for people.
+pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
         "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n  base   {}\n  target {}",
         printable_path(path),
@@ -73,7 +77,8 @@ pub(crate) fn describe(path: &Path, report: &DiffReport) -> String {
     )
 }
 
-pub(crate) fn report_as_json(path: &Path, report: &DiffReport) -> Value {
+/// A new link.
+pub fn report_as_json(path: &Path, report: &DiffReport) -> Value {
     json!({
         "link": path.to_string_lossy(),
         "bytes": report.bytes,

@@ -7,10 +7,6 @@ mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod explain;
-#[cfg(feature = "exchange")]
-pub(crate) mod export;
-#[cfg(feature = "exchange")]
-pub(crate) mod import;
 pub(crate) mod inspect;
 mod inspect_html;
 mod inspect_segments;

@@ -1,0 +1,34 @@
+//! The program `deltachain-exchange`: makes links of the deltas of other systems, and writes links as such deltas. Its options,
+//! output and exit codes are those of the tool.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod args;
+mod export;
+mod import;
+
+use std::process::ExitCode;
+
+use deltachain::Result;
+use deltachain_cli::program::Output;
+use serde_json::{Value, json};
+
+use crate::args::{Cli, Command};
+
+/// What has been made, for people and as JSON.
+type Made = (String, Value);
+
+fn main() -> ExitCode {
+    let run = |cli: &Cli, output| match &cli.command {
+        Command::Import(args) => import::run(args, output),
+        Command::Export(args) => export::run(args, output),
+    };
+    deltachain_cli::program::main(std::env::args_os(), |cli: &Cli| &cli.global, run).into()
+}
+
+/// Says what has been made.
+fn summary(output: Output, key: &str, made: Vec<Made>) -> Result<()> {
+    let (lines, objects): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+    output.summary(|| lines.join("\n"), || json!({ key: objects }))
+}
