@@ -9,11 +9,11 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, without_secrets};
 
 use crate::chain_args::{
-    CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
+    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
     ShowArgs, StatusArgs,
 };
 use crate::failure;
-use crate::key_args::{KeyArgs, SignVersionArgs};
+use crate::key_args::{KeyCommand, SignVersionArgs};
 use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
 
 const EXAMPLES: &str = "\
@@ -33,6 +33,17 @@ STATE, BASE and TARGET are a .safetensors file or a directory of them, with or w
 directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders,
 checkpoint-*, original, and chains.
 Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  deltachain init /mnt/models/run7
+  deltachain init s3://models/run7
+  deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1";
+
+const KEY_EXAMPLES: &str = "\
+Examples:
+  deltachain key new trainer.example/run7 -o run7.key    a secret file; prints the public key
+  deltachain key show run7.key > run7.pub                the public key again, to give to followers";
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.
 ///
@@ -57,7 +68,11 @@ pub(crate) enum Command {
     Digest(DigestArgs),
     Squash(SquashArgs),
     Demo(DemoArgs),
-    Init(InitArgs),
+    /// Begin a chain
+    ///
+    /// A chain holds the versions 0, 1, 2, ... of one model in a store. It starts empty.
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(ChainArgs),
     Publish(PublishArgs),
     Commit(CommitArgs),
     Log(LogArgs),
@@ -65,7 +80,9 @@ pub(crate) enum Command {
     Pull(PullArgs),
     Follow(FollowArgs),
     Status(StatusArgs),
-    Key(KeyArgs),
+    /// Make or show a key that signs versions
+    #[command(subcommand, after_help = KEY_EXAMPLES)]
+    Key(KeyCommand),
     Sign(SignVersionArgs),
     Compact(CompactArgs),
     Prune(PruneArgs),

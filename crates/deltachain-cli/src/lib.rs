@@ -47,7 +47,7 @@ use crate::watcher::watched;
 /// standard output and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does
 /// nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    program::start(arguments, |cli: &Cli| &cli.global, run)
+    program::main(arguments, |cli: &Cli| &cli.global, run)
 }
 
 /// `follow` for a program that does other things as well: with the arguments of `deltachain follow`, in threads that
@@ -93,7 +93,7 @@ pub fn report(
 fn run(cli: &Cli, output: Output) -> Result<u8> {
     match &cli.command {
         Command::Diff(args) => commands::diff::run(args, output),
-        Command::Snapshot(args) => commands::snapshot::run(args, output),
+        Command::Snapshot(args) => commands::diff::snapshot(args, output),
         Command::Apply(args) => commands::apply::run(args, output),
         Command::Inspect(args) => commands::inspect::run(args, output),
         Command::Verify(args) => commands::verify::run(args, output),
@@ -101,7 +101,7 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Squash(args) => commands::squash::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Explain(args) => commands::explain::run(args, output),
-        Command::Key(args) => commands::key::run(args, output),
+        Command::Key(command) => commands::key::run(command, output),
         Command::Sign(args) => chain::sign::run(args, output),
         Command::Init(args) => chain::init::run(args, output),
         Command::Publish(args) => chain::publish::run(args, output),

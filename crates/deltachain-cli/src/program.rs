@@ -13,6 +13,7 @@ use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
 pub use crate::chain_args::StoreArgs;
 pub use crate::commands::chain::publish::{as_json as published_as_json, describe as describe_published};
 pub use crate::commands::diff::{describe as describe_link, notes, report_as_json as link_as_json};
+pub use crate::failure::SUCCESS;
 pub use crate::inputs::{OpenedLink, open_state, refuse_existing, require};
 pub use crate::numbers::grouped;
 pub use crate::output::{Output, printable, printable_path};
@@ -25,15 +26,6 @@ use crate::{args, failure, interrupt};
 /// argument is the program's name. From then on Ctrl-C and the pool of threads are its own: to be called once, by a
 /// program that does nothing else.
 pub fn main<P: Parser>(
-    arguments: impl IntoIterator<Item = OsString>,
-    options: impl Fn(&P) -> &Global,
-    work: impl FnOnce(&P, Output) -> Result<()>,
-) -> u8 {
-    start(arguments, options, |parsed, output| work(parsed, output).map(|()| failure::SUCCESS))
-}
-
-/// The same, for commands that choose their exit codes.
-pub(crate) fn start<P: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     options: impl Fn(&P) -> &Global,
     work: impl FnOnce(&P, Output) -> Result<u8>,

@@ -1,5 +1,7 @@
 //! Options that several commands share, and the values that options take.
 
+use std::ops::RangeInclusive;
+
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ColorChoice, ValueEnum};
 use deltachain::tensor::Digest;
@@ -137,8 +139,13 @@ pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
 
 /// A time in seconds, of a day at most.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("must be from 0.001 to 86400".to_owned()) }
+    parse_number(text, 0.001..=86400.0, "must be from 0.001 to 86400")
+}
+
+/// A number within bounds.
+pub(crate) fn parse_number(text: &str, bounds: RangeInclusive<f64>, refusal: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if bounds.contains(&number) { Ok(number) } else { Err(refusal.to_owned()) }
 }
 
 #[cfg(test)]

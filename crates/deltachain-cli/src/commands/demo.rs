@@ -10,12 +10,12 @@ use deltachain::{DiffReport, Error, Limits, Profile, Result};
 use serde_json::{Value, json};
 
 use crate::args::DemoArgs;
-use crate::commands::demo_chain::{self, Row, check, failed, read, titled, write};
+use crate::commands::demo_chain::{self, check, failed, read, write};
 use crate::commands::verify::with_base;
 use crate::inputs::OpenedLink;
 use crate::numbers::{bits_each, decimal, grouped, percent, ratio, time};
 use crate::output::{Output, printable_path};
-use crate::table::Align;
+use crate::table::layout;
 
 /// The first checkpoint of the excerpt, and the links to those after it: testdata/README.md says where it comes from.
 /// `data` has a symbolic link, so that packages have the file.
@@ -75,7 +75,8 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
     let state_bytes = reports[0].target_bytes;
     let text = || {
         let (title, good, each) = (Style::new().bold(), AnsiColor::Green.on_default(), grouped(state_bytes));
-        let (table, bytes, four) = (titled(&rows), grouped(bytes), grouped(state_bytes * steps.len() as u64));
+        let columns = "link|profile|>bytes|>of the state|>smaller|>changed|>bits/change|>made|>applied|exact";
+        let (table, bytes, four) = (layout(columns, &rows), grouped(bytes), grouped(state_bytes * steps.len() as u64));
         let [(base, _), (bit, _)] = &refused;
         let end = match args.keep.as_ref().map(printable_path) {
             Some(kept) => format!("Try: deltachain inspect {kept}/0-1.dcf, deltachain log {kept}/chain"),
@@ -105,7 +106,7 @@ fn one_link(
     directory: &Path,
     steps: &[PathBuf],
     (name, from, to, profile): (&str, Option<usize>, usize, Profile),
-) -> Result<(Row, Value, DiffReport)> {
+) -> Result<(Vec<String>, Value, DiffReport)> {
     let (base, target) = (from.map(|step| steps[step].as_path()), steps[to].as_path());
     let (link, result) = (directory.join(format!("{name}.dcf")), directory.join(format!("{name}.applied.safetensors")));
     let metadata = [("step".to_owned(), to.to_string())].into();
@@ -138,16 +139,16 @@ fn one_link(
     });
     let smaller = ratio(report.target_bytes, report.bytes).unwrap_or_default();
     let row = vec![
-        ("link", Align::Left, what),
-        ("profile", Align::Left, profile.to_owned()),
-        ("bytes", Align::Right, grouped(report.bytes)),
-        ("of the state", Align::Right, percent(report.bytes, report.target_bytes)),
-        ("smaller", Align::Right, format!("{smaller:.1}x")),
-        ("changed", Align::Right, percent(report.changed, report.elements)),
-        ("bits/change", Align::Right, decimal(bits)),
-        ("made", Align::Right, time(made)),
-        ("applied", Align::Right, time(applied)),
-        ("exact", Align::Left, "yes".to_owned()),
+        what,
+        profile.to_owned(),
+        grouped(report.bytes),
+        percent(report.bytes, report.target_bytes),
+        format!("{smaller:.1}x"),
+        percent(report.changed, report.elements),
+        decimal(bits),
+        time(made),
+        time(applied),
+        "yes".to_owned(),
     ];
     Ok((row, json, report))
 }

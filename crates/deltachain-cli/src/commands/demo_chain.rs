@@ -19,14 +19,11 @@ use crate::commands::chain::pull::as_json;
 use crate::interrupt;
 use crate::numbers::{grouped, time};
 use crate::output::Output;
-use crate::table::{Align, layout};
+use crate::table::layout;
 use crate::watcher::Watcher;
 
 /// The files of each version.
 const FILES: [&str; 2] = ["model.safetensors", "config.json"];
-
-/// A row of a table: each cell with its column's title and side.
-pub(super) type Row = Vec<(&'static str, Align, String)>;
 
 /// Publishes these checkpoints, whose files are there already, and follows them. What has been seen, for people and as JSON.
 pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result<(String, Value)> {
@@ -53,12 +50,12 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
         let switched = follow(&mut early_follower, &path, &watcher)?;
         let routes = version.routes.iter().map(|route| format!("{} ({})", origin(route.from), grouped(route.bytes)));
         rows.push(vec![
-            ("version", Align::Right, version.version.to_string()),
-            ("links stored (bytes)", Align::Left, routes.collect::<Vec<_>>().join(", ")),
-            ("published in", Align::Right, time(took)),
-            ("follower 1 fetched", Align::Right, grouped(switched.downloaded)),
-            ("built in", Align::Right, time(switched.times.build)),
-            ("exact", Align::Left, "yes".to_owned()),
+            version.version.to_string(),
+            routes.collect::<Vec<_>>().join(", "),
+            time(took),
+            grouped(switched.downloaded),
+            time(switched.times.build),
+            "yes".to_owned(),
         ]);
         let steps = version.routes.iter().filter(|route| route.from == version.version.checked_sub(1));
         replayed += steps.map(|route| route.bytes).sum::<u64>();
@@ -72,7 +69,7 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
     let (title, good) = (Style::new().bold(), AnsiColor::Green.on_default());
     let text = format!(
         "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n{good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; replaying all versions takes {} bytes\n{good}exact{good:#}    config.json came with each version, as an asset",
-        titled(&rows),
+        layout(">version|links stored (bytes)|>published in|>follower 1 fetched|>built in|exact", &rows),
         late.version,
         grouped(late.downloaded),
         late.routes.len(),
@@ -91,12 +88,6 @@ fn follow(follower: &mut Follower<Directory>, published: &Path, watcher: &Watche
         check(is_same, "a follower's file is not the one that was published")?;
     }
     Ok(switched)
-}
-
-pub(super) fn titled(rows: &[Row]) -> String {
-    let columns: Vec<_> = rows.iter().take(1).flatten().map(|(title, align, _)| (*title, *align)).collect();
-    let cells = rows.iter().map(|row| row.iter().map(|(.., cell)| cell.clone()).collect());
-    layout(&columns, &cells.collect::<Vec<_>>())
 }
 
 pub(super) fn check(is_right: bool, what: &str) -> Result<()> {

@@ -1,13 +1,14 @@
-//! `diff`: makes the link from one state to another. Also how every other command that makes links tells of it.
+//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state. Also how every other
+//! command that makes links tells of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::files::{self, FileOptions};
-use deltachain::{DiffReport, Error, Result};
+use deltachain::{DiffReport, Error, Profile, Result};
 use serde_json::{Value, json};
 
-use crate::args::{DiffArgs, NewLink};
+use crate::args::{DiffArgs, NewLink, SnapshotArgs};
 use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{bits_each, counted, decimal, grouped, percent};
 use crate::other_files::NotCovered;
@@ -18,8 +19,13 @@ pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
     make(&args.link, (Some(&args.base), &args.target), options, output)
 }
 
+pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
+    // A snapshot has nothing to be relative to, so the profile makes no difference.
+    make(&args.link, (None, &args.state), FileOptions::default().profile(Profile::Direct), output)
+}
+
 /// Makes a link from a base, or from nothing, to a target, and reports the result.
-pub(crate) fn make(
+fn make(
     link: &NewLink,
     (base, target): (Option<&Path>, &Path),
     options: FileOptions<'_>,

@@ -1,6 +1,6 @@
 //! `squash`: joins links into one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, OutputFile};
 use deltachain::{Profile, Result, squash};
@@ -27,7 +27,12 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
     }
     let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
     files::check_apart(&args.output, args.links.iter().map(PathBuf::as_path))?;
-    let bytes = without_states(&links, &args.output, args.force)?;
+    // What the links say is joined, which works for absolute values.
+    let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
+    let mut file = OutputFile::create(&args.output, args.force)?;
+    let bytes = squash(&readers, &mut file)?;
+    interrupt::check()?;
+    file.commit()?;
     let ends =
         links.first().zip(links.last()).map(|(first, last)| (first.reader.header().base, last.reader.header().target));
     output.summary(
@@ -48,14 +53,4 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
             })
         },
     )
-}
-
-/// Joins what the links say, which works for absolute values.
-fn without_states(links: &[OpenedLink], path: &Path, replace: bool) -> Result<u64> {
-    let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
-    let mut file = OutputFile::create(path, replace)?;
-    let bytes = squash(&readers, &mut file)?;
-    interrupt::check()?;
-    file.commit()?;
-    Ok(bytes)
 }

@@ -11,7 +11,7 @@ mod import;
 use std::process::ExitCode;
 
 use deltachain::Result;
-use deltachain_cli::program::Output;
+use deltachain_cli::program::{Output, SUCCESS};
 use serde_json::{Value, json};
 
 use crate::args::{Cli, Command};
@@ -20,9 +20,12 @@ use crate::args::{Cli, Command};
 type Made = (String, Value);
 
 fn main() -> ExitCode {
-    let run = |cli: &Cli, output| match &cli.command {
-        Command::Import(args) => import::run(args, output),
-        Command::Export(args) => export::run(args, output),
+    let run = |cli: &Cli, output| {
+        match &cli.command {
+            Command::Import(args) => import::run(args, output),
+            Command::Export(args) => export::run(args, output),
+        }?;
+        Ok(SUCCESS)
     };
     deltachain_cli::program::main(std::env::args_os(), |cli: &Cli| &cli.global, run).into()
 }
