@@ -6,7 +6,7 @@ use std::iter;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use deltachain::{Error, without_secrets};
+use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
     ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
@@ -14,7 +14,7 @@ use crate::chain_args::{
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
-use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
+use crate::shared_args::{Global, LimitArgs, PROFILES, one_of, parse_note};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,8 +106,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) link: NewLink,
     /// How values are coded
-    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
-    pub(crate) profile: ProfileArg,
+    #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
+    pub(crate) profile: Profile,
 }
 
 /// Make a snapshot: a link that holds a whole state and needs no base
@@ -231,8 +231,8 @@ pub(crate) struct SquashArgs {
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
     /// How values are coded
-    #[arg(long, value_enum, requires = "base")]
-    pub(crate) profile: Option<ProfileArg>,
+    #[arg(long, value_parser = one_of(PROFILES), requires = "base")]
+    pub(crate) profile: Option<Profile>,
     /// The link to make
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: PathBuf,

@@ -18,7 +18,7 @@ pub use crate::inputs::{OpenedLink, open_state, refuse_existing, require};
 pub use crate::numbers::grouped;
 pub use crate::output::{Output, printable, printable_path};
 pub use crate::progress::Meter;
-pub use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
+pub use crate::shared_args::{Choices, Global, LimitArgs, PROFILES, one_of, parse_note};
 pub use crate::watcher::Watcher;
 use crate::{args, failure, interrupt};
 

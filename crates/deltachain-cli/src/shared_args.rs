@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Args, ColorChoice, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, ColorChoice};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
@@ -34,38 +34,39 @@ pub struct Global {
 /// More threads than this only take time to start and memory.
 const MOST_THREADS: u64 = 1024;
 
-/// How values are coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProfileArg {
-    /// The smallest file; applying it needs the base
-    Compact,
-    /// Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place
-    Local,
-    /// New values only, which can be read without the base
-    Direct,
-}
+/// What an option chooses from: names, what help says of each, and what it stands for.
+pub type Choices<T> = [(&'static str, &'static str, T)];
 
-impl From<ProfileArg> for Profile {
-    fn from(profile: ProfileArg) -> Self {
-        match profile {
-            ProfileArg::Compact => Self::Compact,
-            ProfileArg::Local => Self::Local,
-            ProfileArg::Direct => Self::Direct,
-        }
-    }
+/// How values are coded.
+pub const PROFILES: &Choices<Profile> = &[
+    ("compact", "The smallest file; applying it needs the base", Profile::Compact),
+    ("local", LOCAL, Profile::Local),
+    ("direct", "New values only, which can be read without the base", Profile::Direct),
+];
+
+const LOCAL: &str =
+    "Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place";
+
+/// Takes the name of a choice.
+pub fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static Choices<T>) -> impl TypedValueParser<Value = T> {
+    let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(names).try_map(|given| {
+        let found = choices.iter().find(|(name, ..)| *name == given);
+        found.map(|(.., value)| *value).ok_or("unknown")
+    })
 }
 
 /// How the values of new links are coded.
 #[derive(Debug, Args)]
 pub(crate) struct ProfilesArgs {
     /// How values are coded; comma-separated or repeatable: a link for each profile
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ProfileArg::Compact])]
-    profile: Vec<ProfileArg>,
+    #[arg(long, value_parser = one_of(PROFILES), value_delimiter = ',', default_value = "compact")]
+    profile: Vec<Profile>,
 }
 
 impl ProfilesArgs {
     pub(crate) fn profiles(&self) -> Vec<Profile> {
-        self.profile.iter().copied().map(Profile::from).collect()
+        self.profile.clone()
     }
 }
 

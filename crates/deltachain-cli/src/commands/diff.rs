@@ -15,7 +15,7 @@ use crate::other_files::NotCovered;
 use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
-    let options = FileOptions::default().profile(args.profile.into());
+    let options = FileOptions::default().profile(args.profile);
     make(&args.link, (Some(&args.base), &args.target), options, output)
 }
 

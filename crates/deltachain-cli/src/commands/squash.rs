@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, OutputFile};
-use deltachain::{Profile, Result, squash};
+use deltachain::{Result, squash};
 use serde_json::json;
 
 use crate::args::SquashArgs;
@@ -18,9 +18,12 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
     require(args.links.iter().chain(&args.base).map(PathBuf::as_path))?;
     let limits = args.limits.limits();
     if let Some(base) = &args.base {
-        let profile = args.profile.map_or_else(Profile::default, Into::into);
         let meter = output.meter("squashing", 0);
-        let options = FileOptions::default().replace(args.force).profile(profile).limits(limits).progress(&meter);
+        let options = FileOptions::default()
+            .replace(args.force)
+            .profile(args.profile.unwrap_or_default())
+            .limits(limits)
+            .progress(&meter);
         let report = files::squash(base, &args.links, &args.output, &options)?;
         drop(meter);
         return output.summary(|| describe(&args.output, &report), || report_as_json(&args.output, &report));

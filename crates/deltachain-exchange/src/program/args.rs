@@ -4,15 +4,11 @@
 use std::mem::discriminant;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
-use deltachain::{Error, Result};
-use deltachain_cli::program::{Global, LimitArgs, ProfileArg, StoreArgs, parse_note};
+use deltachain::{Error, Profile, Result};
+use deltachain_cli::program::{Choices, Global, LimitArgs, PROFILES, StoreArgs, one_of, parse_note};
 use deltachain_exchange::slime::Checksum;
 use deltachain_exchange::{Reader, Writer, arc2, pulsept1, slime, trl};
-
-/// What an option chooses from: names, what help says of each, and what it stands for.
-type Choices<T> = [(&'static str, &'static str, T)];
 
 /// The layouts, each with its reader and its default encoding.
 const LAYOUTS: &Choices<(Reader, Writer)> = &[
@@ -42,15 +38,6 @@ const CHECKSUMS: &Choices<Checksum> = &[
     ("blake3", "BLAKE3", Checksum::Blake3),
     ("adler32", "Adler-32, which ModelExpress asks for", Checksum::Adler32),
 ];
-
-/// Takes the name of a choice.
-fn one_of<T: Copy + Send + Sync>(choices: &'static Choices<T>) -> impl TypedValueParser<Value = T> {
-    let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
-    PossibleValuesParser::new(names).try_map(|given| {
-        let found = choices.iter().find(|(name, ..)| *name == given);
-        found.map(|(.., value)| *value).ok_or("unknown")
-    })
-}
 
 /// Weight deltas of other systems: made links of, and written from links.
 ///
@@ -102,8 +89,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) chain: Option<String>,
     /// How values are coded
-    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
-    pub(crate) profile: ProfileArg,
+    #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
+    pub(crate) profile: Profile,
     /// Note for people and tools, stored in each link or commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,

@@ -61,7 +61,7 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Mad
             None => (path.to_owned(), path.to_owned()),
         };
         let mut file = OutputFile::create(&link, false)?;
-        let options = DiffOptions::default().profile(args.profile.into()).metadata(metadata).progress(&meter);
+        let options = DiffOptions::default().profile(args.profile).metadata(metadata).progress(&meter);
         let report = deltachain::diff(before, after, &options, &mut file)?;
         file.commit()?;
         made.push((describe_link(&place, &report), link_as_json(&place, &report)));
@@ -81,7 +81,7 @@ fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<Mad
     let watcher = Watcher::new(output);
     let store = args.store.open(url)?;
     let base = open_state(&args.base)?;
-    let options = PublishOptions::default().profiles(vec![args.profile.into()]);
+    let options = PublishOptions::default().profiles(vec![args.profile]);
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
     let mut versions: Vec<Published> = Vec::new();
     let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;
