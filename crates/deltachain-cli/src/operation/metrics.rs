@@ -25,15 +25,14 @@ type Label = [(&'static str, String); 1];
 type ServerResult = [(&'static str, String); 2];
 
 /// Declares the metrics: of each its name, its type, and what it says.
-macro_rules! metrics {
+macro_rules! numbers {
     ($($name:ident: $kind:ty = $help:literal;)*) => {
-        /// Numbers about following.
         #[derive(Debug, Default, Clone)]
-        pub(crate) struct Metrics {
+        struct Numbers {
             $($name: $kind,)*
         }
 
-        impl Metrics {
+        impl Numbers {
             /// Under their names. A counter's gets `_total`.
             fn registry(&self) -> Registry {
                 let mut registry = Registry::with_prefix("deltachain");
@@ -44,7 +43,7 @@ macro_rules! metrics {
     };
 }
 
-metrics! {
+numbers! {
     version: Number = "Version in the directory, -1 if none";
     head_version: Number = "Newest version seen in the chain, -1 if none";
     lag_versions: Number = "Versions behind the newest one seen";
@@ -74,10 +73,14 @@ metrics! {
         "When the version of a server was last seen to be the newest, 0 if never or not known";
 }
 
+/// Numbers about following.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Metrics(Numbers);
+
 impl Metrics {
     /// What `GET /metrics` shows.
     pub(crate) fn page(&self) -> Page {
-        let registry = self.registry();
+        let registry = self.0.registry();
         let show = move || {
             let mut body = String::new();
             // Writing to a string cannot fail.
@@ -92,24 +95,24 @@ impl Metrics {
         for verdict in verdicts {
             let server = &verdict.server;
             let label = [("server", server.url.clone())];
-            self.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
+            self.0.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
             let newest = server.version.and_then(|version| status.newest(version));
-            self.server_newest_timestamp_seconds.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
+            self.0.server_newest_timestamp_seconds.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
         }
-        self.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
+        self.0.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
     }
 
     /// What a look has found out.
     pub(crate) fn looked(&self, held: Option<u64>, status: &FollowStatus) {
-        self.looks.inc();
-        self.version.set(number(held));
-        self.head_version.set(number(status.head));
+        self.0.looks.inc();
+        self.0.version.set(number(held));
+        self.0.head_version.set(number(status.head));
         let lag = held.zip(status.head).map_or(0, |(held, head)| head.saturating_sub(held));
-        self.lag_versions.set(i64::try_from(lag).unwrap_or(i64::MAX));
+        self.0.lag_versions.set(i64::try_from(lag).unwrap_or(i64::MAX));
         let times = [
-            (&self.newest_timestamp_seconds, status.newest(u64::MAX)),
-            (&self.last_look_timestamp_seconds, status.last_look),
-            (&self.last_success_timestamp_seconds, status.last_success),
+            (&self.0.newest_timestamp_seconds, status.newest(u64::MAX)),
+            (&self.0.last_look_timestamp_seconds, status.last_look),
+            (&self.0.last_success_timestamp_seconds, status.last_success),
         ];
         for (gauge, time) in times {
             gauge.set(time.map_or(0.0, Time::unix_seconds));
@@ -118,39 +121,39 @@ impl Metrics {
 
     /// A look that failed.
     pub(crate) fn failed(&self, error: &Error) {
-        self.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
+        self.0.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
     }
 
     pub(crate) fn switched(&self, switched: &Switched) {
-        self.switches.inc();
-        self.proof.clear();
-        self.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
+        self.0.switches.inc();
+        self.0.proof.clear();
+        self.0.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
         if switched.from > Some(switched.version) {
-            self.rollbacks.inc();
+            self.0.rollbacks.inc();
         }
-        self.downloaded_bytes.inc_by(switched.downloaded);
-        self.cache_bytes.inc_by(switched.from_cache);
-        self.written_bytes.inc_by(switched.written);
+        self.0.downloaded_bytes.inc_by(switched.downloaded);
+        self.0.cache_bytes.inc_by(switched.from_cache);
+        self.0.written_bytes.inc_by(switched.written);
         let times = &switched.times;
         let phases =
             [("plan", times.plan), ("download", times.download), ("build", times.build), ("switch", times.switch)];
         for (name, time) in phases {
-            self.phase_seconds.get_or_create(&[("phase", name.to_owned())]).inc_by(time.as_secs_f64());
+            self.0.phase_seconds.get_or_create(&[("phase", name.to_owned())]).inc_by(time.as_secs_f64());
         }
     }
 
     /// A run of the command has ended.
     pub(crate) fn ran(&self, result: &str, time: Duration) {
-        self.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
-        self.command_seconds.inc_by(time.as_secs_f64());
-        self.command_failing.set(i64::from(result != "succeeded"));
+        self.0.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
+        self.0.command_seconds.inc_by(time.as_secs_f64());
+        self.0.command_failing.set(i64::from(result != "succeeded"));
     }
 
     /// A server has been brought to a version, and stood still for this time, if it did.
     pub(crate) fn server_has(&self, server: &str, version: u64, paused: Option<Duration>) {
         let label = [("server", server.to_owned())];
-        self.server_version.get_or_create(&label).set(number(Some(version)));
-        self.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
+        self.0.server_version.get_or_create(&label).set(number(Some(version)));
+        self.0.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
         self.server_tried(server, "updated", 0);
     }
 
@@ -161,13 +164,13 @@ impl Metrics {
 
     fn server_tried(&self, server: &str, result: &str, failing: i64) {
         let label = ("server", server.to_owned());
-        self.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
-        self.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
+        self.0.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
+        self.0.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
     }
 
     /// A version has come for which the command has not been run.
     pub(crate) fn command_is_new(&self) {
-        self.command_failing.set(0);
+        self.0.command_failing.set(0);
     }
 }
 

@@ -10,7 +10,7 @@ use deltachain_exchange::{Step, Writer, Written, pulsept1};
 use serde_json::json;
 
 use crate::args::ExportArgs;
-use crate::summary;
+use crate::summary::summary;
 
 pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     let writer = args.writer()?;

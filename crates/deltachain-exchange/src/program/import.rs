@@ -16,7 +16,7 @@ use deltachain_store::{Base, Model, PublishOptions, Published, Publisher};
 use serde_json::json;
 
 use crate::args::ImportArgs;
-use crate::{Made, summary};
+use crate::summary::{Made, summary};
 
 pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     require(args.deltas.iter().map(PathBuf::as_path))?;

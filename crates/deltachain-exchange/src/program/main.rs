@@ -7,17 +7,13 @@
 mod args;
 mod export;
 mod import;
+mod summary;
 
 use std::process::ExitCode;
 
-use deltachain::Result;
-use deltachain_cli::program::{Output, SUCCESS};
-use serde_json::{Value, json};
+use deltachain_cli::program::SUCCESS;
 
 use crate::args::{Cli, Command};
-
-/// What has been made, for people and as JSON.
-type Made = (String, Value);
 
 fn main() -> ExitCode {
     let run = |cli: &Cli, output| {
@@ -28,10 +24,4 @@ fn main() -> ExitCode {
         Ok(SUCCESS)
     };
     deltachain_cli::program::main(std::env::args_os(), |cli: &Cli| &cli.global, run).into()
-}
-
-/// Says what has been made.
-fn summary(output: Output, key: &str, made: Vec<Made>) -> Result<()> {
-    let (lines, objects): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-    output.summary(|| lines.join("\n"), || json!({ key: objects }))
 }
