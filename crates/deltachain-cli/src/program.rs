@@ -1,5 +1,5 @@
-//! What a program with commands of its own takes from the tool, such as `deltachain-exchange`: options, inputs, output, and
-//! what becomes of errors and of Ctrl-C. For the programs of this repository: it is no stable interface.
+//! What a program with commands of its own takes from the tool, such as `deltachain-exchange`: options, inputs, output,
+//! and what becomes of errors and of Ctrl-C. For the programs of this repository: it is not a stable interface.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

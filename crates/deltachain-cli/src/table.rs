@@ -3,7 +3,8 @@
 use anstyle::Style;
 
 /// Lays out `rows` below `columns`: their titles with `|` between them. Cells are on the left of a column, or on its
-/// right if the title begins with `>`. Those of the last column are never padded, so names of any width may stand there.
+/// right if the title begins with `>`. Those of the last column are never padded, so names of any width may stand
+/// there.
 pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
     let columns: Vec<(&str, bool)> =
         columns.split('|').map(|title| title.strip_prefix('>').map_or((title, false), |title| (title, true))).collect();

@@ -1,5 +1,5 @@
-//! The program from outside. Deltas of other systems: written and read back, as links and as versions of a chain; and inputs that must
-//! not be taken for what they are not. Whether those systems agree is proven in `e2e/exchange`.
+//! The program from outside. Deltas of other systems: written and read back, as links and as versions of a chain; and
+//! inputs that must not be taken for what they are not. Whether those systems agree is proven in `e2e/exchange`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,8 @@ impl Folder {
         found
     }
 
-    /// Runs the program, for people and for JSON. Both times it must refuse with this class and rule and exit code, and leave the
-    /// directory as it was. Gives the JSON error.
+    /// Runs the program, for people and for JSON. Both times it must refuse with this class and rule and exit code, and
+    /// leave the directory as it was. Gives the JSON error.
     fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
         let (before, code) = (self.contents(), Some(if class == "USAGE" { 2 } else { 1 }));
         let ran = self.run(arguments);

@@ -25,7 +25,8 @@ use crate::watcher::Watcher;
 /// The files of each version.
 const FILES: [&str; 2] = ["model.safetensors", "config.json"];
 
-/// Publishes these checkpoints, whose files are there already, and follows them. What has been seen, for people and as JSON.
+/// Publishes these checkpoints, whose files are there already, and follows them. What has been seen, for people and as
+/// JSON.
 pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result<(String, Value)> {
     let watcher = Watcher::new(output);
     let url = directory.join("chain").to_string_lossy().into_owned();

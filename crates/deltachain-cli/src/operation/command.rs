@@ -158,8 +158,8 @@ impl Commander {
     }
 }
 
-/// Runs a command in a group of its own, with all processes that it starts, where the system has groups of processes. They
-/// are ended if that takes too long, or when `is_stopped` says so, which is called often.
+/// Runs a command in a group of its own, with all processes that it starts, where the system has groups of processes.
+/// They are ended if that takes too long, or when `is_stopped` says so, which is called often.
 pub(crate) fn run(
     command: &mut Command,
     timeout: Option<Duration>,
