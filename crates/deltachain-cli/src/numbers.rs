@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use indicatif::HumanCount;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
@@ -46,10 +46,8 @@ pub(crate) fn time(duration: Duration) -> String {
 pub(crate) fn date(time: SystemTime) -> String {
     let mut text = String::new();
     // A time before 1970 or after 9999 cannot be shown.
-    if write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_err() {
-        return "-".to_owned();
-    }
-    text
+    let is_shown = write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_ok();
+    if is_shown { text } else { "-".to_owned() }
 }
 
 /// `1 tensor`, `2 tensors`.
@@ -63,18 +61,14 @@ pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
     let even = weights.iter().all(|&weight| weight == 0);
     let weights = weights.iter().map(|&weight| if even { 1 } else { u128::from(weight) });
     let sum: u128 = weights.clone().sum::<u128>().max(1);
-    let mut running = 0;
-    let mut given = 0;
-    weights
-        .map(|weight| {
-            running += weight;
-            // At most `total`, since `running` is at most `sum`.
-            let up_to_here = u64::try_from(u128::from(total) * running / sum).unwrap_or(total);
-            let share = up_to_here - given;
-            given = up_to_here;
-            share
-        })
-        .collect()
+    let (total, mut given, mut running) = (u128::from(total), 0, 0);
+    let share = |weight| {
+        running += weight;
+        let before = std::mem::replace(&mut given, total * running / sum);
+        // At most `total`, since `running` is at most `sum`.
+        u64::try_from(given - before).unwrap_or(u64::MAX)
+    };
+    weights.map(share).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::commands::chain::report::{Access, Report};
 use crate::commands::chain::signers::Signers;
 use crate::numbers::grouped;
 use crate::output::printable;
-use crate::table::{Align, layout};
+use crate::table::layout;
 
 /// Digits of a digest that tell versions apart for people.
 const SHOWN_DIGITS: usize = 12;
@@ -56,16 +56,8 @@ fn as_text(entries: &[(LogEntry, Signers)]) -> String {
     }
     // Of a chain that nobody signs, nothing is said.
     let says = entries.iter().any(|(entry, signers)| !entry.notes.is_empty() || signers.is_signed().is_some());
-    let mut columns = vec![
-        ("version", Align::Right),
-        ("state", Align::Left),
-        ("stored", Align::Left),
-        ("routes (bytes)", Align::Left),
-        ("notes", Align::Left),
-    ];
-    if says {
-        columns.insert(4, ("signed", Align::Left));
-    }
+    let signed = if says { "signed|" } else { "" };
+    let columns = format!(">version|state|stored|routes (bytes)|{signed}notes");
     let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|(entry, signers)| {

@@ -33,8 +33,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let options = PublishOptions::default()
         .profiles(args.profiles.profiles())
         .metadata(notes(&args.notes)?)
-        .snapshots(args.policy.snapshots())
-        .skips(args.policy.skips())
+        .snapshots(args.snapshots())
+        .skips(args.skip_every.iter().map(|every| every.get()).collect())
         .assets(!args.no_assets)
         .if_changed(args.if_changed)
         .once(args.once.clone())
@@ -95,7 +95,8 @@ pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
     serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
-pub(crate) fn describe(url: &str, published: &Published) -> String {
+/// What became of a version, for people.
+pub fn describe(url: &str, published: &Published) -> String {
     let Published { version, state, changed, elements, .. } = published;
     if !published.is_new {
         // Of a step that is there already, nothing was compared.
@@ -133,7 +134,8 @@ pub(crate) fn routes_as_json(routes: &[PublishedRoute]) -> Value {
     routes.iter().map(route).collect()
 }
 
-pub(crate) fn as_json(url: &str, published: &Published) -> Value {
+/// What became of a version.
+pub fn as_json(url: &str, published: &Published) -> Value {
     json!({
         "url": url,
         "version": published.version,

@@ -6,41 +6,54 @@ use std::path::{Path, PathBuf};
 
 use deltachain::files::{OutputFile, SafetensorsState, ScratchState};
 use deltachain::tensor::{State, total_bytes};
-use deltachain::{DiffOptions, DiffReport, Error, ErrorClass, Progress, Result};
+use deltachain::{DiffOptions, Error, ErrorClass, Progress, Result};
+use deltachain_cli::program::{
+    Output, Watcher, describe_link, describe_published, link_as_json, notes, open_state, printable, published_as_json,
+    refuse_existing, require,
+};
 use deltachain_exchange::Applied;
 use deltachain_store::{Base, Model, PublishOptions, Published, Publisher};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::commands::chain::publish;
-use crate::commands::diff::{describe, notes, report_as_json};
-use crate::exchange_args::ImportArgs;
-use crate::inputs::{open_state, refuse_existing, require};
-use crate::output::{Output, printable};
-use crate::watcher::Watcher;
+use crate::args::ImportArgs;
+use crate::summary::{Made, summary};
 
 pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     require(args.deltas.iter().map(PathBuf::as_path))?;
-    match (&args.output, &args.chain) {
-        (Some(path), _) => make_links(args, path, output),
-        (None, Some(url)) => add_versions(args, url, output),
-        (None, None) => Err(Error::usage("give --output or --chain")),
+    let (key, (mut made, all)) = match (&args.output, &args.chain) {
+        (Some(path), _) => ("links", make_links(args, path, output)?),
+        (None, Some(url)) => ("versions", add_versions(args, url, output)?),
+        (None, None) => return Err(Error::usage("give --output or --chain")),
+    };
+    // An empty chain has got the base before them.
+    let first = made.len().saturating_sub(all.len());
+    for ((_, object), applied) in made.iter_mut().skip(first).zip(&all) {
+        object["imported"] = json!({
+            "format": applied.format,
+            "version": applied.version,
+            "base_version": applied.base_version,
+            "remarks": applied.remarks,
+        });
     }
+    summary(output, key, made)?;
+    for applied in &all {
+        let remarks = applied.remarks.iter().map(|remark| format!("note: {}: {remark}", printable(&applied.format)));
+        remarks.for_each(|remark| output.remark(&remark));
+    }
+    Ok(())
 }
 
-fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<()> {
+fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Made>, Vec<Applied>)> {
     refuse_existing(path, false)?;
-    let parent = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let base = open_state(&args.base)?;
     base.check_apart(path)?;
     let bytes = total_bytes(base.tensors());
     let meter = output.meter("importing", bytes.saturating_mul(3 * args.deltas.len() as u64));
     let failed = |error| Error::io("writing", error).in_file(path);
-    // The links of several deltas are moved to their place when all of them are made.
+    // The links of several deltas are moved to their place together, when all of them are made.
     let staging = if args.deltas.len() > 1 { Some(tempfile::tempdir_in(parent).map_err(failed)?) } else { None };
-    let mut made: Vec<(PathBuf, DiffReport)> = Vec::new();
+    let mut made: Vec<Made> = Vec::new();
     let all = steps(args, &base, parent, &meter, |before, after, metadata| {
         let name = format!("{:06}.dcf", made.len() + 1);
         let (link, place) = match &staging {
@@ -48,70 +61,47 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<()> {
             None => (path.to_owned(), path.to_owned()),
         };
         let mut file = OutputFile::create(&link, false)?;
-        let options = DiffOptions::default().profile(args.profile.into()).metadata(metadata).progress(&meter);
+        let options = DiffOptions::default().profile(args.profile).metadata(metadata).progress(&meter);
         let report = deltachain::diff(before, after, &options, &mut file)?;
         file.commit()?;
-        made.push((place, report));
+        made.push((describe_link(&place, &report), link_as_json(&place, &report)));
         Ok(())
     })?;
     if let Some(directory) = staging {
         fs::create_dir(path).map_err(failed)?;
-        for (place, _) in &made {
-            let staged = directory.path().join(place.file_name().unwrap_or_default());
-            fs::rename(staged, place).map_err(failed)?;
+        for link in fs::read_dir(directory.path()).map_err(failed)? {
+            let link = link.map_err(failed)?;
+            fs::rename(link.path(), path.join(link.file_name())).map_err(failed)?;
         }
     }
-    drop(meter);
-    output.summary(
-        || made.iter().map(|(place, report)| describe(place, report)).collect::<Vec<_>>().join("\n"),
-        || {
-            let links = made
-                .iter()
-                .zip(&all)
-                .map(|((place, report), applied)| with_origin(report_as_json(place, report), applied));
-            json!({ "links": links.collect::<Vec<_>>() })
-        },
-    )?;
-    remark(&all, output);
-    Ok(())
+    Ok((made, all))
 }
 
-fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<()> {
+fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<Made>, Vec<Applied>)> {
     let watcher = Watcher::new(output);
     let store = args.store.open(url)?;
     let base = open_state(&args.base)?;
-    let options = PublishOptions::default().profiles(vec![args.profile.into()]);
+    let options = PublishOptions::default().profiles(vec![args.profile]);
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
-    let mut made: Vec<Published> = Vec::new();
+    let mut versions: Vec<Published> = Vec::new();
     let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;
     if first.head()?.is_none() {
-        made.push(first.publish(&base, Base::Chain, &watcher)?);
+        versions.push(first.publish(&base, Base::Chain, &watcher)?);
     }
-    let began = made.len();
     let all = steps(args, &base, scratch.path(), &(), |before, after, metadata| {
         let mut publisher = Publisher::open(store.clone(), options.clone().metadata(metadata))?;
         let before = Base::State(Model::Like(before, &base));
-        made.push(publisher.publish(Model::Like(after, &base), before, &watcher)?);
+        versions.push(publisher.publish(Model::Like(after, &base), before, &watcher)?);
         Ok(())
     });
     drop(watcher);
     if all.is_err()
-        && let Some(last) = made.last()
+        && let Some(last) = versions.last()
     {
         output.remark(&format!("what was imported before the error is in the chain, up to version {}", last.version));
     }
-    let all = all?;
-    output.summary(
-        || made.iter().map(|published| publish::describe(url, published)).collect::<Vec<_>>().join("\n"),
-        || {
-            let first = made.iter().take(began).map(|published| publish::as_json(url, published));
-            let others = made.iter().skip(began).zip(&all);
-            let others = others.map(|(published, applied)| with_origin(publish::as_json(url, published), applied));
-            json!({ "versions": first.chain(others).collect::<Vec<_>>() })
-        },
-    )?;
-    remark(&all, output);
-    Ok(())
+    let made = versions.iter().map(|version| (describe_published(url, version), published_as_json(url, version)));
+    Ok((made.collect(), all?))
 }
 
 /// Applies the deltas one after another and passes on the states before and after each, and the notes for it.
@@ -127,7 +117,7 @@ fn steps(
     for delta in &args.deltas {
         let old: &dyn State = before.as_ref().map_or(base, |before| before);
         let new = ScratchState::create_in(scratch, old.tensors())?;
-        let applied = args.from.reader().apply(delta, old, &new, progress)?;
+        let applied = args.from.0.apply(delta, old, &new, progress)?;
         check_order(all.last(), &applied).map_err(|error| error.in_file(delta))?;
         let mut metadata = notes(&args.notes)?;
         let version = applied.version.as_ref().map_or_else(String::new, |version| format!(", to {version}"));
@@ -148,21 +138,4 @@ fn check_order(last: Option<&Applied>, next: &Applied) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn remark(all: &[Applied], output: Output) {
-    for applied in all {
-        let remarks = applied.remarks.iter().map(|remark| format!("note: {}: {remark}", printable(&applied.format)));
-        remarks.for_each(|remark| output.remark(&remark));
-    }
-}
-
-fn with_origin(mut object: Value, applied: &Applied) -> Value {
-    object["imported"] = json!({
-        "format": applied.format,
-        "version": applied.version,
-        "base_version": applied.base_version,
-        "remarks": applied.remarks,
-    });
-    object
 }

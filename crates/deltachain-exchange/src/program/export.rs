@@ -1,18 +1,16 @@
 //! `export`: writes links as the deltas of another system.
 
 use std::fs;
-use std::path::PathBuf;
 
 use deltachain::files::{Layout, ScratchState};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{Error, Replay, Result, StateTable, check_sequence};
+use deltachain_cli::program::{OpenedLink, Output, grouped, open_state, printable_path};
 use deltachain_exchange::{Step, Writer, Written, pulsept1};
 use serde_json::json;
 
-use crate::exchange_args::ExportArgs;
-use crate::inputs::{OpenedLink, open_state};
-use crate::numbers::grouped;
-use crate::output::{Output, printable_path};
+use crate::args::ExportArgs;
+use crate::summary::summary;
 
 pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     let writer = args.writer()?;
@@ -45,7 +43,7 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     };
 
     fs::create_dir_all(&args.output).map_err(|error| Error::io("creating", error).in_file(&args.output))?;
-    let mut written: Vec<Written> = Vec::new();
+    let mut written = Vec::new();
     let mut before: Box<dyn State> = Box::new(base);
     for ((link, number), (table, layout)) in links.iter().zip(args.first..).zip(tables.into_iter().zip(&layouts)) {
         let mut replay = Replay::new(table);
@@ -54,23 +52,12 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
         replay.run(before.as_ref(), &target, &meter).map_err(|error| error.in_file(&link.path))?;
         let mut step = Step::new(number).layout(Some(layout));
         (step.model, step.first_digest) = (args.model.clone(), first_digest.clone());
-        written.push(writer.write(before.as_ref(), &target, &step, &args.output, &meter)?);
+        let Written { path, bytes } = writer.write(before.as_ref(), &target, &step, &args.output, &meter)?;
+        let (shown, of_link) = (printable_path(&path), grouped(link.reader.header().file_length()));
+        let line = format!("{shown}: {} bytes; the link has {of_link}", grouped(bytes));
+        written.push((line, json!({ "output": path.to_string_lossy(), "bytes": bytes })));
         before = Box::new(target);
     }
     drop(meter);
-    let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |status| status.len());
-    output.summary(
-        || {
-            let line = |(written, link): (&Written, &PathBuf)| {
-                let path = printable_path(&written.path);
-                format!("{path}: {} bytes; the link has {}", grouped(written.bytes), grouped(bytes(link)))
-            };
-            written.iter().zip(&args.links).map(line).collect::<Vec<_>>().join("\n")
-        },
-        || {
-            let object =
-                |written: &Written| json!({ "output": written.path.to_string_lossy(), "bytes": written.bytes });
-            json!({ "steps": written.iter().map(object).collect::<Vec<_>>() })
-        },
-    )
+    summary(output, "steps", written)
 }
