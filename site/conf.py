@@ -1,4 +1,4 @@
-"""Configuration of Sphinx for the documentation as a site: `cargo xtask site`.
+"""Configuration of Sphinx for the documentation as a site: `./task site`.
 
 The pages are the Markdown files of the repository, where they are: so their links hold in both.
 """

@@ -54,10 +54,14 @@ def product():
     return found
 
 
+def rust_code_of(text):
+    """A file of Rust without the tests at its end."""
+    return re.split(r"^#\[cfg\(test\)\]\n(?:pub )?mod \w+ \{", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def rust_code(text):
     """Lines of Rust that are neither blank nor comments, up to the tests at the end of the file."""
-    tests = re.search(r"^#\[cfg\(test\)\]\n(pub )?mod \w+ \{", text, re.MULTILINE)
-    lines = map(str.strip, text[: tests.start() if tests else None].splitlines())
+    lines = map(str.strip, rust_code_of(text).splitlines())
     return [line for line in lines if line and not line.startswith("//")]
 
 
@@ -96,7 +100,7 @@ def options(paths):
 
 
 def names(folder):
-    """How many names a package of Python offers: those of its `__all__` and of the lists of modules that it takes up."""
+    """How many names a package of Python offers: those of its `__all__`, and of the lists that it takes up there."""
     modules = {}
     for path in folder.glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -130,12 +134,12 @@ def judge(budget, counted):
         rises[rise["count"]] = rises.get(rise["count"], 0) + rise["by"]
     for group, counts in counted.items():
         slack = SLACK if group == "lines" else 0
-        for name, counted_now in counts.items():
+        for name, now in counts.items():
             limit = budget[group][name] + rises.pop(f"{group}.{name}", 0)
-            if counted_now > limit:
-                yield f"{group}.{name}: {counted_now}, {counted_now - limit} above the budget: remove, or add a [[rise]]"
-            elif counted_now < limit - slack:
-                yield f"{group}.{name}: {counted_now}, {limit - counted_now} below the budget: lower it, `./task budget`"
+            if now > limit:
+                yield f"{group}.{name}: {now}, {now - limit} above the budget: remove, or add a [[rise]]"
+            elif now < limit - slack:
+                yield f"{group}.{name}: {now}, {limit - now} below the budget: lower it, `./task budget`"
     yield from (f"a [[rise]] of {name}, which is not counted" for name in rises)
 
 

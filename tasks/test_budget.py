@@ -3,7 +3,7 @@
 import tomllib
 import unittest
 
-import budget
+from tasks import budget
 
 TEXT = '[lines]\nstore = 100\n\n[names]\npython = 5\n\n[[rise]]\ndate = 2026-11-26\ncount = "lines.store"\nby = 7\n'
 RISE = 'issue = 1\nreason = "a check"\n'

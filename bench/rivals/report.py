@@ -160,8 +160,8 @@ def facts_table(methods: dict) -> list[str]:
 
 
 def within(page: str, what: str, lines: list[str]) -> str:
-    """A page with these lines where it has a table that `cargo xtask rivals` writes."""
-    begin, end = f"<!-- {what}: written by cargo xtask rivals -->", f"<!-- {what}: end -->"
+    """A page with these lines where it has a table that `./task rivals` writes."""
+    begin, end = f"<!-- {what}: written by ./task rivals -->", f"<!-- {what}: end -->"
     before, rest = page.split(begin)
     _, after = rest.split(end)
     return "\n".join([f"{before}{begin}", *lines, f"{end}{after}"])

@@ -8,7 +8,7 @@ which names the repository, into its pages, too.
 The pairs come from the files `NAME_stepNUMBER.safetensors` of each folder: for each name the first step with the next
 one, and with the last one. The plot shows the first pair.
 
-Started by `cargo xtask rivals`. Methods inside a process run in workers that stay alive; commands run on files in
+Started by `./task rivals`. Methods inside a process run in workers that stay alive; commands run on files in
 memory. In each round every method encodes and decodes once; the order turns by one from round to round. A first round
 does not count. With one thread, a method's process and all that it starts may use only one core.
 """

@@ -1,4 +1,4 @@
-"""Methods that need no package, the example of README.md, and the tables: `cargo xtask ci` runs them by pytest."""
+"""Methods that need no package, the example of README.md, and the tables: `./task ci` runs them by pytest."""
 
 import datetime
 import re

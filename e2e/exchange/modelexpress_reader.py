@@ -1,7 +1,7 @@
 """Three steps, exported in slime's layout, read by the reader of ModelExpress, which servers of vLLM and SGLang use:
 its checkpoint has to be the last step bit for bit, and damage has to be noticed.
 
-    python modelexpress_reader.py TOOL TESTDATA
+    python modelexpress_reader.py TOOL EXCHANGE TESTDATA
 
 Its reader takes objects from S3. Here files take their place; nothing else of it is replaced.
 """
@@ -48,21 +48,22 @@ def checkpoint(folder: Path, seed: Path, objects: Path) -> _LocalCheckpoint:
 
 
 def main() -> None:
-    tool, testdata = Path(sys.argv[1]), Path(sys.argv[2])
+    tool, exchange, testdata = map(Path, sys.argv[1:])
     steps = [testdata / f"rl3e6_step{number}.safetensors" for number in range(4)]
 
-    def run(*words: object) -> str:
-        return subprocess.run([tool, *map(str, words)], check=True, capture_output=True, text=True).stdout
+    def run(program: Path, *words: object) -> str:
+        return subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True).stdout
 
     def state(path: Path) -> str:
-        return json.loads(run("digest", path, "--json"))["state"]
+        return json.loads(run(tool, "digest", path, "--json"))["state"]
 
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         for number in (1, 2, 3):
-            run("diff", steps[number - 1], steps[number], "-o", here / f"{number}.dcf")
+            run(tool, "diff", steps[number - 1], steps[number], "-o", here / f"{number}.dcf")
         links = [here / f"{number}.dcf" for number in (1, 2, 3)]
-        run("export", "--to", "slime", "--checksum", "adler32", "--base", steps[0], *links, "-o", here / "deltas")
+        words = ["--to", "slime", "--checksum", "adler32", "--base", steps[0], *links, "-o", here / "deltas"]
+        run(exchange, "export", *words)
         (here / "seed").mkdir()
         (here / "seed/model.safetensors").write_bytes(steps[0].read_bytes())
         chain = tuple(

@@ -1,10 +1,11 @@
-"""The proof of the exchange, with the real packages: they decode what the tool exports, and the tool imports what they
-make.
+"""The proof of the exchange, with the real packages: they decode what deltachain-exchange exports, and it imports
+what they make.
 
-For each pair of states and each layout: the tool exports a link and the package (or, where a layout has none, the
-writer in bench/rivals/methods) gives the target back bit for bit; the package encodes the pair, the tool imports
-that, applies its own link, and the result is the target bit for bit. Prints bytes and times. Arguments: the tool, and
-files NAME_step0.safetensors, each with a NAME_step1.safetensors beside it; without files, generated states alone.
+For each pair of states and each layout: deltachain-exchange exports a link and the package (or, where a layout has
+none, the writer in bench/rivals/methods) gives the target back bit for bit; the package encodes the pair,
+deltachain-exchange imports that, the tool applies the link, and the result is the target bit for bit. Prints bytes and
+times. Arguments: the tool, deltachain-exchange, and files NAME_step0.safetensors, each with a NAME_step1.safetensors
+beside it; without files, generated states alone.
 """
 
 import json
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/rivals"))
 from checkpoint import Tensor, parse, write
 from method import Method, load
 
-# Layout of the tool, its encoding, and the method that knows it from the other side.
+# Layout of deltachain-exchange, its encoding, and the method that knows it from the other side.
 LAYOUTS = [
     ("arc2", "zlib", "fireworks arc_v1"),
     ("arc2", "zstd", "fireworks arc_v2"),
@@ -64,19 +65,19 @@ def generated(seed: int) -> tuple[bytes, bytes]:
 
 
 class Proof:
-    def __init__(self, tool: str, folder: Path):
-        self.tool, self.folder = tool, folder
+    def __init__(self, tool: str, exchange: str, folder: Path):
+        self.tool, self.exchange, self.folder = tool, exchange, folder
 
-    def run(self, *words: object) -> float:
+    def run(self, program: str, *words: object) -> float:
         begin = time.perf_counter()
-        subprocess.run([self.tool, *map(str, words), "--quiet"], check=True)
+        subprocess.run([program, *map(str, words), "--quiet"], check=True)
         return time.perf_counter() - begin
 
     def pair(self, name: str, base: bytes, target: bytes) -> None:
         here = Path(tempfile.mkdtemp(dir=self.folder))
         old, new, link = here / "old.safetensors", here / "new.safetensors", here / "link.dcf"
         old.write_bytes(base), new.write_bytes(target)
-        self.run("diff", old, new, "-o", link)
+        self.run(self.tool, "diff", old, new, "-o", link)
         size = len(target) / 1e9
         dtypes = {tensor.dtype for tensor in parse(memoryview(target))[0].values()}
         print(f"{name}: {len(target):,} bytes; our link {link.stat().st_size:,}")
@@ -84,7 +85,8 @@ class Proof:
             kind = METHODS[method]
             if kind.facts.bf16_only and dtypes != {"BF16"}:
                 refused = subprocess.run(
-                    [self.tool, "export", "--to", layout, "--base", old, link, "-o", here / "no"], capture_output=True
+                    [self.exchange, "export", "--to", layout, "--base", old, link, "-o", here / "no"],
+                    capture_output=True,
                 )
                 assert refused.returncode == 2 and b"BF16 only" in refused.stderr, refused
                 assert not (here / "no").exists(), refused
@@ -92,15 +94,16 @@ class Proof:
                 continue
             rival = kind(memoryview(base), memoryview(target), 2)
             out = here / f"{layout}-{encoding}"
-            exported = self.run("export", "--to", layout, "--encoding", encoding, "--base", old, link, "-o", out)
+            words = ["--to", layout, "--encoding", encoding, "--base", old, link, "-o", out]
+            exported = self.run(self.exchange, "export", *words)
             theirs, count = self.decode(rival, layout, out)
             assert rival.exact(theirs), f"{name}: {layout} {encoding} is not what we exported"
 
             blob = bytes(rival.encode())
             delta = self.lay_out(rival, layout, encoding, blob, here / f"theirs-{layout}-{encoding}")
             made, again = here / f"{layout}-{encoding}.dcf", here / f"{layout}-{encoding}.safetensors"
-            imported = self.run("import", "--from", layout, "--base", old, delta, "-o", made)
-            self.run("apply", "--base", old, made, "-o", again)
+            imported = self.run(self.exchange, "import", "--from", layout, "--base", old, delta, "-o", made)
+            self.run(self.tool, "apply", "--base", old, made, "-o", again)
             result = parse(memoryview(again.read_bytes()))[0]
             assert rival.exact({tensor: np.array(value.data) for tensor, value in result.items()}), f"{name}: {layout}"
             print(
@@ -145,9 +148,9 @@ class Proof:
 
 
 def main() -> None:
-    tool, *files = sys.argv[1:]
+    tool, exchange, *files = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="exchange-") as folder:
-        proof = Proof(tool, Path(folder))
+        proof = Proof(tool, exchange, Path(folder))
         for seed in range(4):
             proof.pair(f"generated {seed}", *generated(seed))
         for file in map(Path, files):

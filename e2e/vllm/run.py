@@ -1,5 +1,5 @@
 """Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
-docs/engines.md. `cargo xtask engines` starts it.
+docs/engines.md. `./task engines` starts it.
 
     python3 e2e/vllm/run.py --wheel WHEEL --work DIR [--short]
 
@@ -150,7 +150,7 @@ class Run:
 def between(document: Path, name: str, lines: list[str]) -> None:
     """Replaces what stands between two markers of a document."""
     text = document.read_text()
-    begin, end = f"<!-- {name}: written by cargo xtask engines -->", f"<!-- {name}: end -->"
+    begin, end = f"<!-- {name}: written by ./task engines -->", f"<!-- {name}: end -->"
     before, found, rest = text.partition(begin)
     _, ends, after = rest.partition(end)
     if not found or not ends:

@@ -15,7 +15,7 @@ cargo fuzz build -O --debug-assertions
 
 for source in fuzz/fuzz_targets/*.rs; do
     target=$(basename "$source" .rs)
-    # As in xtask/src/fuzz.rs: short inputs find the same faults; a chain holds several links.
+    # As in tasks/fuzz.py: short inputs find the same faults; a chain holds several links.
     max_len=2048
     [ "$target" != chain ] || max_len=4096
     cp "$programs/$target" "$OUT/"

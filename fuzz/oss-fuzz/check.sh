@@ -11,7 +11,7 @@ ln -s "$root" "$place/src/deltachain"
 
 export SRC=$place/src OUT=$place/out WORK=$place/work
 export RUSTUP_TOOLCHAIN=nightly CARGO_TARGET_DIR=$place/target CARGO_INCREMENTAL=0
-# Where `cargo xtask fuzz` has installed cargo-fuzz.
+# Where `./task fuzz` has installed cargo-fuzz.
 export PATH=$root/target/cargo-fuzz/bin:$PATH
 # GCC poisons a table of zstd's that it has made static; OSS-Fuzz has clang.
 export CFLAGS=-fno-sanitize-address-use-after-scope

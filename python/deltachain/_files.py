@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, TypedDict, Unpack, get_args, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._settings import choice, texts
+from ._settings import texts
 from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
 
 __all__ = [
@@ -390,7 +390,7 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
-    text = _checked(profile, metadata)
+    text = texts("metadata", metadata)
     if (
         out is not None
         and isinstance(target, str | os.PathLike)
@@ -402,12 +402,6 @@ def diff(
     native, made = _native.diff_states(base, target, place, profile, text, replace, threads, progress)
     report = DiffReport(**made)
     return report if native is None else Link(native, report)
-
-
-def _checked(profile: Profile, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Checks the settings of a link. Returns its metadata."""
-    choice("profile", profile, get_args(Profile))
-    return texts("metadata", metadata)
 
 
 class _Options(TypedDict, total=False):
@@ -516,7 +510,7 @@ def squash(
     """Joins consecutive links into one. The base is a file or a directory; options are those of `diff`."""
     paths = [os.fspath(link) for link in links]
     made = _native.squash_files(
-        os.fspath(base), paths, os.fspath(out), profile, _checked(profile, metadata), replace, threads, progress
+        os.fspath(base), paths, os.fspath(out), profile, texts("metadata", metadata), replace, threads, progress
     )
     return DiffReport(**made)
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, get_args
+from typing import Any
 
 from . import _native
 from ._chain import Version, newest
@@ -26,7 +26,7 @@ from ._files import Profile, Progress
 from ._keys import Signer, Trusted, signers, trusted
 from ._like import Expected, Like, Taking, known, pairs
 from ._ranks import Ranks, divide, group_of, usual_shards
-from ._settings import MOST_THREADS, Stop, choice, ending, number, texts, whole
+from ._settings import Stop, ending, number, texts, whole
 from ._store import Credentials, open_store
 
 __all__ = ["PublishJob", "PublishTimes", "Published", "Publisher"]
@@ -301,10 +301,8 @@ class Publisher:
         number("rank_timeout", rank_timeout, 0.001)
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
-        whole("threads", threads, 1, MOST_THREADS)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
-        for one in profiles or [""]:
-            choice("profile", one, get_args(Profile))
+        _native.check_settings(threads, profiles or [""])
         number("snapshot_cost", snapshot_cost, 0)
         whole("snapshot_every", snapshot_every, 1)
         number("max_changed", max_changed, 0, 1)

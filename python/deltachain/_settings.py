@@ -8,10 +8,7 @@ from typing import Any, Protocol
 
 from ._errors import UsageError
 
-__all__ = ["MOST_THREADS", "Stop", "choice", "ending", "number", "texts", "whole"]
-
-MOST_THREADS = 1024
-
+__all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
 
 class _Event(Protocol):
     def is_set(self) -> bool: ...

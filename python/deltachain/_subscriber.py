@@ -22,7 +22,7 @@ from ._host_copy import differences, mapped
 from ._keys import Trusted, trusted
 from ._like import known
 from ._ranks import Ranks, group_of
-from ._settings import MOST_THREADS, Stop, ending, number, whole
+from ._settings import Stop, ending, number, whole
 from ._store import Credentials, open_store
 from ._tensor_follower import Loader, TensorFollower, needs_torch
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
@@ -153,7 +153,7 @@ class Held:
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
         number("rank_timeout", rank_timeout, 0.001)
-        whole("threads", threads, 1, MOST_THREADS)
+        _native.check_settings(threads, [])
         keys = trusted(trust, quorum)
         by_torch = into is not None and (group is not None or own is None or needs_torch(own))
         self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())

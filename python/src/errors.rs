@@ -78,6 +78,12 @@ pub(crate) fn internal(py: Python<'_>) -> PyErr {
     own(py, "INTERNAL", "deltachain has a bug: please report it, with what stands in stderr", None)
 }
 
+/// An argument that is not what is wanted, such as `threads= must be a whole number`.
+pub(crate) fn refused(given: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
+    let shown = given.repr().map_or_else(|_| given.get_type().to_string(), |shown| shown.to_string());
+    usage(given.py(), format!("{wanted}, not {shown}"), None)
+}
+
 /// The caller erred: a value that makes no sense, of the tensor that is named.
 pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&str>) -> PyErr {
     let place = tensor.map(|name| format!(" (tensor {name:?})")).unwrap_or_default();

@@ -49,7 +49,8 @@ mod native {
     use crate::memory::Buffer;
     #[pymodule_export]
     use crate::operations::{
-        apply_files, apply_tensors, diff_files, diff_states, digest, open_link, squash_files, write_file,
+        apply_files, apply_tensors, check_settings, diff_files, diff_states, digest, open_link, squash_files,
+        write_file,
     };
     #[pymodule_export]
     use crate::patches::compare;

@@ -13,8 +13,9 @@ use deltachain::{
 use deltachain_store::Phase;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{Borrowed, FromPyObject};
 
-use crate::errors::usage;
+use crate::errors::{refused, usage};
 use crate::given::Given;
 use crate::link::{Link, LinkSource, Opened};
 use crate::tensors::Lent;
@@ -26,14 +27,22 @@ pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<D
     text.map(parse).transpose()
 }
 
-pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
-    match name {
-        "compact" => Ok(Profile::Compact),
-        "local" => Ok(Profile::Local),
-        "direct" => Ok(Profile::Direct),
-        _ => Err(usage(py, format!("profile must be \"compact\", \"local\" or \"direct\", not {name:?}"), None)),
+/// A profile, by its name.
+pub(crate) struct Named(pub(crate) Profile);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Named {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let is_named = |profile: &Profile| object.extract::<String>().is_ok_and(|name| name == profile.name());
+        let found = [Profile::Compact, Profile::Local, Profile::Direct].into_iter().find(is_named);
+        found.map(Self).ok_or_else(|| refused(&object, "profile= must be 'compact', 'local' or 'direct'"))
     }
 }
+
+/// Refuses settings of what is about to be begun: they are checked when they are made of Python's objects.
+#[pyfunction]
+pub(crate) fn check_settings(_threads: Option<Threads>, _profiles: Vec<Named>) {}
 
 /// The figures of a link as a dictionary.
 fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict>> {
@@ -50,21 +59,20 @@ fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict
 
 /// `diff` between paths, to a path: with the layout, as the tool does it. A snapshot if there is no base.
 #[pyfunction]
-pub(crate) fn diff_files<'py>(
-    py: Python<'py>,
+pub(crate) fn diff_files(
+    py: Python<'_>,
     base: Option<PathBuf>,
     target: PathBuf,
     out: PathBuf,
-    profile: &str,
+    profile: Named,
     metadata: BTreeMap<String, String>,
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let profile = profile_named(py, profile)?;
+) -> PyResult<Bound<'_, PyDict>> {
     let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let compare = watch.of(Phase::Compare);
-        let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&compare);
+        let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&compare);
         match &base {
             Some(base) => files::diff(base, &target, &out, &options),
             None => files::snapshot(&target, &out, &options),
@@ -80,13 +88,12 @@ pub(crate) fn diff_states<'py>(
     base: &Bound<'py, PyAny>,
     target: &Bound<'py, PyAny>,
     out: Option<PathBuf>,
-    profile: &str,
+    profile: Named,
     metadata: BTreeMap<String, String>,
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Option<Link>, Bound<'py, PyDict>)> {
-    let profile = profile_named(py, profile)?;
     let (base, target) = (Given::of(base)?, Given::of(target)?);
     let (made, link) = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let (base, target) = (base.open()?, target.open()?);
@@ -100,7 +107,7 @@ pub(crate) fn diff_states<'py>(
         }
         let compare = watch.of(Phase::Compare);
         compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
-        let options = DiffOptions::default().profile(profile).metadata(metadata).progress(&compare);
+        let options = DiffOptions::default().profile(profile.0).metadata(metadata).progress(&compare);
         let diff = |out: &mut dyn std::io::Write| deltachain::diff(base.state(), target.state(), &options, out);
         if let Some(out) = &out {
             base.check_apart(out)?;
@@ -146,21 +153,20 @@ pub(crate) fn apply_files(
 
 /// `squash` from paths to a path, as the tool does it.
 #[pyfunction]
-pub(crate) fn squash_files<'py>(
-    py: Python<'py>,
+pub(crate) fn squash_files(
+    py: Python<'_>,
     base: PathBuf,
     links: Vec<PathBuf>,
     out: PathBuf,
-    profile: &str,
+    profile: Named,
     metadata: BTreeMap<String, String>,
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let profile = profile_named(py, profile)?;
+) -> PyResult<Bound<'_, PyDict>> {
     let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
-        let options = FileOptions::default().profile(profile).metadata(metadata).replace(replace).progress(&build);
+        let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&build);
         files::squash(&base, &links, &out, &options)
     })?;
     report(py, &made)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, State, TensorInfo};
-use deltachain::{Error, Profile, Result};
+use deltachain::{Error, Result};
 use deltachain_store::{
     Base, Model, PublishOptions, Published, Publisher as ChainPublisher, ShardPart, Snapshots, Stop as StoreStop,
 };
@@ -18,7 +18,7 @@ use pyo3::types::PyDict;
 use rayon::prelude::*;
 
 use crate::errors::{no_pickle, usage};
-use crate::operations::{Info, digest_of, profile_named, rows};
+use crate::operations::{Info, Named, digest_of, rows};
 use crate::signing::{SignerRow, TrustRow, signers, trust as trusted};
 use crate::store::{Stop, Store};
 use crate::tensors::{Bytes, Finder, STRETCH};
@@ -238,22 +238,6 @@ pub(crate) struct Publisher {
     inner: OfProcess<Inner>,
 }
 
-/// One profile, or several.
-#[derive(FromPyObject)]
-enum Profiles {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Profiles {
-    fn named(&self, py: Python<'_>) -> PyResult<Vec<Profile>> {
-        match self {
-            Self::One(name) => Ok(vec![profile_named(py, name)?]),
-            Self::Several(names) => names.iter().map(|name| profile_named(py, name)).collect(),
-        }
-    }
-}
-
 #[pymethods]
 impl Publisher {
     #[new]
@@ -261,7 +245,7 @@ impl Publisher {
         py: Python<'_>,
         store: &Bound<'_, Store>,
         like: Option<PathBuf>,
-        profile: Profiles,
+        profiles: Vec<Named>,
         snapshot_cost: Option<f64>,
         snapshot_every: Option<u64>,
         skips: Vec<u64>,
@@ -276,7 +260,7 @@ impl Publisher {
         vouch: Option<&str>,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
-            .profiles(profile.named(py)?)
+            .profiles(profiles.into_iter().map(|named| named.0).collect())
             .snapshots(when(snapshot_cost, snapshot_every))
             .skips(skips)
             .assets(assets)

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::errors::{no_pickle, raised, usage};
 use crate::gate;
-use crate::operations::profile_named;
+use crate::operations::Named;
 use crate::work::{How, OfProcess, Threads, Watch, run};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
@@ -194,16 +194,15 @@ impl Store {
         version: Option<u64>,
         snapshot: bool,
         bases: Vec<u64>,
-        profile: &str,
+        profile: Named,
         scratch: Option<PathBuf>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        let profile = profile_named(py, profile)?;
         self.work(py, How { threads, progress, ..How::default() }, |store, watch| {
             let place = Scratch::new(scratch.as_deref(), watch)?;
             let options = CompactOptions::new(place.path()).version(version).snapshot(snapshot).from(bases);
-            report(&deltachain_store::compact(store, &options.profiles(vec![profile]), watch)?)
+            report(&deltachain_store::compact(store, &options.profiles(vec![profile.0]), watch)?)
         })
     }
 

@@ -49,11 +49,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let number = if object.is_instance_of::<PyBool>() { None } else { object.extract::<usize>().ok() };
-        number.filter(|number| (1..=MOST_THREADS).contains(number)).map(Self).ok_or_else(|| {
-            let given = object.repr().map_or_else(|_| object.get_type().to_string(), |given| given.to_string());
-            let text = format!("threads= must be a whole number from 1 to {MOST_THREADS}, not {given}");
-            errors::usage(object.py(), text, None)
-        })
+        let number = number.filter(|number| (1..=MOST_THREADS).contains(number));
+        let wanted = format!("threads= must be a whole number from 1 to {MOST_THREADS}");
+        number.map(Self).ok_or_else(|| errors::refused(&object, &wanted))
     }
 }
 

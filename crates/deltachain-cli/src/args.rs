@@ -5,17 +5,15 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use deltachain::{Error, without_secrets};
+use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, InitArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
+    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
     ShowArgs, StatusArgs,
 };
-#[cfg(feature = "exchange")]
-use crate::exchange_args::{ExportArgs, ImportArgs};
 use crate::failure;
-use crate::key_args::{KeyArgs, SignVersionArgs};
-use crate::shared_args::{Global, LimitArgs, ProfileArg, parse_note};
+use crate::key_args::{KeyCommand, SignVersionArgs};
+use crate::shared_args::{Global, LimitArgs, PROFILES, one_of, parse_note};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,6 +32,17 @@ STATE, BASE and TARGET are a .safetensors file or a directory of them, with or w
 directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders,
 checkpoint-*, original, and chains.
 Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  deltachain init /mnt/models/run7
+  deltachain init s3://models/run7
+  deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1";
+
+const KEY_EXAMPLES: &str = "\
+Examples:
+  deltachain key new trainer.example/run7 -o run7.key    a secret file; prints the public key
+  deltachain key show run7.key > run7.pub                the public key again, to give to followers";
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.
 ///
@@ -57,12 +66,12 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Digest(DigestArgs),
     Squash(SquashArgs),
-    #[cfg(feature = "exchange")]
-    Import(ImportArgs),
-    #[cfg(feature = "exchange")]
-    Export(ExportArgs),
     Demo(DemoArgs),
-    Init(InitArgs),
+    /// Begin a chain
+    ///
+    /// A chain holds the versions 0, 1, 2, ... of one model in a store. It starts empty.
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(ChainArgs),
     Publish(PublishArgs),
     Commit(CommitArgs),
     Log(LogArgs),
@@ -70,7 +79,9 @@ pub(crate) enum Command {
     Pull(PullArgs),
     Follow(FollowArgs),
     Status(StatusArgs),
-    Key(KeyArgs),
+    /// Make or show a key that signs versions
+    #[command(subcommand, after_help = KEY_EXAMPLES)]
+    Key(KeyCommand),
     Sign(SignVersionArgs),
     Compact(CompactArgs),
     Prune(PruneArgs),
@@ -94,8 +105,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) link: NewLink,
     /// How values are coded
-    #[arg(long, value_enum, default_value_t = ProfileArg::Compact)]
-    pub(crate) profile: ProfileArg,
+    #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
+    pub(crate) profile: Profile,
 }
 
 /// Make a snapshot: a link that holds a whole state and needs no base
@@ -219,8 +230,8 @@ pub(crate) struct SquashArgs {
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
     /// How values are coded
-    #[arg(long, value_enum, requires = "base")]
-    pub(crate) profile: Option<ProfileArg>,
+    #[arg(long, value_parser = one_of(PROFILES), requires = "base")]
+    pub(crate) profile: Option<Profile>,
     /// The link to make
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: PathBuf,
@@ -272,8 +283,8 @@ pub(crate) struct NewLink {
 }
 
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, u8> {
-    Cli::try_parse_from(arguments).map_err(|error| {
+pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
+    P::try_parse_from(arguments).map_err(|error| {
         // A caller that asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {

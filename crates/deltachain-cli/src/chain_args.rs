@@ -15,9 +15,10 @@ use crate::engine_args::EngineArgs;
 use crate::interrupt;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfilesArgs, SERVERS, STORE_OPTIONS, parse_digest, parse_note, parse_seconds, parse_size,
+    LimitArgs, ProfilesArgs, SERVERS, SIGNATURES, STORE_OPTIONS, parse_digest, parse_note, parse_number, parse_seconds,
+    parse_size,
 };
-use crate::signature_args::{FollowerTrustArgs, PublisherSignatureArgs, TrustArgs};
+use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(crate) struct ChainArgs {
 
 /// How to talk to a store.
 #[derive(Debug, Args)]
-pub(crate) struct StoreArgs {
+pub struct StoreArgs {
     /// Address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
     #[arg(long, value_name = "URL", help_heading = STORE_OPTIONS)]
     pub(crate) endpoint: Option<String>,
@@ -58,7 +59,10 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     /// Opens a store, which Ctrl-C ends the waiting for.
-    pub(crate) fn open(&self, url: &str) -> Result<Store> {
+    ///
+    /// # Errors
+    /// USAGE if the options make no sense; IO.
+    pub fn open(&self, url: &str) -> Result<Store> {
         Ok(Store::open(url, self.options()?)?.with_stop(interrupt::stop()))
     }
 
@@ -95,20 +99,6 @@ impl ChainArgs {
     }
 }
 
-/// Begin a chain
-///
-/// A chain holds the versions 0, 1, 2, ... of one model in a store. It starts empty.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  deltachain init /mnt/models/run7
-  deltachain init s3://models/run7
-  deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1")]
-pub(crate) struct InitArgs {
-    #[command(flatten)]
-    pub(crate) chain: ChainArgs,
-}
-
 /// Test whether a bucket or a directory supports what chains and followers need
 ///
 /// Every operation is tested below a new name doctor-..., which is removed afterwards. On a store: puts, put-if-absent
@@ -134,6 +124,7 @@ pub(crate) struct DoctorArgs {
 /// failure before that leaves the chain unchanged. Links are made from the head, the newest version: give its files as
 /// --base, or a directory in which the tool keeps them as --work. Otherwise the head is built from the chain.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 #[command(after_help = "\
 Examples:
   deltachain publish s3://models/run7 step100/                           the first version
@@ -183,8 +174,18 @@ pub(crate) struct PublishArgs {
     pub(crate) no_assets: bool,
     #[command(flatten)]
     pub(crate) profiles: ProfilesArgs,
-    #[command(flatten)]
-    pub(crate) policy: PolicyArgs,
+    /// Add a snapshot to every Nth version
+    #[arg(long, value_name = "N", conflicts_with_all = ["snapshot_cost", "no_snapshots"])]
+    snapshot_every: Option<NonZeroU64>,
+    /// Add a snapshot when a late joiner would have to read more than X times the last snapshot [default: 2]
+    #[arg(long, value_name = "X", conflicts_with = "no_snapshots", value_parser = parse_cost)]
+    snapshot_cost: Option<f64>,
+    /// Add no snapshots, except for version 0
+    #[arg(long)]
+    no_snapshots: bool,
+    /// Add a link from K versions ago to every Kth version, for followers that are behind; comma-separated
+    #[arg(long, value_name = "K", value_delimiter = ',')]
+    pub(crate) skip_every: Vec<NonZeroU64>,
     /// Publish nothing if the tensors, their files, and the other files are the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
@@ -211,24 +212,7 @@ pub(crate) struct PublishArgs {
     pub(crate) limits: LimitArgs,
 }
 
-/// Which routes a version gets in addition to the route from the version before.
-#[derive(Debug, Args)]
-pub(crate) struct PolicyArgs {
-    /// Add a snapshot to every Nth version
-    #[arg(long, value_name = "N", conflicts_with_all = ["snapshot_cost", "no_snapshots"])]
-    pub(crate) snapshot_every: Option<NonZeroU64>,
-    /// Add a snapshot when a late joiner would have to read more than X times the last snapshot [default: 2]
-    #[arg(long, value_name = "X", conflicts_with = "no_snapshots", value_parser = parse_cost)]
-    pub(crate) snapshot_cost: Option<f64>,
-    /// Add no snapshots, except for version 0
-    #[arg(long)]
-    pub(crate) no_snapshots: bool,
-    /// Add a link from K versions ago to every Kth version, for followers that are behind; comma-separated
-    #[arg(long, value_name = "K", value_delimiter = ',')]
-    pub(crate) skip_every: Vec<NonZeroU64>,
-}
-
-impl PolicyArgs {
+impl PublishArgs {
     pub(crate) fn snapshots(&self) -> Snapshots {
         match (self.snapshot_every, self.snapshot_cost) {
             _ if self.no_snapshots => Snapshots::Never,
@@ -236,10 +220,6 @@ impl PolicyArgs {
             (None, Some(cost)) => Snapshots::Cost(cost),
             (None, None) => Snapshots::default(),
         }
-    }
-
-    pub(crate) fn skips(&self) -> Vec<u64> {
-        self.skip_every.iter().map(|every| every.get()).collect()
     }
 }
 
@@ -348,7 +328,10 @@ pub(crate) struct DirectoryArgs {
     #[arg(long)]
     pub(crate) trust_directory: bool,
     #[command(flatten)]
-    pub(crate) signatures: FollowerTrustArgs,
+    pub(crate) trust: TrustArgs,
+    /// Forget that DIR was followed with --trust, and what was seen then
+    #[arg(long, help_heading = SIGNATURES)]
+    pub(crate) forget_trust: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
@@ -603,11 +586,9 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
-    let cost: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if cost >= 1.0 { Ok(cost) } else { Err("must be at least 1: every reader reads a snapshot".to_owned()) }
+    parse_number(text, 1.0..=f64::INFINITY, "must be at least 1: every reader reads a snapshot")
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err("must be from 0 to 100".to_owned()) }
+    parse_number(text, 0.0..=100.0, "must be from 0 to 100")
 }

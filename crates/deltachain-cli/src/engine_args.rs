@@ -2,7 +2,7 @@
 #![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -84,7 +84,8 @@ impl EngineArgs {
     /// What is asked of servers, which are brought to the versions in `directory`, or to these versions by themselves if
     /// that has no tensors. They are looked at every `poll`.
     pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, tensors: bool, poll: Duration) -> Result<Engine> {
-        let directory = absolute(directory)?;
+        let found = directory.canonicalize();
+        let directory = found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
         let pause = self.pause.unwrap_or_default();
         match kind {
             EngineKind::Sglang | EngineKind::VllmLora if !tensors => {
@@ -139,9 +140,4 @@ fn host() -> String {
     #[cfg(not(unix))]
     let name = env::var("COMPUTERNAME").unwrap_or_default();
     name
-}
-
-fn absolute(path: &Path) -> Result<PathBuf> {
-    let found = path.canonicalize();
-    found.map_err(|error| Error::io("looking for", error).in_file(path))
 }

@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::output::{Output, print_json, printable, printable_path};
 
 /// Exit code: good.
-pub(crate) const SUCCESS: u8 = 0;
+pub const SUCCESS: u8 = 0;
 /// Refused or failed.
 pub(crate) const FAILURE: u8 = 1;
 const USAGE_EXIT_CODE: u8 = 2;

@@ -11,13 +11,19 @@ use crate::output::Output;
 
 /// A link with the path that it was opened by.
 #[derive(Debug)]
-pub(crate) struct OpenedLink {
-    pub(crate) path: PathBuf,
-    pub(crate) reader: LinkReader<FileSource>,
+pub struct OpenedLink {
+    /// The path.
+    pub path: PathBuf,
+    /// Reads it.
+    pub reader: LinkReader<FileSource>,
 }
 
 impl OpenedLink {
-    pub(crate) fn open(path: &Path, limits: &Limits) -> Result<Self> {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As of [`LinkReader::open`]; USAGE if there is no such file.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
         require([path])?;
         let reader = FileSource::open(path)
             .and_then(|source| LinkReader::open(source, limits))
@@ -27,13 +33,19 @@ impl OpenedLink {
 }
 
 /// Opens a safetensors file or a directory of them.
-pub(crate) fn open_state(path: &Path) -> Result<SafetensorsState> {
+///
+/// # Errors
+/// As of [`SafetensorsState::open`]; USAGE if there is nothing.
+pub fn open_state(path: &Path) -> Result<SafetensorsState> {
     require([path])?;
     SafetensorsState::open(path)
 }
 
 /// A path that leads nowhere is the user's mistake, not the operating system's.
-pub(crate) fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+///
+/// # Errors
+/// USAGE.
+pub fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let is_missing = |path: &&Path| fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     match paths.into_iter().find(is_missing) {
         Some(path) => Err(Error::usage("there is no such file or directory").in_file(path)),
@@ -43,7 +55,10 @@ pub(crate) fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(
 
 /// Refuses an output that exists, unless the user wants to replace it. The library does so, too, but knows no
 /// arguments.
-pub(crate) fn refuse_existing(path: &Path, force: bool) -> Result<()> {
+///
+/// # Errors
+/// USAGE.
+pub fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     // Not `exists()`: a link that leads nowhere is something, too.
     if !force && path.file_name().is_some() && fs::symlink_metadata(path).is_ok() {
         return Err(Error::usage("the output exists; --force replaces it").in_file(path));

@@ -9,38 +9,22 @@ use crate::chain_args::ChainArgs;
 use crate::shared_args::parse_digest;
 use crate::signature_args::SignArgs;
 
-/// Make or show a key that signs versions
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  deltachain key new trainer.example/run7 -o run7.key    a secret file; prints the public key
-  deltachain key show run7.key > run7.pub                the public key again, to give to followers")]
-pub(crate) struct KeyArgs {
-    #[command(subcommand)]
-    pub(crate) command: KeyCommand,
-}
-
+/// What is done with keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    New(NewKeyArgs),
-    Show(ShowKeyArgs),
-}
-
-/// Make a secret key, and print its public key
-#[derive(Debug, Args)]
-pub(crate) struct NewKeyArgs {
-    /// Name of the key, for people: such as the owner's domain and a purpose; no spaces, no +
-    pub(crate) name: String,
-    /// File for the secret key, which only you may read; it must not exist
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: PathBuf,
-}
-
-/// Print the public keys in a file
-#[derive(Debug, Args)]
-pub(crate) struct ShowKeyArgs {
-    /// A file with a secret key or with public keys; - is standard input
-    pub(crate) file: PathBuf,
+    /// Make a secret key, and print its public key
+    New {
+        /// Name of the key, for people: such as the owner's domain and a purpose; no spaces, no +
+        name: String,
+        /// File for the secret key, which only you may read; it must not exist
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Print the public keys in a file
+    Show {
+        /// A file with a secret key or with public keys; - is standard input
+        file: PathBuf,
+    },
 }
 
 /// Sign a version that has been published

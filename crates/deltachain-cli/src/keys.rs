@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
 use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::inputs::require;
 use crate::interrupt;
-use crate::operation::command::{PATIENCE, end, shell, start};
+use crate::operation::command::{Outcome, PATIENCE, run, shell};
 use crate::signature_args::{SignArgs, TrustArgs};
 
 /// The content of a key file, for those who have no files.
@@ -49,7 +49,13 @@ impl Keys {
             lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => {
                 Err(Error::usage("a secret key has to be the only key in its file"))
             }
-            lines => lines.iter().map(|(place, line)| public(line, *place)).collect::<Result<_>>().map(Self::Public),
+            lines => {
+                // A line that may be a damaged secret key is not shown.
+                let refused =
+                    |place| Error::usage(format!("line {place} is no public key (NAME+ID+KEY), or a damaged one"));
+                let keys = lines.iter().map(|(place, line)| line.parse().map_err(|_| refused(place)));
+                keys.collect::<Result<_>>().map(Self::Public)
+            }
         }
     }
 
@@ -75,12 +81,6 @@ impl Keys {
             Self::Public(keys) => keys,
         }
     }
-}
-
-/// A line that may be a damaged secret key is not shown.
-fn public(line: &str, place: usize) -> Result<VerifierKey> {
-    let refused = |_| Error::usage(format!("line {place} is no public key (NAME+ID+KEY), or a damaged one"));
-    line.parse().map_err(refused)
 }
 
 fn text_of(from: impl Read) -> Result<String> {
@@ -281,24 +281,10 @@ impl Elsewhere {
         question.seek(SeekFrom::Start(0))?;
         let mut shell = shell(&self.command);
         shell.env_remove(VARIABLE).stdin(Stdio::from(question)).stdout(Stdio::from(answer.try_clone()?));
-        let mut running = start(&mut shell)?;
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = running.try_wait()? {
-                break status;
-            }
-            if interrupt::happened() {
-                end(&mut running);
-                return Ok(Err("interrupted".to_owned()));
-            }
-            if began.elapsed() >= self.timeout {
-                end(&mut running);
-                return Ok(Err(format!("it did not end within {} s and was ended", self.timeout.as_secs_f64())));
-            }
-            thread::sleep(PATIENCE);
-        };
-        if !status.success() {
-            return Ok(Err(format!("it ended with {status}")));
+        match run(&mut shell, Some(self.timeout), &interrupt::happened)? {
+            Outcome::Succeeded => {}
+            Outcome::Failed(reason) | Outcome::TimedOut(reason) => return Ok(Err(reason)),
+            Outcome::Interrupted => return Ok(Err("interrupted".to_owned())),
         }
         let mut said = Vec::new();
         answer.seek(SeekFrom::Start(0))?;

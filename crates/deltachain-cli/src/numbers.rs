@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::HumanCount;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
@@ -52,18 +52,14 @@ pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
     let even = weights.iter().all(|&weight| weight == 0);
     let weights = weights.iter().map(|&weight| if even { 1 } else { u128::from(weight) });
     let sum: u128 = weights.clone().sum::<u128>().max(1);
-    let mut running = 0;
-    let mut given = 0;
-    weights
-        .map(|weight| {
-            running += weight;
-            // At most `total`, since `running` is at most `sum`.
-            let up_to_here = u64::try_from(u128::from(total) * running / sum).unwrap_or(total);
-            let share = up_to_here - given;
-            given = up_to_here;
-            share
-        })
-        .collect()
+    let (total, mut given, mut running) = (u128::from(total), 0, 0);
+    let share = |weight| {
+        running += weight;
+        let before = std::mem::replace(&mut given, total * running / sum);
+        // At most `total`, since `running` is at most `sum`.
+        u64::try_from(given - before).unwrap_or(u64::MAX)
+    };
+    weights.map(share).collect()
 }
 
 #[cfg(test)]

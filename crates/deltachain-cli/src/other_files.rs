@@ -85,18 +85,13 @@ fn same_content(left: &Path, right: &Path) -> io::Result<bool> {
     if left.metadata()?.len() != right.metadata()?.len() {
         return Ok(false);
     }
-    let (mut left, mut right) = (BufReader::new(left), BufReader::new(right));
-    let (mut ours, mut theirs) = ([0; 1 << 14], [0; 1 << 14]);
-    loop {
-        let count = left.read(&mut ours)?;
-        if count == 0 {
-            return Ok(right.read(&mut theirs)? == 0);
-        }
-        right.read_exact(&mut theirs[..count])?;
-        if ours[..count] != theirs[..count] {
+    let mut theirs = BufReader::new(right).bytes();
+    for byte in BufReader::new(left).bytes() {
+        if theirs.next().transpose()? != Some(byte?) {
             return Ok(false);
         }
     }
+    Ok(theirs.next().is_none())
 }
 
 #[cfg(test)]

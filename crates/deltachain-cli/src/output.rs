@@ -14,7 +14,7 @@ use crate::shared_args::Global;
 
 /// How to print for the user.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Output {
+pub struct Output {
     json: bool,
     quiet: bool,
     bars: bool,
@@ -48,12 +48,15 @@ impl Output {
     }
 
     /// Prints what was done; as text only without `--quiet`.
-    pub(crate) fn summary(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
+    ///
+    /// # Errors
+    /// IO.
+    pub fn summary(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
         if self.quiet && !self.json { Ok(()) } else { self.result(text, json) }
     }
 
     /// Says something that is worth knowing on standard error. JSON output has a place of its own for such things.
-    pub(crate) fn remark(self, text: &str) {
+    pub fn remark(self, text: &str) {
         if !self.json && !self.quiet {
             // Nothing depends on a remark.
             let _ = writeln!(anstream::stderr(), "{text}");
@@ -61,7 +64,7 @@ impl Output {
     }
 
     /// Begins to show the progress of work on `total` bytes.
-    pub(crate) fn meter(self, what: &'static str, total: u64) -> Meter {
+    pub fn meter(self, what: &'static str, total: u64) -> Meter {
         Meter::new(ProgressBar::with_draw_target(Some(total), self.target()), what)
     }
 
@@ -116,12 +119,12 @@ fn print(text: &str) -> Result<()> {
 
 /// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do
 /// neither.
-pub(crate) fn printable(name: &str) -> String {
+pub fn printable(name: &str) -> String {
     name.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
 /// A path as it may be shown on a terminal; with single backslashes, which Windows has many of.
-pub(crate) fn printable_path(path: impl AsRef<Path>) -> String {
+pub fn printable_path(path: impl AsRef<Path>) -> String {
     printable(&path.as_ref().to_string_lossy()).replace("\\\\", "\\")
 }
 

@@ -7,8 +7,9 @@ use crate::interrupt;
 
 const TEMPLATE: &str = "{msg:>9} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
 
-/// Shows how far a piece of work is; gone when dropped.
-pub(crate) struct Meter(ProgressBar);
+/// Shows how far a piece of work is; gone when dropped, as indicatif's bars are.
+#[derive(Debug)]
+pub struct Meter(ProgressBar);
 
 impl Meter {
     pub(crate) fn new(bar: ProgressBar, what: &'static str) -> Self {
@@ -30,11 +31,5 @@ impl Progress for Meter {
 
     fn expect(&self, bytes: u64) {
         self.0.inc_length(bytes);
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }

@@ -1,7 +1,9 @@
 //! Options that several commands share, and the values that options take.
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Args, ColorChoice, ValueEnum};
+use std::ops::RangeInclusive;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, ColorChoice};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
@@ -14,7 +16,7 @@ pub(crate) const SERVERS: &str = "Inference servers";
 
 /// Options that every command takes.
 #[derive(Debug, Args)]
-pub(crate) struct Global {
+pub struct Global {
     /// Print JSON lines on standard output: results, errors, and events of long-running commands
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) json: bool,
@@ -32,44 +34,45 @@ pub(crate) struct Global {
 /// More threads than this only take time to start and memory.
 const MOST_THREADS: u64 = 1024;
 
-/// How values are coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileArg {
-    /// The smallest file; applying it needs the base
-    Compact,
-    /// Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place
-    Local,
-    /// New values only, which can be read without the base
-    Direct,
-}
+/// What an option chooses from: names, what help says of each, and what it stands for.
+pub type Choices<T> = [(&'static str, &'static str, T)];
 
-impl From<ProfileArg> for Profile {
-    fn from(profile: ProfileArg) -> Self {
-        match profile {
-            ProfileArg::Compact => Self::Compact,
-            ProfileArg::Local => Self::Local,
-            ProfileArg::Direct => Self::Direct,
-        }
-    }
+/// How values are coded.
+pub const PROFILES: &Choices<Profile> = &[
+    ("compact", "The smallest file; applying it needs the base", Profile::Compact),
+    ("local", LOCAL, Profile::Local),
+    ("direct", "New values only, which can be read without the base", Profile::Direct),
+];
+
+const LOCAL: &str =
+    "Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place";
+
+/// Takes the name of a choice.
+pub fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static Choices<T>) -> impl TypedValueParser<Value = T> {
+    let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(names).try_map(|given| {
+        let found = choices.iter().find(|(name, ..)| *name == given);
+        found.map(|(.., value)| *value).ok_or("unknown")
+    })
 }
 
 /// How the values of new links are coded.
 #[derive(Debug, Args)]
 pub(crate) struct ProfilesArgs {
     /// How values are coded; comma-separated or repeatable: a link for each profile
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ProfileArg::Compact])]
-    profile: Vec<ProfileArg>,
+    #[arg(long, value_parser = one_of(PROFILES), value_delimiter = ',', default_value = "compact")]
+    profile: Vec<Profile>,
 }
 
 impl ProfilesArgs {
     pub(crate) fn profiles(&self) -> Vec<Profile> {
-        self.profile.iter().copied().map(Profile::from).collect()
+        self.profile.clone()
     }
 }
 
 /// What a link may make this program allocate and write.
 #[derive(Debug, Args)]
-pub(crate) struct LimitArgs {
+pub struct LimitArgs {
     /// Maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub(crate) max_index_bytes: Option<u64>,
@@ -85,7 +88,8 @@ pub(crate) struct LimitArgs {
 }
 
 impl LimitArgs {
-    pub(crate) fn limits(&self) -> Limits {
+    /// The limits.
+    pub fn limits(&self) -> Limits {
         if self.trusted {
             return Limits::unlimited();
         }
@@ -101,7 +105,11 @@ impl LimitArgs {
     }
 }
 
-pub(crate) fn parse_note(text: &str) -> Result<(String, String), String> {
+/// A note: `KEY=VALUE`.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn parse_note(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("missing =")?;
     if key.starts_with("deltachain.") {
         return Err("keys that begin with deltachain. are reserved".to_owned());
@@ -132,8 +140,13 @@ pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
 
 /// A time in seconds, of a day at most.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.001..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("must be from 0.001 to 86400".to_owned()) }
+    parse_number(text, 0.001..=86400.0, "must be from 0.001 to 86400")
+}
+
+/// A number within bounds.
+pub(crate) fn parse_number(text: &str, bounds: RangeInclusive<f64>, refusal: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if bounds.contains(&number) { Ok(number) } else { Err(refusal.to_owned()) }
 }
 
 #[cfg(test)]

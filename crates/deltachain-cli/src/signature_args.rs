@@ -48,13 +48,3 @@ pub(crate) struct PublisherSignatureArgs {
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest, help_heading = SIGNATURES)]
     pub(crate) vouch: Option<Digest>,
 }
-
-/// Whose versions a follower takes.
-#[derive(Debug, Args)]
-pub(crate) struct FollowerTrustArgs {
-    #[command(flatten)]
-    pub(crate) trust: TrustArgs,
-    /// Forget that DIR was followed with --trust, and what was seen then
-    #[arg(long, help_heading = SIGNATURES)]
-    pub(crate) forget_trust: bool,
-}

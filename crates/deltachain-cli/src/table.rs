@@ -2,15 +2,12 @@
 
 use anstyle::Style;
 
-/// Which side of a column its cells lean to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
-    Left,
-    Right,
-}
-
-/// Lays out `rows` below `columns`. Cells of the last column are never padded, so names of any width may stand there.
-pub(crate) fn layout(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
+/// Lays out `rows` below `columns`: their titles with `|` between them. Cells are on the left of a column, or on its
+/// right if the title begins with `>`. Those of the last column are never padded, so names of any width may stand
+/// there.
+pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
+    let columns: Vec<(&str, bool)> =
+        columns.split('|').map(|title| title.strip_prefix('>').map_or((title, false), |title| (title, true))).collect();
     let mut widths: Vec<usize> = columns.iter().map(|(title, _)| title.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -25,10 +22,10 @@ pub(crate) fn layout(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String 
                 text.push_str("  ");
             }
             let padding = " ".repeat(widths[place] - cell.chars().count());
-            match columns[place].1 {
-                Align::Left if last => text.push_str(cell),
-                Align::Left => text.extend([cell, &padding]),
-                Align::Right => text.extend([&padding, cell]),
+            match columns[place] {
+                (_, true) => text.extend([&padding, cell]),
+                _ if last => text.push_str(cell),
+                _ => text.extend([cell, &padding]),
             }
         }
         text.truncate(text.trim_end().len());
@@ -49,9 +46,8 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let columns = [("a", Align::Left), ("number", Align::Right), ("name", Align::Left)];
         let rows = [["xyz", "1", "é"], ["ß", "1,000,000", "a long name"]].map(|row| row.map(str::to_owned).to_vec());
-        let text = anstream::adapter::strip_str(&layout(&columns, &rows)).to_string();
+        let text = anstream::adapter::strip_str(&layout("a|>number|name", &rows)).to_string();
         assert_eq!(text, "a       number  name\nxyz          1  é\nß    1,000,000  a long name");
     }
 }

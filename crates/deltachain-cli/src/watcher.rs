@@ -13,7 +13,8 @@ use crate::output::{Output, print_json, printable};
 use crate::progress::Meter;
 
 /// Shows work on a chain. Also the place where Ctrl-C takes effect.
-pub(crate) struct Watcher {
+#[derive(Debug)]
+pub struct Watcher {
     output: Output,
     /// Progress bars below each other.
     bars: MultiProgress,
@@ -23,7 +24,8 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn new(output: Output) -> Self {
+    /// For work that ends.
+    pub fn new(output: Output) -> Self {
         let bars = MultiProgress::with_draw_target(output.target());
         Self { output, bars, under_way: Mutex::default(), is_service: false }
     }

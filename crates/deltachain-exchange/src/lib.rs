@@ -28,6 +28,8 @@
 //! # }
 //! ```
 //!
+//! The feature `program` adds the program `deltachain-exchange`, and what it needs.
+//!
 //! [docs/exchange.md]: https://docs.rs/crate/deltachain/latest
 
 #![forbid(unsafe_code)]

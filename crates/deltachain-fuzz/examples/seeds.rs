@@ -1,4 +1,4 @@
-//! `seeds ROOT OUT`: writes the seeds of each target into its folder below OUT. `cargo xtask fuzz` runs it.
+//! `seeds ROOT OUT`: writes the seeds of each target into its folder below OUT. `./task fuzz` runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;

@@ -1,25 +1,31 @@
-//! `diff`: makes the link from one state to another. Also how every other command that makes links tells of it.
+//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state. Also how every other
+//! command that makes links tells of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::files::{self, FileOptions};
-use deltachain::{DiffReport, Error, Result};
+use deltachain::{DiffReport, Error, Profile, Result};
 use serde_json::{Value, json};
 
-use crate::args::{DiffArgs, NewLink};
+use crate::args::{DiffArgs, NewLink, SnapshotArgs};
 use crate::inputs::{open_state, refuse_existing};
 use crate::numbers::{bits_each, counted, decimal, grouped, percent};
 use crate::other_files::NotCovered;
 use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
-    let options = FileOptions::default().profile(args.profile.into());
+    let options = FileOptions::default().profile(args.profile);
     make(&args.link, (Some(&args.base), &args.target), options, output)
 }
 
+pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
+    // A snapshot has nothing to be relative to, so the profile makes no difference.
+    make(&args.link, (None, &args.state), FileOptions::default().profile(Profile::Direct), output)
+}
+
 /// Makes a link from a base, or from nothing, to a target, and reports the result.
-pub(crate) fn make(
+fn make(
     link: &NewLink,
     (base, target): (Option<&Path>, &Path),
     options: FileOptions<'_>,
@@ -46,7 +52,10 @@ pub(crate) fn make(
 }
 
 /// Notes as metadata; each key once.
-pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+///
+/// # Errors
+/// USAGE.
+pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     let mut metadata = BTreeMap::new();
     for (key, value) in notes {
         if metadata.insert(key.clone(), value.clone()).is_some() {
@@ -56,7 +65,8 @@ pub(crate) fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, Strin
     Ok(metadata)
 }
 
-pub(crate) fn describe(path: &Path, report: &DiffReport) -> String {
+/// A new link, for people.
+pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
         "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n  base   {}\n  target {}",
         printable_path(path),
@@ -73,7 +83,8 @@ pub(crate) fn describe(path: &Path, report: &DiffReport) -> String {
     )
 }
 
-pub(crate) fn report_as_json(path: &Path, report: &DiffReport) -> Value {
+/// A new link.
+pub fn report_as_json(path: &Path, report: &DiffReport) -> Value {
     json!({
         "link": path.to_string_lossy(),
         "bytes": report.bytes,

@@ -1,6 +1,6 @@
 //! `digest`: prints the digest of a state.
 
-use std::fmt::Write as _;
+use std::iter;
 
 use deltachain::Result;
 use deltachain::tensor::State;
@@ -17,12 +17,8 @@ pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
     let tensors = || state.tensors().iter().zip(&digests.tensors).filter(|_| args.tensors);
     output.result(
         || {
-            let mut text = digests.state.to_string();
-            for (info, digest) in tensors() {
-                // Writing to a string cannot fail.
-                let _ = write!(text, "\n{digest}  {}", printable(info.name()));
-            }
-            text
+            let lines = tensors().map(|(info, digest)| format!("{digest}  {}", printable(info.name())));
+            iter::once(digests.state.to_string()).chain(lines).collect::<Vec<_>>().join("\n")
         },
         || {
             let mut object = json!({ "state": digests.state.to_string() });

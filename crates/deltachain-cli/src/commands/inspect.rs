@@ -15,7 +15,7 @@ use crate::inputs::OpenedLink;
 use crate::interrupt;
 use crate::numbers::{bits_each, counted, decimal, grouped, percent, ratio, share_out};
 use crate::output::{Output, printable, printable_path};
-use crate::table::{Align, layout};
+use crate::table::layout;
 
 /// Longer metadata values are cut for people: a layout of many files can be megabytes.
 const SHOWN_CHARACTERS: usize = 160;
@@ -174,18 +174,7 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
 }
 
 fn table(rows: &[Row<'_>]) -> String {
-    let columns = [
-        ("operation", Align::Left),
-        ("dtype", Align::Left),
-        ("shape", Align::Left),
-        ("coded", Align::Right),
-        ("share", Align::Right),
-        ("bytes", Align::Right),
-        ("bits/coded", Align::Right),
-        ("contexts", Align::Right),
-        ("coding", Align::Left),
-        ("tensor", Align::Left),
-    ];
+    let columns = "operation|dtype|shape|>coded|>share|>bytes|>bits/coded|>contexts|coding|tensor";
     let mut cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
@@ -217,7 +206,7 @@ fn table(rows: &[Row<'_>]) -> String {
         String::new(),
         counted(rows.len(), "tensor", "tensors"),
     ]);
-    layout(&columns, &cells)
+    layout(columns, &cells)
 }
 
 fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {

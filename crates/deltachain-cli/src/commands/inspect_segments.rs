@@ -10,7 +10,7 @@ use crate::inputs::OpenedLink;
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
 use crate::output::{Output, printable};
-use crate::table::{Align, layout};
+use crate::table::layout;
 
 /// How many coded lanes of each part and context are shown.
 const FIRST: usize = 4;
@@ -126,20 +126,8 @@ impl Shown<'_> {
             .iter()
             .map(|stream| vec![grouped(stream.raw), grouped(stream.stored), stream.name.to_owned()])
             .collect();
-        let streams = layout(&[("raw", Align::Right), ("stored", Align::Right), ("stream", Align::Left)], &streams);
-        let columns = [
-            ("part", Align::Right),
-            ("piece", Align::Right),
-            ("lanes", Align::Right),
-            ("context", Align::Right),
-            ("exponents", Align::Left),
-            ("positions", Align::Left),
-            ("symbols", Align::Left),
-            ("count", Align::Right),
-            ("coded", Align::Right),
-            ("first", Align::Left),
-            ("tensor", Align::Left),
-        ];
+        let streams = layout(">raw|>stored|stream", &streams);
+        let columns = ">part|>piece|>lanes|>context|exponents|positions|symbols|>count|>coded|first|tensor";
         let mut rows = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {
             for (context, run) in part.runs.iter().enumerate() {
@@ -158,7 +146,7 @@ impl Shown<'_> {
                 ]);
             }
         }
-        format!("{title}\n{streams}\n{}", layout(&columns, &rows))
+        format!("{title}\n{streams}\n{}", layout(columns, &rows))
     }
 
     /// Exponent fields of the base lanes that a context of a part has as its members.

@@ -2,23 +2,23 @@
 
 use deltachain::Result;
 
-use crate::key_args::{KeyArgs, KeyCommand};
+use crate::key_args::KeyCommand;
 use crate::keys::{Keys, as_json, make};
 use crate::output::Output;
 
-pub(crate) fn run(args: &KeyArgs, output: Output) -> Result<()> {
-    match &args.command {
-        KeyCommand::New(args) => {
-            let key = make(&args.name, &args.output)?;
+pub(crate) fn run(command: &KeyCommand, output: Output) -> Result<()> {
+    match command {
+        KeyCommand::New { name, output: file } => {
+            let key = make(name, file)?;
             let json = || {
                 let mut json = as_json(&key);
-                json["file"] = args.output.to_string_lossy().into();
+                json["file"] = file.to_string_lossy().into();
                 json
             };
             output.result(|| key.to_string(), json)
         }
-        KeyCommand::Show(args) => {
-            let keys = Keys::read(&args.file)?;
+        KeyCommand::Show { file } => {
+            let keys = Keys::read(file)?;
             keys.public().iter().try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
         }
     }

@@ -1,4 +1,4 @@
-//! The commands, one file each. `run` parses nothing and prints; what does the work returns a report.
+//! The commands, one file each or two alike. `run` parses nothing and prints; what does the work returns a report.
 
 pub(crate) mod apply;
 pub(crate) mod chain;
@@ -7,14 +7,9 @@ mod demo_chain;
 pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod explain;
-#[cfg(feature = "exchange")]
-pub(crate) mod export;
-#[cfg(feature = "exchange")]
-pub(crate) mod import;
 pub(crate) mod inspect;
 mod inspect_html;
 mod inspect_segments;
 pub(crate) mod key;
-pub(crate) mod snapshot;
 pub(crate) mod squash;
 pub(crate) mod verify;

@@ -1,9 +1,9 @@
 //! `squash`: joins links into one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, OutputFile};
-use deltachain::{Profile, Result, squash};
+use deltachain::{Result, squash};
 use serde_json::json;
 
 use crate::args::SquashArgs;
@@ -18,16 +18,24 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
     require(args.links.iter().chain(&args.base).map(PathBuf::as_path))?;
     let limits = args.limits.limits();
     if let Some(base) = &args.base {
-        let profile = args.profile.map_or_else(Profile::default, Into::into);
         let meter = output.meter("squashing", 0);
-        let options = FileOptions::default().replace(args.force).profile(profile).limits(limits).progress(&meter);
+        let options = FileOptions::default()
+            .replace(args.force)
+            .profile(args.profile.unwrap_or_default())
+            .limits(limits)
+            .progress(&meter);
         let report = files::squash(base, &args.links, &args.output, &options)?;
         drop(meter);
         return output.summary(|| describe(&args.output, &report), || report_as_json(&args.output, &report));
     }
     let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
     files::check_apart(&args.output, args.links.iter().map(PathBuf::as_path))?;
-    let bytes = without_states(&links, &args.output, args.force)?;
+    // What the links say is joined, which works for absolute values.
+    let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
+    let mut file = OutputFile::create(&args.output, args.force)?;
+    let bytes = squash(&readers, &mut file)?;
+    interrupt::check()?;
+    file.commit()?;
     let ends =
         links.first().zip(links.last()).map(|(first, last)| (first.reader.header().base, last.reader.header().target));
     output.summary(
@@ -48,14 +56,4 @@ pub(crate) fn run(args: &SquashArgs, output: Output) -> Result<()> {
             })
         },
     )
-}
-
-/// Joins what the links say, which works for absolute values.
-fn without_states(links: &[OpenedLink], path: &Path, replace: bool) -> Result<u64> {
-    let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
-    let mut file = OutputFile::create(path, replace)?;
-    let bytes = squash(&readers, &mut file)?;
-    interrupt::check()?;
-    file.commit()?;
-    Ok(bytes)
 }

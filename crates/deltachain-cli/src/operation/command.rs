@@ -51,7 +51,7 @@ struct Tries {
     next: Instant,
 }
 
-/// How a try ended.
+/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Succeeded,
@@ -148,31 +148,39 @@ impl Commander {
         if self.wanted.to_stderr {
             shell.stdout(io::stderr());
         }
-        let mut running = match start(&mut shell) {
-            Ok(running) => running,
-            Err(error) => return Outcome::Failed(format!("it could not be run: {error}")),
-        };
-        let began = Instant::now();
-        loop {
-            match running.try_wait() {
-                Ok(Some(status)) if status.success() => return Outcome::Succeeded,
-                Ok(Some(status)) => return Outcome::Failed(format!("it ended with {status}")),
-                Ok(None) => {}
-                Err(error) => return Outcome::Failed(format!("it cannot be waited for: {error}")),
-            }
-            if is_stopped() {
-                end(&mut running);
-                return Outcome::Interrupted;
-            }
-            if let Some(timeout) = self.wanted.timeout.filter(|timeout| began.elapsed() >= *timeout) {
-                end(&mut running);
-                return Outcome::TimedOut(format!(
-                    "timeout: it did not end within {} s and was ended",
-                    timeout.as_secs_f64()
-                ));
-            }
-            thread::sleep(PATIENCE);
+        match run(&mut shell, self.wanted.timeout, is_stopped) {
+            Ok(Outcome::TimedOut(text)) => Outcome::TimedOut(format!("timeout: {text}")),
+            outcome => outcome.unwrap_or_else(|error| Outcome::Failed(format!("it could not be run: {error}"))),
         }
+    }
+}
+
+/// Runs a command in a group of its own, with all processes that it starts, where the system has groups of processes.
+/// They are ended if that takes too long, or when `is_stopped` says so, which is called often.
+pub(crate) fn run(
+    command: &mut Command,
+    timeout: Option<Duration>,
+    is_stopped: &dyn Fn() -> bool,
+) -> io::Result<Outcome> {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    let (mut running, began) = (command.spawn()?, Instant::now());
+    loop {
+        match running.try_wait()? {
+            Some(status) if status.success() => return Ok(Outcome::Succeeded),
+            Some(status) => return Ok(Outcome::Failed(format!("it ended with {status}"))),
+            None => {}
+        }
+        if is_stopped() {
+            end(&mut running);
+            return Ok(Outcome::Interrupted);
+        }
+        if let Some(timeout) = timeout.filter(|timeout| began.elapsed() >= *timeout) {
+            end(&mut running);
+            let text = format!("it did not end within {} s and was ended", timeout.as_secs_f64());
+            return Ok(Outcome::TimedOut(text));
+        }
+        thread::sleep(PATIENCE);
     }
 }
 
@@ -183,16 +191,9 @@ pub(crate) fn shell(command: &str) -> Command {
     shell
 }
 
-/// Starts a command in a group of its own, with all processes that it starts, where the system has groups of processes.
-pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
-    command.spawn()
-}
-
 /// Asks all processes of the group to end, and after a while ends them by force.
 #[cfg(unix)]
-pub(crate) fn end(child: &mut Child) {
+fn end(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
     let group = Pid::from_child(child);
     // An error says that there is nobody any more.
@@ -211,7 +212,7 @@ pub(crate) fn end(child: &mut Child) {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn end(child: &mut Child) {
+fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }

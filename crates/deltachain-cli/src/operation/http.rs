@@ -29,12 +29,6 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-impl Answer {
-    fn refusal(status: &'static str, body: String) -> Self {
-        Self { status, kind: "text/plain", body }
-    }
-}
-
 /// An address that has been taken. Nobody is answered yet.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -110,9 +104,9 @@ fn converse(mut connection: TcpStream, pages: &[Page]) -> io::Result<()> {
         ("GET" | "HEAD", Some(page)) => (page.show)(),
         ("GET" | "HEAD", None) => {
             let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
-            Answer::refusal("404 Not Found", format!("see {}\n", paths.join(", ")))
+            Answer { status: "404 Not Found", kind: "text/plain", body: format!("see {}\n", paths.join(", ")) }
         }
-        _ => Answer::refusal("405 Method Not Allowed", "only GET\n".to_owned()),
+        _ => Answer { status: "405 Method Not Allowed", kind: "text/plain", body: "only GET\n".to_owned() },
     };
     let length = body.len();
     write!(

@@ -22,104 +22,68 @@ type Label = [(&'static str, String); 1];
 /// A server and how a try ended.
 type ServerResult = [(&'static str, String); 2];
 
-/// Numbers about following.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Metrics {
-    version: Number,
-    head: Number,
-    lag: Number,
-    newest: Seconds,
-    last_look: Seconds,
-    last_success: Seconds,
-    looks: Counter,
-    failures: Family<Label, Counter>,
-    switches: Counter,
-    proof: Family<Label, Number>,
-    rollbacks: Counter,
-    downloaded: Counter,
-    from_cache: Counter,
-    written: Counter,
-    phases: Family<Label, SecondsSum>,
-    command_runs: Family<Label, Counter>,
-    command_seconds: SecondsSum,
-    command_failing: Number,
-    server_version: Family<Label, Number>,
-    server_failing: Family<Label, Number>,
-    server_updates: Family<ServerResult, Counter>,
-    server_paused_seconds: Family<Label, SecondsSum>,
-    ready: Number,
-    server_ready: Family<Label, Number>,
-    server_newest: Family<Label, Seconds>,
+/// Declares the metrics: of each its name, its type, and what it says.
+macro_rules! numbers {
+    ($($name:ident: $kind:ty = $help:literal;)*) => {
+        #[derive(Debug, Default, Clone)]
+        struct Numbers {
+            $($name: $kind,)*
+        }
+
+        impl Numbers {
+            /// Under their names. A counter's gets `_total`.
+            fn registry(&self) -> Registry {
+                let mut registry = Registry::with_prefix("deltachain");
+                $(registry.register(stringify!($name), $help, self.$name.clone());)*
+                registry
+            }
+        }
+    };
 }
 
-impl Metrics {
-    /// Under their names.
-    fn registry(&self) -> Registry {
-        let mut registry = Registry::with_prefix("deltachain");
-        let all = &mut registry;
-        all.register("version", "Version in the directory, -1 if none", self.version.clone());
-        all.register("head_version", "Newest version seen in the chain, -1 if none", self.head.clone());
-        all.register("lag_versions", "Versions behind the newest one seen", self.lag.clone());
-        all.register(
-            "newest_timestamp_seconds",
-            "When the directory was last seen to be at the newest version, 0 if never",
-            self.newest.clone(),
-        );
-        all.register("last_look_timestamp_seconds", "When the chain was last polled", self.last_look.clone());
-        all.register(
-            "last_success_timestamp_seconds",
-            "When the chain was last polled successfully, 0 if never",
-            self.last_success.clone(),
-        );
-        all.register("looks", "Polls of the chain", self.looks.clone());
-        all.register("failures", "Failed polls, by class of error", self.failures.clone());
-        all.register("switches", "Switches to another version", self.switches.clone());
-        all.register(
-            "proof",
-            "1 for how far the version is proven: hashed, as the files of a directory are when they are built",
-            self.proof.clone(),
-        );
-        all.register("rollbacks", "Rollbacks: switches to a lower version", self.rollbacks.clone());
-        all.register("downloaded_bytes", "Bytes of links and assets that were fetched", self.downloaded.clone());
-        all.register("cache_bytes", "Bytes of links that were in the cache", self.from_cache.clone());
-        all.register("written_bytes", "Bytes of tensors that were written", self.written.clone());
-        all.register("phase_seconds", "Time of versions that were reached, by phase", self.phases.clone());
-        all.register("command_runs", "Runs of the command of --exec, by result", self.command_runs.clone());
-        all.register("command_seconds", "Time in which the command ran", self.command_seconds.clone());
-        all.register(
-            "command_failing",
-            "1 if the command has failed and not yet succeeded for this version",
-            self.command_failing.clone(),
-        );
-        all.register("server_version", "Version that a server was last updated to", self.server_version.clone());
-        all.register("server_failing", "1 if the last attempt to update a server failed", self.server_failing.clone());
-        all.register("server_updates", "Attempts to update a server, by result", self.server_updates.clone());
-        all.register("server_paused_seconds", "Time in which a server was paused", self.server_paused_seconds.clone());
-        all.register("ready", "1 if all servers are ready for requests, as GET /ready says", self.ready.clone());
-        all.register("server_ready", "1 if a server is ready for requests", self.server_ready.clone());
-        all.register(
-            "server_newest_timestamp_seconds",
-            "When the version of a server was last seen to be the newest, 0 if never or not known",
-            self.server_newest.clone(),
-        );
-        registry
-    }
+numbers! {
+    version: Number = "Version in the directory, -1 if none";
+    head_version: Number = "Newest version seen in the chain, -1 if none";
+    lag_versions: Number = "Versions behind the newest one seen";
+    newest_timestamp_seconds: Seconds = "When the directory was last seen to be at the newest version, 0 if never";
+    last_look_timestamp_seconds: Seconds = "When the chain was last polled";
+    last_success_timestamp_seconds: Seconds = "When the chain was last polled successfully, 0 if never";
+    looks: Counter = "Polls of the chain";
+    failures: Family<Label, Counter> = "Failed polls, by class of error";
+    switches: Counter = "Switches to another version";
+    proof: Family<Label, Number> =
+        "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
+    rollbacks: Counter = "Rollbacks: switches to a lower version";
+    downloaded_bytes: Counter = "Bytes of links and assets that were fetched";
+    cache_bytes: Counter = "Bytes of links that were in the cache";
+    written_bytes: Counter = "Bytes of tensors that were written";
+    phase_seconds: Family<Label, SecondsSum> = "Time of versions that were reached, by phase";
+    command_runs: Family<Label, Counter> = "Runs of the command of --exec, by result";
+    command_seconds: SecondsSum = "Time in which the command ran";
+    command_failing: Number = "1 if the command has failed and not yet succeeded for this version";
+    server_version: Family<Label, Number> = "Version that a server was last updated to";
+    server_failing: Family<Label, Number> = "1 if the last attempt to update a server failed";
+    server_updates: Family<ServerResult, Counter> = "Attempts to update a server, by result";
+    server_paused_seconds: Family<Label, SecondsSum> = "Time in which a server was paused";
+    ready: Number = "1 if all servers are ready for requests, as GET /ready says";
+    server_ready: Family<Label, Number> = "1 if a server is ready for requests";
+    server_newest_timestamp_seconds: Family<Label, Seconds> =
+        "When the version of a server was last seen to be the newest, 0 if never or not known";
+}
 
+/// Numbers about following.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Metrics(Numbers);
+
+impl Metrics {
     /// What `GET /metrics` shows.
     pub(crate) fn page(&self) -> Page {
-        let registry = self.registry();
+        let registry = self.0.registry();
         let show = move || {
-            let mut text = String::new();
-            match encode(&mut text, &registry) {
-                Ok(()) => Answer {
-                    status: "200 OK",
-                    kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                    body: text,
-                },
-                Err(error) => {
-                    Answer { status: "500 Internal Server Error", kind: "text/plain", body: format!("{error}\n") }
-                }
-            }
+            let mut body = String::new();
+            // Writing to a string cannot fail.
+            let status = if encode(&mut body, &registry).is_ok() { "200 OK" } else { "500 Internal Server Error" };
+            Answer { status, kind: "application/openmetrics-text; version=1.0.0; charset=utf-8", body }
         };
         Page { path: "/metrics", show: Box::new(show) }
     }
@@ -129,24 +93,24 @@ impl Metrics {
         for verdict in verdicts {
             let server = &verdict.server;
             let label = [("server", server.url.clone())];
-            self.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
+            self.0.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
             let newest = server.version.and_then(|version| status.newest(version));
-            self.server_newest.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
+            self.0.server_newest_timestamp_seconds.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
         }
-        self.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
+        self.0.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
     }
 
     /// What a look has found out.
     pub(crate) fn looked(&self, held: Option<u64>, status: &FollowStatus) {
-        self.looks.inc();
-        self.version.set(number(held));
-        self.head.set(number(status.head));
+        self.0.looks.inc();
+        self.0.version.set(number(held));
+        self.0.head_version.set(number(status.head));
         let lag = held.zip(status.head).map_or(0, |(held, head)| head.saturating_sub(held));
-        self.lag.set(i64::try_from(lag).unwrap_or(i64::MAX));
+        self.0.lag_versions.set(i64::try_from(lag).unwrap_or(i64::MAX));
         let times = [
-            (&self.newest, status.newest(u64::MAX)),
-            (&self.last_look, status.last_look),
-            (&self.last_success, status.last_success),
+            (&self.0.newest_timestamp_seconds, status.newest(u64::MAX)),
+            (&self.0.last_look_timestamp_seconds, status.last_look),
+            (&self.0.last_success_timestamp_seconds, status.last_success),
         ];
         for (gauge, time) in times {
             gauge.set(time.map_or(0.0, Time::unix_seconds));
@@ -155,39 +119,39 @@ impl Metrics {
 
     /// A look that failed.
     pub(crate) fn failed(&self, error: &Error) {
-        self.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
+        self.0.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
     }
 
     pub(crate) fn switched(&self, switched: &Switched) {
-        self.switches.inc();
-        self.proof.clear();
-        self.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
+        self.0.switches.inc();
+        self.0.proof.clear();
+        self.0.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
         if switched.from > Some(switched.version) {
-            self.rollbacks.inc();
+            self.0.rollbacks.inc();
         }
-        self.downloaded.inc_by(switched.downloaded);
-        self.from_cache.inc_by(switched.from_cache);
-        self.written.inc_by(switched.written);
+        self.0.downloaded_bytes.inc_by(switched.downloaded);
+        self.0.cache_bytes.inc_by(switched.from_cache);
+        self.0.written_bytes.inc_by(switched.written);
         let times = &switched.times;
         let phases =
             [("plan", times.plan), ("download", times.download), ("build", times.build), ("switch", times.switch)];
         for (name, time) in phases {
-            self.phases.get_or_create(&[("phase", name.to_owned())]).inc_by(time.as_secs_f64());
+            self.0.phase_seconds.get_or_create(&[("phase", name.to_owned())]).inc_by(time.as_secs_f64());
         }
     }
 
     /// A run of the command has ended.
     pub(crate) fn ran(&self, result: &str, time: Duration) {
-        self.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
-        self.command_seconds.inc_by(time.as_secs_f64());
-        self.command_failing.set(i64::from(result != "succeeded"));
+        self.0.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
+        self.0.command_seconds.inc_by(time.as_secs_f64());
+        self.0.command_failing.set(i64::from(result != "succeeded"));
     }
 
     /// A server has been brought to a version, and stood still for this time, if it did.
     pub(crate) fn server_has(&self, server: &str, version: u64, paused: Option<Duration>) {
         let label = [("server", server.to_owned())];
-        self.server_version.get_or_create(&label).set(number(Some(version)));
-        self.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
+        self.0.server_version.get_or_create(&label).set(number(Some(version)));
+        self.0.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
         self.server_tried(server, "updated", 0);
     }
 
@@ -198,13 +162,13 @@ impl Metrics {
 
     fn server_tried(&self, server: &str, result: &str, failing: i64) {
         let label = ("server", server.to_owned());
-        self.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
-        self.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
+        self.0.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
+        self.0.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
     }
 
     /// A version has come for which the command has not been run.
     pub(crate) fn command_is_new(&self) {
-        self.command_failing.set(0);
+        self.0.command_failing.set(0);
     }
 }
 

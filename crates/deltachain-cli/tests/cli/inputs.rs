@@ -18,10 +18,6 @@ fn no_model(folder: &Folder, state: &str, text: &str) {
         &["verify", "good.dcf", "--base", state],
         &["publish", "some chain", state],
         &["publish", "some chain", "good", "--base", state],
-        #[cfg(feature = "exchange")]
-        &["export", "--to", "slime", "good.dcf", "--base", state, "-o", "out"],
-        #[cfg(feature = "exchange")]
-        &["import", "--from", "slime", "good.dcf", "--base", state, "-o", "out"],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
         assert!(error["message"].as_str().unwrap().contains(text), "{arguments:?}: {error}");
@@ -145,15 +141,6 @@ fn outputs_are_never_inputs() {
         let error = folder.refused(&[arguments, &["--force"]].concat(), "USAGE", None);
         assert!(error["message"].as_str().unwrap().contains("the output is the input"), "{arguments:?}: {error}");
     }
-    #[cfg(feature = "exchange")]
-    for layout in ["arc2", "slime"] {
-        let export = ["export", "--to", layout, "--base", "old", "1.dcf", "-o"];
-        folder.refused(&[&export[..], &["old"]].concat(), "USAGE", None);
-        folder.refused(&[&export[..], &["old/deltas"]].concat(), "USAGE", None);
-    }
-    // A checkpoint that is called like a step is no step that was interrupted.
-    #[cfg(feature = "exchange")]
-    folder.refused(&["export", "--to", "arc2", "--base", "step_000001", "2.dcf", "-o", "."], "USAGE", None);
     // A base may be replaced by what becomes of it; a link in it may not go with it.
     folder.run(&["diff", "old", "step_000001", "-o", "directories.dcf"]).good();
     folder.write("old/1.dcf", folder.read("directories.dcf"));
@@ -189,10 +176,6 @@ fn pipes_and_devices_are_no_inputs() {
             &["publish", "some chain", "good", "--base", input],
             &["publish", "some chain", "good", "--sign-key", input],
             &["commit", "some chain", "0.json", input],
-            #[cfg(feature = "exchange")]
-            &["import", "--from", "pulsept1", input, "--base", "good", "-o", "out"],
-            #[cfg(feature = "exchange")]
-            &["import", "--from", "trl", input, "--base", "good", "-o", "out"],
         ] {
             let ran = folder.run(&[arguments, &["--json"]].concat());
             let error = &ran.json()["error"];
@@ -232,8 +215,6 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         &["verify", "good.dcf", "--base", "long"],
         &["publish", "some chain", "long"],
         &["publish", "some chain", "good", "--base", "long"],
-        #[cfg(feature = "exchange")]
-        &["export", "--to", "trl", "good.dcf", "--base", "long", "-o", "exported"],
     ] {
         // It has 64 GB, of which none is on the disk: to read all of it takes a minute.
         folder.write("long", safetensors(header, b""));

@@ -7,8 +7,6 @@ mod ending;
 mod engines;
 mod engines_drawn;
 mod engines_truth;
-#[cfg(feature = "exchange")]
-mod exchange;
 mod explain;
 mod inputs;
 mod operation;

@@ -205,6 +205,17 @@ fn the_demo_shows_exact_links() {
     let demo = folder.json(&["demo", "--keep", "here it is"]);
     assert!(demo["links"].as_array().unwrap().iter().all(|link| link["exact"] == true));
     assert_eq!(demo["chain"]["exact"], true);
+    // The program has the first checkpoint, and links to the others.
+    for number in 0..4 {
+        let name = format!("here it is/step{number}.safetensors");
+        assert!(folder.read(&name) == std::fs::read(step(number)).unwrap(), "{name}");
+    }
+    let [published, early] = ["published", "early"].map(|key| demo["in_store"][key].as_array().unwrap());
+    for (number, (published, followed)) in published.iter().zip(early).enumerate() {
+        assert_eq!((&published["version"], &followed["version"]), (&number.into(), &number.into()));
+        assert_eq!(published["state"], followed["state"]);
+    }
+    assert_eq!((published.len(), demo["in_store"]["late"]["version"].as_u64()), (4, Some(3)));
     let rules: Vec<&str> =
         demo["refused"].as_array().unwrap().iter().map(|refusal| refusal["rule"].as_str().unwrap()).collect();
     assert_eq!(rules, ["R-APP-01", "R-SEG-01"]);

@@ -3,7 +3,7 @@
 //! it. Where the structure is right and nobody has touched the inside of compressed blocks, both decoders agree. Elsewhere
 //! they may differ (R-STR-07), which is counted: both are lenient, each in its own way.
 //!
-//! `cargo xtask differential --long` runs many more frames than a test does.
+//! `./task differential --long` runs many more frames than a test does.
 
 mod make;
 mod structure;

@@ -1,5 +1,5 @@
 //! The store at another S3 server than the one that the other tests start: that whose address `DELTACHAIN_S3` has
-//! (`cargo xtask endurance` starts moto's). It has a bucket named `bucket` and takes any credentials.
+//! (`./task endurance` starts moto's). It has a bucket named `bucket` and takes any credentials.
 
 use std::env;
 

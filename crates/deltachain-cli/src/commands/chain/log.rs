@@ -11,7 +11,7 @@ use crate::chain_args::LogArgs;
 use crate::commands::chain::signers;
 use crate::numbers::grouped;
 use crate::output::{Output, printable};
-use crate::table::{Align, layout};
+use crate::table::layout;
 
 /// Digits of a digest that tell versions apart for people.
 const SHOWN_DIGITS: usize = 12;
@@ -32,16 +32,8 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
     }
     // Of a chain that nobody signs, nothing is said.
     let says = entries.iter().any(|entry| signers::has_any(&entry.signers));
-    let mut columns = vec![
-        ("version", Align::Right),
-        ("state", Align::Left),
-        ("stored", Align::Left),
-        ("routes (bytes)", Align::Left),
-        ("notes", Align::Left),
-    ];
-    if says {
-        columns.insert(4, ("signed", Align::Left));
-    }
+    let signed = if says { "signed|" } else { "" };
+    let columns = format!(">version|state|stored|routes (bytes)|{signed}notes");
     let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|entry| {

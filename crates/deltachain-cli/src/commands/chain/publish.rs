@@ -33,8 +33,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let options = PublishOptions::default()
         .profiles(args.profiles.profiles())
         .metadata(notes(&args.notes)?)
-        .snapshots(args.policy.snapshots())
-        .skips(args.policy.skips())
+        .snapshots(args.snapshots())
+        .skips(args.skip_every.iter().map(|every| every.get()).collect())
         .assets(!args.no_assets)
         .if_changed(args.if_changed)
         .once(args.once.clone())
@@ -96,7 +96,8 @@ pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
     serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
-pub(crate) fn describe(url: &str, published: &Published) -> String {
+/// What became of a version, for people.
+pub fn describe(url: &str, published: &Published) -> String {
     let Published { version, state, changed, elements, .. } = published;
     if !published.is_new {
         // Of a step that is there already, nothing was compared.
@@ -126,6 +127,7 @@ pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
 }
 
-pub(crate) fn as_json(url: &str, published: &Published) -> Value {
+/// What became of a version.
+pub fn as_json(url: &str, published: &Published) -> Value {
     report_on(("url", url), published)
 }

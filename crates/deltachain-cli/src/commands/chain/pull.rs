@@ -62,14 +62,14 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Direct
         .other_files(other_files)
         .allow_rollback(args.allow_rollback)
         .adopt(args.adopt)
-        .trust(args.signatures.trust.trust()?)
-        .forget_trust(args.signatures.forget_trust);
+        .trust(args.trust.trust()?)
+        .forget_trust(args.forget_trust);
     Follower::in_directory(store, &args.directory, options)
 }
 
 /// The trusted keys that signed the version in the directory; `None` if it takes every version.
 pub(crate) fn signed_by(args: &DirectoryArgs) -> Result<Option<Vec<String>>> {
-    if args.signatures.trust.trust.is_empty() {
+    if args.trust.trust.is_empty() {
         return Ok(None);
     }
     let trust = inspect_directory(&args.directory)?.and_then(|status| status.trust);

@@ -1,0 +1,66 @@
+//! What a program with commands of its own takes from the tool, such as `deltachain-exchange`: options, inputs, output,
+//! and what becomes of errors and of Ctrl-C. For the programs of this repository: it is not a stable interface.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Mutex, PoisonError};
+
+use clap::Parser;
+use deltachain::{Error, Result};
+use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
+
+pub use crate::chain_args::StoreArgs;
+pub use crate::commands::chain::publish::{as_json as published_as_json, describe as describe_published};
+pub use crate::commands::diff::{describe as describe_link, notes, report_as_json as link_as_json};
+pub use crate::failure::SUCCESS;
+pub use crate::inputs::{OpenedLink, open_state, refuse_existing, require};
+pub use crate::numbers::grouped;
+pub use crate::output::{Output, printable, printable_path};
+pub use crate::progress::Meter;
+pub use crate::shared_args::{Choices, Global, LimitArgs, PROFILES, one_of, parse_note};
+pub use crate::watcher::Watcher;
+use crate::{args, failure, interrupt};
+
+/// Runs a program whose commands print to standard output and standard error, and returns the exit code. The first
+/// argument is the program's name. From then on Ctrl-C and the pool of threads are its own: to be called once, by a
+/// program that does nothing else.
+pub fn main<P: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+    options: impl Fn(&P) -> &Global,
+    work: impl FnOnce(&P, Output) -> Result<u8>,
+) -> u8 {
+    let parsed = match args::parse(&arguments.into_iter().collect::<Vec<_>>()) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let options = options(&parsed);
+    let output = Output::new(options);
+    let work = || {
+        interrupt::install()?;
+        // At once: where threads cannot be started, that is an error and no panic later.
+        let pool = ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+        pool.map_err(cannot_start)?;
+        work(&parsed, output)
+    };
+    let code = guarded(work).unwrap_or_else(|error| failure::report(&error, output));
+    // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads
+    // the output, that is not a failure.
+    let _ = io::stdout().flush();
+    code
+}
+
+/// A panic, such as of a dependency that cannot start a thread, is shown as other errors are.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    static PANIC: Mutex<String> = Mutex::new(String::new());
+    let last = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+    panic::set_hook(Box::new(move |panic| *last() = panic.to_string().replace('\n', " ")));
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it";
+        Err(Error::io(what, io::Error::other(last().as_str())))
+    })
+}
+
+pub(crate) fn cannot_start(error: ThreadPoolBuildError) -> Error {
+    Error::io("starting threads", io::Error::other(error))
+}

@@ -1,0 +1,95 @@
+"""How much memory the tool needs to make and to apply links, against its bound, which does not depend on the model's
+size nor on how many links are applied in one pass.
+
+The tool reads by position and maps nothing, so cached pages of its files do not count.
+"""
+
+import argparse
+import filecmp
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tasks.steps import TARGET
+
+#: The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
+#: index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
+#: their coded form. docs/architecture.md has measurements.
+SPARSE, DENSE = (128, 64), (192, 192)
+
+
+class Runs:
+    """Two neighbouring versions of a model, the links there and back, and what the tool makes of them."""
+
+    def __init__(self, tool, pair, folder, mebibytes, threads, density=0.01):
+        self.tool, self.folder, self.threads = tool, Path(folder), threads
+        subprocess.run([pair, self.path("base"), self.path("target"), str(mebibytes), str(density)], check=True)
+        self.peaks = {"diff": self.diff("base", "target", "there")[0]}
+        self.diff("target", "base", "back")
+
+    def path(self, name):
+        return self.folder / f"{name}.safetensors"
+
+    def run(self, *words):
+        """Runs the tool. Returns its peak of memory in MiB, its seconds and its report."""
+        begin = time.monotonic()
+        command = [self.tool, *words, "--json", "--threads", str(self.threads)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            report = process.stdout.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            sys.exit(f"`{command}` failed with status {process.returncode}")
+        return usage.ru_maxrss / 1024, time.monotonic() - begin, json.loads(report)
+
+    def diff(self, base, target, link):
+        return self.run("diff", self.path(base), self.path(target), "-o", self.folder / f"{link}.dcf")
+
+    def apply(self, links):
+        """Applies this many links in one pass, alternating between a link and its reverse."""
+        result, turns = self.path("result"), [self.folder / "there.dcf", self.folder / "back.dcf"]
+        words = [turns[number % 2] for number in range(links)]
+        found = self.run("apply", "--base", self.path("base"), *words, "--force", "-o", result)
+        if not filecmp.cmp(self.path("target" if links % 2 else "base"), result, shallow=False):
+            sys.exit(f"the tool's result of {links} links is wrong")
+        return found
+
+
+def catch_up(tool, pair, mebibytes):
+    """What the tool needs to apply 1, 4, 16 and 64 links to a file: links, seconds, bytes written, the same x the
+    file's, and its peak of memory in MiB."""
+    with tempfile.TemporaryDirectory(dir=TARGET) as folder:
+        runs = Runs(tool, pair, folder, mebibytes, os.cpu_count())
+        for links in 1, 4, 16, 64:
+            peak, seconds, report = runs.apply(links)
+            yield links, seconds, report["written"], report["written"] / runs.path("base").stat().st_size, peak
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tool")
+    parser.add_argument("pair")
+    parser.add_argument("--mebibytes", type=int)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--dense", action="store_true")
+    options = parser.parse_args()
+    # Below the target folder, because a system's temporary folder may be memory.
+    with tempfile.TemporaryDirectory(dir=TARGET) as folder:
+        density = 100 if options.dense else 0.01
+        runs = Runs(options.tool, options.pair, folder, options.mebibytes, options.threads, density)
+        for name, links in ("apply", 1), ("apply 16 links", 16):
+            runs.peaks[name] = runs.apply(links)[0]
+        print(f"the link has {(runs.folder / 'there.dcf').stat().st_size:,} bytes")
+    fixed, each = DENSE if options.dense else SPARSE
+    bound = fixed + options.threads * each
+    print(*(f"{name:14} peak {peak:6.0f} MiB" for name, peak in runs.peaks.items()), sep="\n")
+    print(f"bound {bound} MiB = {fixed} MiB + threads * {each} MiB")
+    return max(runs.peaks.values()) > bound
+
+
+if __name__ == "__main__":
+    sys.exit(main())

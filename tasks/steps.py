@@ -1,0 +1,203 @@
+"""What tasks are made of: recipes, whose lines are commands of a shell, and resources, which commands name in braces.
+
+Each line of a recipe is a step: its name, a colon, and its command. A resource is made when the first command needs it;
+if it cannot be made, the steps that need it are SKIPPED. Steps that keep one processor busy run side by side, in lanes:
+what a step says is kept until it has ended, so that the lines of two steps are never mixed.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+
+
+class Failed(Exception):
+    """A step has failed, and why."""
+
+
+class _Here(threading.local):
+    """Of each thread: the file that keeps what its step says, and the rows of its steps."""
+
+    def __init__(self):
+        self.kept, self.rows = None, []
+
+
+_here = _Here()
+_resources = {}
+
+
+def say(line):
+    """Says a line as a part of the step."""
+    print(line, file=_here.kept or sys.stdout, flush=True)
+
+
+def run(command):
+    """Runs a command of the shell in the root; an error unless it succeeds."""
+    say(f"$ {command}")
+    kept = _here.kept
+    status = subprocess.run(["sh", "-c", command], cwd=ROOT, stdout=kept, stderr=kept and subprocess.STDOUT).returncode
+    if status:
+        raise Failed(f"`{command}` failed with status {status}")
+
+
+def output(command):
+    """What a command of the shell prints; an error unless it succeeds."""
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(f"`{command}` failed: {done.stderr}")
+    return done.stdout
+
+
+def has(command):
+    """Whether a command succeeds."""
+    return subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
+
+
+def step(name, work):
+    """Runs a step. Returns what the function returns, True for nothing, and False if it fails, which keeps no other
+    step from running."""
+    if _here.kept:
+        _here.kept.truncate(0)
+    say(f"\n==> {name}")
+    begin = time.monotonic()
+    try:
+        made = work()
+        made, verdict = True if made is None else made, "ok"
+    except (Failed, OSError, ValueError) as error:
+        say(f"{name}: {error}")
+        made, verdict = False, "FAILED"
+    _here.rows.append((name, f"{time.monotonic() - begin:7.1f} s  {verdict}"))
+    if _here.kept:
+        _here.kept.seek(0)
+        # As one piece, whatever other lanes say.
+        print(_here.kept.read(), end="", flush=True)
+    return made
+
+
+def skip(name, reason):
+    """Notes a step that cannot be run."""
+    print(f"\n==> {name}\nSKIPPED: {reason}", flush=True)
+    _here.rows.append((name, f"{'-':>7} s  SKIPPED: {reason}"))
+    return False
+
+
+class Missing(str):
+    """Why there is no resource. It counts as false."""
+
+    def __bool__(self):
+        return False
+
+
+def resource(name, label, *needs):
+    """Makes a function the resource of that name: it gets the resources that it needs, and returns a path or words for
+    commands. With a label, making it is a step."""
+
+    def add(make):
+        _resources[name] = label, needs, make, threading.Lock(), []
+        return make
+
+    return add
+
+
+def get(name):
+    """A resource, made when it is asked for first; Missing if it cannot be."""
+    label, needs, make, lock, made = _resources[name]
+    with lock:
+        if not made:
+            needed = [get(need) for need in needs]
+            reason = ", ".join(found for found in needed if not found)
+            if reason:
+                made.append(Missing(reason))
+                if label:
+                    skip(label, reason)
+            elif label:
+                made.append(step(label, lambda: make(*needed)) or Missing(f"no {name.replace('_', ' ')}"))
+            else:
+                try:
+                    found = make(*needed)
+                    made.append(True if found is None else found)
+                except Failed as error:
+                    made.append(Missing(error))
+        return made[0]
+
+
+def filled(command, **values):
+    """A command with its resources, and what is missing of them."""
+    found = {name: values[name] if name in values else get(name) for name in re.findall(r"\{(\w+)\}", command)}
+    words = {name: shlex.quote(str(value)) if isinstance(value, Path) else value for name, value in found.items()}
+    missing = sorted({value for value in found.values() if isinstance(value, Missing)})
+    return re.sub(r"\{(\w+)\}", lambda name: str(words[name[1]]), command), ", ".join(missing)
+
+
+def recipe(text, **values):
+    """Runs the steps of a recipe. Words in braces are resources, or these values. Returns whether all have passed."""
+    passed = True
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, _, command = line.partition(": ")
+        command, missing = filled(command, **values)
+        done = skip(name, missing) if missing else step(name, lambda command=command: run(command))
+        passed = bool(done) and passed
+    return passed
+
+
+def side_by_side(*lanes):
+    """Runs recipes and functions, as many at a time as there are processors, the first ones first. Their rows keep that
+    order."""
+
+    def one(lane):
+        with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as _here.kept:
+            _here.rows = []
+            recipe(lane) if isinstance(lane, str) else lane()
+            _here.kept = None
+        return _here.rows
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for rows in threads.map(one, lanes):
+            _here.rows += rows
+
+
+def finish():
+    """Prints a table of all steps. Returns whether none has failed."""
+    width = max((len(name) for name, _ in _here.rows), default=0)
+    print(*(f"\n{name:{width}}  {verdict}" for name, verdict in _here.rows), sep="")
+    failed = sum(verdict.endswith("FAILED") for _, verdict in _here.rows)
+    if failed:
+        print(f"{failed} of {len(_here.rows)} steps FAILED", file=sys.stderr)
+    return not failed
+
+
+def environment(name, *requirements):
+    """The programs of a virtual environment of Python in the target folder, made when it is missing or its requirements
+    have changed. The last file of requirements is installed; it includes the others."""
+    folder = TARGET / name
+    wanted = "".join((ROOT / file).read_text(encoding="utf-8") for file in requirements)
+    installed = folder / "installed.txt"
+    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
+        run(f"{shlex.quote(sys.executable)} -m venv --clear {shlex.quote(str(folder))}")
+        pip(folder / "bin", f"--requirement {requirements[-1]}")
+        installed.write_text(wanted, encoding="utf-8")
+    return folder / "bin"
+
+
+def pip(programs, words):
+    """Installs packages into an environment."""
+    run(f"{shlex.quote(str(programs))}/python -m pip install --quiet --disable-pip-version-check {words}")
+
+
+def installed(name, version):
+    """A subcommand of Cargo of this version, installed into the target folder when it is missing there."""
+    folder = TARGET / name
+    listed = folder / ".crates.toml"
+    if not (listed.exists() and f'"{name} {version} ' in listed.read_text(encoding="utf-8")):
+        where = shlex.quote(str(folder))
+        run(f"cargo install {name} --locked --version {version} --target-dir {where}/build --root {where}")
+    return folder / "bin" / name
