@@ -29,7 +29,7 @@ TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
 PYTHON = {
     "Links": ["_files", "_tensors"],
     "Publish": ["_publisher"],
-    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_follow_engine", "_parts", "_ranks"],
+    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_parts", "_ranks"],
     "Read and maintain a chain": ["_chain"],
     "Keys": ["_keys"],
     "Errors": ["_errors"],

@@ -22,7 +22,6 @@ from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
 from ._files import open as open
-from ._follow_engine import follow_engine
 from ._host_copy import HostCopy
 from ._keys import SignWith, new_key, public_key
 from ._native import __version__
@@ -43,7 +42,6 @@ __all__ = [  # noqa: PLE0604
     "SignWith",
     "Tensor",
     "__version__",
-    "follow_engine",
     "new_key",
     "public_key",
     *_chain_all,

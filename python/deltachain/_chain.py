@@ -1,5 +1,5 @@
-"""Reading a chain back, and looking after it: the tool's commands `log`, `show`, `status`, `fsck`, `doctor`, `prune`
-and `compact` as functions."""
+"""Reading a chain back, and looking after it: what the tool's commands `log`, `show`, `status`, `fsck`, `doctor`,
+`prune` and `compact` report, as functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from . import _native
-from ._errors import CLASSES, Error
+from ._errors import Error, UsageError
 from ._files import Profile, Progress
+from ._settings import whole
 from ._store import Credentials, open_store
 
 __all__ = [
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 _Path = str | os.PathLike[str]
+
+# Numbers of versions are below 2^64.
+_MOST = (1 << 64) - 1
 
 
 class StoreSettings(TypedDict, total=False):
@@ -308,13 +312,13 @@ def log(url: _Path, last: int | None = 20, **store: Unpack[StoreSettings]) -> li
     """
     if last is not None and last <= 0:
         return []
-    return newest(url, open_store(url, **store), last)
+    return newest(open_store(url, **store), last)
 
 
-def newest(url: _Path, store: _native.Store, last: int | None) -> list[Version]:
+def newest(store: _native.Store, last: int | None) -> list[Version]:
     """The newest versions of a chain whose store is open."""
-    found = _report(store, "log", *_option("last", last or 0), url=url)
-    return [_version(entry) for entry in found["versions"]]
+    whole("last", last, 1, _MOST)
+    return [_version(entry) for entry in json.loads(store.log(last))]
 
 
 def show(url: _Path, version: int | None = None, **store: Unpack[StoreSettings]) -> Version:
@@ -328,7 +332,8 @@ def show(url: _Path, version: int | None = None, **store: Unpack[StoreSettings])
     Raises:
         ChainError: if there is no such version, with the rule R-CHN-03, or no chain.
     """
-    return _version(_report(open_store(url, **store), "show", *_option("version", version), url=url))
+    whole("version", version, 0, _MOST)
+    return _version(json.loads(open_store(url, **store).show(version)))
 
 
 def status(directory: _Path, max_lag: int | str | None = None) -> Status:
@@ -343,7 +348,7 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
     Raises:
         UsageError: if there is no such directory. A directory that holds nothing is not healthy.
     """
-    found = _report(None, "status", *_option("max-lag", max_lag), url=directory)
+    found = json.loads(_native.status(directory, None if max_lag is None else str(max_lag)))
     for name in ("switched", "stored", "last_look", "last_success"):
         found[name] = _time(found[name])
     found["digest"] = found.pop("state")
@@ -375,14 +380,12 @@ def fsck(
     Returns:
         What was found: `healthy`, `problems` and figures. Problems are not raised.
     """
-    options = [*_option("deep", deep), *_option("scratch", scratch)]
-    found = _report(open_store(url, **store), "fsck", *options, url=url, threads=threads, progress=progress)
-    problems = tuple(_problem(problem) for problem in found.pop("problems"))
-    if found.pop("directory", None) is not None:
-        return DirectoryReport(problems, **found)
-    del found["url"]
-    found.pop("signatures", None)
-    return FsckReport(problems, tuple(found.pop("hints")), **found)
+    problems, report = open_store(url, **store).fsck(deep, scratch, threads, progress)
+    found = json.loads(report) | {"problems": tuple(problems)}
+    if "hints" not in found:
+        return DirectoryReport(**found)
+    del found["signatures"]
+    return FsckReport(**found | {"hints": tuple(found["hints"])})
 
 
 def doctor(url: _Path, **store: Unpack[StoreSettings]) -> DoctorReport:
@@ -393,8 +396,8 @@ def doctor(url: _Path, **store: Unpack[StoreSettings]) -> DoctorReport:
         url: the chain, or a directory for a follower.
         store: settings of the store, as in `Subscriber`.
     """
-    found = _report(open_store(url, **store), "doctor", url=url)
-    return DoctorReport(tuple(Finding(**finding) for finding in found["findings"]))
+    found = json.loads(open_store(url, **store).doctor())
+    return DoctorReport(tuple(Finding(**finding) for finding in found))
 
 
 def prune(
@@ -426,10 +429,13 @@ def prune(
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
         store: settings of the store, as in `Subscriber`.
     """
-    options = [*_option("keep-last", keep_last), *_option("keep-every", keep_every), *_option("keep", _listed(keep))]
-    options += [*_option("abandoned", abandoned), *_option("accept-loss", accept_loss), *_option("dry-run", dry_run)]
-    found = _report(open_store(url, **store), "prune", *options, url=url, progress=progress)
-    del found["url"]
+    whole("keep_last", keep_last, 1, _MOST)
+    whole("keep_every", keep_every, 1, _MOST)
+    versions = _versions("keep", keep)
+    if keep_last is None and (keep_every is not None or versions or not abandoned):
+        raise UsageError("USAGE: keep_last= is missing; only abandoned=True alone keeps all versions")
+    chain = open_store(url, **store)
+    found = json.loads(chain.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress))
     for name in ("kept", "withdrawn", "removed"):
         found[name] = tuple(found[name])
     return Pruned(**found)
@@ -445,7 +451,7 @@ def undo_prune(url: _Path, **store: Unpack[StoreSettings]) -> tuple[int, ...]:
     Returns:
         The versions that have their routes again.
     """
-    return tuple(_report(open_store(url, **store), "prune", "--undo", url=url)["restored"])
+    return tuple(open_store(url, **store).undo_prune())
 
 
 def compact(
@@ -477,9 +483,9 @@ def compact(
     Raises:
         UsageError: if neither `snapshot` nor `bases` is given.
     """
-    options = [*_option("version", version), *_option("snapshot", snapshot), *_option("from", _listed(bases))]
-    options += [*_option("profile", profile), *_option("scratch", scratch)]
-    found = _report(open_store(url, **store), "compact", *options, url=url, threads=threads, progress=progress)
+    whole("version", version, 0, _MOST)
+    chain, older = open_store(url, **store), _versions("bases", bases)
+    found = json.loads(chain.compact(version, snapshot, older, profile, scratch, threads, progress))
     return Compacted(found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"]))
 
 
@@ -488,31 +494,11 @@ def given(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if not key.startswith("deltachain.")}
 
 
-def _report(
-    store: _native.Store | None,
-    command: str,
-    *options: str,
-    url: _Path,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """The report of a command of the tool, as with `--json`."""
-    arguments = [command, *options, "--", os.fspath(url)]
-    report: dict[str, Any] = json.loads(_native.report(arguments, store, threads, progress))
-    return report
-
-
-def _option(name: str, value: Any) -> list[str]:
-    """An option of the tool; nothing for None and False."""
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [f"--{name}"]
-    return [f"--{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
-
-
-def _listed(numbers: Iterable[int]) -> str | None:
-    return ",".join(map(str, numbers)) or None
+def _versions(name: str, numbers: Iterable[int]) -> list[int]:
+    listed = list(numbers)
+    for number in listed:
+        whole(name, number, 0, _MOST)
+    return listed
 
 
 def _version(entry: dict[str, Any]) -> Version:
@@ -526,17 +512,10 @@ def _version(entry: dict[str, Any]) -> Version:
         routes=tuple(Route(route["from"], sum(file["size"] for file in route["files"])) for route in entry["routes"]),
         assets=tuple(Asset(**asset) for asset in entry["assets"]),
         shards=tuple(entry["shards"]),
-        claimed_signers=tuple(signer["name"] for signer in entry.get("claimed_signers", ())),
+        claimed_signers=tuple(signer["name"] for signer in entry["claimed_signers"]),
     )
 
 
 def _time(text: str | None) -> datetime | None:
     # A file system may have times that no calendar has.
     return None if text in (None, "-", "unknown") else datetime.fromisoformat(str(text))
-
-
-def _problem(problem: dict[str, Any]) -> Error:
-    """An error that the tool has described."""
-    kind, message, rule, file = problem.pop("class"), problem.pop("message"), problem["rule"], problem["file"]
-    text = f"{kind}{f' {rule}' if rule else ''}: {message}{f' (file {file})' if file else ''}"
-    return CLASSES[kind](text, **problem | {"advice": problem["advice"] or ""})

@@ -458,7 +458,7 @@ class Publisher:
             self._join()
             if self._native is None:
                 raise UsageError("USAGE: the publisher has been closed")
-            return next(iter(newest(self._url, self._store, 1)), None)
+            return next(iter(newest(self._store, 1)), None)
 
     def publish(
         self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None

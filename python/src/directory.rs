@@ -3,9 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use deltachain_store::Health;
 use pyo3::prelude::*;
 
+use crate::errors::usage;
+use crate::store::report;
 use crate::work::{How, run};
+
+/// How a follower's directory is, as JSON. `max_lag` is a number of versions, or a time such as `10m`.
+#[pyfunction]
+pub(crate) fn status(py: Python<'_>, directory: PathBuf, max_lag: Option<&str>) -> PyResult<String> {
+    let max_lag = max_lag.map(str::parse).transpose();
+    let max_lag = max_lag.map_err(|text| usage(py, format!("max_lag= {text}"), None))?;
+    run(py, &How::default(), |_| report(&Health::of(&directory, max_lag)?))
+}
 
 /// Whether a subscriber manages this directory, or did.
 #[pyfunction]

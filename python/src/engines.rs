@@ -1,11 +1,10 @@
-//! Inference servers: those of vLLM that a trainer brings to each version, and those of `deltachain follow --engine`.
+//! Inference servers of vLLM that a trainer brings to each version.
 
 use std::error::Error as _;
-use std::ffi::OsString;
 use std::time::Duration;
 
-use deltachain_engines::{Failure, Pause, Servers as EngineServers, name_of};
-use deltachain_store::{Observer, Stop};
+use deltachain_engines::{Failure, Pause, Servers as EngineServers};
+use deltachain_store::Observer;
 use pyo3::prelude::*;
 
 use crate::errors::{no_pickle, own, raised, usage};
@@ -14,7 +13,7 @@ use crate::work::{How, OfProcess, Watch, run_apart};
 /// What servers call a version, by its number and state digest.
 #[pyfunction]
 pub(crate) fn version_name(version: u64, digest: &str) -> String {
-    name_of(version, digest)
+    deltachain::chain::version_name(version, digest)
 }
 
 /// Servers of vLLM that a trainer brings to each version, all at the same time.
@@ -29,7 +28,7 @@ impl Servers {
         act: impl FnOnce(&EngineServers, &Watch) -> Result<(), Vec<Failure>> + Send,
     ) -> PyResult<()> {
         let servers = self.0.get(py)?;
-        let done = run_apart(py, &How::default(), None, |watch| Ok(act(servers, watch)))?;
+        let done = run_apart(py, &How::default(), |watch| Ok(act(servers, watch)))?;
         let Some(Err(failures)) = done else { return Ok(()) };
         let Some(first) = failures.first() else { return Ok(()) };
         let error = exception(py, first);
@@ -121,21 +120,4 @@ fn exception(py: Python<'_>, failure: &Failure) -> PyErr {
         (true, Some(source), Some(url)) => own(py, "TIMEOUT", &format!("{url} does not answer: {source}"), Some(url)),
         _ => raised(py, error),
     }
-}
-
-/// `deltachain follow` in this process, with these arguments. `on_event` gets its events, as JSON. It ends when `until`
-/// returns something true.
-#[pyfunction]
-pub(crate) fn follow(
-    py: Python<'_>,
-    arguments: Vec<OsString>,
-    on_event: Py<PyAny>,
-    until: Option<Py<PyAny>>,
-) -> PyResult<()> {
-    let stop = Stop::default();
-    let how = How { stop: Some(stop.clone()), until, ..How::default() };
-    run_apart(py, &how, Some(&on_event), |watch| {
-        deltachain_cli::follow(arguments, watch, stop, &|event| watch.event(event))
-    })
-    .map(drop)
 }

@@ -23,7 +23,6 @@ mod patches;
 mod places;
 mod plans;
 mod publisher;
-mod report;
 mod signing;
 mod store;
 mod subscriber;
@@ -37,9 +36,9 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::directory::{find_version, is_managed};
+    use crate::directory::{find_version, is_managed, status};
     #[pymodule_export]
-    use crate::engines::{Servers, follow, version_name};
+    use crate::engines::{Servers, version_name};
     #[pymodule_export]
     use crate::errors::class_advice;
     #[pymodule_export]
@@ -61,8 +60,6 @@ mod native {
     use crate::plans::Plans;
     #[pymodule_export]
     use crate::publisher::{Checkpoint, Publisher, Snapshot};
-    #[pymodule_export]
-    use crate::report::report;
     #[pymodule_export]
     use crate::signing::{public_key, secret_key};
     #[pymodule_export]

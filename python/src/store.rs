@@ -1,20 +1,27 @@
 //! The store of a chain, opened once for all that use it.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use deltachain::{Error, Result};
-use deltachain_store::{CredentialSource, Credentials, Stop as StoreStop, Store as ChainStore, StoreOptions};
+use deltachain_store::{
+    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop as StoreStop, Store as ChainStore,
+    StoreOptions, check_directory, followed_directory, plan_prune,
+};
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
+use serde::Serialize;
 
-use crate::errors::{no_pickle, usage};
+use crate::errors::{no_pickle, raised, usage};
 use crate::gate;
-use crate::work::{How, OfProcess, run};
+use crate::operations::Named;
+use crate::work::{How, OfProcess, Threads, Watch, run};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Store(OfProcess<ChainStore>, StoreOptions);
+pub(crate) struct Store(OfProcess<ChainStore>);
 
 /// Ends the waiting of one piece of work, from another thread.
 #[pyclass(frozen, module = "deltachain._native")]
@@ -46,17 +53,19 @@ impl Store {
         py: Python<'_>,
         question: impl FnOnce(&ChainStore) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let stop = StoreStop::default();
-        let store = self.get(py)?.with_stop(stop.clone());
-        run(py, &How { stop: Some(stop), ..How::default() }, |_| question(&store))
+        self.work(py, How::default(), |store, _| question(store))
     }
 
-    /// How it was opened.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
-    pub(crate) fn options(&self, py: Python<'_>) -> PyResult<StoreOptions> {
-        self.0.get(py).map(|_| self.1.clone())
+    /// Does work on the store, until Ctrl-C.
+    pub(crate) fn work<T: Send>(
+        &self,
+        py: Python<'_>,
+        how: How,
+        work: impl FnOnce(&ChainStore, &Watch) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let stop = StoreStop::default();
+        let store = self.get(py)?.with_stop(stop.clone());
+        run(py, &How { stop: Some(stop), ..how }, |watch| work(&store, watch))
     }
 
     /// The store; clones share its connections.
@@ -94,13 +103,12 @@ impl Store {
         if let Some(attempts) = attempts {
             options = options.attempts(attempts);
         }
-        let given = options.clone();
         let store = run(py, &How::default(), |_| match is_new {
             Some(true) => ChainStore::create(&url, options),
             Some(false) => ChainStore::open(&url, options),
             None => ChainStore::open_awaited(&url, options),
         })?;
-        Ok(Self(OfProcess::new(store), given))
+        Ok(Self(OfProcess::new(store)))
     }
 
     /// The directory that it is, if that does not exist.
@@ -113,9 +121,99 @@ impl Store {
         self.ask(py, |store| Ok(deltachain_store::init(store)?.is_some()))
     }
 
+    /// At most `last` versions, the newest first.
+    fn log(&self, py: Python<'_>, last: Option<u64>) -> PyResult<String> {
+        self.ask(py, |store| report(&deltachain_store::log(store, last, None)?))
+    }
+
+    /// One version; the newest if `version` is None.
+    fn show(&self, py: Python<'_>, version: Option<u64>) -> PyResult<String> {
+        self.ask(py, |store| report(&deltachain_store::show(store, version, None)?))
+    }
+
+    /// What it can do.
+    fn doctor(&self, py: Python<'_>) -> PyResult<String> {
+        self.ask(py, |store| report(&deltachain_store::doctor(store)?))
+    }
+
+    /// Checks the chain, or the directory of a follower that it is: what is wrong, and the whole report.
+    fn fsck(
+        &self,
+        py: Python<'_>,
+        deep: bool,
+        scratch: Option<PathBuf>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<(Vec<Py<PyBaseException>>, String)> {
+        let (report, problems) = self.work(py, How { threads, progress, ..How::default() }, |store, watch| {
+            let Some(directory) = followed_directory(store) else {
+                let place = if deep { Some(Scratch::new(scratch.as_deref(), watch)?) } else { None };
+                let options = FsckOptions::default().deep(place.as_ref().map(|place| place.path().to_owned()));
+                let found = deltachain_store::fsck(store, &options, watch)?;
+                return Ok((report(&found)?, found.problems));
+            };
+            if deep {
+                let text = "deep= is for chains; of this directory all files are read anyway";
+                return Err(Error::usage(text).in_file(directory));
+            }
+            let found = check_directory(&directory, watch)?;
+            Ok((report(&found)?, found.problems))
+        })?;
+        Ok((problems.iter().map(|problem| raised(py, problem).into_value(py)).collect(), report))
+    }
+
+    /// Removes old versions, or says what would be removed.
+    fn prune(
+        &self,
+        py: Python<'_>,
+        keep_last: Option<NonZeroU64>,
+        keep_every: Option<NonZeroU64>,
+        keep: Vec<u64>,
+        abandoned: bool,
+        accept_loss: bool,
+        dry_run: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        let last = keep_last.map_or(u64::MAX, NonZeroU64::get);
+        let keep = Keep { last, every: keep_every.map(NonZeroU64::get), versions: keep, abandoned, accept_loss };
+        self.work(py, How { progress, ..How::default() }, |store, watch| {
+            let plan = plan_prune(store, &keep)?;
+            report(&if dry_run { plan.expected } else { deltachain_store::prune(store, &plan, watch)? })
+        })
+    }
+
+    /// Takes back what was pruned: the versions that can be built again.
+    fn undo_prune(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        self.work(py, How::default(), |store, watch| deltachain_store::undo_prune(store, watch))
+    }
+
+    /// Adds a snapshot, or links from older versions, to a version.
+    fn compact(
+        &self,
+        py: Python<'_>,
+        version: Option<u64>,
+        snapshot: bool,
+        bases: Vec<u64>,
+        profile: Named,
+        scratch: Option<PathBuf>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        self.work(py, How { threads, progress, ..How::default() }, |store, watch| {
+            let place = Scratch::new(scratch.as_deref(), watch)?;
+            let options = CompactOptions::new(place.path()).version(version).snapshot(snapshot).from(bases);
+            report(&deltachain_store::compact(store, &options.profiles(vec![profile.0]), watch)?)
+        })
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(no_pickle("stores"))
     }
+}
+
+/// A report as JSON: `deltachain/_chain.py` gives it types.
+pub(crate) fn report(report: &impl Serialize) -> Result<String> {
+    serde_json::to_string(report).map_err(|error| Error::usage(error.to_string()))
 }
 
 /// A function of Python's that returns credentials.

@@ -147,7 +147,7 @@ impl Polling {
 
     /// Waits until the next poll. Whether the caller has ended that.
     fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
-        let waited = run_apart(py, how, None, |watch| {
+        let waited = run_apart(py, how, |watch| {
             let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             polling.wait(watch, || Ok(ControlFlow::Continue(()))).map(drop)
         })?;

@@ -91,14 +91,13 @@ pub(crate) struct Watch {
     was_late: AtomicBool,
     counts: [(AtomicU64, AtomicU64); PHASES.len()],
     remarks: Mutex<Vec<String>>,
-    events: Mutex<Vec<String>>,
 }
 
 impl Watch {
     fn new(deadline: Option<Instant>) -> Self {
         let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
         let (stopped, was_late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { stopped, deadline, was_late, counts, remarks: Mutex::default(), events: Mutex::default() }
+        Self { stopped, deadline, was_late, counts, remarks: Mutex::default() }
     }
 
     /// The same for functions that do one kind of work.
@@ -112,11 +111,6 @@ impl Watch {
         self.was_late.fetch_or(is_late, Ordering::Relaxed) || is_late
     }
 
-    /// Something has happened: for the caller's `on_event`.
-    pub(crate) fn event(&self, event: &str) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event.to_owned());
-    }
-
     /// Waits for this time, or until it is to be given up.
     pub(crate) fn wait(&self, time: Duration) -> Result<()> {
         let began = Instant::now();
@@ -128,11 +122,7 @@ impl Watch {
     }
 
     /// Tells the caller about news.
-    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>, on_event: Option<&Py<PyAny>>) -> PyResult<()> {
-        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(on_event) = on_event {
-            events.into_iter().try_for_each(|event| on_event.call1(py, (event,)).map(drop))?;
-        }
+    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
         let remarks = std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if !remarks.is_empty() {
             let logger = py.import("logging")?.call_method1("getLogger", ("deltachain",))?;
@@ -207,15 +197,13 @@ pub(crate) fn run_until<T: Send>(
     work: impl FnOnce(&Watch) -> Result<T> + Send,
 ) -> PyResult<Option<T>> {
     let pool = pool(py, how.threads)?;
-    run_apart(py, how, None, |watch| pool.install(|| work(watch)))
+    run_apart(py, how, |watch| pool.install(|| work(watch)))
 }
 
-/// The same in a thread that is none of the pool's: for work that mostly waits. `on_event` gets its events from the
-/// calling thread.
+/// The same in a thread that is none of the pool's: for work that mostly waits.
 pub(crate) fn run_apart<T: Send>(
     py: Python<'_>,
     how: &How,
-    on_event: Option<&Py<PyAny>>,
     work: impl FnOnce(&Watch) -> Result<T> + Send,
 ) -> PyResult<Option<T>> {
     if how.is_over(py)? {
@@ -249,7 +237,7 @@ pub(crate) fn run_apart<T: Send>(
                 return result;
             }
             if stopped.is_none() {
-                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref(), on_event));
+                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
                 match looked.and_then(|()| how.is_over(py)) {
                     Err(error) => stopped = Some(error),
                     Ok(now) => is_over |= now,
@@ -264,7 +252,7 @@ pub(crate) fn run_apart<T: Send>(
         return Err(error);
     }
     let result = result.ok_or_else(|| errors::internal(py))?;
-    watch.tell(py, how.progress.as_ref(), on_event)?;
+    watch.tell(py, how.progress.as_ref())?;
     match result {
         Ok(result) => Ok(Some(result)),
         Err(_) if is_over => Ok(None),

@@ -34,6 +34,14 @@ pub enum ObjectName {
     },
 }
 
+/// Digits of the state digest in the name of a version.
+const STATE_DIGITS: usize = 12;
+
+/// What a server calls a version: its number, and digits of its state digest, such as `12@9417bf72d3e1`.
+pub fn version_name(version: u64, state: &str) -> String {
+    format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
+}
+
 impl ObjectName {
     /// The folders in which objects of a chain lie; no name in another one is read.
     pub const FOLDERS: [&str; 5] = ["commits", "routes", "files", "assets", "signatures"];

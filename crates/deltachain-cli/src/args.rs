@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::iter;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -300,26 +299,6 @@ pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
         }
         u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
     })
-}
-
-/// Parses the options of `follow`.
-///
-/// # Errors
-/// USAGE, also where help is asked for.
-pub(crate) fn parse_follow(arguments: impl IntoIterator<Item = OsString>) -> Result<(Global, FollowArgs), Error> {
-    let cli = parse_words(iter::once("follow".into()).chain(arguments))?;
-    match cli.command {
-        Command::Follow(args) => Ok((cli.global, args)),
-        _ => Err(Error::usage("these are not arguments of `follow`")),
-    }
-}
-
-/// A command with its arguments, for a program that calls it.
-///
-/// # Errors
-/// USAGE, with what the tool would print.
-pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Error> {
-    Cli::try_parse_from(iter::once("deltachain".into()).chain(words)).map_err(|error| usage_error(&error))
 }
 
 /// A command line that makes no sense.

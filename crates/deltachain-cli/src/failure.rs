@@ -1,14 +1,13 @@
 //! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the exit code.
 
 use std::collections::BTreeSet;
-use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use deltachain::{Error, ErrorClass};
-use deltachain_store::{Face, advice};
-use serde_json::{Value, json};
+use deltachain_store::Problem;
+use serde_json::json;
 
 use crate::interrupt;
 use crate::output::{Output, print_json, printable, printable_path};
@@ -18,6 +17,11 @@ pub const SUCCESS: u8 = 0;
 /// Refused or failed.
 pub(crate) const FAILURE: u8 = 1;
 const USAGE_EXIT_CODE: u8 = 2;
+
+/// The exit code of a report: whether everything is as it should be.
+pub(crate) fn code(is_good: bool) -> u8 {
+    if is_good { SUCCESS } else { FAILURE }
+}
 
 /// Shows the error that ended the program, and gives the code to exit with.
 pub(crate) fn report(error: &Error, output: Output) -> u8 {
@@ -46,21 +50,7 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
 /// Shows an error to those who asked for JSON.
 pub(crate) fn report_as_json(error: &Error) {
     // If standard output is gone there is nobody left to tell.
-    let _ = print_json(&json!({ "error": describe(error) }));
-}
-
-/// The error as a JSON object; unknown members are null.
-pub(crate) fn describe(error: &Error) -> Value {
-    json!({
-        "class": error.class().name(),
-        "rule": error.rule(),
-        "message": message(error),
-        "file": error.file(),
-        "section": error.section().map(|section| section.to_string()),
-        "offset": error.offset(),
-        "tensor": error.tensor(),
-        "advice": advice(error, Face::Tool),
-    })
+    let _ = print_json(&json!({ "error": Problem::from(error) }));
 }
 
 /// The command that explains these rules, if there are any.
@@ -74,13 +64,14 @@ fn lines(error: &Error) -> String {
     let bad = AnsiColor::Red.on_default().bold();
     let dim = Style::new().dimmed();
     let rule = error.rule().map_or_else(String::new, |rule| format!(" {rule}"));
-    let mut text = format!("{bad}error{bad:#}: {}{rule}: {}\n", error.class(), message(error));
+    let Problem { message, file, section, offset, tensor, advice, .. } = Problem::from(error);
+    let mut text = format!("{bad}error{bad:#}: {}{rule}: {message}\n", error.class());
     let places = [
-        ("file", error.file().map(printable_path)),
-        ("section", error.section().map(|section| section.to_string())),
-        ("offset", error.offset().map(|offset| offset.to_string())),
-        ("tensor", error.tensor().map(printable)),
-        ("advice", Some(advice(error, Face::Tool).to_owned())),
+        ("file", file.map(printable_path)),
+        ("section", section),
+        ("offset", offset.map(|offset| offset.to_string())),
+        ("tensor", tensor.map(printable)),
+        ("advice", Some(advice.to_owned())),
         ("more", more(error.rule())),
     ];
     for (name, value) in places {
@@ -92,21 +83,12 @@ fn lines(error: &Error) -> String {
     text
 }
 
-/// The message, with what the operating system said.
-fn message(error: &Error) -> String {
-    match error.source() {
-        Some(source) => format!("{}: {source}", error.message()),
-        None => error.message().to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
-    use deltachain_store::advice_by_rule;
+    use deltachain_store::{Face, advice_by_rule};
 
-    use super::*;
     use crate::args::Cli;
 
     #[test]

@@ -1,7 +1,6 @@
 //! Numbers for people: digits in groups, shares, rates. Where precision is lost nothing but the display depends on it.
 
-use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use indicatif::HumanCount;
 
@@ -40,14 +39,6 @@ pub(crate) fn decimal(number: Option<f64>) -> String {
 pub(crate) fn time(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
-}
-
-/// A time in UTC such as `2026-01-31T12:00:00Z`.
-pub(crate) fn date(time: SystemTime) -> String {
-    let mut text = String::new();
-    // A time before 1970 or after 9999 cannot be shown.
-    let is_shown = write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_ok();
-    if is_shown { text } else { "-".to_owned() }
 }
 
 /// `1 tensor`, `2 tensors`.

@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::ColorChoice;
 use deltachain::{Error, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::progress::Meter;
 use crate::shared_args::Global;
@@ -71,6 +72,13 @@ impl Output {
     pub(crate) fn target(self) -> ProgressDrawTarget {
         if self.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
+}
+
+/// A report as JSON, with the name of the place that it is about.
+pub(crate) fn report_on(place: (&str, &str), report: &impl Serialize) -> Value {
+    let mut json = json!(report);
+    json[place.0] = place.1.into();
+    json
 }
 
 /// Prints a JSON object on a line.

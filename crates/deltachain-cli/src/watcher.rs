@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltachain::{Progress, Result};
-use deltachain_store::{Observer, Phase};
+use deltachain_store::{Observer, Phase, Time};
 use indicatif::{MultiProgress, ProgressBar};
 use serde_json::{Value, json};
 
 use crate::interrupt;
-use crate::operation::time::Time;
 use crate::output::{Output, print_json, printable};
 use crate::progress::Meter;
 
@@ -36,9 +35,14 @@ impl Watcher {
         Self { is_service: true, ..Self::new(output) }
     }
 
-    /// Prints something that the bars must not disturb.
-    pub(crate) fn suspend<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.bars.suspend(act)
+    /// Prints an event, also below progress bars.
+    pub(crate) fn event(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
+        self.bars.suspend(|| self.output.summary(text, json))
+    }
+
+    /// Whether events are JSON.
+    pub(crate) fn takes_json(&self) -> bool {
+        self.output.is_json()
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Phase, Meter>> {
@@ -49,11 +53,6 @@ impl Watcher {
 /// Shows work on a chain. The bars are gone when it returns.
 pub(crate) fn watched<T>(output: Output, work: impl FnOnce(&Watcher) -> T) -> T {
     work(&Watcher::new(output))
-}
-
-/// A remark of work without end.
-pub(crate) fn remark_as_json(text: &str) -> Value {
-    json!({ "event": "remark", "text": text, "time": Time::now().to_string() })
 }
 
 fn name(phase: Phase) -> Option<&'static str> {
@@ -87,7 +86,7 @@ impl Observer for Watcher {
         if self.output.is_json() {
             // Nothing depends on a remark.
             let _ = print_json(&if self.is_service {
-                remark_as_json(text)
+                json!({ "event": "remark", "text": text, "time": Time::now() })
             } else {
                 json!({ "event": "remark", "text": text })
             });

@@ -5,13 +5,11 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use deltachain::chain::version_name;
 use deltachain::{Error, Result};
 use serde_json::Value;
 
 use crate::server::Server;
-
-/// Digits of the state digest in the name of a version.
-const STATE_DIGITS: usize = 12;
 
 /// The pause between two questions whether a server has prepared a version.
 pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
@@ -75,11 +73,6 @@ impl Target {
     }
 }
 
-/// What a server calls a version: its number, and digits of its state digest.
-pub fn name_of(version: u64, state: &str) -> String {
-    format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
-}
-
 /// A path as servers can be given it.
 ///
 /// # Errors
@@ -137,7 +130,7 @@ pub(crate) struct Version {
 impl Version {
     /// What a server says that it has: `12@9417bf72d3e1`.
     pub(crate) fn name(&self) -> String {
-        name_of(self.number, &self.state)
+        version_name(self.number, &self.state)
     }
 
     /// What a server has that serves it.

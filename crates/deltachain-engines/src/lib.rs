@@ -24,7 +24,7 @@ mod servers;
 mod sglang;
 mod vllm;
 
-pub use engine::{Engine, Pause, Target, as_text, name_of};
+pub use engine::{Engine, Pause, Target, as_text};
 pub use fleet::{Fleet, News, Outcome, Records, ServerState};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};

@@ -146,7 +146,7 @@ fn a_chain_gets_a_version_for_each_delta() {
     }
     assert_eq!(versions[0]["imported"], Value::Null);
     assert_eq!(versions[2]["imported"]["base_version"], "000001");
-    let head = log(&store, Some(1)).unwrap().remove(0);
+    let head = log(&store, Some(1), None).unwrap().remove(0);
     assert_eq!((head.version, head.metadata["run"].as_str()), (2, "7"));
 
     // It goes on from the head, and from nothing else.

@@ -1,10 +1,13 @@
 //! What users can do about a refusal where an option helps. The tool and the Python package name their options
 //! differently, so each has a column here.
 
+use std::error::Error as _;
+
 use deltachain::rules::{
     CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03,
 };
 use deltachain::{Error, ErrorClass};
+use serde::{Serialize, Serializer};
 
 /// Who shows an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,4 +85,47 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
 /// All that is said of single rules, so that a face can test that it has the options named there.
 pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
     BY_RULE.into_iter().map(move |(_, tool, python)| if face == Face::Tool { tool } else { python })
+}
+
+/// An error as reports show it, with the tool's advice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Problem<'a> {
+    /// Its class (SPEC section 11).
+    pub class: &'static str,
+    /// The rule that was broken.
+    pub rule: Option<&'static str>,
+    /// The message, with what the operating system said.
+    pub message: String,
+    /// The file or object concerned.
+    pub file: Option<&'a str>,
+    /// The part of the link.
+    pub section: Option<String>,
+    /// Bytes from the beginning of the file.
+    pub offset: Option<u64>,
+    /// The tensor concerned.
+    pub tensor: Option<&'a str>,
+    /// What may help.
+    pub advice: &'static str,
+}
+
+impl<'a> From<&'a Error> for Problem<'a> {
+    fn from(error: &'a Error) -> Self {
+        let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+        Self {
+            class: error.class().name(),
+            rule: error.rule(),
+            message: error.message().to_owned() + &source,
+            file: error.file(),
+            section: error.section().map(|section| section.to_string()),
+            offset: error.offset(),
+            tensor: error.tensor(),
+            advice: advice(error, Face::Tool),
+        }
+    }
+}
+
+/// Errors as JSON, for serde's `serialize_with`.
+pub(crate) fn problems<S: Serializer>(errors: &[Error], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(errors.iter().map(Problem::from))
 }

@@ -44,8 +44,10 @@ mod fetching;
 mod following;
 mod maintenance;
 mod observer;
+mod operation;
 mod publishing;
 mod retention;
+mod text;
 
 pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};
@@ -56,10 +58,13 @@ pub use access::partial::Partial;
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
 pub use access::store::{Store, StoredObject};
-pub use advice::{Face, advice, advice_by_rule};
+pub use advice::{Face, Problem, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
-pub use directory::status::{DirectoryStatus, TrustStatus, VersionHere, find_version, inspect_directory, is_managed};
+pub use directory::status::{
+    DirectoryStatus, SeenHead, TrustStatus, VersionHere, find_version, followed_directory, inspect_directory,
+    is_managed,
+};
 pub use fallback::Fallback;
 pub use following::directory::{Directory, Prepared};
 pub use following::engine::{Engine, How, PreparedRoute};
@@ -70,8 +75,12 @@ pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
 pub use maintenance::check_directory::{DirectoryReport, check_directory};
 pub use maintenance::compact::{CompactOptions, Compacted, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
-pub use maintenance::log::{LogEntry, log, show};
+pub use maintenance::log::{LogEntry, LogRoute, log, show};
+pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};
+pub use operation::health::{CommandHealth, Health, MaxLag, unready};
+pub use operation::records::{At, CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord};
+pub use operation::time::Time;
 pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
@@ -80,6 +89,7 @@ pub use publishing::published::{Head, Published, PublishedRoute};
 pub use publishing::publisher::Publisher;
 pub use publishing::signing::sign;
 pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune, undo_prune};
+pub use text::date;
 
 /// The Rust of README.md, compiled as a test.
 #[cfg(doctest)]

@@ -17,6 +17,7 @@ use deltachain::chain::{
 use deltachain::rules::CHN_06;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
+use serde::Serialize;
 
 use crate::access::attempt::{Attempt, put_last, was_in_time};
 use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
@@ -24,6 +25,7 @@ use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::observer::{InPhase, Observer, Phase};
+use crate::text;
 
 /// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
 /// reader (R-RET-02).
@@ -67,20 +69,8 @@ impl Keep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrunePlan {
-    /// The versions that are kept.
-    pub kept: Vec<u64>,
-    /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept is
-    /// built from them.
-    pub withdrawn: Vec<u64>,
-    /// The objects that go, as it seems now: files that no route will name, and routes documents that are no longer in force.
-    pub removed: Vec<StoredObject>,
-    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
-    /// withdrawn by this prune. A prune that runs a day later removes them.
-    pub young: Vec<StoredObject>,
-    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are lost.
-    pub unnamed: Vec<StoredObject>,
-    /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
-    pub partials: Vec<Partial>,
+    /// What will be done, as it seems now.
+    pub expected: Pruned,
     /// By which routes are withdrawn.
     documents: Vec<RoutesDocument>,
     /// The objects that the plan was made by.
@@ -91,40 +81,49 @@ pub struct PrunePlan {
 }
 
 impl PrunePlan {
-    /// Bytes of the objects that go.
-    pub fn removed_bytes(&self) -> u64 {
-        bytes_of(&self.removed)
-    }
-
     /// The documents that have been read.
     pub(crate) fn into_documents(self) -> Documents {
         self.read
     }
 }
 
-/// What a prune has done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a prune has done, or will do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// The objects that were removed.
+    /// Whether it has been done.
+    pub done: bool,
+    /// The versions that are kept.
+    pub kept: Vec<u64>,
+    /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept is
+    /// built from them.
+    pub withdrawn: Vec<u64>,
+    /// The objects that go: files that no route will name, and routes documents that are no longer in force.
+    #[serde(serialize_with = "text::names")]
     pub removed: Vec<StoredObject>,
-    /// Objects that nothing needs and that stay because they are young: a prune that runs a day later removes them.
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
+    /// withdrawn by this prune. A prune that runs a day later removes them.
+    #[serde(serialize_with = "text::count")]
     pub young: Vec<StoredObject>,
-    /// Files that stay and that no document names.
+    /// Their bytes.
+    pub young_bytes: u64,
+    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are lost.
+    #[serde(serialize_with = "text::count")]
     pub unnamed: Vec<StoredObject>,
-    /// Parts of objects that were removed.
+    /// Their bytes.
+    pub unnamed_bytes: u64,
+    /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
+    #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<Partial>,
 }
 
 impl Pruned {
-    /// Bytes of the objects that were removed.
-    pub fn removed_bytes(&self) -> u64 {
-        bytes_of(&self.removed)
-    }
-
-    /// Bytes of the objects that stay for now.
-    pub fn young_bytes(&self) -> u64 {
-        bytes_of(&self.young)
+    fn new(done: bool, kept: Vec<u64>, withdrawn: Vec<u64>, unneeded: Unneeded, partials: Vec<Partial>) -> Self {
+        let Unneeded { old: removed, young, unnamed } = unneeded;
+        let [removed_bytes, young_bytes, unnamed_bytes] = [&removed, &young, &unnamed].map(|objects| bytes_of(objects));
+        Self { done, kept, withdrawn, removed, removed_bytes, young, young_bytes, unnamed, unnamed_bytes, partials }
     }
 }
 
@@ -172,15 +171,11 @@ pub(crate) fn plan_again(
         documents.push(document);
     }
     let now = probable_now(&objects);
-    let Unneeded { old, young, unnamed } = unneeded(&objects, &history, now, &lost, keep);
-    check_abandoned(store, &objects, &history, &old, keep)?;
+    let unneeded = unneeded(&objects, &history, now, &lost, keep);
+    check_abandoned(store, &objects, &history, &unneeded.old, keep)?;
+    let partials = store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect();
     Ok(PrunePlan {
-        kept: kept.into_iter().collect(),
-        withdrawn,
-        removed: old,
-        young,
-        unnamed,
-        partials: store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect(),
+        expected: Pruned::new(false, kept.into_iter().collect(), withdrawn, unneeded, partials),
         documents,
         seen: objects.iter().map(|object| object.name).collect(),
         read,
@@ -214,15 +209,17 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     store.remove_probes(probes.iter().filter(|probe| is_old(probe.stored, now)))?;
     check_unchanged(&objects, &expected)?;
     let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
-    let newest = plan.kept.last().map_or(0, |head| head + 1);
-    let kept = plan.kept.iter().chain(history.entries.range(newest..).map(|(version, _)| version)).copied().collect();
+    let Pruned { kept: wanted, withdrawn, .. } = &plan.expected;
+    let newest = wanted.last().map_or(0, |head| head + 1);
+    let kept = wanted.iter().chain(history.entries.range(newest..).map(|(version, _)| version)).copied().collect();
     retain_whole(&mut Files::new(store, &objects), &history, &kept)?;
-    let Unneeded { old, young, unnamed } = unneeded(&objects, &history, now, &lost, &plan.keep);
-    check_abandoned(store, &objects, &history, &old, &plan.keep)?;
+    let unneeded = unneeded(&objects, &history, now, &lost, &plan.keep);
+    let old = &unneeded.old;
+    check_abandoned(store, &objects, &history, old, &plan.keep)?;
     // Files first: as long as the documents are there, everybody can tell when their files were withdrawn.
     let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) =
         old.iter().copied().partition(|object| matches!(object.name, ObjectName::File(_)));
-    let phase = InPhase::begin(observer, Phase::Check, bytes_of(&old));
+    let phase = InPhase::begin(observer, Phase::Check, bytes_of(old));
     for batch in files.chunks(BATCH).chain(documents.chunks(BATCH)) {
         store.delete(&batch.iter().map(|object| object.name).collect::<Vec<_>>())?;
         phase.advance(bytes_of(batch))?;
@@ -237,7 +234,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
             _ => {}
         }
     }
-    Ok(Pruned { removed: old, young, unnamed, partials })
+    Ok(Pruned::new(true, wanted.clone(), withdrawn.clone(), unneeded, partials))
 }
 
 /// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far as their files are there. Gives

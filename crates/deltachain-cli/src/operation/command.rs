@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::Result;
 use deltachain::tensor::Digest;
-use deltachain_store::HeldVersion;
-
-use crate::operation::records::{CommandStatus, Ran, Records};
-use crate::operation::time::Time;
+use deltachain_store::{CommandStatus, HeldVersion, Ran, Records, Time};
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);

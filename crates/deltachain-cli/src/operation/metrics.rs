@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use deltachain::Error;
-use deltachain_store::Switched;
+use deltachain_store::{FollowStatus, Switched, Time};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,8 +13,6 @@ use prometheus_client::registry::Registry;
 
 use crate::operation::http::{Answer, Page};
 use crate::operation::readiness::Verdict;
-use crate::operation::records::FollowStatus;
-use crate::operation::time::Time;
 
 type Number = Gauge<i64>;
 type Seconds = Gauge<f64, AtomicU64>;

@@ -5,11 +5,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deltachain_engines::{Fleet, ServerState};
+use deltachain_store::{FollowStatus, MaxLag, unready};
 use serde_json::{Value, json};
 
-use crate::operation::health::{MaxLag, unready};
 use crate::operation::http::{Answer, Page};
-use crate::operation::records::FollowStatus;
+use crate::operation::servers::record;
 
 /// What is known of the servers, and of the chain.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Readiness {
     fn judge(&self, servers: Vec<ServerState>) -> Vec<Verdict> {
         let known = self.known();
         let judge = |server| {
-            let unready = unready(&server, &known.status, self.most, known.is_followed);
+            let unready = unready(&record(&server), &known.status, self.most, known.is_followed);
             Verdict { server, unready }
         };
         servers.into_iter().map(judge).collect()

@@ -10,12 +10,10 @@ use std::time::{Duration, SystemTime};
 use deltachain::chain::{FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
+use serde::Serialize;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::access::options::StoreOptions;
-use crate::access::stop::Stop;
 use crate::access::store::Store;
-use crate::access::url::directory_of;
 
 /// S3 refuses signed requests if their time differs by more than this.
 const CLOCK: Duration = Duration::from_mins(15);
@@ -27,7 +25,7 @@ const RACERS: usize = 8;
 const LONG: usize = (5 << 20) + 1;
 
 /// One thing that was tried.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// What was tried, such as `put if absent`.
@@ -39,6 +37,7 @@ pub struct Finding {
     /// Whether it works.
     pub works: bool,
     /// Whether nothing can do without it.
+    #[serde(rename = "needed")]
     pub is_needed: bool,
 }
 
@@ -71,31 +70,29 @@ impl Findings {
     }
 }
 
-/// What the store or directory of this URL can do. It touches only objects below a new name `doctor-...`, and removes
-/// them, unless `stop` ends that. A web server can only be read: there the chain document is.
+/// What a store or a directory can do. It touches only objects below a new name `doctor-...`, and removes them, unless
+/// [`Stop`](crate::Stop) ends that. A web server can only be read: there the chain document is.
 ///
 /// # Errors
-/// As for [`Store::open`]; IO if nothing can be made in a directory; USAGE if it was stopped. That something does not work is not an error.
-pub fn doctor(url: &str, options: StoreOptions, stop: &Stop) -> Result<Vec<Finding>> {
-    let store = Store::open(url, options.clone())?.with_stop(stop.clone());
+/// IO if nothing can be made in a directory; USAGE if it was stopped. That something does not work is not an error.
+pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
     let mut findings = Findings::default();
-    match directory_of(url) {
+    match store.directory() {
         Some(directory) => {
             let place = tempfile::Builder::new().prefix("doctor-").tempdir_in(&directory);
             let place = place.map_err(|error| Error::io("creating a directory", error).in_file(&directory))?;
             try_directory(&mut findings, &place);
-            let below = place.path().join("store");
-            let store = Store::create(&below.to_string_lossy(), options)?.with_stop(stop.clone());
-            try_writing(&mut findings, &store);
+            let name = place.path().file_name().unwrap_or_default().to_string_lossy();
+            try_writing(&mut findings, &store.below(&name).below("store"));
         }
         None if store.can_list() => {
             let below = store.below(&format!("doctor-{:016x}", rand::random::<u64>()));
             try_writing(&mut findings, &below);
         }
-        None => try_reading(&mut findings, &store),
+        None => try_reading(&mut findings, store),
     }
     // What was given up says nothing of the store.
-    if stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
+    if store.stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is the good end of trials that have bad ones")]
@@ -296,6 +293,7 @@ mod tests {
     use object_store::memory::InMemory;
 
     use super::*;
+    use crate::access::options::StoreOptions;
 
     fn missing(findings: &[Finding]) -> Vec<&'static str> {
         findings.iter().filter(|finding| !finding.works).map(|finding| finding.tried).collect()
@@ -316,7 +314,8 @@ mod tests {
     fn a_good_directory_has_everything_and_nothing_is_left() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("mine"), "x").unwrap();
-        let findings = doctor(place.path().to_str().unwrap(), StoreOptions::default(), &Stop::default()).unwrap();
+        let store = Store::open(place.path().to_str().unwrap(), StoreOptions::default()).unwrap();
+        let findings = doctor(&store).unwrap();
         assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
         assert!(findings.len() > 14);
         let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

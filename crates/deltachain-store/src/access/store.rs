@@ -53,7 +53,7 @@ pub struct Store {
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
-    stop: Stop,
+    pub(super) stop: Stop,
     /// The limit for bytes; requests to servers are paced by [`crate::access::http`].
     rate: Option<Arc<Rate>>,
 }

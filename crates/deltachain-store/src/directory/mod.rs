@@ -10,7 +10,6 @@ pub(crate) mod record;
 pub(crate) mod room;
 pub(crate) mod scratch;
 pub(crate) mod status;
-pub(crate) mod text;
 pub(crate) mod trust_record;
 pub(crate) mod unfinished;
 pub(crate) mod versions;

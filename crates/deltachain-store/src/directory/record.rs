@@ -7,7 +7,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateTable};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::text;
+use crate::text;
 
 /// What a version is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,13 +11,16 @@ use deltachain::chain::{Trust, VerifierKey};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
+use serde::{Serialize, Serializer};
 
-use crate::directory::marker::Kind;
+use crate::access::store::Store;
+use crate::directory::marker::{Kind, MARKER};
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
 use crate::directory::names::is_real_directory;
 use crate::directory::record::Record;
 use crate::directory::trust_record::TrustRecord;
 use crate::directory::versions::{MODEL, files_of, record_if_there};
+use crate::text;
 
 /// The version that a subscriber's directory shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,15 +50,37 @@ pub struct DirectoryStatus {
 }
 
 /// What a subscriber's directory has recorded of signatures.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TrustStatus {
     /// Whom it trusts: as the process says that keeps it now, or kept it last.
+    #[serde(flatten, serialize_with = "keys_and_quorum")]
     pub trust: Trust,
-    /// The newest signed head that has been met, by version and digest of its commit.
-    pub seen: Option<(u64, Digest)>,
+    /// The newest signed head that has been met.
+    pub seen: Option<SeenHead>,
     /// The trusted keys that have signed the version shown; empty if that is not known, as it is older than the trust.
+    #[serde(with = "text::all")]
     pub signed_by: Vec<VerifierKey>,
+}
+
+/// A signed head that has been met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SeenHead {
+    /// The version.
+    pub version: u64,
+    /// Digest of its commit.
+    #[serde(with = "text")]
+    pub commit: Digest,
+}
+
+fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Members {
+        keys: Vec<String>,
+        quorum: usize,
+    }
+    let keys = trust.keys().iter().map(VerifierKey::to_string).collect();
+    Members { keys, quorum: trust.quorum() }.serialize(serializer)
 }
 
 /// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory may be
@@ -76,6 +101,7 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     let files = record.files.into_iter();
     let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
         let signed_by = signed.into_iter().find_map(|(commit, by)| (commit == record.commit).then_some(by));
+        let seen = seen.map(|(version, commit)| SeenHead { version, commit });
         TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
     });
     Ok(Some(DirectoryStatus {
@@ -95,6 +121,11 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
 /// Whether a follower manages this directory, or did.
 pub fn is_managed(directory: &Path) -> bool {
     Kind::Model.marks(directory).is_ok_and(|is_marked| is_marked)
+}
+
+/// The directory that this store is if it holds no chain: one that a follower manages.
+pub fn followed_directory(store: &Store) -> Option<PathBuf> {
+    store.directory().filter(|path| path.join(MARKER).is_file() && !path.join("chain.json").exists())
 }
 
 /// A version whose files lie in a subscriber's directory.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, State, StateDigests, total_bytes};
 use deltachain::{Error, Result};
+use serde::Serialize;
 
+use crate::advice::problems;
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::current_in;
 use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
@@ -19,11 +21,11 @@ use crate::following::shard::Part;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What has been found in a subscriber's directory.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct DirectoryReport {
     /// The version that `current` leads to.
-    pub current: Option<u64>,
+    pub version: Option<u64>,
     /// Versions that lie there, with that one.
     pub versions: usize,
     /// Their tensors that have been read.
@@ -35,6 +37,7 @@ pub struct DirectoryReport {
     /// Their bytes.
     pub cached_bytes: u64,
     /// Everything that is not as it was recorded.
+    #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
 }
 
@@ -50,7 +53,7 @@ pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<Dire
         return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
     }
     match current_in(directory) {
-        Ok(current) => report.current = current.map(|current| current.record.version),
+        Ok(current) => report.version = current.map(|current| current.record.version),
         Err(error) => report.problems.push(error),
     }
     for version in ours(&directory.join("versions"), is_version, &mut report.problems) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use deltachain::chain::{Entry, FileReference, ObjectName, Route, came_late};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
+use serde::Serialize;
 
 use crate::access::attempt::{Attempt, put_last, was_in_time};
 use crate::access::documents::{Documents, stretch};
@@ -60,7 +61,7 @@ impl CompactOptions {
 }
 
 /// What a compaction has made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Compacted {
     /// The version.

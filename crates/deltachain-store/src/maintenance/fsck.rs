@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, Entry, FileReference, History, Note, ObjectName, base_lost, check_base, check_target, unreachable,
+    Asset, Entry, FileReference, History, Note, ObjectName, Trust, base_lost, check_base, check_target, unreachable,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
+use serde::Serialize;
 
 use crate::access::documents::{Documents, Stretch, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
@@ -16,10 +17,13 @@ use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
 use crate::access::whole::{check_there, read_whole};
+use crate::advice::problems;
 use crate::maintenance::log::notes_of;
 use crate::maintenance::prover::Prover;
+use crate::maintenance::signers::{SignedVersion, Signers};
 use crate::observer::{InPhase, Observer, Phase};
 use crate::retention::{bytes_of, is_old, probable_now};
+use crate::text;
 
 /// What is checked.
 #[derive(Debug, Clone, Default)]
@@ -30,17 +34,20 @@ pub struct FsckOptions {
     pub deep: Option<PathBuf>,
     /// Limits for documents and links.
     pub limits: Limits,
+    /// Whose signatures count.
+    pub trust: Option<Trust>,
 }
 
 impl FsckOptions {
     deltachain::setters! {
         deep: Option<PathBuf>,
         limits: Limits,
+        trust: Option<Trust>,
     }
 }
 
 /// What has been found.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct FsckReport {
     /// Versions that have a commit which is in order.
@@ -66,10 +73,12 @@ pub struct FsckReport {
     pub unnamed_bytes: u64,
     /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows them.
     /// Pruning removes them when they are old.
+    #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<Partial>,
-    /// By version, the notes on its commit that can count for somebody, as a [log](crate::LogEntry::notes) shows them.
-    pub notes: BTreeMap<u64, Vec<Note>>,
+    /// The versions with notes on their commits, ascending.
+    pub signatures: Vec<SignedVersion>,
     /// Every fault that was found, with its object.
+    #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
     /// What may mean that a commit or a routes document has been lost, or that a publisher was interrupted: sentences for people. That
     /// the newest documents of all are lost, together with all files that only they name, cannot be noticed.
@@ -86,20 +95,20 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let Stretch { objects, history, .. } = whole(store, &mut documents, &options.limits)?;
     let named = history.named();
     let History { entries, commit_faults, route_faults, .. } = history;
-    let mut problems: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
+    let mut faults: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
     let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
-    problems.extend(unreachable(&in_force));
+    faults.extend(unreachable(&in_force));
 
     let uses = uses_of_files(&entries);
     let read = check_files(store, &objects, &uses, options, observer)?;
     let (files, bytes) = (read.len(), read.iter().map(|(file, _)| file.size).fold(0, u64::saturating_add));
     let bad_files = read.iter().filter(|(_, problem)| problem.is_some()).map(|(file, _)| *file).collect();
-    problems.extend(read.into_iter().filter_map(|(_, problem)| problem));
+    faults.extend(read.into_iter().filter_map(|(_, problem)| problem));
     let assets = assets_of(&entries);
-    problems.extend(check_assets(store, &objects, &assets, options, observer)?);
+    faults.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
-            Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut problems)?
+            Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut faults)?
         }
         None => 0,
     };
@@ -112,8 +121,12 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let now = probable_now(&objects);
     let old = unnamed.iter().filter(|object| is_old(object.stored, now));
     let (lost, mut hints) = hints(store, &entries, old, observer)?;
-    problems.extend(lost);
+    faults.extend(lost);
     hints.extend(hints_of_notes(&objects, &entries, &notes));
+    let signed = |(&version, notes): (_, &Vec<Note>)| SignedVersion {
+        version,
+        signers: Signers::of(notes, options.trust.as_ref()),
+    };
     Ok(FsckReport {
         versions: entries.len(),
         pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
@@ -126,8 +139,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         unnamed: unnamed.len(),
         unnamed_bytes: bytes_of(&unnamed),
         partials: store.partials()?,
-        notes,
-        problems,
+        signatures: notes.iter().map(signed).collect(),
+        problems: faults,
         hints,
     })
 }

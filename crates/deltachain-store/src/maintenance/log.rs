@@ -3,52 +3,80 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Asset, Entry, Listing, Note, ObjectName, Route};
+use deltachain::chain::{Asset, Entry, FileReference, Listing, Note, ObjectName, Route, Trust};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
+use serde::Serialize;
 
 use crate::access::documents::{Documents, Stretch, refuse_faults, stretch};
 use crate::access::store::{Store, StoredObject};
+use crate::maintenance::signers::Signers;
+use crate::text;
 
 /// A version as a log shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogEntry {
     /// The version.
     pub version: u64,
     /// Its state digest.
+    #[serde(with = "text")]
     pub state: Digest,
     /// Digest of its commit's bytes.
+    #[serde(with = "text")]
     pub commit: Digest,
     /// Digest of the bytes of the commit before, or of the chain document.
+    #[serde(with = "text")]
     pub parent: Digest,
     /// State digest of each shard.
+    #[serde(with = "text::all")]
     pub shards: Vec<Digest>,
     /// The routes in force; none if the version has been pruned.
-    pub routes: Vec<Route>,
-    /// For each of them whether it is known to be direct
-    /// ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
-    pub direct: Vec<bool>,
-    /// For each of them whether it is known that it can be taken in place
-    /// ([`Commit::in_place_routes`](deltachain::chain::Commit::in_place_routes)).
-    pub in_place: Vec<bool>,
+    pub routes: Vec<LogRoute>,
     /// Its assets, ascending by name.
+    #[serde(serialize_with = "text::assets")]
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
     /// When the commit was stored, by the store's clock; `None` if the store does not tell.
+    #[serde(serialize_with = "text::time")]
     pub stored: Option<SystemTime>,
-    /// The notes on the commit that readers look at, without those that count for nobody. Ask each which of your trusted
-    /// keys it [counts for](Note::counts_for); the names that it has prove nothing by themselves.
-    pub notes: Vec<Note>,
+    /// Who signed it.
+    #[serde(flatten)]
+    pub signers: Signers,
 }
 
-/// The versions of a chain, the newest first; at most `last` of them.
+/// A route in force to a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LogRoute {
+    /// The version that it comes from; `None` for nothing.
+    pub from: Option<u64>,
+    /// One per shard, in the order of the shards.
+    #[serde(serialize_with = "text::files")]
+    pub files: Vec<FileReference>,
+    /// Whether it is known to be direct ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
+    #[serde(rename = "direct")]
+    pub is_direct: bool,
+    /// Whether it is known that it can be taken in place
+    /// ([`Commit::in_place_routes`](deltachain::chain::Commit::in_place_routes)).
+    #[serde(rename = "in_place")]
+    pub is_in_place: bool,
+}
+
+impl LogRoute {
+    /// Bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).fold(0, u64::saturating_add)
+    }
+}
+
+/// The versions of a chain, the newest first; at most `last` of them. `trust` says whose signatures count.
 ///
 /// # Errors
 /// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions has a fault; IO. If the
 /// store cannot list, the routes are those in the commits.
-pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
+pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Vec<LogEntry>> {
     let first = |head: Option<u64>| match (head, last) {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),
         _ => 0,
@@ -59,15 +87,16 @@ pub fn log(store: &Store, last: Option<u64>) -> Result<Vec<LogEntry>> {
     refuse_faults(&mut history)?;
     let mut notes = notes_of(store, &objects, &documents, &history.entries)?;
     let entries = history.entries.into_iter().rev();
-    let entry = |(version, entry)| LogEntry::new(version, entry, &objects, notes.remove(&version).unwrap_or_default());
+    let mut signers = |version| Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
+    let entry = |(version, entry)| LogEntry::new(version, entry, &objects, signers(version));
     Ok(entries.map(entry).collect())
 }
 
-/// One version, or the head.
+/// One version, or the head. `trust` says whose signatures count.
 ///
 /// # Errors
 /// As for [`log`]; R-CHN-03 (`CHAIN`) if there is no such version.
-pub fn show(store: &Store, version: Option<u64>) -> Result<LogEntry> {
+pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Result<LogEntry> {
     // Of a chain without versions, the lowest is the one that lacks.
     let one = |head: Option<u64>| version.or(head).unwrap_or(0);
     let mut documents = Documents::new();
@@ -76,7 +105,8 @@ pub fn show(store: &Store, version: Option<u64>) -> Result<LogEntry> {
     let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
     let entry = read.history.entry(version)?.clone();
     let mut notes = notes_of(store, &read.objects, &documents, &read.history.entries)?;
-    Ok(LogEntry::new(version, entry, &read.objects, notes.remove(&version).unwrap_or_default()))
+    let signers = Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
+    Ok(LogEntry::new(version, entry, &read.objects, signers))
 }
 
 /// The notes on the commits of these versions that readers look at, as far as they have the right form.
@@ -102,13 +132,16 @@ pub(crate) fn notes_of(
 }
 
 impl LogEntry {
-    fn new(version: u64, entry: Entry, objects: &[StoredObject], notes: Vec<Note>) -> Self {
+    fn new(version: u64, entry: Entry, objects: &[StoredObject], signers: Signers) -> Self {
         let Entry { digest, commit, routes, direct, .. } = entry;
         let in_place = |route: &Route| {
             commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
         };
-        let in_place = routes.iter().map(in_place).collect();
-        let direct = routes.iter().map(|route| direct.contains(route)).collect();
+        let route = |route: Route| {
+            let (is_direct, is_in_place) = (direct.contains(&route), in_place(&route));
+            LogRoute { from: route.from, files: route.files, is_direct, is_in_place }
+        };
+        let routes = routes.into_iter().map(route).collect();
         let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
         Self {
             version,
@@ -117,12 +150,10 @@ impl LogEntry {
             parent: commit.parent,
             shards: commit.shards,
             routes,
-            direct,
-            in_place,
             assets: commit.assets,
             metadata: commit.metadata,
             stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),
-            notes,
+            signers,
         }
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod compact;
 pub(crate) mod fsck;
 pub(crate) mod log;
 pub(crate) mod prover;
+pub(crate) mod signers;

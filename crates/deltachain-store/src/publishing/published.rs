@@ -4,25 +4,33 @@ use std::collections::BTreeMap;
 
 use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
+use serde::Serialize;
+
+use crate::text;
 
 /// A version that has been published.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Published {
     /// The version.
     pub version: u64,
     /// Its state digest.
+    #[serde(with = "text")]
     pub state: Digest,
     /// Digest of its commit's bytes.
+    #[serde(with = "text")]
     pub commit: Digest,
     /// Metadata of its commit.
+    #[serde(skip)]
     pub metadata: BTreeMap<String, String>,
     /// Digests of each shard and of its tensors; none if it was skipped because of
     /// [`PublishOptions::once`](crate::PublishOptions::once), before anything was hashed.
+    #[serde(skip)]
     pub shards: Vec<StateDigests>,
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
     /// Its assets, ascending by name.
+    #[serde(serialize_with = "text::assets")]
     pub assets: Vec<Asset>,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,
@@ -33,6 +41,7 @@ pub struct Published {
     /// `false` if it is the head that was, because nothing has changed
     /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the step is there already
     /// ([`PublishOptions::once`](crate::PublishOptions::once)).
+    #[serde(rename = "new")]
     pub is_new: bool,
 }
 
@@ -74,15 +83,17 @@ pub struct Head {
 }
 
 /// A route to a version that has been published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PublishedRoute {
     /// The version that it comes from; `None` for nothing.
     pub from: Option<u64>,
     /// Bytes of its files.
     pub bytes: u64,
     /// Whether all values in its files are absolute, as those of a snapshot are.
+    #[serde(rename = "direct")]
     pub is_direct: bool,
     /// Whether it can be taken in place.
+    #[serde(rename = "in_place")]
     pub is_in_place: bool,
 }
 

@@ -5,8 +5,8 @@ use std::env;
 
 use deltachain::files::SafetensorsState;
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Stop, Store,
-    StoreOptions, compact, doctor, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions,
+    compact, doctor, fsck, init, plan_prune, prune,
 };
 
 use crate::support::models::Models;
@@ -27,10 +27,10 @@ fn a_chain_lives_at_another_server() {
     let options = StoreOptions::default().settings(settings);
     let url = "s3://bucket/a chain";
 
-    let findings = doctor(url, options.clone(), &Stop::default()).unwrap();
+    let store = Store::open(url, options).unwrap();
+    let findings = doctor(&store).unwrap();
     assert!(findings.iter().all(|finding| finding.works), "{findings:#?}");
 
-    let store = Store::open(url, options).unwrap();
     init(&store).unwrap();
     let scratch = tempfile::tempdir().unwrap();
     // Files of several parts.

@@ -109,12 +109,12 @@ fn a_model_directory_comes_back_byte_for_byte() {
             names(&published.assets),
             ["config.json", "empty", "modeling_tiny.py", "tokenizer.json", "模型 é.txt"]
         );
-        assert_eq!(show(&place.store, None).unwrap().assets, published.assets);
+        assert_eq!(show(&place.store, None, None).unwrap().assets, published.assets);
         let switched = pull(&mut place.open(OtherFiles::Assets), None);
         assert!(files(model.path()) == files(&switched.directory), "{:?}", files(&switched.directory).keys());
         assert!(files(model.path()).len() >= 6);
     }
-    let fetched = |index: usize| log(&place.store, None).unwrap()[index].assets.clone();
+    let fetched = |index: usize| log(&place.store, None, None).unwrap()[index].assets.clone();
     assert_eq!(fetched(0), fetched(1));
     assert_eq!(place.stored(), 5, "once, however many versions name them");
 }
@@ -200,7 +200,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         let error = publisher.publish(&model, Base::State((&base).into()), &meddler).unwrap_err();
         assert!(error.message().contains("has changed while it was read"), "{changed}: {error:?}");
         assert_eq!((error.class(), error.file()), (ErrorClass::Usage, path.to_str()));
-        assert_eq!(log(&place.store, None).unwrap().len(), 1, "{changed}");
+        assert_eq!(log(&place.store, None, None).unwrap().len(), 1, "{changed}");
     }
     // What has been read may change.
     let model = place.model(1, &[CONFIG]);
@@ -219,7 +219,7 @@ fn no_more_are_published_than_a_commit_can_name() {
     let error = place.publish_as(&model, &PublishOptions::default(), &()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.message().contains("1025"), "{error}");
-    assert!(log(&place.store, None).unwrap().is_empty());
+    assert!(log(&place.store, None, None).unwrap().is_empty());
     fs::remove_file(model.path().join("0")).unwrap();
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
     assert_eq!(place.stored(), 1, "all of them are empty");
@@ -281,7 +281,7 @@ fn what_the_version_before_has_is_not_fetched() {
     }
     let mut subscriber = place.open(OtherFiles::Assets);
     let first = pull(&mut subscriber, Some(0)).directory;
-    let links = |version: u64| show(&place.store, Some(version)).unwrap().routes.last().unwrap().files[0].size;
+    let links = |version: u64| show(&place.store, Some(version), None).unwrap().routes.last().unwrap().files[0].size;
     let second = pull(&mut subscriber, Some(1));
     assert_eq!(second.downloaded, links(1) + 2);
     #[cfg(unix)]

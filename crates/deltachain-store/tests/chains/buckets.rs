@@ -12,7 +12,7 @@ use std::thread;
 use deltachain::ErrorClass;
 use deltachain::files::SafetensorsState;
 use deltachain_store::{
-    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Stop, Store, StoreOptions, doctor, init,
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions, doctor, init,
 };
 
 use crate::support::child::{child, place};
@@ -275,8 +275,8 @@ fn the_doctor_finds_a_good_bucket_good() {
         ("secret_access_key", SECRET.to_owned()),
     ];
     let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    let found =
-        doctor("s3://bucket/chain", StoreOptions::default().settings(settings.clone()), &Stop::default()).unwrap();
+    let store = Store::open("s3://bucket/chain", StoreOptions::default().settings(settings.clone())).unwrap();
+    let found = doctor(&store).unwrap();
     assert!(found.iter().all(|finding| finding.works), "{found:?}");
     let left = Store::open("s3://bucket/chain", quick().settings(settings)).unwrap().objects().unwrap();
     assert_eq!(left, []);

@@ -149,7 +149,7 @@ fn the_path_whose_files_are_there_stays() {
     for size in [None, Some(0), Some(1)] {
         let mut chain = Chain::new(6, Snapshots::Never, &[]);
         chain.compact(Some(5), &[], true).unwrap();
-        let snapshot = deltachain_store::show(&chain.store, Some(5)).unwrap().routes[0].files[0];
+        let snapshot = deltachain_store::show(&chain.store, Some(5), None).unwrap().routes[0].files[0];
         chain.control.set_clock(3 * DAY);
         // It is lost, or cut.
         let content = chain.lose(|name| name == snapshot.name()).remove(&snapshot.name()).unwrap();
@@ -301,16 +301,16 @@ fn files_that_nothing_names_are_counted_and_removed_by_hand() {
     // By nobody else, however old they are.
     for rule in [keep(4, None, &[]), keep(u64::MAX, Some(2), &[])] {
         let plan = plan_prune(&chain.store, &rule).unwrap();
-        assert_eq!((plan.unnamed.len(), plan.removed.len(), plan.young.len()), (2, 0, 0));
+        assert_eq!((plan.expected.unnamed.len(), plan.expected.removed.len(), plan.expected.young.len()), (2, 0, 0));
         let pruned = prune(&chain.store, &plan, &()).unwrap();
-        assert_eq!((pruned.unnamed, pruned.removed), (plan.unnamed, Vec::new()));
+        assert_eq!((pruned.unnamed, pruned.removed), (plan.expected.unnamed, Vec::new()));
     }
     let report = check(&chain.store, None);
     assert_eq!((report.problems.len(), report.unnamed, report.orphans), (0, 2, 2));
     assert!(report.unnamed_bytes > size && report.unnamed_bytes == report.orphan_bytes);
     let pruned = prune_now(&chain.store, &by_hand).unwrap();
     assert_eq!((names_of(&pruned.removed), names_of(&pruned.unnamed)), (vec![left], vec![young]));
-    assert_eq!(pruned.removed_bytes(), size);
+    assert_eq!(pruned.removed_bytes, size);
     assert!(!names(&chain.store).contains(&left));
     assert_eq!(chain.reachable(), [0, 1, 2, 3]);
 }
@@ -371,7 +371,7 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
     for version in [4, 5] {
         let mut chain = Chain::new(6, Snapshots::Never, &[]);
         chain.compact(Some(version), &[], true).unwrap();
-        let snapshot = deltachain_store::show(&chain.store, Some(version)).unwrap().routes[0].files[0].name();
+        let snapshot = deltachain_store::show(&chain.store, Some(version), None).unwrap().routes[0].files[0].name();
         chain.control.set_clock(3 * DAY);
         let lost = chain.lose(|name| matches!(name, ObjectName::Commit(lost) if lost >= version));
         if version == 4 {
@@ -411,10 +411,10 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
 fn a_file_that_the_list_lacks_is_asked_for_by_name() {
     let mut chain = Chain::new(6, Snapshots::Never, &[]);
     chain.compact(Some(5), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(5)).unwrap().routes[0].files[0].name().to_string();
+    let snapshot = deltachain_store::show(&chain.store, Some(5), None).unwrap().routes[0].files[0].name().to_string();
     chain.control.hide(move |name| name == snapshot);
     let plan = plan_prune(&chain.store, &keep(1, None, &[])).unwrap();
-    assert_eq!(plan.withdrawn, [0, 1, 2, 3, 4]);
+    assert_eq!(plan.expected.withdrawn, [0, 1, 2, 3, 4]);
     prune(&chain.store, &plan, &()).unwrap();
     chain.control.hide(|_| false);
     assert_eq!(chain.reachable(), [5]);
@@ -433,7 +433,7 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
     // It is lost after the plan was made, or after routes were withdrawn.
     chain.restore(file, &content);
     chain.compact(Some(4), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(4)).unwrap().routes[0].files[0].name();
+    let snapshot = deltachain_store::show(&chain.store, Some(4), None).unwrap().routes[0].files[0].name();
     let plan = plan_prune(&chain.store, &keep(2, None, &[])).unwrap();
     prune(&chain.store, &plan, &()).unwrap();
     chain.control.set_clock(3 * DAY);
@@ -524,7 +524,7 @@ fn two_prunes_with_different_plans_lose_nothing() {
 fn what_tells_of_a_withdrawal_goes_after_the_files() {
     let chain = Chain::new(3, Snapshots::Never, &[]);
     chain.compact(Some(2), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(2)).unwrap().routes[0].files[0].name();
+    let snapshot = deltachain_store::show(&chain.store, Some(2), None).unwrap().routes[0].files[0].name();
     chain.compact(Some(2), &[], true).unwrap();
     let first = ObjectName::Routes { version: 2, generation: 1 };
     chain.control.set_clock(DAY);

@@ -62,8 +62,8 @@ fn a_chain_is_begun_once() {
     assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
     assert_eq!(init(&store).unwrap(), None);
     assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), chain.to_bytes().unwrap());
-    assert!(log(&store, None).unwrap().is_empty());
-    assert_rule(&show(&store, None).unwrap_err(), "R-CHN-03");
+    assert!(log(&store, None, None).unwrap().is_empty());
+    assert_rule(&show(&store, None, None).unwrap_err(), "R-CHN-03");
 }
 
 #[test]
@@ -111,16 +111,16 @@ fn metadata_and_order_are_in_the_log() {
         let work = directory.path().join("work");
         Publisher::open(store.clone(), options).unwrap().publish(&state, Base::Work(&work), &()).unwrap();
     }
-    let entries = log(&store, None).unwrap();
+    let entries = log(&store, None, None).unwrap();
     assert_eq!(entries.iter().map(|entry| entry.version).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
     assert_eq!(entries[1].metadata["step"], "300");
     assert_eq!(entries[1].parent, entries[2].commit);
     assert!(entries.iter().all(|entry| entry.stored.is_some() && entry.routes.len() == 1));
-    assert_eq!(log(&store, Some(2)).unwrap(), entries[..2]);
-    assert_eq!(log(&store, Some(9)).unwrap(), entries);
-    assert_eq!(show(&store, None).unwrap(), entries[0]);
-    assert_eq!(show(&store, Some(1)).unwrap(), entries[3]);
-    assert_rule(&show(&store, Some(5)).unwrap_err(), "R-CHN-03");
+    assert_eq!(log(&store, Some(2), None).unwrap(), entries[..2]);
+    assert_eq!(log(&store, Some(9), None).unwrap(), entries);
+    assert_eq!(show(&store, None, None).unwrap(), entries[0]);
+    assert_eq!(show(&store, Some(1), None).unwrap(), entries[3]);
+    assert_rule(&show(&store, Some(5), None).unwrap_err(), "R-CHN-03");
 }
 
 /// Counts bytes by phase.
@@ -440,7 +440,7 @@ fn parts_that_do_not_fit_are_refused() {
         assert!(error.message().contains(message), "{error}");
     }
     assert_eq!(commit(&[&first, &same]).unwrap_err().rule(), Some("R-CHN-12"));
-    assert_eq!(log(&store, None).unwrap(), []);
+    assert_eq!(log(&store, None, None).unwrap(), []);
 
     // A file that is not there.
     let file = store.objects().unwrap().into_iter().find(|object| matches!(object.name, ObjectName::File(_))).unwrap();
@@ -456,7 +456,7 @@ fn parts_that_do_not_fit_are_refused() {
         .delete(&store.objects().unwrap().iter().map(|object| object.name).filter(is_file).collect::<Vec<_>>())
         .unwrap();
     assert_eq!(commit(&[&others[0], &others[1]]).map_err(rule).unwrap_err().as_deref(), Some("R-CHN-09"));
-    assert_eq!(log(&store, None).unwrap().len(), 1);
+    assert_eq!(log(&store, None, None).unwrap().len(), 1);
 }
 
 fn is_file(name: &ObjectName) -> bool {
@@ -592,7 +592,7 @@ fn a_version_without_tensors_is_made_only_if_that_is_wanted() {
     commit_shards(&store, &parts([&nothing, &some]), &PublishOptions::default(), &()).unwrap();
     let none = parts([&nothing, &nothing]);
     is_refused(commit_shards(&store, &none, &PublishOptions::default(), &()).unwrap_err());
-    assert_eq!(log(&store, None).unwrap().len(), 3);
+    assert_eq!(log(&store, None, None).unwrap().len(), 3);
     assert_eq!(commit_shards(&store, &none, &wanted, &()).unwrap().version, 3);
 }
 
@@ -740,7 +740,7 @@ fn a_publisher_does_not_go_back() {
             publish_shard(&store, &states[3], Base::Nothing, 0, 1, &options(Snapshots::Never, &[]), &()).unwrap();
         refused(publisher.commit(vec![part], BTreeMap::new(), &()), 3);
     }
-    let commits_of = |store: &Store| log(store, None).unwrap().len();
+    let commits_of = |store: &Store| log(store, None, None).unwrap().len();
     assert_eq!((commits_of(&store), left.len() + 1), (3, before.len()));
     // Restored, it goes on.
     assert!(store.put_if_absent(ObjectName::Commit(3), &lost).unwrap());

@@ -46,7 +46,7 @@ fn publish(store: &Store, step: i64, value: u8) -> Published {
 }
 
 fn steps(store: &Store) -> Vec<String> {
-    log(store, None).unwrap().iter().rev().map(|entry| entry.metadata["step"].clone()).collect()
+    log(store, None, None).unwrap().iter().rev().map(|entry| entry.metadata["step"].clone()).collect()
 }
 
 #[test]
@@ -61,7 +61,8 @@ fn a_follower_has_the_metadata_of_its_version() {
         let options = PublishOptions::default().metadata(metadata);
         Publisher::open(store.clone(), options).unwrap().publish(&state(step), Base::Chain, &()).unwrap();
     }
-    let published: Vec<Metadata> = log(&store, None).unwrap().into_iter().rev().map(|entry| entry.metadata).collect();
+    let published: Vec<Metadata> =
+        log(&store, None, None).unwrap().into_iter().rev().map(|entry| entry.metadata).collect();
     assert_eq!((&*published[1]["step"], published[1]["a \"note\""].len()), ("2", 7 << 20));
 
     let directory = folder.path().join("model");
@@ -82,11 +83,11 @@ fn a_follower_has_the_metadata_of_its_version() {
     // By those who have only the directory, and another process.
     assert_eq!(inspect_directory(&directory).unwrap().unwrap().metadata, published[1]);
     let here = find_version(&directory, Some(1)).unwrap().unwrap();
-    assert_eq!((&here.metadata, here.commit), (&published[1], log(&store, Some(1)).unwrap()[0].commit));
+    assert_eq!((&here.metadata, here.commit), (&published[1], log(&store, Some(1), None).unwrap()[0].commit));
     let files = Follower::in_directory(in_memory(), &directory, FollowerOptions::default()).unwrap();
     assert_eq!(files.held().unwrap().metadata, published[1]);
 
-    assert_eq!(stored(&store, 1).unwrap(), log(&store, Some(1)).unwrap()[0].stored);
+    assert_eq!(stored(&store, 1).unwrap(), log(&store, Some(1), None).unwrap()[0].stored);
     assert_eq!(stored(&store, 2).unwrap(), None);
 }
 
@@ -96,11 +97,11 @@ fn a_step_is_published_once() {
     for (step, value, expected) in
         [(-1, 1, (0, true)), (0, 2, (1, true)), (0, 3, (1, false)), (-7, 4, (1, false)), (9, 5, (2, true))]
     {
-        let before = (log(&store, None).unwrap(), store.objects().unwrap());
+        let before = (log(&store, None, None).unwrap(), store.objects().unwrap());
         let published = publish(&store, step, value);
         assert_eq!((published.version, published.is_new), expected, "step {step}");
         if !published.is_new {
-            assert_eq!((log(&store, None).unwrap(), store.objects().unwrap()), before, "nothing is stored");
+            assert_eq!((log(&store, None, None).unwrap(), store.objects().unwrap()), before, "nothing is stored");
             assert_eq!((published.commit, published.state), (before.0[0].commit, before.0[0].state));
             assert_eq!(published.metadata["step"], before.0[0].metadata["step"]);
         }
@@ -126,7 +127,7 @@ fn a_version_without_a_step_is_refused_and_a_head_without_one_does_not_count() {
     let parts = publisher(&store, Metadata::new()).prepare([(0, (&first).into(), Base::Nothing)], 1, &()).unwrap();
     let error = publisher(&store, Metadata::new()).commit(parts, entry("stop", &1), &()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
-    assert_eq!(log(&store, None).unwrap(), []);
+    assert_eq!(log(&store, None, None).unwrap(), []);
     for other in [Metadata::new(), entry("step", &"first")] {
         let options = PublishOptions::default().metadata(other);
         Publisher::open(store.clone(), options).unwrap().publish(&state(1), Base::Chain, &()).unwrap();

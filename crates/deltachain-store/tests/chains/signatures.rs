@@ -5,12 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use deltachain::chain::{Commit, Note, ObjectName, Signer, SigningKey, Trust, VerifierKey};
+use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust};
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Keep, Polling, PublishOptions, Published,
-    Publisher, RawObjects, Store, fsck, init, inspect_directory, log, plan_prune, prune, show, sign,
+    Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune, sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -213,7 +213,7 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     drop(follower);
     let status = inspect_directory(&chain.directory()).unwrap().unwrap();
     let recorded = status.trust.unwrap();
-    assert_eq!((status.version, recorded.seen), (2, Some((3, published.commit))));
+    assert_eq!((status.version, recorded.seen), (2, Some(SeenHead { version: 3, commit: published.commit })));
     assert_eq!(recorded.signed_by, vec![key("a").public().clone()], "of the version that is here");
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();
@@ -390,7 +390,7 @@ fn a_step_back_has_to_be_signed_and_is_taken_once() {
     assert_eq!(advance(&mut follower).unwrap(), 2);
     drop(follower);
     let seen = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap().seen;
-    assert_eq!(seen, Some((2, back)));
+    assert_eq!(seen, Some(SeenHead { version: 2, commit: back }));
 }
 
 #[test]
@@ -450,25 +450,23 @@ fn who_signs_trusts_itself_and_signs_once() {
 fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
     let chain = Chain::signed(3);
     sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
-    let names = |notes: &[Note]| {
-        let mut names: Vec<String> = notes.iter().flat_map(Note::signers).map(|(name, _)| name.to_owned()).collect();
-        names.sort();
-        names
-    };
-    let entries = log(&chain.store, None).unwrap();
+    let names = |signers: &Signers| signers.claimed.iter().map(|signer| signer.name.clone()).collect::<Vec<_>>();
+    let entries = log(&chain.store, None, None).unwrap();
     assert_eq!(
-        entries.iter().map(|entry| names(&entry.notes)).collect::<Vec<_>>(),
+        entries.iter().map(|entry| names(&entry.signers)).collect::<Vec<_>>(),
         [vec!["a"], vec!["a", "b"], vec!["a"]]
     );
-    let both = trust(&["b", "c"]);
-    let shown = show(&chain.store, Some(1)).unwrap();
-    let counts: Vec<VerifierKey> = shown.notes.iter().flat_map(|note| note.counts_for(&both)).cloned().collect();
-    assert_eq!(counts, [key("b").public().clone()]);
-    assert_eq!(log(&chain.store, Some(1)).unwrap().len(), 1);
+    assert!(entries.iter().all(|entry| (entry.signers.signed, &entry.signers.signed_by) == (None, &None)));
+    let shown = deltachain_store::show(&chain.store, Some(1), Some(&trust(&["b", "c"]))).unwrap().signers;
+    assert_eq!((shown.signed, shown.signed_by), (Some(true), Some(vec![key("b").public().clone()])));
+    assert_eq!(log(&chain.store, Some(1), None).unwrap().len(), 1);
 
     let whole = fsck(&chain.store, &FsckOptions::default(), &()).unwrap();
     assert!(whole.problems.is_empty() && whole.hints.is_empty() && whole.orphans == 0, "{whole:?}");
-    assert_eq!(names(&whole.notes[&1]), ["a", "b"]);
+    assert_eq!(
+        (whole.signatures[1].version, names(&whole.signatures[1].signers)),
+        (1, vec!["a".to_owned(), "b".to_owned()])
+    );
     let stray = |version, bytes: &[u8]| {
         let name = ObjectName::Signature { version, commit: chain.commit(2), note: Digest::of_bytes(bytes) };
         assert!(chain.store.put_if_absent(name, bytes).unwrap());

@@ -21,5 +21,6 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
         .vouch(args.signatures.vouch);
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
-    output.summary(|| describe(&args.chain.name(), &published), || as_json(&args.chain.name(), &published))
+    let url = args.chain.name();
+    output.summary(|| describe(&url, &published), || as_json(&url, &published))
 }

@@ -3,59 +3,32 @@
 
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chain_args::DoctorArgs;
-use crate::commands::chain::report::{Access, Report};
+use crate::failure;
 use crate::numbers::counted;
-use crate::output::printable;
+use crate::output::{Output, printable};
 
-/// What works.
-pub(crate) struct DoctorReport {
-    url: String,
-    findings: Vec<Finding>,
+pub(crate) fn run(args: &DoctorArgs, output: Output) -> Result<u8> {
+    let findings = doctor(&args.chain.open()?)?;
+    let missing = findings.iter().filter(|finding| finding.is_fatal()).count();
+    let url = args.chain.name();
+    output.result(
+        || as_text(&url, missing, &findings),
+        || json!({ "url": url, "missing": missing, "findings": findings }),
+    )?;
+    Ok(failure::code(missing == 0))
 }
 
-impl DoctorReport {
-    pub(crate) fn of(args: &DoctorArgs, access: &Access) -> Result<Self> {
-        let findings = doctor(&args.chain.url, access.options(&args.chain)?, &access.stop)?;
-        Ok(Self { url: args.chain.name(), findings })
-    }
-
-    fn missing(&self) -> usize {
-        self.findings.iter().filter(|finding| finding.is_fatal()).count()
-    }
-}
-
-impl Report for DoctorReport {
-    fn text(&self) -> String {
-        let mut lines: Vec<String> = self.findings.iter().map(line).collect();
-        let url = printable(&self.url);
-        lines.push(match self.missing() {
-            0 => format!("{url}: everything needed is there"),
-            missing => {
-                format!("{url}: {} that is needed", counted(missing, "thing is missing", "things are missing"))
-            }
-        });
-        lines.join("\n")
-    }
-
-    fn json(&self) -> Value {
-        let findings = self.findings.iter().map(|finding| {
-            json!({
-                "tried": finding.tried,
-                "works": finding.works,
-                "needed": finding.is_needed,
-                "says": finding.says,
-                "breaks": finding.breaks,
-            })
-        });
-        json!({ "url": self.url, "missing": self.missing(), "findings": findings.collect::<Vec<_>>() })
-    }
-
-    fn is_good(&self) -> bool {
-        self.missing() == 0
-    }
+fn as_text(url: &str, missing: usize, findings: &[Finding]) -> String {
+    let mut lines: Vec<String> = findings.iter().map(line).collect();
+    let url = printable(url);
+    lines.push(match missing {
+        0 => format!("{url}: everything needed is there"),
+        missing => format!("{url}: {} that is needed", counted(missing, "thing is missing", "things are missing")),
+    });
+    lines.join("\n")
 }
 
 fn line(finding: &Finding) -> String {

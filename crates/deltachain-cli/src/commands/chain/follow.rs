@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_engines::{self as engines, Fleet, News, Target};
-use deltachain_store::{FollowEvent, FollowOptions, HeldVersion, Observer, Phase, Store, Switched};
+use deltachain_store::{
+    At, Failure, FollowEvent, FollowOptions, FollowStatus, HeldVersion, MaxLag, Observer, Phase, Records, Switched,
+    Time,
+};
 use serde_json::json;
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open, signed_by, with_signers};
-use crate::listener::Listener;
+use crate::interrupt;
 use crate::operation::command::{Commander, Outcome, Wanted};
-use crate::operation::health::MaxLag;
 use crate::operation::http::{self, Port};
 use crate::operation::metrics::Metrics;
 use crate::operation::readiness::{self, Readiness, Verdict};
-use crate::operation::records::{At, Failure, FollowStatus, Records, ServersWriter};
+use crate::operation::servers::{self, ServersWriter};
 use crate::operation::service;
-use crate::operation::time::Time;
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
 
@@ -34,20 +35,15 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
-    follow(args, args.chain.open()?, &Listener::Tool(output, &watcher))
-}
-
-/// Follows the chain in this store until the listener ends it, or the arguments do.
-pub(crate) fn follow(args: &FollowArgs, store: Store, listener: &Listener<'_>) -> Result<()> {
-    let mut follower = open(store, &args.directory)?;
-    let mut operation = Operation::new(args, listener)?;
+    let mut follower = open(args.chain.open()?, &args.directory)?;
+    let mut operation = Operation::new(args, &watcher)?;
     let options = FollowOptions::default().poll(Duration::from_secs_f64(args.poll)).poll_longest(poll_longest(args));
     let result =
-        follower.follow(&options, listener, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
-    listener.service(service::ends);
+        follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
+    service::ends();
     operation.servers_end()?;
     let Err(error) = result else { return Ok(()) };
-    if !listener.is_stopped() {
+    if !interrupt::happened() {
         operation.ends_with(&error);
         return Err(error);
     }
@@ -79,7 +75,7 @@ fn open_ports(args: &FollowArgs) -> Result<Vec<(SocketAddr, Port)>> {
 /// What is done besides keeping the directory at the newest version.
 struct Operation<'a> {
     args: &'a FollowArgs,
-    listener: &'a Listener<'a>,
+    watcher: &'a Watcher,
     records: Records,
     status: FollowStatus,
     commander: Option<Commander>,
@@ -98,13 +94,13 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(args: &'a FollowArgs, listener: &'a Listener<'a>) -> Result<Self> {
+    fn new(args: &'a FollowArgs, watcher: &'a Watcher) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
         let wanted = args.exec.command.as_ref().map(|command| Wanted {
             command: command.clone(),
             timeout: args.exec.exec_timeout.map(Duration::from_secs_f64),
             pause: Duration::from_secs_f64(args.poll),
-            to_stderr: listener.takes_json(),
+            to_stderr: watcher.takes_json(),
         });
         let commander = wanted.map(|wanted| Commander::new(wanted, &records));
         // Nothing is begun if a port cannot be had.
@@ -115,7 +111,7 @@ impl<'a> Operation<'a> {
                 let engine = args.engine.engine(kind, records.directory(), !args.directory.no_tensors, poll)?;
                 // What cannot be read is as nothing: then each server is brought to its version once more.
                 let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
-                let before = before.into_iter().flat_map(|before| before.servers).map(|before| before.server);
+                let before = before.into_iter().flat_map(|before| before.servers).map(servers::before);
                 let writer = ServersWriter::new(&records, kind.name());
                 let before: Vec<_> = before.collect();
                 Some(Arc::new(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?))
@@ -126,13 +122,10 @@ impl<'a> Operation<'a> {
             }
         };
         // What cannot be read is written anew.
-        let before = records.status().ok().flatten().unwrap_or_default();
-        let status = FollowStatus {
-            pid: process::id(),
-            started: Some(Time::now()),
-            command: commander.as_ref().map(|commander| commander.status(None, false)),
-            ..before
-        };
+        let mut status = records.status().ok().flatten().unwrap_or_default();
+        status.pid = process::id();
+        status.started = Some(Time::now());
+        status.command = commander.as_ref().map(|commander| commander.status(None, false));
         let readiness =
             fleet.as_ref().map(|fleet| Arc::new(Readiness::new(Arc::clone(fleet), args.max_staleness, status.clone())));
         let metrics = Metrics::default();
@@ -141,12 +134,12 @@ impl<'a> Operation<'a> {
             let of_metrics = (args.metrics == Some(asked)).then(|| metrics.page());
             let of_readiness = readiness.as_ref().filter(|_| args.ready_port == Some(asked)).map(Readiness::page);
             let pages: Vec<_> = of_metrics.into_iter().chain(of_readiness).collect();
-            pages.iter().for_each(|page| listener.remark(&format!("serving http://{}{}", port.address, page.path)));
+            pages.iter().for_each(|page| watcher.remark(&format!("serving http://{}{}", port.address, page.path)));
             http.push(port.serve(pages)?);
         }
         Ok(Self {
             args,
-            listener,
+            watcher,
             lock: records.lock(),
             records,
             status,
@@ -181,7 +174,7 @@ impl<'a> Operation<'a> {
         }
         if let Some(held) = held {
             if !self.is_ready {
-                self.listener.service(|| service::is_ready(held.version));
+                service::is_ready(held.version);
                 self.is_ready = true;
             }
             self.run_command(held)?;
@@ -210,15 +203,15 @@ impl<'a> Operation<'a> {
         self.status.stored = stored;
         self.metrics.switched(switched);
         self.metrics.command_is_new();
-        self.listener.service(|| service::says(&format!("at version {}", switched.version)));
+        service::says(&format!("at version {}", switched.version));
         self.found(switched.version, &switched.state.to_string(), switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
-            self.listener.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
+            self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
-        self.listener.event(
+        self.watcher.event(
             || format!("{}\n  time   {time}", describe_with_lag(switched)),
             || {
                 let mut json = with_signers(as_json(switched), signed_by);
@@ -237,7 +230,7 @@ impl<'a> Operation<'a> {
             return Ok(());
         }
         let signed_by = signed_by(&self.args.directory)?;
-        self.listener.event(
+        self.watcher.event(
             || describe_held(held),
             || {
                 let mut json = with_signers(held_as_json(held), signed_by);
@@ -259,7 +252,7 @@ impl<'a> Operation<'a> {
         self.status.failing = true;
         self.status.last_look = Some(Time::now());
         self.status.last_error = Some(Failure::of(error));
-        self.listener.service(|| service::says(&format!("will retry: {error:#}")));
+        service::says(&format!("will retry: {error:#}"));
         self.write(held.map(|held| held.version));
     }
 
@@ -287,7 +280,7 @@ impl<'a> Operation<'a> {
     fn complain(&mut self, unwritten: Option<String>) {
         // Once is enough. The model is what counts.
         if unwritten != self.unwritten {
-            unwritten.iter().for_each(|text| self.listener.remark(text));
+            unwritten.iter().for_each(|text| self.watcher.remark(text));
             self.unwritten = unwritten;
         }
     }
@@ -302,16 +295,16 @@ impl<'a> Operation<'a> {
         let Some(commander) = &mut self.commander else { return Ok(()) };
         let began = Instant::now();
         // An interruption is seen by the command itself.
-        let outcome = commander.run(held, &|| self.listener.is_stopped());
+        let outcome = commander.run(held, &interrupt::happened);
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
         if outcome == Outcome::Succeeded {
             // It has succeeded all the same.
-            commander.record().unwrap_or_else(|error| self.listener.remark(&format!("{error:#}")));
+            commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
         }
         self.write_status();
         let (result, text) = match outcome {
-            Outcome::Interrupted => return self.listener.advance(Phase::Wait, 0),
+            Outcome::Interrupted => return self.watcher.advance(Phase::Wait, 0),
             Outcome::Succeeded => ("succeeded", None),
             Outcome::Failed(text) => ("failed", Some(text)),
             Outcome::TimedOut(text) => ("timed-out", Some(text)),
@@ -320,7 +313,7 @@ impl<'a> Operation<'a> {
         if let Some(text) = text {
             let again =
                 if self.args.once { String::new() } else { format!("; retrying in {:.1} s", pause.as_secs_f64()) };
-            self.listener.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
+            self.watcher.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
         }
         Ok(())
     }
@@ -334,7 +327,7 @@ impl<'a> Operation<'a> {
         }
         // The next version but one takes the place of files that a server still reads.
         while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
-            self.listener.advance(Phase::Wait, 0)?;
+            self.watcher.advance(Phase::Wait, 0)?;
             thread::sleep(PATIENCE);
         }
         self.tell_of_servers()
@@ -367,10 +360,10 @@ impl<'a> Operation<'a> {
             }
             engines::Outcome::Failed { text, stays_paused, pause } => {
                 self.metrics.server_failed(server);
-                if !self.listener.takes_json() {
+                if !self.watcher.takes_json() {
                     let paused = if *stays_paused { "; it stays paused" } else { "" };
                     let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
-                    self.listener.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
+                    self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                     return Ok(());
                 }
                 json["result"] = "failed".into();
@@ -380,7 +373,7 @@ impl<'a> Operation<'a> {
                 String::new()
             }
         };
-        self.listener.event(|| text, || json)
+        self.watcher.event(|| text, || json)
     }
 
     /// Waits for servers that are being changed, and says what became of them.
@@ -408,7 +401,7 @@ impl<'a> Operation<'a> {
             Some(reason) => format!("server {} is not ready: {}", printable(&verdict.server.url), printable(reason)),
         };
         let text = verdicts.iter().map(line).collect::<Vec<_>>().join("\n");
-        self.listener.event(|| text, || json)
+        self.watcher.event(|| text, || json)
     }
 
     /// After the one look.

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use deltachain::Result;
-use deltachain::chain::{Asset, Route};
-use deltachain_store::LogEntry;
-use serde_json::{Value, json};
+use deltachain::chain::Trust;
+use deltachain_store::{LogEntry, LogRoute, date};
+use serde_json::json;
 
 use crate::chain_args::LogArgs;
-use crate::commands::chain::report::{Access, Report};
-use crate::commands::chain::signers::Signers;
+use crate::commands::chain::signers;
 use crate::numbers::grouped;
-use crate::output::printable;
+use crate::output::{Output, printable};
 use crate::table::layout;
 
 /// Digits of a digest that tell versions apart for people.
@@ -20,56 +19,33 @@ const SHOWN_DIGITS: usize = 12;
 /// Characters of notes that are shown.
 const SHOWN_CHARACTERS: usize = 80;
 
-/// The newest versions of a chain.
-pub(crate) struct Log {
-    url: String,
-    entries: Vec<(LogEntry, Signers)>,
+pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
+    let last = (args.last > 0).then_some(args.last);
+    let trust = args.trust.trust()?;
+    let entries = deltachain_store::log(&args.chain.open()?, last, trust.as_ref())?;
+    output.result(|| as_text(&entries, trust.as_ref()), || json!({ "url": args.chain.name(), "versions": entries }))
 }
 
-impl Log {
-    pub(crate) fn of(args: &LogArgs, access: &Access) -> Result<Self> {
-        let last = (args.last > 0).then_some(args.last);
-        let trust = args.trust.trust()?;
-        let entries = deltachain_store::log(&access.open(&args.chain)?, last)?;
-        let with_signers = |entry: LogEntry| {
-            let signers = Signers::of(&entry.notes, trust.as_ref());
-            (entry, signers)
-        };
-        let entries = entries.into_iter().map(with_signers).collect();
-        Ok(Self { url: args.chain.name(), entries })
-    }
-}
-
-impl Report for Log {
-    fn text(&self) -> String {
-        as_text(&self.entries)
-    }
-
-    fn json(&self) -> Value {
-        json!({ "url": self.url, "versions": self.entries.iter().map(|(entry, signers)| entry_as_json(entry, signers)).collect::<Vec<_>>() })
-    }
-}
-
-fn as_text(entries: &[(LogEntry, Signers)]) -> String {
+fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
     if entries.is_empty() {
         return "no versions yet".to_owned();
     }
     // Of a chain that nobody signs, nothing is said.
-    let says = entries.iter().any(|(entry, signers)| !entry.notes.is_empty() || signers.is_signed().is_some());
+    let says = entries.iter().any(|entry| signers::has_any(&entry.signers));
     let signed = if says { "signed|" } else { "" };
     let columns = format!(">version|state|stored|routes (bytes)|{signed}notes");
     let rows: Vec<Vec<String>> = entries
         .iter()
-        .map(|(entry, signers)| {
+        .map(|entry| {
             let mut row = vec![
                 entry.version.to_string(),
                 entry.state.to_string()[..SHOWN_DIGITS].to_owned(),
-                entry.stored.map_or_else(|| "-".to_owned(), crate::numbers::date),
+                entry.stored.map_or_else(|| "-".to_owned(), date),
                 routes(entry),
                 notes(&entry.metadata),
             ];
             if says {
-                row.insert(4, signers.text());
+                row.insert(4, signers::as_text(&entry.signers, trust));
             }
             row
         })
@@ -87,11 +63,11 @@ pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
 }
 
 fn routes(entry: &LogEntry) -> String {
-    let routes = routes_with_kinds(entry).map(|(route, kind)| {
-        let bytes = grouped(u64::try_from(route.bytes()).unwrap_or(u64::MAX));
-        format!("{} ({bytes}{kind})", origin(route.from))
-    });
-    let routes: Vec<String> = routes.collect();
+    let route = |route: &LogRoute| {
+        let kind = kind(route.from, route.is_direct, route.is_in_place);
+        format!("{} ({}{kind})", origin(route.from), grouped(route.bytes()))
+    };
+    let routes: Vec<String> = entry.routes.iter().map(route).collect();
     if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
 }
 
@@ -108,37 +84,4 @@ pub(crate) fn kind(from: Option<u64>, is_direct: bool, is_in_place: bool) -> &'s
         (false, true) => ", in place",
         (false, false) => "",
     }
-}
-
-/// The routes in force of a version, and what can be said of each.
-pub(crate) fn routes_with_kinds(entry: &LogEntry) -> impl Iterator<Item = (&Route, &'static str)> {
-    let kinds = entry.direct.iter().zip(&entry.in_place);
-    entry.routes.iter().zip(kinds).map(|(route, (&direct, &in_place))| (route, kind(route.from, direct, in_place)))
-}
-
-pub(crate) fn entry_as_json(entry: &LogEntry, signers: &Signers) -> Value {
-    let kinds = entry.direct.iter().zip(&entry.in_place);
-    let routes = entry.routes.iter().zip(kinds).map(|(route, (direct, in_place))| {
-        let files = route.files.iter().map(|file| json!({ "digest": file.digest.to_string(), "size": file.size }));
-        let files: Vec<Value> = files.collect();
-        json!({ "from": route.from, "files": files, "direct": direct, "in_place": in_place })
-    });
-    let mut json = json!({
-        "version": entry.version,
-        "state": entry.state.to_string(),
-        "commit": entry.commit.to_string(),
-        "parent": entry.parent.to_string(),
-        "shards": entry.shards.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "stored": entry.stored.map(crate::numbers::date),
-        "routes": routes.collect::<Vec<_>>(),
-        "assets": assets_as_json(&entry.assets),
-        "metadata": entry.metadata,
-    });
-    signers.add_to(&mut json);
-    json
-}
-
-pub(crate) fn assets_as_json(assets: &[Asset]) -> Value {
-    let object = |asset: &Asset| json!({ "name": asset.name, "digest": asset.digest.to_string(), "size": asset.size });
-    assets.iter().map(object).collect()
 }

@@ -10,8 +10,6 @@ pub(crate) mod log;
 pub(crate) mod prune;
 pub(crate) mod publish;
 pub(crate) mod pull;
-pub(crate) mod report;
-pub(crate) mod reports;
 pub(crate) mod show;
 pub(crate) mod sign;
 pub(crate) mod signers;

@@ -12,13 +12,13 @@ use deltachain_store::{Base, PublishOptions, Published, PublishedRoute, Publishe
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
-use crate::commands::chain::log::{assets_as_json, kind, origin};
+use crate::commands::chain::log::{kind, origin};
 use crate::commands::diff::notes;
 use crate::inputs::{open_state, refuse_existing};
 use crate::interrupt;
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
-use crate::output::{Output, printable, printable_path};
+use crate::output::{Output, printable, printable_path, report_on};
 use crate::watcher::watched;
 
 /// How long to wait before looking for a file again.
@@ -65,7 +65,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     }
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
-    output.summary(|| describe(&args.chain.name(), &published), || as_json(&args.chain.name(), &published))
+    let url = args.chain.name();
+    output.summary(|| describe(&url, &published), || as_json(&url, &published))
 }
 
 /// Waits until there is this file.
@@ -126,26 +127,7 @@ pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
 }
 
-pub(crate) fn routes_as_json(routes: &[PublishedRoute]) -> Value {
-    let route = |route: &PublishedRoute| {
-        let PublishedRoute { from, bytes, is_direct, is_in_place } = route;
-        json!({ "from": from, "bytes": bytes, "direct": is_direct, "in_place": is_in_place })
-    };
-    routes.iter().map(route).collect()
-}
-
 /// What became of a version.
 pub fn as_json(url: &str, published: &Published) -> Value {
-    json!({
-        "url": url,
-        "version": published.version,
-        "new": published.is_new,
-        "unchanged_state": published.unchanged_state,
-        "state": published.state.to_string(),
-        "commit": published.commit.to_string(),
-        "changed": published.changed,
-        "elements": published.elements,
-        "routes": routes_as_json(&published.routes),
-        "assets": assets_as_json(&published.assets),
-    })
+    report_on(("url", url), published)
 }

@@ -1,42 +1,23 @@
 //! `show`: everything about one version.
 
 use deltachain::Result;
-use deltachain_store::LogEntry;
-use serde_json::Value;
+use deltachain::chain::Trust;
+use deltachain_store::{LogEntry, date};
+use serde_json::json;
 
 use crate::chain_args::ShowArgs;
-use crate::commands::chain::log::{entry_as_json, origin, routes_with_kinds};
-use crate::commands::chain::report::{Access, Report};
-use crate::commands::chain::signers::Signers;
-use crate::numbers::{date, grouped};
-use crate::output::printable;
+use crate::commands::chain::log::{kind, origin};
+use crate::commands::chain::signers;
+use crate::numbers::grouped;
+use crate::output::{Output, printable};
 
-/// A version and who signed it.
-pub(crate) struct Shown {
-    entry: LogEntry,
-    signers: Signers,
+pub(crate) fn run(args: &ShowArgs, output: Output) -> Result<()> {
+    let trust = args.trust.trust()?;
+    let entry = deltachain_store::show(&args.chain.open()?, args.version, trust.as_ref())?;
+    output.result(|| as_text(&entry, trust.as_ref()), || json!(entry))
 }
 
-impl Shown {
-    pub(crate) fn of(args: &ShowArgs, access: &Access) -> Result<Self> {
-        let trust = args.trust.trust()?;
-        let entry = deltachain_store::show(&access.open(&args.chain)?, args.version)?;
-        let signers = Signers::of(&entry.notes, trust.as_ref());
-        Ok(Self { entry, signers })
-    }
-}
-
-impl Report for Shown {
-    fn text(&self) -> String {
-        as_text(&self.entry, &self.signers)
-    }
-
-    fn json(&self) -> Value {
-        entry_as_json(&self.entry, &self.signers)
-    }
-}
-
-fn as_text(entry: &LogEntry, signers: &Signers) -> String {
+fn as_text(entry: &LogEntry, trust: Option<&Trust>) -> String {
     let mut lines = vec![
         format!("version  {}", entry.version),
         format!("state    {}", entry.state),
@@ -44,8 +25,8 @@ fn as_text(entry: &LogEntry, signers: &Signers) -> String {
         format!("parent   {}", entry.parent),
     ];
     lines.extend(entry.stored.map(|stored| format!("stored   {}", date(stored))));
-    if !entry.notes.is_empty() || signers.is_signed().is_some() {
-        lines.push(format!("signed   {}", signers.text()));
+    if signers::has_any(&entry.signers) {
+        lines.push(format!("signed   {}", signers::as_text(&entry.signers, trust)));
     }
     if entry.shards.len() > 1 {
         lines.extend(entry.shards.iter().enumerate().map(|(number, shard)| format!("shard {number}  {shard}")));
@@ -53,7 +34,8 @@ fn as_text(entry: &LogEntry, signers: &Signers) -> String {
     if entry.routes.is_empty() {
         lines.push("routes   none: it has been pruned".to_owned());
     }
-    for (route, kind) in routes_with_kinds(entry) {
+    for route in &entry.routes {
+        let kind = kind(route.from, route.is_direct, route.is_in_place);
         lines.push(format!("{}{kind}", origin(route.from)));
         let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
         lines.extend(files);

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
 
 /// The version that is to be signed, and the commit that the user has named.
 fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
-    let entry = deltachain_store::show(store, args.version)?;
+    let entry = deltachain_store::show(store, args.version, None)?;
     let Some(commit) = args.commit else {
         let text = format!(
             "version {} has the commit {commit}: look at it (`deltachain show`), and sign it with --commit {commit}",
@@ -55,7 +55,7 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     if entry.commit == commit || args.version.is_some() {
         return Ok((entry, commit));
     }
-    let found = deltachain_store::log(store, None)?.into_iter().find(|entry| entry.commit == commit);
+    let found = deltachain_store::log(store, None, None)?.into_iter().find(|entry| entry.commit == commit);
     let nothing = || Error::usage(format!("no version has the commit {commit}; nothing has been signed"));
     Ok((found.ok_or_else(nothing)?, commit))
 }

@@ -1,57 +1,26 @@
-//! Who signed a version, for reports: the trusted keys, or who claims to have.
+//! Who signed a version, for people.
 
-use deltachain::chain::{Note, Trust, VerifierKey};
-use serde_json::{Value, json};
+use deltachain::chain::{Trust, VerifierKey};
+use deltachain_store::Signers;
 
 use crate::output::printable;
 
-/// Who signed a version.
-pub(crate) struct Signers {
-    /// Name and key ID of each signature. They prove nothing.
-    claimed: Vec<(String, String)>,
-    /// The trusted keys that signed, and how many have to; `None` if nobody says whom to trust.
-    verified: Option<(Vec<VerifierKey>, usize)>,
+/// Whether there is anything to say.
+pub(crate) fn has_any(signers: &Signers) -> bool {
+    !signers.claimed.is_empty() || signers.signed.is_some()
 }
 
-impl Signers {
-    /// By the notes on the version's commit.
-    pub(crate) fn of(notes: &[Note], trust: Option<&Trust>) -> Self {
-        let mut claimed: Vec<_> =
-            notes.iter().flat_map(Note::signers).map(|(name, id)| (name.to_owned(), id)).collect();
-        claimed.sort_unstable();
-        claimed.dedup();
-        let signed = |trust: &Trust, key: &VerifierKey| notes.iter().any(|note| note.counts_for(trust).contains(&key));
-        let verified = trust.map(|trust| {
-            let keys = trust.keys().iter().filter(|key| signed(trust, key)).cloned().collect();
-            (keys, trust.quorum())
-        });
-        Self { claimed, verified }
-    }
-
-    /// Whether enough trusted keys signed; `None` if nobody says whom to trust.
-    pub(crate) fn is_signed(&self) -> Option<bool> {
-        self.verified.as_ref().map(|(by, quorum)| by.len() >= *quorum)
-    }
-
-    pub(crate) fn text(&self) -> String {
-        let list = |names: Vec<&str>| printable(&names.join(", "));
-        match &self.verified {
-            Some((by, _)) if by.is_empty() => "no".to_owned(),
-            Some((by, quorum)) => {
-                let names = list(by.iter().map(VerifierKey::name).collect());
-                if by.len() < *quorum { format!("{} of {quorum}: {names}", by.len()) } else { format!("yes: {names}") }
-            }
-            None if self.claimed.is_empty() => "-".to_owned(),
-            None => format!("unverified: {}", list(self.claimed.iter().map(|(name, _)| name.as_str()).collect())),
+/// The trusted keys, or whoever claims to have signed if nobody says whom to trust.
+pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
+    let list = |names: Vec<&str>| printable(&names.join(", "));
+    match (&signers.signed_by, trust) {
+        (Some(by), _) if by.is_empty() => "no".to_owned(),
+        (Some(by), Some(trust)) => {
+            let (names, quorum) = (list(by.iter().map(VerifierKey::name).collect()), trust.quorum());
+            if by.len() < quorum { format!("{} of {quorum}: {names}", by.len()) } else { format!("yes: {names}") }
         }
-    }
-
-    /// Adds what is known to a JSON object.
-    pub(crate) fn add_to(&self, json: &mut Value) {
-        let claimed = self.claimed.iter().map(|(name, id)| json!({ "name": name, "id": id }));
-        json["claimed_signers"] = claimed.collect();
-        json["signed"] = self.is_signed().into();
-        json["signed_by"] = self.verified.as_ref().map(|(by, _)| texts(by)).into();
+        _ if signers.claimed.is_empty() => "-".to_owned(),
+        _ => format!("unverified: {}", list(signers.claimed.iter().map(|signer| signer.name.as_str()).collect())),
     }
 }
 

@@ -2,85 +2,60 @@
 
 use std::time::Duration;
 
-use deltachain::chain::VerifierKey;
-use deltachain_engines::{ServerState, name_of};
-use deltachain_store::{DirectoryStatus, TrustStatus};
-use serde_json::{Value, json};
+use deltachain::Result;
+use deltachain::chain::{VerifierKey, version_name};
+use deltachain_store::{CommandHealth, Failure, Health, ServerRecord};
+use serde_json::json;
 
+use crate::chain_args::StatusArgs;
 use crate::commands::chain::log::notes;
-use crate::commands::chain::report::Report;
-use crate::commands::chain::signers::texts;
-use crate::failure::more;
-use crate::operation::health::{CommandHealth, Health};
-use crate::operation::records::{At, Failure, ServerRecord};
-use crate::operation::time::Time;
-use crate::output::{printable, printable_path};
+use crate::failure::{self, more};
+use crate::output::{Output, printable, printable_path};
 
-impl Report for Health {
-    fn text(&self) -> String {
-        as_text(self)
-    }
-
-    fn json(&self) -> Value {
-        as_json(self)
-    }
-
-    fn is_good(&self) -> bool {
-        self.is_healthy()
-    }
-}
-
-/// When the commit of the version held was stored.
-fn stored(health: &Health) -> Option<Time> {
-    let held = health.held.as_ref()?;
-    health.status.stored.filter(|stored| stored.version == held.version).map(|At { time, .. }| time)
+pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
+    let health = Health::of(&args.directory, args.max_lag)?;
+    output.result(|| as_text(&health), || json!(health))?;
+    Ok(failure::code(health.healthy))
 }
 
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
-    if let Some(DirectoryStatus { version, commit, chain, state, metadata, directory, switched, proof, .. }) =
-        &health.held
-    {
-        let since = switched.map(|time| format!(", since {}", Time::from(time))).unwrap_or_default();
+    if let Some(version) = health.version {
+        let since = health.switched.map(|time| format!(", since {time}")).unwrap_or_default();
         lines.push(format!("version   {version}{since}"));
-        lines.push(format!("state     {state}"));
-        lines.push(format!("commit    {commit}"));
-        lines.push(format!("chain     {chain}"));
-        if !metadata.is_empty() {
-            lines.push(format!("notes     {}", notes(metadata)));
-        }
-        lines.push(format!("files     {}", printable_path(directory)));
-        lines.push(format!("proof     {proof}, when they were built"));
+        lines.extend(health.state.iter().map(|state| format!("state     {state}")));
+        lines.extend(health.commit.iter().map(|commit| format!("commit    {commit}")));
+        lines.extend(health.chain.iter().map(|chain| format!("chain     {chain}")));
+        let metadata = health.metadata.iter().filter(|metadata| !metadata.is_empty());
+        lines.extend(metadata.map(|metadata| format!("notes     {}", notes(metadata))));
+        lines.extend(health.directory.iter().map(|directory| format!("files     {}", printable_path(directory))));
+        lines.extend(health.proof.map(|proof| format!("proof     {proof}, when they were built")));
     }
-    if let Some(TrustStatus { trust, signed_by, .. }) = health.held.as_ref().and_then(|held| held.trust.as_ref()) {
-        let names = signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
+    if let Some(status) = &health.trust {
+        let names = status.signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
         let by = if names.is_empty() { "not known: it is older than the trust".to_owned() } else { printable(&names) };
-        lines.push(format!("signed    {by}; wanted are {} of {} keys", trust.quorum(), trust.keys().len()));
+        let (quorum, keys) = (status.trust.quorum(), status.trust.keys().len());
+        lines.push(format!("signed    {by}; wanted are {quorum} of {keys} keys"));
     }
-    if let Some(stored) = stored(health) {
-        lines.push(format!("age       {}, published {stored}", short(stored.age())));
+    if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {
+        lines.push(format!("age       {}, published {stored}", short(age)));
     }
-    if let Some(lag) = health.lag {
-        let seen = health.behind.map(|behind| format!("; was the newest {} ago", short(behind)));
+    if let Some(lag) = health.lag_versions {
+        let seen = health.lag_seconds.map(|behind| format!("; was the newest {} ago", short(behind)));
         lines.push(format!("lag       {lag} versions{}", seen.unwrap_or_default()));
     }
-    let status = &health.status;
-    if let Some(time) = status.last_success {
-        lines.push(format!("looked    {time}, {} ago", short(time.age())));
+    if let Some(time) = health.last_success {
+        lines.push(format!("looked    {time}, {} ago", short(time.age().as_secs_f64())));
     }
-    if let Some(Failure { time, rule, message, .. }) = &status.last_error {
-        let since = if status.failing { "" } else { ", none since" };
+    if let Some(Failure { time, rule, message, .. }) = &health.last_error {
+        let since = if health.failing { "" } else { ", none since" };
         lines.push(format!("failed    {time}{since}: {}", printable(message)));
         lines.extend(more(rule.as_deref()).map(|command| format!("          for more: {}", printable(&command))));
     }
     lines.extend(health.command.iter().map(command_as_text));
     lines.extend(health.servers.iter().map(server_as_text));
-    lines.push(if health.is_followed {
-        format!("follower  process {}", status.pid)
-    } else {
-        "follower  none".to_owned()
-    });
-    if health.is_healthy() {
+    lines.push(health.process.map_or_else(|| "follower  none".to_owned(), |pid| format!("follower  process {pid}")));
+    if health.healthy {
         lines.push("healthy".to_owned());
     }
     lines.extend(health.problems.iter().map(|problem| format!("unhealthy: {}", printable(problem))));
@@ -88,7 +63,7 @@ fn as_text(health: &Health) -> String {
 }
 
 fn command_as_text(command: &CommandHealth) -> String {
-    match (command.succeeded, command.status.running) {
+    match (command.succeeded, command.running) {
         (Some(time), _) => format!("command   succeeded {time}"),
         (None, true) => "command   running".to_owned(),
         (None, false) => "command   has not succeeded".to_owned(),
@@ -96,8 +71,8 @@ fn command_as_text(command: &CommandHealth) -> String {
 }
 
 fn server_as_text(server: &ServerRecord) -> String {
-    let ServerRecord { server: ServerState { url, version, state, changing, paused, .. }, since } = server;
-    let name = version.map(|version| name_of(version, state.as_deref().unwrap_or_default()));
+    let ServerRecord { url, version, state, changing, paused, since, .. } = server;
+    let name = version.map(|version| version_name(version, state.as_deref().unwrap_or_default()));
     let has = name.map_or_else(|| "no version known".to_owned(), |name| format!("version {name}"));
     let since = since.filter(|_| version.is_some()).map(|time| format!(", since {time}")).unwrap_or_default();
     let more = match (changing, paused) {
@@ -109,54 +84,8 @@ fn server_as_text(server: &ServerRecord) -> String {
     format!("server    {}: {has}{since}{more}", printable(url))
 }
 
-fn trust_as_json(status: &TrustStatus) -> Value {
-    let seen = status.seen.map(|(version, commit)| json!({ "version": version, "commit": commit.to_string() }));
-    json!({
-        "keys": texts(status.trust.keys()),
-        "quorum": status.trust.quorum(),
-        "seen": seen,
-        "signed_by": texts(&status.signed_by),
-    })
-}
-
 /// A time that has passed, as `2h 3m`.
-fn short(time: Duration) -> String {
-    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
-}
-
-fn as_json(health: &Health) -> Value {
-    let Health { held, status, command, servers, is_followed, lag, behind, ready, problems } = health;
-    let held = held.as_ref();
-    json!({
-        "healthy": health.is_healthy(),
-        "problems": problems,
-        "version": held.map(|held| held.version),
-        "state": held.map(|held| held.state.to_string()),
-        "commit": held.map(|held| held.commit.to_string()),
-        "chain": held.map(|held| held.chain.to_string()),
-        "metadata": held.map(|held| &held.metadata),
-        "directory": held.map(|held| held.directory.to_string_lossy()),
-        "proof": held.map(|held| held.proof.name()),
-        "trust": held.and_then(|held| held.trust.as_ref()).map(trust_as_json),
-        "switched": held.and_then(|held| held.switched).map(Time::from),
-        "stored": stored(health),
-        "age_seconds": stored(health).map(|stored| stored.age().as_secs_f64()),
-        "head": status.head,
-        "lag_versions": lag,
-        "lag_seconds": behind.map(|behind| behind.as_secs_f64()),
-        "last_look": status.last_look,
-        "last_success": status.last_success,
-        "failing": status.failing,
-        "last_error": status.last_error,
-        "following": is_followed,
-        "process": is_followed.then_some(status.pid),
-        "command": command.as_ref().map(|command| json!({
-            "succeeded": command.succeeded,
-            "running": command.status.running && *is_followed,
-            "failures": command.status.failures,
-            "last_failure": command.status.last_failure,
-        })),
-        "servers": servers,
-        "ready": ready,
-    })
+fn short(seconds: f64) -> String {
+    let time = Duration::try_from_secs_f64(seconds.trunc()).unwrap_or_default();
+    humantime::format_duration(time).to_string()
 }

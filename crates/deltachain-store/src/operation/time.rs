@@ -7,33 +7,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A time of day, written as RFC 3339 in UTC, such as `2026-01-31T12:00:00.250Z`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Time(SystemTime);
+pub struct Time(SystemTime);
 
 impl Time {
     /// What the clock of this machine says.
     #[expect(clippy::disallowed_methods, reason = "people and monitors want to know when")]
-    pub(crate) fn now() -> Self {
+    pub fn now() -> Self {
         Self(SystemTime::now())
     }
 
     /// As long ago as this.
-    pub(crate) fn ago(seconds: f64) -> Option<Self> {
+    pub fn ago(seconds: f64) -> Option<Self> {
         let passed = Duration::try_from_secs_f64(seconds).ok()?;
         Self::now().0.checked_sub(passed).map(Self)
     }
 
     /// How long ago it was. Clocks jump: what would be negative is 0.
-    pub(crate) fn age(self) -> Duration {
+    pub fn age(self) -> Duration {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
 
     /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by as a rule.
-    pub(crate) fn is_in_future(self) -> bool {
+    pub fn is_in_future(self) -> bool {
         self.0.duration_since(Self::now().0).is_ok_and(|ahead| ahead > Duration::from_mins(1))
     }
 
     /// Seconds since 1970, as Prometheus counts.
-    pub(crate) fn unix_seconds(self) -> f64 {
+    pub fn unix_seconds(self) -> f64 {
         self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 }

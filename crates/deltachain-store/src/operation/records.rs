@@ -12,13 +12,11 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
-use deltachain_engines::ServerState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,31 +42,32 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// How following goes: `status.json`. What an older tool has not written is as in a new one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct FollowStatus {
+pub struct FollowStatus {
     /// The process that follows or followed.
-    pub(crate) pid: u32,
-    pub(crate) started: Option<Time>,
+    pub pid: u32,
+    /// Since when.
+    pub started: Option<Time>,
     /// The last look at the chain, with its result.
-    pub(crate) last_look: Option<Time>,
+    pub last_look: Option<Time>,
     /// The last look that went well.
-    pub(crate) last_success: Option<Time>,
+    pub last_success: Option<Time>,
     /// The newest version of the chain that has been seen.
-    pub(crate) head: Option<u64>,
+    pub head: Option<u64>,
     /// The versions that the directory has held, as looks have found them. The last one is the latest.
     pub(crate) versions: Vec<Known>,
     /// When the commit of the version held was stored.
-    pub(crate) stored: Option<At>,
+    pub stored: Option<At>,
     /// Whether the last look failed.
-    pub(crate) failing: bool,
+    pub failing: bool,
     /// What went wrong last, also if looks have gone well since.
-    pub(crate) last_error: Option<Failure>,
+    pub last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
-    pub(crate) command: Option<CommandStatus>,
+    pub command: Option<CommandStatus>,
 }
 
 impl FollowStatus {
     /// A look has gone well: the directory holds this version, and `head` is the newest.
-    pub(crate) fn found(&mut self, version: u64, state: &str, head: u64) {
+    pub fn found(&mut self, version: u64, state: &str, head: u64) {
         let time = Time::now();
         self.failing = false;
         (self.last_look, self.last_success) = (Some(time), Some(time));
@@ -85,7 +84,7 @@ impl FollowStatus {
     }
 
     /// When this version, or an older one, was last seen to be the newest.
-    pub(crate) fn newest(&self, version: u64) -> Option<Time> {
+    pub fn newest(&self, version: u64) -> Option<Time> {
         let older = self.versions.iter().rev().filter(|known| known.version <= version);
         older.into_iter().find_map(|known| known.newest)
     }
@@ -109,22 +108,29 @@ impl Known {
 
 /// A version and a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct At {
-    pub(crate) version: u64,
-    pub(crate) time: Time,
+pub struct At {
+    /// The version.
+    pub version: u64,
+    /// The time.
+    pub time: Time,
 }
 
 /// An error, and when it happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Failure {
-    pub(crate) time: Time,
-    pub(crate) class: String,
-    pub(crate) rule: Option<String>,
-    pub(crate) message: String,
+pub struct Failure {
+    /// When it happened.
+    pub time: Time,
+    /// Its class (SPEC section 11).
+    pub class: String,
+    /// The rule that was broken.
+    pub rule: Option<String>,
+    /// What happened.
+    pub message: String,
 }
 
 impl Failure {
-    pub(crate) fn of(error: &Error) -> Self {
+    /// An error that has just happened.
+    pub fn of(error: &Error) -> Self {
         Self {
             time: Time::now(),
             class: error.class().name().to_owned(),
@@ -137,29 +143,33 @@ impl Failure {
 /// How the command of --exec does for the version held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct CommandStatus {
+pub struct CommandStatus {
     /// Digest of the command.
-    pub(crate) digest: String,
-    pub(crate) running: bool,
+    pub digest: String,
+    /// Whether it is running.
+    pub running: bool,
     /// How often it has failed for this version.
-    pub(crate) failures: u64,
-    pub(crate) last_failure: Option<String>,
+    pub failures: u64,
+    /// Why it failed last.
+    pub last_failure: Option<String>,
 }
 
 /// The version for which the command has succeeded: `ran.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ran {
-    pub(crate) version: u64,
+pub struct Ran {
+    /// The version.
+    pub version: u64,
     /// Digest of the version's commit.
-    pub(crate) commit: String,
+    pub commit: String,
     /// Digest of the command.
-    pub(crate) command: String,
-    pub(crate) time: Time,
+    pub command: String,
+    /// When it ended.
+    pub time: Time,
 }
 
 impl Ran {
     /// Whether it was this command, for this version.
-    pub(crate) fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
+    pub fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
         (self.version, &self.commit, self.command.as_str()) == (version, &commit.to_string(), command)
     }
 }
@@ -167,66 +177,49 @@ impl Ran {
 /// The servers of `follow --engine`: `servers.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct ServersRecord {
-    pub(crate) engine: String,
-    pub(crate) servers: Vec<ServerRecord>,
+pub struct ServersRecord {
+    /// The kind of the servers, as --engine names it.
+    pub engine: String,
+    /// The servers, in the order of the options.
+    pub servers: Vec<ServerRecord>,
 }
 
 /// A server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct ServerRecord {
-    #[serde(flatten)]
-    pub(crate) server: ServerState,
+pub struct ServerRecord {
+    /// Where it is.
+    pub url: String,
+    /// The version that it had at the last look; nothing if none, or if it is not known which.
+    pub version: Option<u64>,
+    /// State digest of the version that it was last seen to have.
+    pub state: Option<String>,
+    /// Whether it is being changed: it may hold parts of two versions.
+    pub changing: bool,
+    /// Whether it has been paused, and not told to go on.
+    pub paused: bool,
+    /// How often it has failed since it last had the version that was wanted.
+    pub failures: u64,
+    /// Why it failed last.
+    pub last_failure: Option<String>,
     /// Since when it is known to have its version.
-    pub(crate) since: Option<Time>,
-}
-
-/// Writes `servers.json` for one engine.
-#[derive(Debug)]
-pub(crate) struct ServersWriter {
-    records: Records,
-    engine: String,
-    /// What was written last.
-    last: Mutex<Vec<ServerRecord>>,
-}
-
-impl ServersWriter {
-    pub(crate) fn new(records: &Records, engine: &str) -> Self {
-        Self { records: records.clone(), engine: engine.to_owned(), last: Mutex::default() }
-    }
-}
-
-impl deltachain_engines::Records for ServersWriter {
-    fn write(&self, servers: &[ServerState]) -> Result<()> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = |server: &ServerState| {
-            let has = |other: &ServerState| {
-                (&other.url, other.version, &other.state) == (&server.url, server.version, &server.state)
-            };
-            let before = last.iter().find(|before| has(&before.server)).and_then(|before| before.since);
-            let since = server.version.map(|_| before.unwrap_or_else(Time::now));
-            ServerRecord { server: server.clone(), since }
-        };
-        *last = servers.iter().map(record).collect();
-        let record = ServersRecord { engine: self.engine.clone(), servers: last.clone() };
-        self.records.write_servers(Some(&record))
-    }
+    pub since: Option<Time>,
 }
 
 /// The records in a directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Records {
+pub struct Records {
     directory: PathBuf,
 }
 
 impl Records {
-    pub(crate) fn in_directory(directory: &Path) -> Self {
+    /// The records in the directory of a follower.
+    pub fn in_directory(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
     /// The directory that is followed.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
@@ -234,31 +227,48 @@ impl Records {
     ///
     /// # Errors
     /// IO; USAGE if the file is not ours.
-    pub(crate) fn status(&self) -> Result<Option<FollowStatus>> {
+    pub fn status(&self) -> Result<Option<FollowStatus>> {
         self.read(STATUS)
     }
 
-    pub(crate) fn write_status(&self, status: &FollowStatus) -> Result<()> {
+    /// Writes down how following goes.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn write_status(&self, status: &FollowStatus) -> Result<()> {
         // It may be lost in a crash: the next look writes it again.
         self.write(STATUS, status, false)
     }
 
-    /// The version for which the command has succeeded.
-    pub(crate) fn ran(&self) -> Result<Option<Ran>> {
+    /// The version for which the command has succeeded. `None` if there is none.
+    ///
+    /// # Errors
+    /// IO; USAGE if the file is not ours.
+    pub fn ran(&self) -> Result<Option<Ran>> {
         self.read(RAN)
     }
 
-    pub(crate) fn write_ran(&self, ran: &Ran) -> Result<()> {
+    /// Writes down for which version the command has succeeded. When this returns, it is on disk.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn write_ran(&self, ran: &Ran) -> Result<()> {
         self.write(RAN, ran, true)
     }
 
     /// The servers that are brought to each version. `None` if there are none.
-    pub(crate) fn servers(&self) -> Result<Option<ServersRecord>> {
+    ///
+    /// # Errors
+    /// IO; USAGE if the file is not ours.
+    pub fn servers(&self) -> Result<Option<ServersRecord>> {
         self.read(SERVERS)
     }
 
-    /// Writes down how the servers are, or that there are none.
-    pub(crate) fn write_servers(&self, servers: Option<&ServersRecord>) -> Result<()> {
+    /// Writes down how the servers are, or that there are none. When this returns, it is on disk.
+    ///
+    /// # Errors
+    /// IO.
+    pub fn write_servers(&self, servers: Option<&ServersRecord>) -> Result<()> {
         match servers {
             Some(servers) => self.write(SERVERS, servers, true),
             None => match fs::remove_file(self.directory.join(SERVERS)) {
@@ -272,7 +282,7 @@ impl Records {
 
     /// Says that this process follows, until the file is closed. Only one process does: it has locked the directory.
     /// `None` if the file system has no locks: then nobody can see that it follows.
-    pub(crate) fn lock(&self) -> Option<File> {
+    pub fn lock(&self) -> Option<File> {
         let path = self.directory.join(LOCK);
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
             return None;
@@ -289,12 +299,12 @@ impl Records {
     }
 
     /// Whether there is a file to lock.
-    pub(crate) fn has_lock(&self) -> bool {
+    pub fn has_lock(&self) -> bool {
         fs::symlink_metadata(self.directory.join(LOCK)).is_ok()
     }
 
     /// Whether a process follows.
-    pub(crate) fn is_locked(&self) -> bool {
+    pub fn is_locked(&self) -> bool {
         let path = self.directory.join(LOCK);
         // Nothing else is opened: a pipe would wait for somebody.
         let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());

@@ -1,0 +1,273 @@
+//! Whether a follower's directory is healthy, by what it holds and what `follow` has written down.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use deltachain::chain::version_name;
+use deltachain::{Error, ErrorClass, Result};
+use serde::Serialize;
+
+use crate::directory::status::{TrustStatus, inspect_directory};
+use crate::operation::records::{Failure, FollowStatus, Records, ServerRecord};
+use crate::operation::time::Time;
+
+/// How far behind is healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxLag {
+    /// Versions behind the newest one that has been seen.
+    Versions(u64),
+    /// Time since the version was last seen to be the newest.
+    Time(Duration),
+}
+
+/// A number of versions, or a time such as `90s`, `10m` or `2h`.
+impl FromStr for MaxLag {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(versions) = text.parse() {
+            return Ok(Self::Versions(versions));
+        }
+        let time = humantime::parse_duration(text);
+        time.map(Self::Time).map_err(|_| "must be a number of versions, or a time such as 90s, 10m or 2h")
+    }
+}
+
+impl MaxLag {
+    /// Why a version is too far behind.
+    fn exceeded(self, version: u64, status: &FollowStatus) -> Option<String> {
+        match (self, status.head, status.newest(version)) {
+            (Self::Time(_), _, Some(newest)) if newest.is_in_future() => {
+                Some(format!("it was the newest at {newest}, which is in the future: a clock was wrong"))
+            }
+            (Self::Versions(most), Some(head), _) => {
+                let lag = head.saturating_sub(version);
+                (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
+            }
+            (Self::Time(most), _, Some(newest)) => {
+                let behind = newest.age();
+                let (seconds, limit) = (behind.as_secs(), most.as_secs_f64());
+                (behind > most).then(|| format!("it was the newest {seconds} s ago, more than {limit} s"))
+            }
+            (Self::Versions(_), None, _) => Some("no poll of the chain has been recorded".to_owned()),
+            (Self::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
+        }
+    }
+}
+
+/// Why a server is not ready for requests: what `GET /ready` says of it, and `status --max-lag`. `None` if it is.
+pub fn unready(server: &ServerRecord, status: &FollowStatus, most: MaxLag, is_followed: bool) -> Option<String> {
+    let ServerRecord { version, state, paused, .. } = server;
+    let state = state.as_deref().unwrap_or_default();
+    match version {
+        _ if !is_followed => Some("nobody follows the chain".to_owned()),
+        _ if *paused => Some("it is paused".to_owned()),
+        None => Some("it does not answer with a version of the chain".to_owned()),
+        Some(version) if !status.versions.iter().any(|known| known.is(*version, state)) => {
+            Some(format!("its version {} is none that the directory has held", version_name(*version, state)))
+        }
+        Some(version) => most.exceeded(*version, status).map(|text| format!("its version is {version}: {text}")),
+    }
+}
+
+/// All that is known of a directory, and its faults.
+#[derive(Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether there are no problems.
+    pub healthy: bool,
+    /// Why it is not healthy.
+    pub problems: Vec<String>,
+    /// The version held; `None` without one, as for what follows, up to `switched`.
+    pub version: Option<u64>,
+    /// Its state digest.
+    pub state: Option<String>,
+    /// Digest of its commit's bytes.
+    pub commit: Option<String>,
+    /// Digest of the bytes of the chain document.
+    pub chain: Option<String>,
+    /// Its commit's metadata.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// The directory of its files.
+    pub directory: Option<String>,
+    /// How far its files were proven when they were built, as [`Proof::name`](deltachain::memory::Proof::name).
+    pub proof: Option<&'static str>,
+    /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
+    pub trust: Option<TrustStatus>,
+    /// When `current` was switched to it.
+    pub switched: Option<Time>,
+    /// When its commit was stored.
+    pub stored: Option<Time>,
+    /// Seconds since then.
+    pub age_seconds: Option<f64>,
+    /// The newest version that has been seen.
+    pub head: Option<u64>,
+    /// Versions behind the newest one that has been seen; `None` if none has been seen.
+    pub lag_versions: Option<u64>,
+    /// How long ago the directory was seen to be at the newest version, in seconds.
+    pub lag_seconds: Option<f64>,
+    /// The last poll.
+    pub last_look: Option<Time>,
+    /// The last poll that went well.
+    pub last_success: Option<Time>,
+    /// Whether the last poll failed.
+    pub failing: bool,
+    /// What went wrong last, also if polls have gone well since.
+    pub last_error: Option<Failure>,
+    /// Whether a process follows.
+    pub following: bool,
+    /// Which.
+    pub process: Option<u32>,
+    /// The command of --exec; `None` without one.
+    pub command: Option<CommandHealth>,
+    /// The servers of --engine.
+    pub servers: Vec<ServerRecord>,
+    /// Whether all servers are ready for requests; `None` without servers, or if nobody says how far behind is healthy.
+    pub ready: Option<bool>,
+}
+
+/// How the command of --exec does for the version held.
+#[derive(Debug, Serialize)]
+pub struct CommandHealth {
+    /// When it succeeded.
+    pub succeeded: Option<Time>,
+    /// Whether it is running.
+    pub running: bool,
+    /// How often it has failed for this version.
+    pub failures: u64,
+    /// Why it failed last.
+    pub last_failure: Option<String>,
+}
+
+impl Health {
+    /// Reads the records of a directory.
+    ///
+    /// # Errors
+    /// USAGE if the directory does not exist.
+    pub fn of(directory: &Path, max_lag: Option<MaxLag>) -> Result<Self> {
+        if !directory.is_dir() {
+            return Err(Error::usage("there is no such directory").in_file(directory));
+        }
+        let mut problems = Vec::new();
+        let records = Records::in_directory(directory);
+        let held = usable(inspect_directory(directory), &mut problems);
+        let status = usable(records.status(), &mut problems).unwrap_or_default();
+        let ran = usable(records.ran(), &mut problems);
+        let servers = usable(records.servers(), &mut problems).map(|record| record.servers).unwrap_or_default();
+        let is_followed = records.is_locked();
+        if held.is_none() && problems.is_empty() {
+            problems.push("it holds no version".to_owned());
+        }
+        if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
+            problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
+        }
+        let command = status.command.as_ref().map(|command| CommandHealth {
+            succeeded: ran
+                .filter(|ran| held.as_ref().is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))
+                .map(|ran| ran.time),
+            running: command.running && is_followed,
+            failures: command.failures,
+            last_failure: command.last_failure.clone(),
+        });
+        problems.extend(of_times(&status));
+        problems.extend(of_looks(&status));
+        let version = held.as_ref().map(|held| held.version);
+        problems
+            .extend(command.as_ref().zip(version).and_then(|(command, version)| command.problem(version, is_followed)));
+        problems.extend(max_lag.zip(version).and_then(|(most, version)| of_lag(most, version, &status, is_followed)));
+        let unready = |server: &ServerRecord| max_lag.and_then(|most| unready(server, &status, most, is_followed));
+        let unready: Vec<_> = servers.iter().map(unready).collect();
+        problems.extend(
+            servers
+                .iter()
+                .zip(&unready)
+                .filter_map(|(server, unready)| of_server(server, unready.as_deref(), is_followed)),
+        );
+        let stored = status.stored.filter(|stored| Some(stored.version) == version).map(|stored| stored.time);
+        let mut health = Self {
+            healthy: problems.is_empty(),
+            problems,
+            stored,
+            age_seconds: stored.map(|stored| stored.age().as_secs_f64()),
+            head: status.head,
+            lag_versions: version.zip(status.head).map(|(version, head)| head.saturating_sub(version)),
+            lag_seconds: version.and_then(|version| status.newest(version)).map(|time| time.age().as_secs_f64()),
+            last_look: status.last_look,
+            last_success: status.last_success,
+            failing: status.failing,
+            last_error: status.last_error,
+            following: is_followed,
+            process: is_followed.then_some(status.pid),
+            command,
+            ready: max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none)),
+            servers,
+            ..Self::default()
+        };
+        if let Some(held) = held {
+            health.version = Some(held.version);
+            health.state = Some(held.state.to_string());
+            health.commit = Some(held.commit.to_string());
+            health.chain = Some(held.chain.to_string());
+            health.metadata = Some(held.metadata);
+            health.directory = Some(held.directory.to_string_lossy().into_owned());
+            health.proof = Some(held.proof.name());
+            health.trust = held.trust;
+            health.switched = held.switched.map(Time::from);
+        }
+        Ok(health)
+    }
+}
+
+/// Ages by times that have not come yet would be 0 for ever.
+fn of_times(status: &FollowStatus) -> Option<String> {
+    let time = status.last_look.max(status.last_success).filter(|time| time.is_in_future())?;
+    Some(format!("the last poll was at {time}, which is in the future: a clock was wrong"))
+}
+
+fn of_looks(status: &FollowStatus) -> Option<String> {
+    let error = status.last_error.as_ref().filter(|_| status.failing)?;
+    // A network that is down for a while is what --max-lag is for.
+    (error.class != ErrorClass::Io.name()).then(|| format!("the last poll failed: {}", error.message))
+}
+
+fn of_lag(max_lag: MaxLag, version: u64, status: &FollowStatus, is_followed: bool) -> Option<String> {
+    let follower = if is_followed || matches!(max_lag, MaxLag::Versions(_)) { "" } else { "; no follower is running" };
+    max_lag.exceeded(version, status).map(|text| text + follower)
+}
+
+/// `unready` is why it is not ready.
+fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) -> Option<String> {
+    let ServerRecord { url, version, changing, failures, last_failure, paused, .. } = server;
+    let paused = if *paused { "; it is paused" } else { "" };
+    let text = last_failure.as_deref().unwrap_or_default();
+    match failures {
+        1.. => Some(format!("failures of server {url}: {failures}; {text}{paused}")),
+        0 if !is_followed => Some(format!("the version of server {url} is unknown: no follower is running{paused}")),
+        0 if version.is_none() && !changing => Some(format!("the version of server {url} is unknown")),
+        0 => unready.map(|text| format!("server {url} is not ready: {text}")),
+    }
+}
+
+impl CommandHealth {
+    fn problem(&self, version: u64, is_followed: bool) -> Option<String> {
+        let text = self.last_failure.as_deref().unwrap_or_default();
+        match self.succeeded {
+            Some(_) => None,
+            None if self.failures > 0 => {
+                Some(format!("failures of the command for version {version}: {}; {text}", self.failures))
+            }
+            None if is_followed => None,
+            None => Some(format!("the command has not been run for version {version}, and no follower is running")),
+        }
+    }
+}
+
+/// What could be read. What could not is a problem.
+fn usable<T>(read: Result<Option<T>>, problems: &mut Vec<String>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        problems.push(format!("{error:#}"));
+        None
+    })
+}
