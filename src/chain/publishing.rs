@@ -291,7 +291,10 @@ mod tests {
         let second = next(&parent, b"1", &[Some(0), None, Some(0)]).unwrap();
         assert_eq!(second.routes, [route(None), route(Some(0))]);
         second.to_bytes().unwrap();
-        let asset = |name: &str| Asset { name: name.to_owned(), digest: Digest::of_bytes(b""), size: 0 };
+        let asset = |name: &str| Asset {
+            name: name.to_owned(),
+            file: FileReference { digest: Digest::of_bytes(b""), size: 0 },
+        };
         let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
         let second = parent.next(second.state, second.shards, routes, assets, BTreeMap::new()).unwrap();
         assert_eq!(second.assets, [asset("C"), asset("a"), asset("b")]);

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 use deltachain::chain::{
-    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing,
+    FileReference, History, ObjectName, Reference, Route, RoutesDocument, came_late, check_duration, commits_missing,
     no_path_without, retain, routes_taken,
 };
 use deltachain::rules::CHN_06;

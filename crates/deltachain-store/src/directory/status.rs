@@ -74,9 +74,13 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         return Err(Error::usage("missing files of the current version").in_file(model));
     };
     let files = record.files.into_iter();
-    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
-        let signed_by = signed.into_iter().find_map(|(commit, by)| (commit == record.commit).then_some(by));
-        TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
+    let trust = TrustRecord::read(directory)?.map(|trust| {
+        let signed = trust.signed.iter().find(|signed| signed.commit == record.commit);
+        TrustStatus {
+            seen: trust.seen(),
+            signed_by: signed.map(|signed| signed.by.clone()).unwrap_or_default(),
+            trust: trust.trust,
+        }
     });
     Ok(Some(DirectoryStatus {
         trust,

@@ -11,6 +11,7 @@ use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::own::sync_directory;
+use crate::directory::text;
 use crate::directory::unfinished;
 
 const FILE: &str = "trust.json";
@@ -19,13 +20,48 @@ const FILE: &str = "trust.json";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TrustRecord {
     pub(crate) trust: Trust,
-    /// The newest signed head that has been met: version, and digest of the commit.
-    pub(crate) seen: Option<(u64, Digest)>,
+    /// The newest signed head that has been met.
+    pub(crate) seen: Option<Seen>,
     /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
-    pub(crate) signed: Vec<(Digest, Vec<VerifierKey>)>,
+    pub(crate) signed: Vec<SignedCommit>,
+}
+
+/// A signed head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seen {
+    pub(crate) version: u64,
+    #[serde(with = "text")]
+    pub(crate) commit: Digest,
+}
+
+/// A commit, and which trusted keys have signed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignedCommit {
+    #[serde(with = "text")]
+    pub(crate) commit: Digest,
+    #[serde(with = "text::all")]
+    pub(crate) by: Vec<VerifierKey>,
+}
+
+/// The JSON text of a record.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(with = "text::all")]
+    keys: Vec<VerifierKey>,
+    quorum: usize,
+    seen: Option<Seen>,
+    signed: Vec<SignedCommit>,
 }
 
 impl TrustRecord {
+    /// Version and commit of the newest signed head that has been met.
+    pub(crate) fn seen(&self) -> Option<(u64, Digest)> {
+        self.seen.map(|Seen { version, commit }| (version, commit))
+    }
+
     /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken back.
     ///
     /// # Errors
@@ -45,7 +81,9 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
-        let bytes = serde_json::to_vec(&Document::of(self)).map_err(|error| Error::usage(error.to_string()))?;
+        let Self { trust, seen, signed } = self.clone();
+        let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed };
+        let bytes = serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))?;
         let write = || {
             let mut file = unfinished::shared_file(directory)?;
             file.write_all(&bytes)?;
@@ -72,56 +110,7 @@ impl TrustRecord {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let Document { keys, quorum, seen, signed } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let keys_of = |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<VerifierKey>>>();
-        let digest_of = |text: &str| Digest::from_hex(text).ok_or_else(|| Error::usage("not a digest"));
-        Ok(Self {
-            trust: Trust::new(keys_of(&keys)?, quorum)?,
-            seen: seen.map(|Seen { version, commit }| Ok((version, digest_of(&commit)?))).transpose()?,
-            signed: signed
-                .iter()
-                .map(|Signed { commit, by }| Ok((digest_of(commit)?, keys_of(by)?)))
-                .collect::<Result<_>>()?,
-        })
-    }
-}
-
-/// The JSON text.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    keys: Vec<String>,
-    quorum: usize,
-    seen: Option<Seen>,
-    signed: Vec<Signed>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Seen {
-    version: u64,
-    commit: String,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Signed {
-    commit: String,
-    by: Vec<String>,
-}
-
-impl Document {
-    fn of(record: &TrustRecord) -> Self {
-        let texts = |keys: &[VerifierKey]| keys.iter().map(VerifierKey::to_string).collect();
-        Self {
-            keys: texts(record.trust.keys()),
-            quorum: record.trust.quorum(),
-            seen: record.seen.map(|(version, commit)| Seen { version, commit: commit.to_string() }),
-            signed: record
-                .signed
-                .iter()
-                .map(|(commit, by)| Signed { commit: commit.to_string(), by: texts(by) })
-                .collect(),
-        }
+        Ok(Self { trust: Trust::new(keys, quorum)?, seen, signed })
     }
 }
 
@@ -142,7 +131,8 @@ mod tests {
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
             assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));
-            (record.seen, record.signed) = (Some((7, commit)), vec![(commit, vec![key.clone()])]);
+            (record.seen, record.signed) =
+                (Some(Seen { version: 7, commit }), vec![SignedCommit { commit, by: vec![key.clone()] }]);
         }
         let path = directory.path().join(FILE);
         let text = fs::read_to_string(&path).unwrap();

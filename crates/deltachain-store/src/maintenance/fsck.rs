@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, Entry, FileReference, History, Note, ObjectName, base_lost, check_base, check_target, unreachable,
+    Asset, Entry, FileReference, History, Note, ObjectName, Reference, base_lost, check_base, check_target, unreachable,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
@@ -225,7 +225,7 @@ fn check_files(
     let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
         // Of a store that cannot list, reading them is what tells.
         let checked = if !store.can_list() || there.contains(&file.name()) {
-            StoredLink::new(store, *file).check(ends, &options.limits, &progress)
+            StoredLink::new(store, *file, &()).check(ends, &options.limits, &progress)
         } else {
             Err(file.missing())
         };
@@ -241,7 +241,7 @@ fn check_files(
 /// Every asset that a version names, once for each object and size.
 fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
-    assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
+    assets.map(|asset| ((asset.object_name(), asset.file.size), asset)).collect()
 }
 
 /// Checks that assets exist and, if everything is read, that they are right. Returns the faults.
@@ -253,13 +253,16 @@ fn check_assets(
     observer: &dyn Observer,
 ) -> Result<Vec<Error>> {
     let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
-    let bytes =
-        if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
+    let bytes = if options.deep.is_some() {
+        assets.values().map(|asset| asset.file.size).fold(0, u64::saturating_add)
+    } else {
+        0
+    };
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {
         let there = match sizes.get(&asset.object_name()) {
-            Some(&size) => asset.check(size, asset.digest),
+            Some(&size) => asset.check(size, asset.file.digest),
             None if store.can_list() => Err(asset.missing()),
             None => check_there(store, asset).map(drop),
         };

@@ -120,7 +120,7 @@ impl<'a> Prover<'a> {
         file: &FileReference,
         target: Digest,
     ) -> Result<StateTable> {
-        let link = LinkReader::open(StoredLink::new(self.store, *file), self.limits)?;
+        let link = LinkReader::open(StoredLink::new(self.store, *file, &()), self.limits)?;
         check_target(link.header(), target)?;
         let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
         replay.push(&link)?;

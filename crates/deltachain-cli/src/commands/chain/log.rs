@@ -147,6 +147,7 @@ pub(crate) fn entry_as_json(entry: &LogEntry, signers: &Signers) -> Value {
 }
 
 pub(crate) fn assets_as_json(assets: &[Asset]) -> Value {
-    let object = |asset: &Asset| json!({ "name": asset.name, "digest": asset.digest.to_string(), "size": asset.size });
+    let object =
+        |asset: &Asset| json!({ "name": asset.name, "digest": asset.file.digest.to_string(), "size": asset.file.size });
     assets.iter().map(object).collect()
 }

@@ -4,6 +4,8 @@ use deltachain::Result;
 use deltachain_store::LogEntry;
 use serde_json::Value;
 
+use deltachain::chain::Reference;
+
 use crate::chain_args::ShowArgs;
 use crate::commands::chain::log::{entry_as_json, origin, routes_with_kinds};
 use crate::commands::chain::report::{Access, Report};
@@ -60,7 +62,7 @@ fn as_text(entry: &LogEntry, signers: &Signers) -> String {
     }
     for asset in &entry.assets {
         lines.push(format!("asset    {}", printable(&asset.name)));
-        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.size)));
+        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.file.size)));
     }
     lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
     lines.join("\n")
