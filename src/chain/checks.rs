@@ -22,7 +22,7 @@ pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Res
 
 /// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the version's commit.
 pub(super) fn check_routes(name: ObjectName, document: &RoutesDocument, commit: Option<Digest>) -> Result<()> {
-    let stated = ObjectName::Routes { version: document.version, generation: document.generation };
+    let stated = document.name();
     ensure(stated == name, &rules::CHN_02, || format!("the document is that of {stated}"))?;
     ensure(commit == Some(document.commit), &rules::CHN_06, || {
         format!("the document is for another commit, {}", document.commit)

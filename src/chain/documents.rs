@@ -267,6 +267,11 @@ impl Commit {
 }
 
 impl RoutesDocument {
+    /// The document's name in the store.
+    pub fn name(&self) -> ObjectName {
+        ObjectName::Routes { version: self.version, generation: self.generation }
+    }
+
     /// Reads and checks a routes document; how it fits its chain is not checked.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! 23.3). It is written before a version is built, and stays when a start is without trust.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use deltachain::chain::{Trust, VerifierKey};
@@ -10,9 +10,8 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::own::sync_directory;
+use crate::directory::own::{sync_directory, write_own};
 use crate::directory::text;
-use crate::directory::unfinished;
 
 const FILE: &str = "trust.json";
 
@@ -84,14 +83,7 @@ impl TrustRecord {
         let Self { trust, seen, signed } = self.clone();
         let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed };
         let bytes = serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))?;
-        let write = || {
-            let mut file = unfinished::shared_file(directory)?;
-            file.write_all(&bytes)?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|error| error.error)?;
-            sync_directory(directory)
-        };
-        write().map_err(|error| Error::io("writing", error).in_file(&path))
+        write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(&path))
     }
 
     /// Removes the record of a directory, if there is one.
