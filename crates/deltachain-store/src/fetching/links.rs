@@ -85,7 +85,7 @@ pub(crate) struct Link<'a> {
 
 enum Bytes<'a> {
     Here(FileSource),
-    Coming(Download<'a>),
+    Coming(Box<Download<'a>>),
     InStore(StoredLink<'a>),
 }
 
@@ -118,7 +118,9 @@ impl<'a> Links<'a> {
             let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
                 Some(file) => Bytes::Here(file),
-                None if is_whole(&reference) => Bytes::Coming(Download::start(store, reference, cache, observer)?),
+                None if is_whole(&reference) => {
+                    Bytes::Coming(Box::new(Download::start(store, reference, cache, observer)?))
+                }
                 None => Bytes::InStore(StoredLink::new(store, reference, observer)),
             };
             Ok::<_, Error>(Link { reference, bytes })
