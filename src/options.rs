@@ -1,5 +1,33 @@
 //! Options have one manner: a default, and for each field a method of its name that sets it.
 
+/// A struct of options: each field with its default, and a method of its name that sets it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! options {
+    (
+        $(#[$of_struct:meta])*
+        pub struct $name:ident $(<$life:lifetime>)? {
+            $($(#[$of_field:meta])* pub $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$of_struct])*
+        #[non_exhaustive]
+        pub struct $name $(<$life>)? {
+            $($(#[$of_field])* pub $field: $type,)*
+        }
+
+        impl $(<$life>)? Default for $name $(<$life>)? {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $(<$life>)? $name $(<$life>)? {
+            $crate::setters! { $($field: $type,)* }
+        }
+    };
+}
+
 /// For each field a method of its name that sets it and gives the options back.
 #[doc(hidden)]
 #[macro_export]

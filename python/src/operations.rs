@@ -27,12 +27,9 @@ pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<D
 }
 
 pub(crate) fn profile_named(py: Python<'_>, name: &str) -> PyResult<Profile> {
-    match name {
-        "compact" => Ok(Profile::Compact),
-        "local" => Ok(Profile::Local),
-        "direct" => Ok(Profile::Direct),
-        _ => Err(usage(py, format!("profile must be \"compact\", \"local\" or \"direct\", not {name:?}"), None)),
-    }
+    let named = [Profile::Compact, Profile::Local, Profile::Direct].into_iter().find(|profile| profile.name() == name);
+    let text = || format!("profile must be \"compact\", \"local\" or \"direct\", not {name:?}");
+    named.ok_or_else(|| usage(py, text(), None))
 }
 
 /// The figures of a link as a dictionary.

@@ -15,7 +15,7 @@ use crate::directory::names::{is_link, is_real_directory, is_real_file, is_versi
 use crate::directory::record::Record;
 use crate::directory::versions::{MODEL, files_of, open_model, record_of};
 use crate::following::selection::Selection;
-use crate::following::shard::Part;
+use crate::following::shard::{has_changed, part};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What has been found in a subscriber's directory.
@@ -98,7 +98,7 @@ impl DirectoryReport {
         observer: &dyn Observer,
     ) -> Result<()> {
         for shard in &record.shards {
-            let part = Part::of(files, &shard.table, selection)?;
+            let part = part(files, &shard.table, selection)?;
             let bytes = total_bytes(part.tensors());
             let hashing = InPhase::begin(observer, Phase::Hash, bytes);
             let found = StateDigests::of(&part, &hashing)?.tensors;
@@ -108,10 +108,7 @@ impl DirectoryReport {
             let recorded = shard.table.tensors.iter().zip(&shard.table.digests.tensors);
             let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
-            self.problems.extend(changed.map(|((info, _), _)| {
-                let text = format!("the tensor {:?} has changed since the version was put here", info.name());
-                Error::usage(text).in_file(files.path())
-            }));
+            self.problems.extend(changed.map(|((info, _), _)| has_changed(files, info)));
         }
         Ok(())
     }

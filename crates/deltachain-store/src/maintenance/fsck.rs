@@ -21,21 +21,15 @@ use crate::maintenance::prover::Prover;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::retention::{bytes_of, is_old, probable_now};
 
-/// What is checked.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct FsckOptions {
-    /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents, files,
-    /// the links' headers and indexes, and the sizes of assets. What is built there is left there.
-    pub deep: Option<PathBuf>,
-    /// Limits for documents and links.
-    pub limits: Limits,
-}
-
-impl FsckOptions {
-    deltachain::setters! {
-        deep: Option<PathBuf>,
-        limits: Limits,
+deltachain::options! {
+    /// What is checked.
+    #[derive(Debug, Clone)]
+    pub struct FsckOptions {
+        /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents,
+        /// files, the links' headers and indexes, and the sizes of assets. What is built there is left there.
+        pub deep: Option<PathBuf> = None,
+        /// Limits for documents and links.
+        pub limits: Limits = Limits::default(),
     }
 }
 
@@ -99,7 +93,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     problems.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
-            Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut problems)?
+            let (entries, limits, kept) = (&entries, &options.limits, BTreeMap::new());
+            Prover { store, entries, place, limits, observer, bad_files, kept }.prove_all(&mut problems)?
         }
         None => 0,
     };
