@@ -3,7 +3,7 @@
 /// A struct of options: each field with its default, and a method of its name that sets it.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! options {
+macro_rules! option_struct {
     (
         $(#[$of_struct:meta])*
         pub struct $name:ident $(<$life:lifetime>)? {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chain::checks::{check_parent, check_version};
+use crate::chain::checks::{check_parent, check_version, no_commit};
 use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
@@ -233,8 +233,7 @@ pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Dige
 
 /// R-CHN-02 and R-CHN-03. Gives the digest of the commit's bytes, too.
 pub(super) fn read_commit(version: u64, content: Option<&[u8]>, limits: &Limits) -> Result<(Digest, Commit)> {
-    let missing = || Error::broken(&rules::CHN_03, format!("there is no commit of version {version}"));
-    let read = content.ok_or_else(missing).and_then(|bytes| {
+    let read = content.ok_or_else(|| no_commit(version)).and_then(|bytes| {
         let commit = Commit::parse(bytes, limits)?;
         check_version(version, &commit)?;
         Ok((Digest::of_bytes(bytes), commit))

@@ -89,11 +89,6 @@ impl PatchSet {
         &self.values
     }
 
-    /// The values that the base was proven to have in the same places.
-    pub fn old_values(&self) -> &[u8] {
-        &self.old
-    }
-
     /// How far the target is proven, if the memory holds it after [`apply`](super::Ready::apply).
     pub fn proof(&self) -> Proof {
         self.proof

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, io};
 
 use deltachain::chain::{
     FileReference, History, ObjectName, Reference, Route, RoutesDocument, came_late, check_duration, commits_missing,
@@ -23,6 +23,7 @@ use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
+use crate::directory::names::if_there;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
@@ -230,12 +231,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let mut partials = store.partials()?;
     partials.retain(|partial| is_old(partial.stored, now));
     for Partial { path, .. } in &partials {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("removing", error).in_file(path));
-            }
-            _ => {}
-        }
+        if_there(fs::remove_file(path)).map_err(|error| Error::io("removing", error).in_file(path))?;
     }
     Ok(Pruned { removed: old, young, unnamed, partials })
 }

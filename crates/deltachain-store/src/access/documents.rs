@@ -177,7 +177,7 @@ pub(crate) fn one(
     Ok((read, entry))
 }
 
-fn commit_version(name: ObjectName) -> Option<u64> {
+pub(crate) fn commit_version(name: ObjectName) -> Option<u64> {
     match name {
         ObjectName::Commit(version) => Some(version),
         _ => None,

@@ -18,12 +18,11 @@ use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
 use crate::access::opened::Dates;
-use crate::access::options::StoreOptions;
+use crate::access::options::{IN_PARTS, StoreOptions};
 use crate::access::pace::{Buffered, RetryAfter, Upload};
 use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
 use crate::access::sender::sender;
-use crate::access::upload::IN_PARTS;
 
 /// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure, each of at
 /// most 1 KiB and what belongs to it. More than any document of which the store wants to know only that it is too long.

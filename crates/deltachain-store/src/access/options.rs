@@ -6,7 +6,12 @@ use std::time::Duration;
 
 use crate::access::credentials::CredentialSource;
 
-deltachain::options! {
+tokio::task_local! {
+    /// Set while the parts of an upload are stored: servers are asked again for each request, since whoever asks cannot.
+    pub(crate) static IN_PARTS: ();
+}
+
+deltachain::option_struct! {
     /// How to talk to a store. The default is right for a bucket on the same continent.
     #[derive(Clone)]
     pub struct StoreOptions {

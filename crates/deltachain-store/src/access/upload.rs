@@ -9,6 +9,7 @@ use futures_util::{StreamExt, stream};
 use object_store::path::Path;
 use object_store::{Error as StoreError, MultipartUpload, ObjectStoreExt, PutPayload};
 
+use crate::access::options::IN_PARTS;
 use crate::access::store::Store;
 use crate::observer::{Observer, Phase};
 
@@ -18,11 +19,6 @@ const LEAST_PART: u64 = 5 << 20;
 
 /// How long a server may take to forget the parts of an upload that has failed, at most.
 const ABORT: Duration = Duration::from_secs(5);
-
-tokio::task_local! {
-    /// Set while the parts of an upload are stored: servers are asked again for each request, since nobody else can.
-    pub(crate) static IN_PARTS: ();
-}
 
 impl Store {
     /// Stores a file of this size under a name by an ordinary put, in parts side by side if it is long.

@@ -14,7 +14,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
-use crate::directory::names::is_real_directory;
+use crate::directory::names::{if_there, is_real_directory};
 use crate::directory::record::Record;
 use crate::directory::trust_record::TrustRecord;
 use crate::directory::versions::{MODEL, files_of, record_if_there};
@@ -139,10 +139,7 @@ pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<Ver
 
 /// Names of the directories of a version, ascending.
 fn named(versions: &Path, version: u64) -> io::Result<Vec<OsString>> {
-    let listed = match fs::read_dir(versions) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed?,
-    };
+    let Some(listed) = if_there(fs::read_dir(versions))? else { return Ok(Vec::new()) };
     let begin = format!("{version:020}-");
     let mut names = listed.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
     names.retain(|name| name.to_str().is_some_and(|name| name.starts_with(&begin)));

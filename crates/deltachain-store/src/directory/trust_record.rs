@@ -2,7 +2,6 @@
 //! 23.3). It is written before a version is built, and stays when a start is without trust.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use deltachain::chain::{Trust, VerifierKey};
@@ -10,6 +9,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::directory::names::if_there;
 use crate::directory::own::{sync_directory, write_own};
 use crate::directory::text;
 
@@ -67,11 +67,8 @@ impl TrustRecord {
     /// USAGE if it cannot be read, which is not the same as none; IO.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            bytes => bytes.map_err(|error| Error::io("reading", error).in_file(&path))?,
-        };
-        Self::parse(&bytes).map(Some).map_err(|error| error.in_file(&path))
+        let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
+        bytes.map(|bytes| Self::parse(&bytes)).transpose().map_err(|error| error.in_file(&path))
     }
 
     /// Writes the record of a directory. When this returns, it is on disk.
@@ -92,10 +89,8 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn remove(directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
-        let removed = match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.and_then(|()| sync_directory(directory)),
-        };
+        let removed = if_there(fs::remove_file(&path));
+        let removed = removed.and_then(|removed| removed.map_or(Ok(()), |()| sync_directory(directory)));
         removed.map_err(|error| Error::io("removing", error).in_file(&path))
     }
 

@@ -11,7 +11,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::current_in;
-use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
+use crate::directory::names::{if_there, is_link, is_real_directory, is_real_file, is_version};
 use crate::directory::record::Record;
 use crate::directory::versions::{MODEL, files_of, open_model, record_of};
 use crate::following::selection::Selection;
@@ -132,7 +132,7 @@ impl DirectoryReport {
 fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
-        for entry in fs::read_dir(directory)? {
+        for entry in if_there(fs::read_dir(directory))?.into_iter().flatten() {
             let entry = entry?;
             if is_ours(&entry.file_name()) {
                 paths.push(entry.path());
@@ -141,12 +141,8 @@ fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>
         paths.sort_unstable();
         Ok(paths)
     };
-    match list() {
-        Ok(paths) => paths,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => {
-            problems.push(Error::io("listing", error).in_file(directory));
-            Vec::new()
-        }
-    }
+    list().unwrap_or_else(|error| {
+        problems.push(Error::io("listing", error).in_file(directory));
+        Vec::new()
+    })
 }

@@ -11,7 +11,7 @@ use deltachain::{Error, Limits, Profile, Result};
 use crate::publishing::model::Model;
 use crate::publishing::policy::Snapshots;
 
-deltachain::options! {
+deltachain::option_struct! {
     /// How versions are published.
     #[derive(Debug, Clone)]
     pub struct PublishOptions {
