@@ -86,8 +86,8 @@ struct Watched {
 impl HttpService for Watched {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let options = &self.shared.options;
-        // Whoever asks for these could not repeat them: not a part without beginning the upload again, and the thread that waits for
-        // credentials may be in the middle of one.
+        // Whoever asks for these could not repeat them: not a part without beginning the upload again, and the thread that
+        // waits for credentials may be in the middle of one.
         let is_in_parts = IN_PARTS.try_with(|()| ()).is_ok();
         let attempts = if is_in_parts || self.is_for_credentials() { options.attempts } else { 1 };
         let mut attempt = 1;
@@ -121,7 +121,9 @@ impl Watched {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
         let range = length_of_range(&request);
-        let (is_service, hides_refusals) = (is_service(&request), self.is_for_credentials() || is_list(&request));
+        let is_for_credentials = self.is_for_credentials();
+        let is_service = is_for_credentials && is_service(&request);
+        let hides_refusals = is_for_credentials || is_list(&request);
         let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -144,9 +146,7 @@ impl Watched {
         let (head, body) = answer.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         // A refusal may come from something that stands before the store, and has a clock of its own.
-        if let Some(date) =
-            header(http::header::DATE).filter(|_| !self.is_for_credentials() && head.status.is_success())
-        {
+        if let Some(date) = header(http::header::DATE).filter(|_| !is_for_credentials && head.status.is_success()) {
             httpdate::parse_http_date(date).into_iter().for_each(|date| dates.note(date));
         }
         if matches!(head.status.as_u16(), 429 | 503)

@@ -272,6 +272,24 @@ async fn parts_of_uploads_are_tried_again_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn credentials_are_asked_for_by_all_clients_but_the_last() {
+    let came = Arc::<Mutex<Vec<Instant>>>::default();
+    let mut dated = answer(200, Bytes::new());
+    let date = "Thu, 01 Jan 2026 00:00:00 GMT".parse().unwrap();
+    dated.answer.as_mut().unwrap().headers_mut().insert("date", date);
+    let turns = [busy(&[]), dated, answer(403, String::new()), busy(&[])].into();
+    let server = HttpClient::new(Server { turns: Mutex::new(turns), came: Arc::clone(&came) });
+    let connector = Connector::new(&StoreOptions::default());
+    let [credentials, objects] = [(); 2].map(|()| connector.watch(server.clone(), server.clone()));
+    // Tried again, and their clock is not the store's.
+    assert_eq!(credentials.execute(get(None)).await.unwrap().status().as_u16(), 200);
+    assert_eq!((came.lock().unwrap().len(), connector.dates.last()), (2, None));
+    let refused = credentials.execute(get(None)).await.unwrap_err();
+    assert!(matches!(Refusal::of(&refused), Some(Refusal::Credentials(_))), "{refused:?}");
+    assert_eq!(objects.execute(get(None)).await.unwrap().status().as_u16(), 503);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_more_bytes_per_second_than_are_allowed() {
     let options = StoreOptions::default().max_rate(Some(1000));
     let body = || Pieces::new(10_000, (10, 1000), Duration::ZERO);
