@@ -277,9 +277,10 @@ async fn credentials_are_asked_for_by_all_clients_but_the_last() {
     let mut dated = answer(200, Bytes::new());
     let date = "Thu, 01 Jan 2026 00:00:00 GMT".parse().unwrap();
     dated.answer.as_mut().unwrap().headers_mut().insert("date", date);
-    let turns = [busy(&[]), dated, answer(403, String::new()), busy(&[])].into();
+    let refused = || answer(403, String::new());
+    let turns = [busy(&[]), dated, refused(), refused(), busy(&[])].into();
     let server = HttpClient::new(Server { turns: Mutex::new(turns), came: Arc::clone(&came) });
-    let connector = Connector::new(&StoreOptions::default());
+    let connector = Connector::new(&StoreOptions::default().attempts(2));
     let [credentials, objects] = [(); 2].map(|()| connector.watch(server.clone(), server.clone()));
     // Tried again, and their clock is not the store's.
     assert_eq!(credentials.execute(get(None)).await.unwrap().status().as_u16(), 200);
