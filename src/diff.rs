@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::sums::{LinkSums, PieceSums, Sums};
 use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of, total_bytes};
 
-crate::option_struct! {
+crate::setters! {
     /// How to make a link.
     #[derive(Debug, Clone)]
     pub struct DiffOptions<'a> {

@@ -34,7 +34,7 @@ pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
 pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
-crate::option_struct! {
+crate::setters! {
     /// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold as well.
     ///
     /// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory

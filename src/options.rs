@@ -1,9 +1,10 @@
 //! Options have one manner: a default, and for each field a method of its name that sets it.
 
-/// A struct of options: each field with its default, and a method of its name that sets it.
+/// A struct of options: each field with its default, and a method of its name that sets it and gives the options back. Or only
+/// these methods, for fields of a struct that has no default.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! option_struct {
+macro_rules! setters {
     (
         $(#[$of_struct:meta])*
         pub struct $name:ident $(<$life:lifetime>)? {
@@ -26,12 +27,6 @@ macro_rules! option_struct {
             $crate::setters! { $($field: $type,)* }
         }
     };
-}
-
-/// For each field a method of its name that sets it and gives the options back.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! setters {
     ($($field:ident: $type:ty),* $(,)?) => {
         $(
             #[doc = concat!("Sets the field `", stringify!($field), "`.")]

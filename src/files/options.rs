@@ -6,7 +6,7 @@ use crate::codec::piece::Profile;
 use crate::limits::Limits;
 use crate::progress::Progress;
 
-crate::option_struct! {
+crate::setters! {
     /// How the functions of this module that write files do it.
     #[derive(Debug, Clone)]
     pub struct FileOptions<'a> {

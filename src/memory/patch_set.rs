@@ -48,8 +48,7 @@ pub struct Run {
     pub first_lane: u64,
     /// Which lanes.
     pub kind: RunKind,
-    /// Where the values stand in [`PatchSet::values`] and [`PatchSet::old_values`]: lane by lane, little-endian. It begins at a
-    /// multiple of 8.
+    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a multiple of 8.
     pub values: Range<usize>,
 }
 

@@ -11,7 +11,7 @@ tokio::task_local! {
     pub(crate) static IN_PARTS: ();
 }
 
-deltachain::option_struct! {
+deltachain::setters! {
     /// How to talk to a store. The default is right for a bucket on the same continent.
     #[derive(Clone)]
     pub struct StoreOptions {

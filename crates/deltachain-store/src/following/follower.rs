@@ -23,7 +23,7 @@ use crate::observer::Observer;
 /// Bytes of links that are kept on a disk.
 const CACHE_BYTES: u64 = 1 << 30;
 
-deltachain::option_struct! {
+deltachain::setters! {
     /// How a follower works.
     #[derive(Debug, Clone)]
     pub struct FollowerOptions {

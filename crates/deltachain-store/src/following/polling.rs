@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// lost versions.
 const SHORT_POLLS: u32 = 19;
 
-deltachain::option_struct! {
+deltachain::setters! {
     /// How a chain is followed.
     #[derive(Debug, Clone)]
     pub struct FollowOptions {

@@ -21,7 +21,7 @@ use crate::maintenance::prover::Prover;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::retention::{bytes_of, is_old, probable_now};
 
-deltachain::option_struct! {
+deltachain::setters! {
     /// What is checked.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {

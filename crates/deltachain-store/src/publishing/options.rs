@@ -11,7 +11,7 @@ use deltachain::{Error, Limits, Profile, Result};
 use crate::publishing::model::Model;
 use crate::publishing::policy::Snapshots;
 
-deltachain::option_struct! {
+deltachain::setters! {
     /// How versions are published.
     #[derive(Debug, Clone)]
     pub struct PublishOptions {

@@ -1,10 +1,9 @@
 //! `show`: everything about one version.
 
 use deltachain::Result;
+use deltachain::chain::Reference;
 use deltachain_store::LogEntry;
 use serde_json::Value;
-
-use deltachain::chain::Reference;
 
 use crate::chain_args::ShowArgs;
 use crate::commands::chain::log::{entry_as_json, origin, routes_with_kinds};
