@@ -18,42 +18,21 @@ use crate::progress::Progress;
 use crate::sums::{LinkSums, PieceSums, Sums};
 use crate::tensor::{Digest, PieceDigests, State, StateDigests, TensorInfo, digests_of, total_bytes};
 
-/// How to make a link.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct DiffOptions<'a> {
-    /// How values are coded: the smallest file, or what readers need that do not have all of the base at hand.
-    pub profile: Profile,
-    /// The base's digests, if they are known: a publisher has them from the report of the link before this one. They
-    /// save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
-    pub base_digests: Option<&'a StateDigests>,
-    /// Whether the link carries sums, so that readers can take it in place (SPEC-in-place section 24.3).
-    pub sums: bool,
-    /// Free text for people and tools: step number, run name.
-    pub metadata: BTreeMap<String, String>,
-    /// Is told the bytes of base and target that have been dealt with.
-    pub progress: &'a dyn Progress,
-}
-
-impl Default for DiffOptions<'_> {
-    fn default() -> Self {
-        Self { profile: Profile::default(), base_digests: None, sums: false, metadata: BTreeMap::new(), progress: &() }
-    }
-}
-
-impl<'a> DiffOptions<'a> {
-    crate::setters! {
-        profile: Profile,
-        base_digests: Option<&'a StateDigests>,
-        sums: bool,
-        metadata: BTreeMap<String, String>,
-        progress: &'a dyn Progress,
-    }
-}
-
-impl std::fmt::Debug for DiffOptions<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DiffOptions").field("profile", &self.profile).field("metadata", &self.metadata).finish()
+crate::setters! {
+    /// How to make a link.
+    #[derive(Debug, Clone)]
+    pub struct DiffOptions<'a> {
+        /// How values are coded: the smallest file, or what readers need that do not have all of the base at hand.
+        pub profile: Profile = Profile::default(),
+        /// The base's digests, if they are known: a publisher has them from the report of the link before this one.
+        /// They save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
+        pub base_digests: Option<&'a StateDigests> = None,
+        /// Whether the link carries sums, so that readers can take it in place (SPEC-in-place section 24.3).
+        pub sums: bool = false,
+        /// Free text for people and tools: step number, run name.
+        pub metadata: BTreeMap<String, String> = BTreeMap::new(),
+        /// Is told the bytes of base and target that have been dealt with.
+        pub progress: &'a dyn Progress = &(),
     }
 }
 
@@ -98,12 +77,11 @@ struct Compared {
 /// `options.base_digests` are not as many as the base's tensors, or if a state [has changed](State::check_unchanged)
 /// meanwhile.
 pub fn diff(
-    base: &(impl State + ?Sized),
-    target: &(impl State + ?Sized),
+    base: &dyn State,
+    target: &dyn State,
     options: &DiffOptions<'_>,
     out: &mut dyn Write,
 ) -> Result<DiffReport> {
-    let (base, target): (&dyn State, &dyn State) = (&base, &target);
     let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
         None => vec![None; base.tensors().len()],
         Some(known) if known.tensors.len() == base.tensors().len() => known.tensors.iter().copied().map(Some).collect(),

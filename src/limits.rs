@@ -34,62 +34,38 @@ pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
 pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
-/// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold as well.
-///
-/// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory that is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Raw bytes of the index: at most this many without regard to the file's length. Default: 64 MiB, which every reader
-    /// has to support.
-    pub index_bytes: u64,
-    /// Raw bytes of the index for each byte of the file, where that is more than `index_bytes`. Default: 64, far more than an
-    /// index can be compressed whose tensors change.
-    pub index_bytes_per_file_byte: u64,
-    /// Bytes of *set* tensors, which can be large although the file is small: at most this many without regard to the
-    /// file's length. Default: 256 MiB.
-    pub set_bytes: u64,
-    /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`. Default: 1024.
-    pub set_bytes_per_file_byte: u64,
-    /// Bytes of the pieces that have a part: what decoding a link may have to do, whose length need not tell. Default: any
-    /// number, because an honest link of some bytes may code pieces of 16 MiB that hardly change. For who checks what
-    /// strangers upload.
-    pub coded_bytes: u64,
-    /// Bytes of a document of a chain. Default: 16 MiB, which every reader has to support.
-    pub document_bytes: u64,
-    /// Assets of a commit. Default: 1024, which every reader has to support.
-    pub assets: u64,
-    /// Bytes of an asset. Default: 1 GiB, which every reader has to support.
-    pub asset_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            index_bytes: 1 << 26,
-            index_bytes_per_file_byte: 64,
-            set_bytes: 1 << 28,
-            set_bytes_per_file_byte: 1024,
-            coded_bytes: u64::MAX,
-            document_bytes: 1 << 24,
-            assets: 1 << 10,
-            asset_bytes: 1 << 30,
-        }
+crate::setters! {
+    /// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold as well.
+    ///
+    /// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory
+    /// that is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Limits {
+        /// Raw bytes of the index: at most this many without regard to the file's length. Default: 64 MiB, which every
+        /// reader has to support.
+        pub index_bytes: u64 = 1 << 26,
+        /// Raw bytes of the index for each byte of the file, where that is more than `index_bytes`. Default: 64, far
+        /// more than an index can be compressed whose tensors change.
+        pub index_bytes_per_file_byte: u64 = 64,
+        /// Bytes of *set* tensors, which can be large although the file is small: at most this many without regard to
+        /// the file's length. Default: 256 MiB.
+        pub set_bytes: u64 = 1 << 28,
+        /// Bytes of *set* tensors for each byte of the file, where that is more than `set_bytes`. Default: 1024.
+        pub set_bytes_per_file_byte: u64 = 1024,
+        /// Bytes of the pieces that have a part: what decoding a link may have to do, whose length need not tell.
+        /// Default: any number, because an honest link of some bytes may code pieces of 16 MiB that hardly change. For
+        /// who checks what strangers upload.
+        pub coded_bytes: u64 = u64::MAX,
+        /// Bytes of a document of a chain. Default: 16 MiB, which every reader has to support.
+        pub document_bytes: u64 = 1 << 24,
+        /// Assets of a commit. Default: 1024, which every reader has to support.
+        pub assets: u64 = 1 << 10,
+        /// Bytes of an asset. Default: 1 GiB, which every reader has to support.
+        pub asset_bytes: u64 = 1 << 30,
     }
 }
 
 impl Limits {
-    crate::setters! {
-        index_bytes: u64,
-        index_bytes_per_file_byte: u64,
-        set_bytes: u64,
-        set_bytes_per_file_byte: u64,
-        coded_bytes: u64,
-        document_bytes: u64,
-        assets: u64,
-        asset_bytes: u64,
-    }
-
     /// Only the maxima of the format: for trusted sources.
     pub fn unlimited() -> Self {
         Self {

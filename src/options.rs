@@ -1,9 +1,32 @@
 //! Options have one manner: a default, and for each field a method of its name that sets it.
 
-/// For each field a method of its name that sets it and gives the options back.
+/// A struct of options: each field with its default, and a method of its name that sets it and gives the options back. Or only
+/// these methods, for fields of a struct that has no default.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {
+    (
+        $(#[$of_struct:meta])*
+        pub struct $name:ident $(<$life:lifetime>)? {
+            $($(#[$of_field:meta])* pub $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$of_struct])*
+        #[non_exhaustive]
+        pub struct $name $(<$life>)? {
+            $($(#[$of_field])* pub $field: $type,)*
+        }
+
+        impl $(<$life>)? Default for $name $(<$life>)? {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $(<$life>)? $name $(<$life>)? {
+            $crate::setters! { $($field: $type,)* }
+        }
+    };
     ($($field:ident: $type:ty),* $(,)?) => {
         $(
             #[doc = concat!("Sets the field `", stringify!($field), "`.")]

@@ -1,5 +1,7 @@
 //! How long work tells how far it is, and how its caller stops it.
 
+use std::fmt;
+
 use crate::error::Result;
 
 /// Receives the progress of long work, from several threads.
@@ -13,6 +15,12 @@ pub trait Progress: Sync {
     /// This many bytes of work are added to the known total. Only functions that find out the total themselves report
     /// this, such as the functions of [`files`](crate::files).
     fn expect(&self, _bytes: u64) {}
+}
+
+impl fmt::Debug for dyn Progress + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
 }
 
 /// Nobody watches.

@@ -22,7 +22,7 @@ impl StateSums {
     ///
     /// # Errors
     /// Those of reading the state, and of `progress`.
-    pub fn hashed(state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<(StateTable, Self)> {
+    pub fn hashed(state: &dyn State, progress: &dyn Progress) -> Result<(StateTable, Self)> {
         let pieces = of_pieces(state, progress, |bytes| (Digest::of_bytes(bytes), Sums::of_bytes(0, bytes)))?;
         let digests = pieces.iter().map(|pieces| {
             let digests: Vec<Digest> = pieces.iter().map(|(digest, _)| *digest).collect();
@@ -66,7 +66,7 @@ impl StateSums {
     ///
     /// # Errors
     /// R-SUM-04, with the first tensor that differs, or if there are not as many tensors; those of reading the state, and of `progress`.
-    pub fn check(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
+    pub fn check(&self, state: &dyn State, progress: &dyn Progress) -> Result<()> {
         let count = state.tensors().len();
         ensure(self.tensors.len() == count, &rules::SUM_04, || format!("the memory has {count} tensors"))?;
         let found = of_pieces(state, progress, |bytes| Sums::of_bytes(0, bytes))?;
@@ -81,7 +81,7 @@ impl StateSums {
 
 /// What `look` says of each piece of each tensor.
 fn of_pieces<T: Send>(
-    state: &(impl State + ?Sized),
+    state: &dyn State,
     progress: &dyn Progress,
     look: impl Fn(&[u8]) -> T + Sync,
 ) -> Result<Vec<Vec<T>>> {

@@ -30,7 +30,7 @@ impl StateTable {
     ///
     /// # Errors
     /// Those of reading the state, and of `progress`.
-    pub fn of(state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<Self> {
+    pub fn of(state: &dyn State, progress: &dyn Progress) -> Result<Self> {
         Ok(Self { tensors: state.tensors().to_vec(), digests: StateDigests::of(state, progress)? })
     }
 
@@ -51,7 +51,7 @@ impl StateTable {
     ///
     /// # Errors
     /// R-APP-04 if it is another state, with the first tensor that differs; those of reading it, and of `progress`.
-    pub fn check(&self, state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<()> {
+    pub fn check(&self, state: &dyn State, progress: &dyn Progress) -> Result<()> {
         let found = StateDigests::of(state, progress)?;
         let rows = self.tensors.iter().zip(&self.digests.tensors);
         let wrong = state.tensors().iter().zip(&found.tensors).zip(rows).find(|(found, expected)| found != expected);

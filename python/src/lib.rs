@@ -36,38 +36,26 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::directory::{find_version, is_managed, status};
-    #[pymodule_export]
-    use crate::engines::{Servers, version_name};
-    #[pymodule_export]
-    use crate::errors::class_advice;
-    #[pymodule_export]
-    use crate::gate::{forked, leave};
-    #[pymodule_export]
-    use crate::link::Link;
-    #[pymodule_export]
-    use crate::memory::Buffer;
-    #[pymodule_export]
-    use crate::operations::{
-        apply_files, apply_tensors, check_settings, diff_files, diff_states, digest, open_link, squash_files,
-        write_file,
+    use crate::{
+        directory::{find_version, is_managed, status},
+        engines::{Servers, version_name},
+        errors::class_advice,
+        gate::{forked, leave},
+        link::Link,
+        memory::Buffer,
+        operations::{
+            apply_files, apply_tensors, check_settings, diff_files, diff_states, digest, open_link, squash_files,
+            write_file,
+        },
+        patches::compare,
+        places::Place,
+        plans::Plans,
+        publisher::{Checkpoint, Publisher, Snapshot},
+        signing::{public_key, secret_key},
+        store::{Stop, Store},
+        subscriber::{Follower, Polling, Prepared},
+        sums::{sum_numbers, sums_of, sums_of_lanes},
     };
-    #[pymodule_export]
-    use crate::patches::compare;
-    #[pymodule_export]
-    use crate::places::Place;
-    #[pymodule_export]
-    use crate::plans::Plans;
-    #[pymodule_export]
-    use crate::publisher::{Checkpoint, Publisher, Snapshot};
-    #[pymodule_export]
-    use crate::signing::{public_key, secret_key};
-    #[pymodule_export]
-    use crate::store::{Stop, Store};
-    #[pymodule_export]
-    use crate::subscriber::{Follower, Polling, Prepared};
-    #[pymodule_export]
-    use crate::sums::{sum_numbers, sums_of, sums_of_lanes};
 
     use std::ffi::OsString;
 

@@ -4,11 +4,10 @@
 //! other one. When it has been published, the next snapshot overwrites the older buffer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::path::PathBuf;
 
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Digest, State, TensorInfo};
+use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
     Base, Model, PublishOptions, Published, Publisher as ChainPublisher, ShardPart, Snapshots, Stop as StoreStop,
@@ -73,39 +72,19 @@ impl Checkpoint {
     }
 }
 
-/// The tensors of a shard in memory of this library, ascending by name.
-#[derive(Default)]
-struct Shard {
-    infos: Vec<TensorInfo>,
-    data: Vec<Vec<u8>>,
+/// The tensors of a shard, in memory of this library.
+fn shard_of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Result<MemoryState> {
+    let mut shard = MemoryState::new();
+    for (info, data) in tensors.into_values() {
+        shard.insert(info.name(), info.dtype(), info.shape(), data)?;
+    }
+    Ok(shard)
 }
 
-impl Shard {
-    fn of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Self {
-        let (infos, data) = tensors.into_values().unzip();
-        Self { infos, data }
-    }
-
-    /// Its memory, to be used again.
-    fn into_spare(self) -> impl Iterator<Item = (String, Vec<u8>)> {
-        self.infos.into_iter().map(|info| info.name().to_owned()).zip(self.data)
-    }
-}
-
-impl State for Shard {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let bytes = self.bytes(tensor, offset..offset.saturating_add(out.len() as u64));
-        out.copy_from_slice(bytes.ok_or_else(|| Error::usage("no such range in the state"))?);
-        Ok(())
-    }
-
-    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        self.data.get(tensor)?.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
-    }
+/// Memory of shards, to be used again, by the names of the tensors.
+fn spare_of(shards: BTreeMap<usize, MemoryState>) -> HashMap<String, Vec<u8>> {
+    let tensors = shards.into_values().flat_map(MemoryState::into_tensors);
+    tensors.map(|(info, data)| (info.name().to_owned(), data)).collect()
 }
 
 /// A copy of the trainer's tensors, or of the tensors of its shards, while it is being taken.
@@ -224,9 +203,9 @@ struct Inner {
     publisher: ChainPublisher,
     like: Option<SafetensorsState>,
     /// The shards of this process as they were published last.
-    last: BTreeMap<usize, Shard>,
+    last: BTreeMap<usize, MemoryState>,
     /// What has been stored and waits for its commit.
-    pending: BTreeMap<usize, Shard>,
+    pending: BTreeMap<usize, MemoryState>,
     spare: HashMap<String, Vec<u8>>,
     /// The parts of this process; those of other processes come as JSON.
     parts: Vec<ShardPart>,
@@ -343,9 +322,10 @@ impl Publisher {
         // What older snapshots had, and this one has not, is not needed any more.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
-        let shards = numbers.into_iter().map(|number| (number, Shard::of(tensors.remove(&number).unwrap_or_default())));
-        let shards: Vec<(usize, Shard)> = shards.collect();
-        run(py, &How { threads, progress, stop, ..How::default() }, |watch| inner.store(shards, of, commits, watch))
+        run(py, &How { threads, progress, stop, ..How::default() }, |watch| {
+            let shard = |number| Ok((number, shard_of(tensors.remove(&number).unwrap_or_default())?));
+            inner.store(numbers.into_iter().map(shard).collect::<Result<_>>()?, of, commits, watch)
+        })
     }
 
     /// Commits what this process has stored, with the parts of other processes, as the next version.
@@ -408,7 +388,13 @@ impl Inner {
     }
 
     /// Makes and stores links, from what was published last, or from the chain if that is not the head.
-    fn store(&mut self, shards: Vec<(usize, Shard)>, of: usize, commits: bool, watch: &Watch) -> Result<Vec<String>> {
+    fn store(
+        &mut self,
+        shards: Vec<(usize, MemoryState)>,
+        of: usize,
+        commits: bool,
+        watch: &Watch,
+    ) -> Result<Vec<String>> {
         self.pending.clear();
         let Self { publisher, like, last, .. } = self;
         let model = |shard| like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like));
@@ -429,12 +415,12 @@ impl Inner {
     /// What is pending is what was published last.
     fn settle(&mut self) {
         let old = std::mem::replace(&mut self.last, std::mem::take(&mut self.pending));
-        self.spare = old.into_values().flat_map(Shard::into_spare).collect();
+        self.spare = spare_of(old);
     }
 
     /// What is pending has not been published.
     fn forget(&mut self) {
-        self.spare = std::mem::take(&mut self.pending).into_values().flat_map(Shard::into_spare).collect();
+        self.spare = spare_of(std::mem::take(&mut self.pending));
     }
 }
 

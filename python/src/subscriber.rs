@@ -297,7 +297,7 @@ impl Follower {
     /// Whether the tensors that Python writes may hold parts of two versions.
     #[getter]
     fn is_engine_torn(&self, py: Python<'_>) -> PyResult<bool> {
-        self.with_engine(py, |engine| Ok(engine.is_torn()))
+        self.with_engine(py, |engine| engine.is_torn())
     }
 
     /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
@@ -465,20 +465,20 @@ impl Follower {
     /// It begins to write a version.
     fn begin(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
         let route = prepared.route(py)?;
-        self.with_engine(py, |engine| engine.begin(&route))
+        self.with_engine(py, |engine| engine.begin(&route))?.map_err(|error| raised(py, &error))
     }
 
     /// It has gone back; `is_intact` unless somebody else has written to the tensors.
     fn undone(&self, py: Python<'_>, prepared: &Prepared, is_intact: bool) -> PyResult<()> {
         let route = prepared.route(py)?;
-        self.with_engine(py, |engine| engine.undone(&route, is_intact))
+        self.with_engine(py, |engine| engine.undone(&route, is_intact))?.map_err(|error| raised(py, &error))
     }
 
     /// It has written all of a version. Returns what `switch` does.
     fn switched(&self, py: Python<'_>, prepared: &Prepared, proof: &str) -> PyResult<Told> {
         let proof = proof_named(py, proof)?;
         let route = prepared.taken_route(py)?;
-        let told = self.with_engine(py, |engine| engine.switched(route, proof))?;
+        let told = self.with_engine(py, |engine| engine.switched(route, proof))?.map_err(|error| raised(py, &error))?;
         let told = Told::of(&told);
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told.clone());
@@ -487,38 +487,26 @@ impl Follower {
 
     /// Nobody knows what the tensors hold.
     fn lost(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_engine(py, |engine| {
-            engine.lost();
-            Ok(())
-        })
+        self.with_engine(py, ChainFollower::<Engine>::lost)
     }
 
     /// A version could not be proven, for lack of memory if `is_budget`: it is to be loaded as a whole.
     fn failed(&self, py: Python<'_>, prepared: &Prepared, is_budget: bool) -> PyResult<()> {
         let route = prepared.route(py)?;
         let why = if is_budget { Fallback::Budget } else { Fallback::Proof };
-        self.with_engine(py, |engine| {
-            engine.failed(&route, why);
-            Ok(())
-        })
+        self.with_engine(py, |engine| engine.failed(&route, why))
     }
 
     /// The tensors lie elsewhere than before, or it is not known where: the next version is loaded as a whole.
     fn displaced(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_engine(py, |engine| {
-            engine.displaced();
-            Ok(())
-        })
+        self.with_engine(py, ChainFollower::<Engine>::displaced)
     }
 
     /// All of the tensors have been compared with the version held: how far they are proven, or None if they are
     /// something else.
     fn checked(&self, py: Python<'_>, proof: Option<&str>) -> PyResult<()> {
         let proof = proof.map(|proof| proof_named(py, proof)).transpose()?;
-        self.with_engine(py, |engine| {
-            engine.checked(proof);
-            Ok(())
-        })
+        self.with_engine(py, |engine| engine.checked(proof))
     }
 
     /// For each tensor of the version held its sums, if they are known.
@@ -527,7 +515,7 @@ impl Follower {
             let tables = engine.tables().zip(engine.sums());
             let rows = tables.flat_map(|(table, sums)| table.tensors.iter().zip(&sums.tensors));
             let numbers = |sums: &Vec<Sums>| sums.iter().map(|sums| sums.numbers()).collect();
-            Ok(rows.map(|(info, sums)| (info.name().to_owned(), sums.as_ref().map(numbers))).collect())
+            rows.map(|(info, sums)| (info.name().to_owned(), sums.as_ref().map(numbers))).collect()
         })
     }
 
@@ -593,16 +581,12 @@ impl Follower {
     }
 
     /// Works with the follower whose tensors Python writes.
-    fn with_engine<T>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut ChainFollower<Engine>) -> Result<T>,
-    ) -> PyResult<T> {
+    fn with_engine<T>(&self, py: Python<'_>, work: impl FnOnce(&mut ChainFollower<Engine>) -> T) -> PyResult<T> {
         let mut copy = free(py, &self.copy)?;
         let Copy::Engine(engine) = copy.get_mut(py)? else {
             return Err(usage(py, "its tensors are not written by Python", None));
         };
-        work(engine).map_err(|error| raised(py, &error))
+        Ok(work(engine))
     }
 
     /// Prepares a version, or the head.

@@ -1,7 +1,7 @@
 //! How documents of a chain fit each other, and links and shards the commit (SPEC section 19, steps 3 to 6).
 
 use crate::chain::{Commit, ObjectName, Route, RoutesDocument};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::Header;
 use crate::rules::{self, ensure};
 use crate::tensor::{Digest, StateDigests, TensorInfo};
@@ -10,6 +10,12 @@ use crate::tensor::{Digest, StateDigests, TensorInfo};
 pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
     ensure(commit.version == version, &rules::CHN_02, || format!("the document is of version {}", commit.version))
         .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+}
+
+/// R-CHN-03.
+pub(super) fn no_commit(version: u64) -> Error {
+    let message = format!("there is no commit of version {version}");
+    Error::broken(&rules::CHN_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
 /// R-CHN-04. `before` is the digest of the document before.
@@ -22,7 +28,7 @@ pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Res
 
 /// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the version's commit.
 pub(super) fn check_routes(name: ObjectName, document: &RoutesDocument, commit: Option<Digest>) -> Result<()> {
-    let stated = ObjectName::Routes { version: document.version, generation: document.generation };
+    let stated = document.name();
     ensure(stated == name, &rules::CHN_02, || format!("the document is that of {stated}"))?;
     ensure(commit == Some(document.commit), &rules::CHN_06, || {
         format!("the document is for another commit, {}", document.commit)

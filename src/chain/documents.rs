@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::json::{MAX_INTEGER, Reader, Writer, integer};
 use crate::limits::{Limits, MAX_ASSET_BYTES, MAX_ASSETS, MAX_DOCUMENT_BYTES};
 use crate::plain_name::{flaw_of_path_name, fold_case, is_of_tensors};
-use crate::rules::{self, ensure};
+use crate::rules::{self, Rule, ensure};
 use crate::tensor::Digest;
 
 /// The version of documents that this library reads and writes.
@@ -86,10 +86,39 @@ pub struct FileReference {
 pub struct Asset {
     /// Its name in the directory of a model.
     pub name: String,
-    /// Digest of the file's bytes.
-    pub digest: Digest,
-    /// Length of the file in bytes.
-    pub size: u64,
+    /// The file.
+    pub file: FileReference,
+}
+
+/// What a document says of an object: a link or an asset.
+pub trait Reference {
+    /// Digest and length of the object.
+    fn file(&self) -> FileReference;
+
+    /// The object's name in the store.
+    fn object_name(&self) -> ObjectName;
+
+    /// The failure to report if the store has no such object: R-CHN-09, or R-CHN-15 for an asset.
+    fn missing(&self) -> Error;
+
+    /// Checks that an object with this size and digest is the one.
+    ///
+    /// # Errors
+    /// R-CHN-10, or R-CHN-16 for an asset (`CORRUPT`).
+    fn check(&self, size: u64, digest: Digest) -> Result<()>;
+}
+
+/// Checks an object as [`Reference::check`] does; `what` it is, is said if it is another one.
+fn check_object(
+    reference: &impl Reference,
+    (size, digest): (u64, Digest),
+    rule: &'static Rule,
+    what: &str,
+) -> Result<()> {
+    let file = reference.file();
+    ensure(size == file.size, rule, || format!("the {what} has {size} bytes instead of {}", file.size))
+        .and_then(|()| ensure(digest == file.digest, rule, || format!("the digest of the {what}'s bytes is {digest}")))
+        .map_err(|error| error.in_file(reference.object_name().to_string()))
 }
 
 /// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02. The reader breaks R-DOC-03.
@@ -238,6 +267,11 @@ impl Commit {
 }
 
 impl RoutesDocument {
+    /// The document's name in the store.
+    pub fn name(&self) -> ObjectName {
+        ObjectName::Routes { version: self.version, generation: self.generation }
+    }
+
     /// Reads and checks a routes document; how it fits its chain is not checked.
     ///
     /// # Errors
@@ -322,9 +356,9 @@ fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
     let (count, most) = (assets.len() as u64, limits.assets.min(MAX_ASSETS));
     ensure(count <= most, &rules::LIM_07, || format!("the commit has {count} assets, the limit is {most}"))?;
     let most = limits.asset_bytes.min(MAX_ASSET_BYTES);
-    let longest = assets.iter().find(|asset| asset.size > most);
+    let longest = assets.iter().find(|asset| asset.file.size > most);
     ensure(longest.is_none(), &rules::LIM_07, || {
-        let (name, size) = longest.map_or(("", 0), |asset| (&asset.name, asset.size));
+        let (name, size) = longest.map_or(("", 0), |asset| (&asset.name, asset.file.size));
         format!("the asset {name:?} has {size} bytes, the limit is {most}")
     })
 }
@@ -367,41 +401,51 @@ impl Route {
     }
 }
 
+impl Reference for FileReference {
+    fn file(&self) -> FileReference {
+        *self
+    }
+
+    fn object_name(&self) -> ObjectName {
+        self.name()
+    }
+
+    fn missing(&self) -> Error {
+        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
+    }
+
+    fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        check_object(self, (size, digest), &rules::CHN_10, "file")
+    }
+}
+
 impl FileReference {
-    /// The object's name in the store.
+    /// The object's name in the store, of a link.
     pub fn name(&self) -> ObjectName {
         ObjectName::File(self.digest)
     }
 
-    /// The failure to report if the store has no such object: R-CHN-09.
-    pub fn missing(&self) -> Error {
-        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
-    }
-
-    /// Checks that an object with this size and digest is the file.
-    ///
-    /// # Errors
-    /// R-CHN-10 (`CORRUPT`).
-    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
-        ensure(size == self.size, &rules::CHN_10, || format!("the file has {size} bytes instead of {}", self.size))
-            .and_then(|()| {
-                ensure(digest == self.digest, &rules::CHN_10, || format!("the digest of the file's bytes is {digest}"))
-            })
-            .map_err(|error| error.in_file(self.name().to_string()))
-    }
-
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
         reader.token("{\"digest\":")?;
+        Self::read_rest(reader, 1)
+    }
+
+    /// Reads the digest, and a size of at least so many bytes at the end of an object.
+    fn read_rest(reader: &mut Reader<'_>, least: u64) -> Result<Self> {
         let digest = reader.digest()?;
         reader.token(",\"size\":")?;
-        let size = reader.integer(1..=MAX_INTEGER)?;
+        let size = reader.integer(least..=MAX_INTEGER)?;
         reader.token("}")?;
         Ok(Self { digest, size })
     }
 
     fn write(writer: &mut Writer, file: &Self) {
-        writer.token("{\"digest\":").quoted(&file.digest.to_string());
-        writer.token(",\"size\":").integer(file.size).token("}");
+        file.write_rest(writer.token("{\"digest\":"));
+    }
+
+    fn write_rest(&self, writer: &mut Writer) {
+        writer.quoted(&self.digest.to_string());
+        writer.token(",\"size\":").integer(self.size).token("}");
     }
 }
 
@@ -424,44 +468,35 @@ impl Asset {
         }
     }
 
-    /// The object's name in the store.
-    pub fn object_name(&self) -> ObjectName {
-        ObjectName::Asset(self.digest)
-    }
-
-    /// The failure to report if the store has no such object: R-CHN-15.
-    pub fn missing(&self) -> Error {
-        let message = format!("missing file of the asset {:?}", self.name);
-        Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
-    }
-
-    /// Checks that an object with this size and digest is the asset.
-    ///
-    /// # Errors
-    /// R-CHN-16 (`CORRUPT`).
-    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
-        ensure(size == self.size, &rules::CHN_16, || format!("the asset has {size} bytes instead of {}", self.size))
-            .and_then(|()| {
-                ensure(digest == self.digest, &rules::CHN_16, || format!("the digest of the asset's bytes is {digest}"))
-            })
-            .map_err(|error| error.in_file(self.object_name().to_string()))
-    }
-
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
         reader.token("{\"name\":")?;
         let name = reader.string()?;
         reader.token(",\"digest\":")?;
-        let digest = reader.digest()?;
-        reader.token(",\"size\":")?;
-        let size = reader.integer(0..=MAX_INTEGER)?;
-        reader.token("}")?;
-        Ok(Self { name, digest, size })
+        Ok(Self { name, file: FileReference::read_rest(reader, 0)? })
     }
 
     fn write(writer: &mut Writer, asset: &Self) {
-        writer.token("{\"name\":").string(&asset.name);
-        writer.token(",\"digest\":").quoted(&asset.digest.to_string());
-        writer.token(",\"size\":").integer(asset.size).token("}");
+        writer.token("{\"name\":").string(&asset.name).token(",\"digest\":");
+        asset.file.write_rest(writer);
+    }
+}
+
+impl Reference for Asset {
+    fn file(&self) -> FileReference {
+        self.file
+    }
+
+    fn object_name(&self) -> ObjectName {
+        ObjectName::Asset(self.file.digest)
+    }
+
+    fn missing(&self) -> Error {
+        let message = format!("missing file of the asset {:?}", self.name);
+        Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
+    }
+
+    fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        check_object(self, (size, digest), &rules::CHN_16, "asset")
     }
 }
 

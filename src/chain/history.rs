@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::checks::{check_files, check_parent, check_routes};
+use crate::chain::checks::{check_files, check_parent, check_routes, no_commit};
 use crate::chain::publishing::{read_chain, read_commit};
 use crate::chain::{Commit, FileReference, ObjectName, Route, RoutesDocument};
 use crate::error::{Error, Result};
@@ -175,11 +175,10 @@ fn marked(routes: &[Route], direct: &[bool]) -> Vec<Route> {
 
 /// R-CHN-03.
 fn gap(first: u64, last: u64) -> Error {
-    let message = if first == last {
-        format!("there is no commit of version {first}")
-    } else {
-        format!("there are no commits of versions {first} to {last}")
-    };
+    if first == last {
+        return no_commit(first);
+    }
+    let message = format!("there are no commits of versions {first} to {last}");
     Error::broken(&rules::CHN_03, message).in_file(ObjectName::Commit(first).to_string())
 }
 

@@ -51,7 +51,7 @@ mod signatures;
 mod signed_head;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
-pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Route, RoutesDocument};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;

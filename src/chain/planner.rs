@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::checks::{check_files, check_parent, check_routes, check_version};
+use crate::chain::checks::{check_files, check_parent, check_routes, check_version, no_commit};
 use crate::chain::path::{Candidate, Cost, Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
 use crate::chain::signatures::Signatures;
@@ -722,11 +722,6 @@ impl Planner {
             Error::broken(&rules::CHN_08, message).in_file(ObjectName::Commit(wanted).to_string())
         }))
     }
-}
-
-fn no_commit(version: u64) -> Error {
-    let message = format!("there is no commit of version {version}");
-    Error::broken(&rules::CHN_03, message).in_file(ObjectName::Commit(version).to_string())
 }
 
 #[cfg(test)]

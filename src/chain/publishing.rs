@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chain::checks::{check_parent, check_version};
+use crate::chain::checks::{check_parent, check_version, no_commit};
 use crate::chain::{Asset, ChainDocument, Commit, ObjectName, Route};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
@@ -233,8 +233,7 @@ pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Dige
 
 /// R-CHN-02 and R-CHN-03. Gives the digest of the commit's bytes, too.
 pub(super) fn read_commit(version: u64, content: Option<&[u8]>, limits: &Limits) -> Result<(Digest, Commit)> {
-    let missing = || Error::broken(&rules::CHN_03, format!("there is no commit of version {version}"));
-    let read = content.ok_or_else(missing).and_then(|bytes| {
+    let read = content.ok_or_else(|| no_commit(version)).and_then(|bytes| {
         let commit = Commit::parse(bytes, limits)?;
         check_version(version, &commit)?;
         Ok((Digest::of_bytes(bytes), commit))
@@ -291,7 +290,10 @@ mod tests {
         let second = next(&parent, b"1", &[Some(0), None, Some(0)]).unwrap();
         assert_eq!(second.routes, [route(None), route(Some(0))]);
         second.to_bytes().unwrap();
-        let asset = |name: &str| Asset { name: name.to_owned(), digest: Digest::of_bytes(b""), size: 0 };
+        let asset = |name: &str| Asset {
+            name: name.to_owned(),
+            file: FileReference { digest: Digest::of_bytes(b""), size: 0 },
+        };
         let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
         let second = parent.next(second.state, second.shards, routes, assets, BTreeMap::new()).unwrap();
         assert_eq!(second.assets, [asset("C"), asset("a"), asset("b")]);

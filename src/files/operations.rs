@@ -59,7 +59,7 @@ pub fn diff_opened(
     options: &FileOptions<'_>,
 ) -> Result<DiffReport> {
     base.into_iter().chain([target]).try_for_each(|input| input.check_apart(out))?;
-    write_link(&Base::of(base), target, target.layout(), out, options)
+    write_link(base, target, target.layout(), out, options)
 }
 
 /// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files as the
@@ -83,11 +83,11 @@ pub fn apply(
     if let Some(files) = files.as_ref().filter(|files| !is_same_file(files.path(), out)) {
         files.check_apart(out)?;
     }
-    let base = Base::of(files.as_ref());
-    let checked = links.check(&base, options.progress)?;
+    let base = files.as_ref();
+    let checked = links.check(base, options.progress)?;
     let tensors = checked.replay.tensors();
-    let staged = StagedSafetensors::create(out, &tensors, &checked.layout, base.files, options.replace)?;
-    let target = checked.build(&base, &staged, options.progress)?;
+    let staged = StagedSafetensors::create(out, &tensors, &checked.layout, base, options.replace)?;
+    let target = checked.build(base, &staged, options.progress)?;
     let copied = staged.copied_files();
     options.progress.advance(0)?;
     let written = staged.commit()?;
@@ -105,41 +105,25 @@ pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &Fil
     let links = Links::open(links, out, options)?;
     let files = SafetensorsState::open(base)?;
     files.check_apart(out)?;
-    let base = Base::of(Some(&files));
-    let checked = links.check(&base, options.progress)?;
+    let base = Some(&files);
+    let checked = links.check(base, options.progress)?;
     let scratch = ScratchState::create_in(parent_of(out), &checked.replay.tensors())?;
-    checked.build(&base, &scratch, options.progress)?;
+    checked.build(base, &scratch, options.progress)?;
     let mut all = options.clone();
     all.metadata = links.readers.iter().flat_map(|link| link.index().metadata.clone()).collect();
     all.metadata.extend(options.metadata.clone());
-    write_link(&base, &scratch, &checked.layout, out, &all)
+    write_link(base, &scratch, &checked.layout, out, &all)
 }
 
-/// A model's files, or nothing: what a snapshot starts from.
-struct Base<'a> {
-    files: Option<&'a SafetensorsState>,
-    nothing: MemoryState,
-}
+/// What a snapshot starts from.
+static NOTHING: MemoryState = MemoryState::new();
 
-impl<'a> Base<'a> {
-    fn of(files: Option<&'a SafetensorsState>) -> Self {
-        Self { files, nothing: MemoryState::new() }
-    }
-
-    fn state(&self) -> &dyn State {
-        match self.files {
-            Some(files) => files,
-            None => &self.nothing,
-        }
-    }
-
-    fn layout(&self) -> Option<&Layout> {
-        self.files.map(SafetensorsState::layout)
-    }
+fn state_of(base: Option<&SafetensorsState>) -> &dyn State {
+    base.map_or(&NOTHING, |files| files)
 }
 
 fn write_link(
-    base: &Base<'_>,
+    base: Option<&SafetensorsState>,
     target: &dyn State,
     layout: &Layout,
     out: &Path,
@@ -147,11 +131,11 @@ fn write_link(
 ) -> Result<DiffReport> {
     let mut metadata = options.metadata.clone();
     metadata.remove(LAYOUT_KEY);
-    if let Some(text) = Layout::metadata_value(layout, base.layout(), target.tensors()) {
+    if let Some(text) = Layout::metadata_value(layout, base.map(SafetensorsState::layout), target.tensors()) {
         metadata.insert(LAYOUT_KEY.to_owned(), text);
     }
     let mut file = OutputFile::create(out, options.replace)?;
-    let bytes = [base.state(), target].map(|state| total_bytes(state.tensors()));
+    let bytes = [state_of(base), target].map(|state| total_bytes(state.tensors()));
     bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
     let link = DiffOptions::default()
         .profile(options.profile)
@@ -159,7 +143,7 @@ fn write_link(
         .metadata(metadata)
         .progress(options.progress);
     // An error without a file name is one of writing: errors of reading name their file.
-    let report = crate::diff::diff(base.state(), target, &link, &mut file).map_err(|error| error.in_file(out))?;
+    let report = crate::diff::diff(state_of(base), target, &link, &mut file).map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;
     file.commit()?;
     Ok(report)
@@ -194,15 +178,15 @@ impl Links {
 
     /// What can be checked before anything is decoded: that the links follow one another, then link by link step 7 of SPEC
     /// section 10 and the layout.
-    fn check(&self, base: &Base<'_>, progress: &dyn Progress) -> Result<Checked<'_>> {
+    fn check(&self, base: Option<&SafetensorsState>, progress: &dyn Progress) -> Result<Checked<'_>> {
         if self.readers.is_empty() {
             return Err(Error::usage("no link to apply"));
         }
         check_sequence(&self.readers.iter().collect::<Vec<_>>()).map_err(|error| self.named(error))?;
-        progress.expect(total_bytes(base.state().tensors()));
-        let table = StateTable::of(base.state(), progress)?;
+        progress.expect(total_bytes(state_of(base).tensors()));
+        let table = StateTable::of(state_of(base), progress)?;
         let digest = table.digests.state;
-        let mut replay = Replay::new(table).with_layout(base.layout().cloned());
+        let mut replay = Replay::new(table).with_layout(base.map(SafetensorsState::layout).cloned());
         for (link, path) in self.readers.iter().zip(&self.paths) {
             replay.push(link).map_err(|error| error.in_file(path))?;
         }
@@ -220,9 +204,14 @@ impl Links {
 }
 
 impl Checked<'_> {
-    fn build(&self, base: &Base<'_>, out: &impl StateWriter, progress: &dyn Progress) -> Result<StateDigests> {
+    fn build(
+        &self,
+        base: Option<&SafetensorsState>,
+        out: &impl StateWriter,
+        progress: &dyn Progress,
+    ) -> Result<StateDigests> {
         progress.expect(self.replay.work());
-        self.replay.run(base.state(), out, progress).map_err(|error| self.links.named(error))
+        self.replay.run(state_of(base), out, progress).map_err(|error| self.links.named(error))
     }
 }
 

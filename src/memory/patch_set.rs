@@ -48,8 +48,7 @@ pub struct Run {
     pub first_lane: u64,
     /// Which lanes.
     pub kind: RunKind,
-    /// Where the values stand in [`PatchSet::values`] and [`PatchSet::old_values`]: lane by lane, little-endian. It begins at a
-    /// multiple of 8.
+    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a multiple of 8.
     pub values: Range<usize>,
 }
 
@@ -87,11 +86,6 @@ impl PatchSet {
     /// Values of lanes: the target's.
     pub fn values(&self) -> &[u8] {
         &self.values
-    }
-
-    /// The values that the base was proven to have in the same places.
-    pub fn old_values(&self) -> &[u8] {
-        &self.old
     }
 
     /// How far the target is proven, if the memory holds it after [`apply`](super::Ready::apply).

@@ -48,7 +48,7 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
         let info = &set.table().tensors[run.tensor];
         let width = info.dtype().lane_bytes();
         let values = set.values()[run.values.clone()].chunks_exact(width);
-        let old = set.old_values()[run.values.clone()].chunks_exact(width);
+        let old = set.old[run.values.clone()].chunks_exact(width);
         let in_base = base.bytes(set.over(run.tensor).unwrap(), 0..info.bytes()).unwrap();
         assert!(values.len() > 0 && values.remainder().is_empty() && run.values.start % 8 == 0);
         let lanes: Vec<u64> = match &run.kind {

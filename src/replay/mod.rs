@@ -380,10 +380,10 @@ impl<S> std::fmt::Debug for Replay<'_, S> {
 ///
 /// # Errors
 /// As for [`Replay::push`] and [`Replay::run`].
-pub fn apply<S: Source>(base: &(impl State + ?Sized), link: &LinkReader<S>) -> Result<MemoryState> {
+pub fn apply<S: Source>(base: &dyn State, link: &LinkReader<S>) -> Result<MemoryState> {
     let mut replay = Replay::new(StateTable::of(base, &())?);
     replay.push(link)?;
     let mut target = MemoryState::zeros(&replay.tensors())?;
-    replay.run(&base, &target.writer(), &())?;
+    replay.run(base, &target.writer(), &())?;
     Ok(target)
 }

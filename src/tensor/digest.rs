@@ -156,7 +156,7 @@ impl StateDigests {
     ///
     /// # Errors
     /// Those of reading the state, and of `progress`.
-    pub fn of(state: &(impl State + ?Sized), progress: &dyn Progress) -> Result<Self> {
+    pub fn of(state: &dyn State, progress: &dyn Progress) -> Result<Self> {
         let all: Vec<usize> = (0..state.tensors().len()).collect();
         Ok(Self::from_tensors(state.tensors(), digests_of(state, &all, progress)?))
     }
@@ -169,18 +169,14 @@ impl StateDigests {
 }
 
 /// Reads and hashes the tensors with these numbers, in parallel.
-pub(crate) fn digests_of(
-    state: &(impl State + ?Sized),
-    numbers: &[usize],
-    progress: &dyn Progress,
-) -> Result<Vec<Digest>> {
+pub(crate) fn digests_of(state: &dyn State, numbers: &[usize], progress: &dyn Progress) -> Result<Vec<Digest>> {
     let pieces = each_piece(state, numbers, progress, Digest::of_bytes)?;
     Ok(pieces.iter().map(|pieces| Digest::of_pieces(pieces)).collect())
 }
 
 /// What `look` says of each piece of the tensors with these numbers, which are read in parallel.
 pub(crate) fn each_piece<T: Send>(
-    state: &(impl State + ?Sized),
+    state: &dyn State,
     numbers: &[usize],
     progress: &dyn Progress,
     look: impl Fn(&[u8]) -> T + Sync,
@@ -208,7 +204,7 @@ pub(crate) fn each_piece<T: Send>(
 
 /// Reads one piece of a state into `buffer`, which grows to at most a piece.
 pub(crate) fn read_piece<'a>(
-    state: &(impl State + ?Sized),
+    state: &dyn State,
     tensor: usize,
     piece: u64,
     buffer: &'a mut Vec<u8>,

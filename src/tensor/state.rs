@@ -52,35 +52,15 @@ pub trait State: Sync {
     }
 }
 
-impl<T: State + ?Sized> State for &T {
-    fn tensors(&self) -> &[TensorInfo] {
-        (**self).tensors()
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        (**self).read(tensor, offset, out)
-    }
-
-    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        (**self).bytes(tensor, range)
-    }
-
-    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        (**self).gather(tensor, lanes, out)
-    }
-
-    fn find(&self, name: &str) -> Option<usize> {
-        (**self).find(name)
-    }
-
-    fn check_unchanged(&self) -> Result<()> {
-        (**self).check_unchanged()
+impl fmt::Debug for dyn State + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("tensors", &self.tensors().len()).finish_non_exhaustive()
     }
 }
 
 /// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte that is
 /// dealt with has been seen once.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct ReadOnce<'a>(pub &'a dyn State);
 
 impl State for ReadOnce<'_> {
@@ -98,12 +78,6 @@ impl State for ReadOnce<'_> {
 
     fn check_unchanged(&self) -> Result<()> {
         self.0.check_unchanged()
-    }
-}
-
-impl fmt::Debug for ReadOnce<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReadOnce").field(&self.0.tensors().len()).finish()
     }
 }
 
@@ -137,15 +111,15 @@ pub struct MemoryState {
 
 impl MemoryState {
     /// The empty state.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { infos: Vec::new(), data: Vec::new() }
     }
 
     /// Copies any other state into memory.
     ///
     /// # Errors
     /// Those of reading it, and of [`zeros`](Self::zeros).
-    pub fn copy_of(state: &(impl State + ?Sized)) -> Result<Self> {
+    pub fn copy_of(state: &dyn State) -> Result<Self> {
         let mut copy = Self::zeros(state.tensors())?;
         for (number, bytes) in copy.data.iter_mut().enumerate() {
             state.read(number, 0, bytes)?;
@@ -202,7 +176,7 @@ impl MemoryState {
 
     /// A state of all `tensors`, which are ascending and include the tensors of this state; the others have no data.
     pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
-        let mut own = self.infos.into_iter().zip(self.data).peekable();
+        let mut own = self.into_tensors().peekable();
         let data =
             tensors.iter().map(|info| own.next_if(|(own, _)| own == info).map_or_else(Vec::new, |(_, data)| data));
         Self { data: data.collect(), infos: tensors.to_vec() }
@@ -230,6 +204,11 @@ impl MemoryState {
     /// A tensor's description and data.
     pub fn get(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
         self.find(name).map(|place| (&self.infos[place], self.data[place].as_slice()))
+    }
+
+    /// Gives its tensors with their data, by name.
+    pub fn into_tensors(self) -> impl Iterator<Item = (TensorInfo, Vec<u8>)> {
+        self.infos.into_iter().zip(self.data)
     }
 
     /// All tensors with their data, by name.

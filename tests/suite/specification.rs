@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use deltachain::chain::{Asset, ChainDocument, Commit, Route};
+use deltachain::chain::{Asset, ChainDocument, Commit, Reference, Route};
 use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
 use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};

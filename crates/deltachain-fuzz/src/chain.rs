@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, check_target,
-    check_union,
+    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference, RoutesDocument,
+    check_target, check_union,
 };
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Result, apply};

@@ -62,9 +62,9 @@ pub use advice::{Face, Problem, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::scratch::Scratch;
 pub use directory::status::{
-    DirectoryStatus, SeenHead, TrustStatus, VersionHere, find_version, followed_directory, inspect_directory,
-    is_managed,
+    DirectoryStatus, TrustStatus, VersionHere, find_version, followed_directory, inspect_directory, is_managed,
 };
+pub use directory::trust_record::SeenHead;
 pub use fallback::Fallback;
 pub use following::directory::{Directory, Prepared};
 pub use following::engine::{Engine, How, PreparedRoute};

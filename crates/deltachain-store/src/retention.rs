@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, io};
 
 use deltachain::chain::{
-    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing,
+    FileReference, History, ObjectName, Reference, Route, RoutesDocument, came_late, check_duration, commits_missing,
     no_path_without, retain, routes_taken,
 };
 use deltachain::rules::CHN_06;
@@ -19,11 +19,12 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
 use serde::Serialize;
 
-use crate::access::attempt::{Attempt, put_last, was_in_time};
+use crate::access::attempt::{Attempt, put_routes, was_in_time};
 use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
+use crate::directory::names::if_there;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::text;
 
@@ -164,8 +165,7 @@ pub(crate) fn plan_again(
             withdrawn.push(*version);
         }
         // As it will be.
-        let (version, generation) = (document.version, document.generation);
-        let before = std::mem::replace(&mut entry.source, ObjectName::Routes { version, generation });
+        let before = std::mem::replace(&mut entry.source, document.name());
         let routes = std::mem::replace(&mut entry.routes, document.routes.clone());
         entry.superseded.insert(before.generation(), routes);
         documents.push(document);
@@ -195,7 +195,8 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let mut expected = plan.seen.clone();
     // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
     for document in plan.documents.iter().rev() {
-        expected.insert(put_routes(store, document, &[])?);
+        bring_into_force(store, document, &[])?;
+        expected.insert(document.name());
     }
 
     // The order matters: a document that is listed later was stored before this, or names no file that is old by then.
@@ -227,12 +228,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let mut partials = store.partials()?;
     partials.retain(|partial| is_old(partial.stored, now));
     for Partial { path, .. } in &partials {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io("removing", error).in_file(path));
-            }
-            _ => {}
-        }
+        if_there(fs::remove_file(path)).map_err(|error| Error::io("removing", error).in_file(path))?;
     }
     Ok(Pruned::new(true, wanted.clone(), withdrawn.clone(), unneeded, partials))
 }
@@ -275,9 +271,10 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
             let attempts = [Attempt::since(store, earliest)?];
             let direct = entry.commit.routes.iter().zip(entry.commit.direct_routes());
             let direct: Vec<&Route> = direct.filter(|(_, direct)| *direct).map(|(route, _)| route).collect();
-            let name = put_routes(store, &entry.successor(routes, |route| direct.contains(&route)), &attempts)?;
-            if !was_in_time(store, &attempts, name, [])? {
-                return Err(came_late(name));
+            let document = entry.successor(routes, |route| direct.contains(&route));
+            bring_into_force(store, &document, &attempts)?;
+            if !was_in_time(store, &attempts, document.name(), [])? {
+                return Err(came_late(document.name()));
             }
             versions.push(version);
         }
@@ -289,15 +286,13 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     }
 }
 
-/// Brings routes into force, as long as these attempts have time. Gives the name of their document.
-fn put_routes(store: &Store, document: &RoutesDocument, attempts: &[Attempt]) -> Result<ObjectName> {
-    let name = ObjectName::Routes { version: document.version, generation: document.generation };
-    let bytes = document.to_bytes()?;
-    if !put_last(store, attempts, name, &bytes)? && store.get(name)?.as_ref() != Some(&bytes) {
-        attempts.iter().try_for_each(Attempt::check)?;
-        return Err(routes_taken(name));
+/// Brings routes into force, as long as these attempts have time.
+fn bring_into_force(store: &Store, document: &RoutesDocument, attempts: &[Attempt]) -> Result<()> {
+    if put_routes(store, attempts, document)? {
+        return Ok(());
     }
-    Ok(name)
+    attempts.iter().try_for_each(Attempt::check)?;
+    Err(routes_taken(document.name()))
 }
 
 /// Which files the store has. What its list lacks is asked for by name: it was perhaps stored after files were listed, and before

@@ -62,7 +62,8 @@ pub(crate) fn files<S: Serializer>(files: &[FileReference], serializer: S) -> Re
 }
 
 pub(crate) fn assets<S: Serializer>(assets: &[Asset], serializer: S) -> Result<S::Ok, S::Error> {
-    let file = |asset: &Asset| File { name: Some(asset.name.clone()), digest: asset.digest, size: asset.size };
+    let file =
+        |asset: &Asset| File { name: Some(asset.name.clone()), digest: asset.file.digest, size: asset.file.size };
     serializer.collect_seq(assets.iter().map(file))
 }
 

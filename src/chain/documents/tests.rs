@@ -137,8 +137,9 @@ fn any_routes(version: u64, files: usize) -> impl Strategy<Value = Vec<Route>> {
 }
 
 fn any_assets() -> impl Strategy<Value = Vec<Asset>> {
-    btree_map("([d-f]/)?[a-c]{1,2}( |\\.)[a-z\u{e4}]", (any_digest(), 0..=1_u64 << 30), 0..4)
-        .prop_map(|assets| assets.into_iter().map(|(name, (digest, size))| Asset { name, digest, size }).collect())
+    btree_map("([d-f]/)?[a-c]{1,2}( |\\.)[a-z\u{e4}]", (any_digest(), 0..=1_u64 << 30), 0..4).prop_map(|assets| {
+        assets.into_iter().map(|(name, (digest, size))| Asset { name, file: FileReference { digest, size } }).collect()
+    })
 }
 
 fn any_metadata() -> impl Strategy<Value = BTreeMap<String, String>> {
@@ -236,7 +237,7 @@ proptest! {
 }
 
 fn asset(name: &str, size: u64) -> Asset {
-    Asset { name: name.to_owned(), digest: Digest([9; 32]), size }
+    Asset { name: name.to_owned(), file: FileReference { digest: Digest([9; 32]), size } }
 }
 
 fn a_commit() -> Commit {
@@ -560,7 +561,8 @@ fn files_are_told_by_size_and_digest() {
         assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-10"), "CORRUPT"));
         assert_eq!(error.file(), Some(file.name().to_string().as_str()));
     }
-    let asset = Asset { name: "a".to_owned(), digest: Digest::of_bytes(b"text"), size: 4 };
+    let text = FileReference { digest: Digest::of_bytes(b"text"), size: 4 };
+    let asset = Asset { name: "a".to_owned(), file: text };
     asset.check(4, Digest::of_bytes(b"text")).unwrap();
     for error in
         [asset.check(5, Digest::of_bytes(b"text")).unwrap_err(), asset.check(4, Digest::of_bytes(b"txet")).unwrap_err()]

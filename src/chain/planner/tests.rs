@@ -1,7 +1,7 @@
 //! Plans for chains in memory: every rule of steps 1 to 4, and every way round something unusable.
 
 use super::*;
-use crate::chain::{Asset, ChainDocument, Route};
+use crate::chain::{Asset, ChainDocument, Reference, Route};
 
 mod held;
 mod search;
@@ -223,7 +223,7 @@ fn a_plan_says_what_a_reader_needs() {
     assert_eq!(plan, Plan { bytes: 0, start: Some(second.shards.clone()), hops: Vec::new(), ..expected.clone() });
 
     let mut store = store.clone();
-    let assets = vec![Asset { name: "a".to_owned(), digest: Digest([1; 32]), size: 0 }];
+    let assets = vec![Asset { name: "a".to_owned(), file: FileReference { digest: Digest([1; 32]), size: 0 } }];
     let metadata = BTreeMap::from([("step".to_owned(), "7".to_owned())]);
     store.change_commit(1, |commit| (commit.assets, commit.metadata) = (assets.clone(), metadata.clone()));
     let plan = store.plan(None, None).unwrap();

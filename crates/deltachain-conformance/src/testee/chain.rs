@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Trust,
-    VerifierKey, check_held, check_target, check_union,
+    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference,
+    RoutesDocument, Trust, VerifierKey, check_held, check_target, check_union,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};

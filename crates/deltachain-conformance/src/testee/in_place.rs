@@ -35,7 +35,7 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
     let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
     check_sequence(&links.iter().collect::<Vec<_>>())?;
     let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
-    let mut memory = files.as_ref().map_or_else(|| Ok(MemoryState::new()), MemoryState::copy_of)?;
+    let mut memory = files.as_ref().map_or_else(|| Ok(MemoryState::new()), |files| MemoryState::copy_of(files))?;
     let (table, sums) = StateSums::hashed(&memory, &())?;
     let mut replay = Replay::new(table).with_layout(files.map(|files| files.layout().clone())).with_sums(sums);
     links.iter().try_for_each(|link| replay.push(link))?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::Result;
-use deltachain::chain::{ObjectName, check_duration};
+use deltachain::chain::{ObjectName, RoutesDocument, check_duration};
 
 use crate::access::store::Store;
 
@@ -57,6 +57,15 @@ pub(crate) fn put_last(store: &Store, attempts: &[Attempt], name: ObjectName, co
     attempts.iter().try_for_each(Attempt::check)?;
     // A machine may sleep between two tries.
     store.put_if_absent_while(name, content, &|| attempts.iter().all(|attempt| attempt.check().is_ok()))
+}
+
+/// As [`put_last`], for routes of a version: whether they are in force.
+///
+/// # Errors
+/// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.
+pub(crate) fn put_routes(store: &Store, attempts: &[Attempt], document: &RoutesDocument) -> Result<bool> {
+    let (name, bytes) = (document.name(), document.to_bytes()?);
+    Ok(put_last(store, attempts, name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes))
 }
 
 /// Whether the document was stored in time after these files, by the store's clock alone: a machine may sleep in the

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use deltachain::chain::{ChainDocument, Commit, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
+use deltachain::chain::{ChainDocument, Commit, Entry, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
 use deltachain::{Error, Limits, Result};
 
 use crate::access::probe::Probe;
@@ -158,7 +158,26 @@ pub(crate) fn whole(store: &Store, known: &mut Documents, limits: &Limits) -> Re
     stretch(store, |_| 0..=u64::MAX, known, limits)
 }
 
-fn commit_version(name: ObjectName) -> Option<u64> {
+/// One version, or the head, with what was read for it.
+///
+/// # Errors
+/// R-CHN-03 (`CHAIN`) if there is no such version; faults of commits; IO.
+pub(crate) fn one(
+    store: &Store,
+    version: Option<u64>,
+    known: &mut Documents,
+    limits: &Limits,
+) -> Result<(Stretch, Entry)> {
+    // Of a chain without versions, the lowest is the one that lacks.
+    let select = |head: Option<u64>| version.or(head).unwrap_or(0);
+    let mut read = stretch(store, |head| select(head)..=select(head), known, limits)?;
+    refuse_faults(&mut read.history)?;
+    let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
+    let entry = read.history.entry(version)?.clone();
+    Ok((read, entry))
+}
+
+pub(crate) fn commit_version(name: ObjectName) -> Option<u64> {
     match name {
         ObjectName::Commit(version) => Some(version),
         _ => None,

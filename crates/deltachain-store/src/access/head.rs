@@ -7,6 +7,7 @@ use deltachain::chain::{Listing, ObjectName};
 use deltachain::tensor::Digest;
 use futures_util::future::try_join_all;
 
+use crate::access::documents::commit_version;
 use crate::access::store::{Store, StoredObject};
 
 /// Names that a store lists at once, as a rule. Some list more.
@@ -113,10 +114,7 @@ impl Store {
         let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
         let commits = self.block_on(self.list(Some("commits"), after, most))?;
         let is_all = commits.len() < most;
-        let versions = commits.iter().filter_map(|object| match object.name {
-            ObjectName::Commit(version) => Some(version),
-            _ => None,
-        });
+        let versions = commits.iter().filter_map(|object| commit_version(object.name));
         Ok(versions.max().map(|version| (version, is_all)))
     }
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use tokio::time::timeout_at;
 
 use crate::access::answer::{Answer, too_late};
 use crate::access::opened::Dates;
-use crate::access::options::StoreOptions;
+use crate::access::options::{IN_PARTS, StoreOptions};
 use crate::access::pace::{Buffered, RetryAfter, Upload};
 use crate::access::rate::Rate;
 use crate::access::refusal::Refusal;
@@ -37,6 +38,8 @@ pub(crate) struct Connector {
     rate: Option<Arc<Rate>>,
     earliest: Arc<RetryAfter>,
     buffered: Arc<Buffered>,
+    /// How many clients have been made.
+    clients: Arc<AtomicUsize>,
     /// What the store's answers say of its time.
     pub(crate) dates: Arc<Dates>,
 }
@@ -51,12 +54,14 @@ impl Connector {
             rate,
             earliest: Arc::new(RetryAfter::new()),
             buffered: Arc::default(),
+            clients: Arc::default(),
             dates: Arc::default(),
         }
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
-        HttpClient::new(Watched { inner, uploads, shared: self.clone() })
+        let number = self.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        HttpClient::new(Watched { inner, uploads, number, shared: self.clone() })
     }
 }
 
@@ -72,6 +77,8 @@ struct Watched {
     inner: HttpClient,
     /// For what has a body of some length.
     uploads: HttpClient,
+    /// Counted from 1.
+    number: usize,
     shared: Connector,
 }
 
@@ -79,14 +86,17 @@ struct Watched {
 impl HttpService for Watched {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let options = &self.shared.options;
-        let attempts = if is_of_upload(&request) || is_for_credentials(&request) { options.attempts } else { 1 };
+        // Whoever asks for these could not repeat them: not a part without beginning the upload again, and the thread that
+        // waits for credentials may be in the middle of one.
+        let is_in_parts = IN_PARTS.try_with(|()| ()).is_ok();
+        let attempts = if is_in_parts || self.is_for_credentials() { options.attempts } else { 1 };
         let mut attempt = 1;
         loop {
             let answer = self.once(request.clone()).await;
             let may_pass = match &answer {
                 Ok(answer) => answer.status().is_server_error() || matches!(answer.status().as_u16(), 408 | 429),
                 // Where nobody listens there is no service that gives credentials.
-                Err(error) => is_of_upload(&request) || error.kind() != HttpErrorKind::Connect,
+                Err(error) => !self.is_for_credentials() || error.kind() != HttpErrorKind::Connect,
             };
             if !may_pass || attempt >= attempts {
                 return answer;
@@ -98,16 +108,22 @@ impl HttpService for Watched {
 }
 
 impl Watched {
+    /// Whether it asks a provider for credentials: the last client that a store makes is the one for its objects.
+    fn is_for_credentials(&self) -> bool {
+        self.number < self.shared.clients.load(Ordering::Relaxed)
+    }
+
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let Connector { options, rate, earliest, buffered, dates } = &self.shared;
+        let Connector { options, rate, earliest, buffered, dates, .. } = &self.shared;
         earliest.wait().await;
         let length = request.body().content_length();
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
         let range = length_of_range(&request);
-        let refusal = refusal(&request);
-        let is_of_store = !is_for_credentials(&request);
+        let is_for_credentials = self.is_for_credentials();
+        let is_service = is_for_credentials && is_service(&request);
+        let hides_refusals = is_for_credentials || is_list(&request);
         let upload = Upload::new(length, buffered);
         // What is short is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -121,16 +137,16 @@ impl Watched {
         let answer = loop {
             let deadline = upload.deadline(options.timeout);
             if let Ok(answer) = timeout_at(deadline, &mut answer).await {
-                break answer.map_err(|error| no_service(refusal, error))?;
+                break answer.map_err(|error| no_service(is_service, error))?;
             }
             if upload.deadline(options.timeout) <= deadline {
-                return Err(no_service(refusal, too_late(options.timeout)));
+                return Err(no_service(is_service, too_late(options.timeout)));
             }
         };
         let (head, body) = answer.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         // A refusal may come from something that stands before the store, and has a clock of its own.
-        if let Some(date) = header(http::header::DATE).filter(|_| is_of_store && head.status.is_success()) {
+        if let Some(date) = header(http::header::DATE).filter(|_| !is_for_credentials && head.status.is_success()) {
             httpdate::parse_http_date(date).into_iter().for_each(|date| dates.note(date));
         }
         if matches!(head.status.as_u16(), 429 | 503)
@@ -146,9 +162,9 @@ impl Watched {
             HttpResponseBody::new(Answer::new(body, most, options.timeout, rate.clone()))
         } else {
             let text = beginning(Answer::new(body, u64::MAX, options.timeout, None)).await;
-            if let Some(refusal) = refusal.filter(|refusal| refusal.is_meant_by(head.status)) {
+            if let Some(refusal) = refusal(is_service, head.status).filter(|_| hides_refusals) {
                 let text = format!("Server returned non-2xx status code: {}: {text}", head.status);
-                return Err(HttpError::new(HttpErrorKind::Unknown, refusal.with(text)));
+                return Err(HttpError::new(HttpErrorKind::Unknown, refusal(text)));
             }
             text.into()
         };
@@ -163,66 +179,36 @@ fn knows_no_ranges() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// Whether it is a part of an upload, or its end: with S3 and Google, with Azure. Those who ask for it could not repeat it
-/// without beginning the upload again.
-fn is_of_upload(request: &HttpRequest) -> bool {
-    let query = request.uri().query().unwrap_or_default();
-    query.split('&').any(|setting| setting.starts_with("uploadId=") || setting.starts_with("comp=block"))
+/// Whether it asks the machine's own service for credentials, in the way of today.
+fn is_service(request: &HttpRequest) -> bool {
+    request.uri().path().ends_with("/latest/api/token")
 }
 
-/// Whether it asks any provider for credentials. The thread that waits for them may be in the middle of an upload.
-fn is_for_credentials(request: &HttpRequest) -> bool {
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-    path.ends_with("/token") || path.contains("/security-credentials/") || query.contains("Action=AssumeRole")
-}
-
-/// Which refusal the failure of a request is, where `object_store` would hide the status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusable {
-    Credentials,
-    Service,
-}
-
-impl Refusable {
-    fn is_meant_by(self, status: http::StatusCode) -> bool {
-        match self {
-            Self::Credentials => matches!(status.as_u16(), 401 | 403),
-            // By 403 `object_store` learns that it may ask in the older way.
-            Self::Service => status != http::StatusCode::FORBIDDEN,
-        }
-    }
-
-    fn with(self, text: String) -> Refusal {
-        match self {
-            Self::Credentials => Refusal::Credentials(text),
-            Self::Service => Refusal::NoService(text),
-        }
-    }
-}
-
-fn refusal(request: &HttpRequest) -> Option<Refusable> {
+/// Whether it asks for a list: of S3 and Google, or of Azure.
+fn is_list(request: &HttpRequest) -> bool {
     let mut settings = request.uri().query().unwrap_or_default().split('&');
-    if request.uri().path().ends_with("/latest/api/token") {
-        Some(Refusable::Service)
-    } else if is_for_credentials(request)
-        || settings.any(|setting| setting.starts_with("list-type=") || setting == "comp=list")
-    {
-        Some(Refusable::Credentials)
-    } else {
-        None
+    settings.any(|setting| setting.starts_with("list-type=") || setting == "comp=list")
+}
+
+/// Which refusal a status is, of requests for which `object_store` would hide it.
+fn refusal(is_service: bool, status: http::StatusCode) -> Option<fn(String) -> Refusal> {
+    match status.as_u16() {
+        // By this `object_store` learns that it may ask in the older way.
+        403 if is_service => None,
+        _ if is_service => Some(Refusal::NoService),
+        401 | 403 => Some(Refusal::Credentials),
+        _ => None,
     }
 }
 
 /// Why a request got no answer.
-fn no_service(refusal: Option<Refusable>, error: HttpError) -> HttpError {
-    match refusal {
-        Some(Refusable::Service) => {
-            let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |&error| error.source());
-            let text: Vec<String> = causes.map(ToString::to_string).collect();
-            HttpError::new(error.kind(), Refusal::NoService(text.join(": ")))
-        }
-        _ => error,
+fn no_service(is_service: bool, error: HttpError) -> HttpError {
+    if !is_service {
+        return error;
     }
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |&error| error.source());
+    let text: Vec<String> = causes.map(ToString::to_string).collect();
+    HttpError::new(error.kind(), Refusal::NoService(text.join(": ")))
 }
 
 /// Why a server could not be reached, if that was it.

@@ -7,7 +7,7 @@ pub(crate) struct Known {
     /// What it is, for people.
     pub(crate) kind: &'static str,
     /// The usual settings. Others of the `object_store` crate are taken too.
-    pub(crate) usual: &'static [&'static str],
+    pub(crate) usual: &'static str,
     /// Names that fsspec and its kind have for the same thing, and what it is called here.
     pub(crate) others: &'static [(&'static str, &'static str)],
 }
@@ -15,26 +15,10 @@ pub(crate) struct Known {
 #[cfg(feature = "s3")]
 pub(crate) const S3: Known = Known {
     kind: "S3",
-    usual: &[
-        "region",
-        "endpoint",
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "skip_signature",
-        "virtual_hosted_style_request",
-        "allow_http",
-        "request_payer",
-        "server_side_encryption",
-        "sse_kms_key_id",
-        "checksum_algorithm",
-        "role_arn",
-        "web_identity_token_file",
-        "user_agent",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "allow_invalid_certificates",
-    ],
+    usual: "region, endpoint, access_key_id, secret_access_key, session_token, skip_signature, \
+            virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, sse_kms_key_id, \
+            checksum_algorithm, role_arn, web_identity_token_file, user_agent, proxy_url, \
+            proxy_ca_certificate, allow_invalid_certificates",
     others: &[
         ("key", "access_key_id"),
         ("username", "access_key_id"),
@@ -55,19 +39,9 @@ pub(crate) const S3: Known = Known {
 #[cfg(feature = "gs")]
 pub(crate) const GOOGLE: Known = Known {
     kind: "Google Cloud Storage",
-    usual: &[
-        "service_account",
-        "service_account_key",
-        "application_credentials",
-        "bearer_token",
-        "base_url",
-        "skip_signature",
-        "allow_http",
-        "user_agent",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "allow_invalid_certificates",
-    ],
+    usual: "service_account, service_account_key, application_credentials, bearer_token, base_url, \
+            skip_signature, allow_http, user_agent, proxy_url, proxy_ca_certificate, \
+            allow_invalid_certificates",
     others: &[
         ("token", "service_account (a path), service_account_key, bearer_token or skip_signature"),
         ("anon", "skip_signature"),
@@ -80,24 +54,9 @@ pub(crate) const GOOGLE: Known = Known {
 #[cfg(feature = "az")]
 pub(crate) const AZURE: Known = Known {
     kind: "Azure",
-    usual: &[
-        "account_name",
-        "account_key",
-        "sas_token",
-        "bearer_token",
-        "client_id",
-        "client_secret",
-        "tenant_id",
-        "endpoint",
-        "skip_signature",
-        "use_emulator",
-        "use_azure_cli",
-        "allow_http",
-        "user_agent",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "allow_invalid_certificates",
-    ],
+    usual: "account_name, account_key, sas_token, bearer_token, client_id, client_secret, tenant_id, \
+            endpoint, skip_signature, use_emulator, use_azure_cli, allow_http, user_agent, proxy_url, \
+            proxy_ca_certificate, allow_invalid_certificates",
     others: &[
         ("credential", "account_key, sas_token or bearer_token"),
         ("connection_string", "account_name and account_key"),
@@ -111,15 +70,8 @@ pub(crate) const AZURE: Known = Known {
 #[cfg(feature = "http")]
 pub(crate) const WEB: Known = Known {
     kind: "web server",
-    usual: &[
-        "allow_http",
-        "user_agent",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "allow_invalid_certificates",
-        "http1_only",
-        "http2_only",
-    ],
+    usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, http1_only, \
+            http2_only",
     others: &[("client_kwargs", "user_agent, proxy_url and so on"), ("headers", "nothing: none can be set")],
 };
 
@@ -132,7 +84,7 @@ impl Known {
         if unknown.is_empty() {
             return Ok(());
         }
-        let (kind, usual) = (self.kind, self.usual.join(", "));
+        let Self { kind, usual, .. } = self;
         Err(Error::usage(format!("unknown settings of the store: {}; {kind} has {usual}", unknown.join(", "))))
     }
 
@@ -156,13 +108,13 @@ mod tests {
 
     fn check<K: FromStr>(known: &Known) {
         let is_known = |key: &str| key.parse::<K>().is_ok();
-        known.usual.iter().for_each(|key| assert!(is_known(key), "{key}"));
+        known.usual.split(", ").for_each(|key| assert!(is_known(key), "{key}"));
         for (other, own) in known.others {
             assert!(!is_known(other), "{other}");
             let given = [((*other).to_owned(), "hidden".to_owned())];
             let error = known.check(&given, is_known).unwrap_err();
             let text = error.message();
-            assert!(text.contains(&format!("{other:?} (here: {own})")) && text.contains(known.usual[0]), "{text}");
+            assert!(text.contains(&format!("{other:?} (here: {own})")) && text.contains(known.usual), "{text}");
             assert!(!text.contains("hidden"), "{text}");
         }
     }

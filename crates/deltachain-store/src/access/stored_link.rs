@@ -1,28 +1,38 @@
 //! Links read where they are, range by range, without a copy on disk.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use deltachain::chain::FileReference;
+use deltachain::chain::{FileReference, Reference};
 use deltachain::{Error, Progress, Result, Source};
 
 use crate::access::store::Store;
 use crate::access::whole::read_whole;
+use crate::observer::{Observer, Phase};
 
-/// A link in a store.
-#[derive(Debug, Clone, Copy)]
+/// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many ranges are fetched side by
+/// side as there are threads that read.
 pub(crate) struct StoredLink<'a> {
     store: &'a Store,
     file: FileReference,
+    /// Is told what has been fetched.
+    pub(crate) observer: &'a dyn Observer,
+    fetched: AtomicU64,
 }
 
 impl<'a> StoredLink<'a> {
-    pub(crate) fn new(store: &'a Store, file: FileReference) -> Self {
-        Self { store, file }
+    pub(crate) fn new(store: &'a Store, file: FileReference, observer: &'a dyn Observer) -> Self {
+        Self { store, file, observer, fetched: AtomicU64::new(0) }
+    }
+
+    /// Bytes of ranges that have been fetched.
+    pub(crate) fn fetched(&self) -> u64 {
+        self.fetched.load(Ordering::Relaxed)
     }
 
     /// Reads all of it and checks that it is the file that the route names: R-CHN-09, R-CHN-10.
     pub(crate) fn check_bytes(&self, progress: &dyn Progress) -> Result<()> {
-        let Self { store, file } = self;
+        let Self { store, file, .. } = self;
         let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
         store.block_on(read_whole(store, file, store.options().part_bytes, take))
     }
@@ -33,20 +43,23 @@ impl Source for StoredLink<'_> {
         Ok(self.file.size)
     }
 
+    /// # Errors
+    /// R-CHN-09, R-CHN-10 as far as the size is concerned; IO; the observer's.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        if out.is_empty() {
-            return Ok(());
+        let Self { store, file, observer, fetched } = self;
+        let length = out.len() as u64;
+        if !out.is_empty() {
+            let range = store.block_on(store.get_range(file.name(), offset, offset.saturating_add(length)))?;
+            let (bytes, size) = range.ok_or_else(|| file.missing())?;
+            // The digest is looked at elsewhere.
+            file.check(size, file.digest)?;
+            if bytes.len() != out.len() {
+                let error = Error::io("reading", io::ErrorKind::UnexpectedEof.into());
+                return Err(error.in_file(file.name().to_string()));
+            }
+            out.copy_from_slice(&bytes);
         }
-        let Self { store, file } = *self;
-        let end = offset.saturating_add(out.len() as u64);
-        let (bytes, size) = store.block_on(store.get_range(file.name(), offset, end))?.ok_or_else(|| file.missing())?;
-        // The digest is looked at elsewhere.
-        file.check(size, file.digest)?;
-        if bytes.len() != out.len() {
-            let error = Error::io("reading", io::ErrorKind::UnexpectedEof.into());
-            return Err(error.in_file(file.name().to_string()));
-        }
-        out.copy_from_slice(&bytes);
-        Ok(())
+        fetched.fetch_add(length, Ordering::Relaxed);
+        observer.advance(Phase::Download, length)
     }
 }

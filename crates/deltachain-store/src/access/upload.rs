@@ -7,8 +7,9 @@ use deltachain::chain::ObjectName;
 use deltachain::{Error, FileSource, Result, Source};
 use futures_util::{StreamExt, stream};
 use object_store::path::Path;
-use object_store::{Error as StoreError, ObjectStoreExt, PutPayload};
+use object_store::{Error as StoreError, MultipartUpload, ObjectStoreExt, PutPayload};
 
+use crate::access::options::IN_PARTS;
 use crate::access::store::Store;
 use crate::observer::{Observer, Phase};
 
@@ -66,7 +67,17 @@ impl Store {
         read: &dyn Fn(u64) -> Result<PutPayload>,
         observer: &dyn Observer,
     ) -> Result<(), PartError> {
-        let mut upload = self.in_time(self.objects.put_multipart(path)).await?;
+        let upload = self.in_time(self.objects.put_multipart(path)).await?;
+        IN_PARTS.scope((), self.put_parts(upload, (size, part_bytes), read, observer)).await
+    }
+
+    async fn put_parts(
+        &self,
+        mut upload: Box<dyn MultipartUpload>,
+        (size, part_bytes): (u64, u64),
+        read: &dyn Fn(u64) -> Result<PutPayload>,
+        observer: &dyn Observer,
+    ) -> Result<(), PartError> {
         let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
         // A part that a server did not take has used up its attempts.
         let of_part = |error| if self.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use deltachain::chain::Asset;
+use deltachain::chain::{Asset, FileReference, Reference};
 use deltachain::files::{Listing, SafetensorsState};
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Progress, Result};
@@ -44,7 +44,7 @@ pub(crate) fn store_assets(
             format!("there are {} files besides the tensors; a version has no more than {}", taken.len(), Asset::MOST);
         return Err(Error::usage(message).in_file(state.path()));
     }
-    let known: BTreeSet<(Digest, u64)> = known.iter().map(|asset| (asset.digest, asset.size)).collect();
+    let known: BTreeSet<FileReference> = known.iter().map(|asset| asset.file).collect();
     taken.into_iter().map(|(name, path)| store_asset(store, name, &path, &known, scratch, observer)).collect()
 }
 
@@ -86,32 +86,32 @@ fn store_asset(
     store: &Store,
     name: String,
     path: &Path,
-    known: &BTreeSet<(Digest, u64)>,
+    known: &BTreeSet<FileReference>,
     scratch: &Path,
     observer: &dyn Observer,
 ) -> Result<Asset> {
     let hashing = InPhase::begin(observer, Phase::Hash, 0);
-    let (size, digest) = copy(path, &mut io::sink(), &hashing)?;
+    let file = copy(path, &mut io::sink(), &hashing)?;
     drop(hashing);
-    let asset = Asset { name, digest, size };
-    let is_there = |stored: StoredObject| stored.size == size;
-    if known.contains(&(digest, size)) || store.find(asset.object_name())?.is_some_and(is_there) {
+    let asset = Asset { name, file };
+    let is_there = |stored: StoredObject| stored.size == file.size;
+    if known.contains(&file) || store.find(asset.object_name())?.is_some_and(is_there) {
         return Ok(asset);
     }
     // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file meanwhile.
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
-    let uploading = InPhase::begin(observer, Phase::Upload, size);
-    if copy(path, copied.as_file_mut(), &())? != (size, digest) {
+    let uploading = InPhase::begin(observer, Phase::Upload, file.size);
+    if copy(path, copied.as_file_mut(), &())? != file {
         return Err(Error::usage("the file has changed while it was read").in_file(path));
     }
-    store.upload(copied.path(), asset.object_name(), size, observer)?;
+    store.upload(copied.path(), asset.object_name(), file.size, observer)?;
     drop(uploading);
     Ok(asset)
 }
 
-/// Copies a file, and gives its size and digest. No more is read than an asset can have, and nothing of one that is written
+/// Copies a file, and gives its digest and size. No more is read than an asset can have, and nothing of one that is written
 /// meanwhile counts.
-fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<(u64, Digest)> {
+fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<FileReference> {
     let source = FileSource::open(from)?;
     let mut file = source.file().take(Asset::MOST_BYTES + 1);
     let mut hasher = blake3::Hasher::new();
@@ -120,7 +120,7 @@ fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<(u64
         let count = file.read(&mut buffer).map_err(failed_with("reading", from))?;
         if count == 0 {
             source.check_unchanged()?;
-            return Ok((hasher.count(), Digest(*hasher.finalize().as_bytes())));
+            return Ok(FileReference { digest: Digest(*hasher.finalize().as_bytes()), size: hasher.count() });
         }
         hasher.update(&buffer[..count]);
         to.write_all(&buffer[..count]).map_err(failed_with("copying", from))?;
@@ -148,7 +148,7 @@ pub(crate) fn take_assets(
             None => missing.push(asset),
         }
     }
-    let bytes = missing.iter().map(|asset| asset.size).sum();
+    let bytes = missing.iter().map(|asset| asset.file.size).sum();
     let downloading = InPhase::begin(observer, Phase::Download, bytes);
     let fetched = stream::iter(missing).map(|asset| fetch(store, asset, to, &downloading));
     // In their order, so that the first that fails is the same each time.
@@ -158,8 +158,8 @@ pub(crate) fn take_assets(
 
 /// Whether a file is this asset. One that cannot be read is not.
 fn is_asset(path: &Path, asset: &Asset) -> bool {
-    let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == asset.size);
-    is_there && copy(path, &mut io::sink(), &()).is_ok_and(|found| found == (asset.size, asset.digest))
+    let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == asset.file.size);
+    is_there && copy(path, &mut io::sink(), &()).is_ok_and(|found| found == asset.file)
 }
 
 async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress) -> Result<()> {

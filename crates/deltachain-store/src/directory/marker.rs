@@ -2,12 +2,11 @@
 //! something lies is somebody else's, and nothing in it is touched.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use deltachain::{Error, Result};
 
-use crate::directory::names::is_real_file;
+use crate::directory::names::{if_there, is_real_file};
 
 pub(crate) use deltachain::files::MARKER;
 
@@ -39,10 +38,10 @@ impl Kind {
     /// USAGE if it has another one, or something else of that name; IO.
     pub(crate) fn marks(self, directory: &Path) -> Result<bool> {
         let path = directory.join(MARKER);
-        match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            found => found.map_err(|error| Error::io("reading", error).in_file(&path))?,
-        };
+        let found = if_there(fs::symlink_metadata(&path)).map_err(|error| Error::io("reading", error).in_file(&path));
+        if found?.is_none() {
+            return Ok(false);
+        }
         let text = if is_real_file(&path) { fs::read(&path).unwrap_or_default() } else { Vec::new() };
         if text == self.text().as_bytes() {
             return Ok(true);

@@ -24,7 +24,7 @@ use deltachain::{Error, Result};
 
 use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
-use crate::directory::names::{is_version, make_real_directory, version_names};
+use crate::directory::names::{if_there, is_version, make_real_directory, version_names};
 use crate::directory::own::{own, sync_directory};
 use crate::directory::record::Record;
 use crate::directory::unfinished::{self, UnfinishedDirectory};
@@ -221,10 +221,8 @@ pub(crate) fn time_of_switch(directory: &Path) -> Option<std::time::SystemTime> 
 /// The name of the version's directory that `current` leads to.
 pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
-    let target = match fs::read_link(&current) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        target => target.map_err(|error| Error::io("reading", error).in_file(&current))?,
-    };
+    let target = if_there(fs::read_link(&current)).map_err(|error| Error::io("reading", error).in_file(&current));
+    let Some(target) = target? else { return Ok(None) };
     match target.components().collect::<Vec<_>>()[..] {
         [Component::Normal(versions), Component::Normal(name), Component::Normal(model)]
             if versions == VERSIONS && model == MODEL =>

@@ -80,18 +80,19 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 /// Writes the marker. Another process that starts with the same directory may have the lock by then, and remove
 /// unfinished files. In that case it has written the marker before.
 fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
-    match write_marker(directory, kind) {
+    match write_own(directory, MARKER, kind.text().as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),
         written => written,
     }
 }
 
-/// Writes the marker, which appears as a whole and has reached the disk then.
-fn write_marker(directory: &Path, kind: Kind) -> io::Result<()> {
+/// Writes a file of the program's own, in the place of one that has its name. It appears as a whole, and has reached the disk
+/// when this returns.
+pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let mut file = unfinished::shared_file(directory)?;
-    file.write_all(kind.text().as_bytes())?;
+    file.write_all(content)?;
     file.as_file().sync_all()?;
-    file.persist(directory.join(MARKER)).map_err(|failed| failed.error)?;
+    file.persist(directory.join(name)).map_err(|failed| failed.error)?;
     sync_directory(directory)
 }
 

@@ -16,9 +16,9 @@ use serde::{Serialize, Serializer};
 use crate::access::store::Store;
 use crate::directory::marker::{Kind, MARKER};
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
-use crate::directory::names::is_real_directory;
+use crate::directory::names::{if_there, is_real_directory};
 use crate::directory::record::Record;
-use crate::directory::trust_record::TrustRecord;
+use crate::directory::trust_record::{SeenHead, TrustRecord};
 use crate::directory::versions::{MODEL, files_of, record_if_there};
 use crate::text;
 
@@ -63,16 +63,6 @@ pub struct TrustStatus {
     pub signed_by: Vec<VerifierKey>,
 }
 
-/// A signed head that has been met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct SeenHead {
-    /// The version.
-    pub version: u64,
-    /// Digest of its commit.
-    #[serde(with = "text")]
-    pub commit: Digest,
-}
-
 fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Members {
@@ -100,9 +90,8 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     };
     let files = record.files.into_iter();
     let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
-        let signed_by = signed.into_iter().find_map(|(commit, by)| (commit == record.commit).then_some(by));
-        let seen = seen.map(|(version, commit)| SeenHead { version, commit });
-        TrustStatus { trust, seen, signed_by: signed_by.unwrap_or_default() }
+        let signed = signed.into_iter().find(|signed| signed.commit == record.commit);
+        TrustStatus { trust, seen, signed_by: signed.map(|signed| signed.by).unwrap_or_default() }
     });
     Ok(Some(DirectoryStatus {
         trust,
@@ -166,10 +155,7 @@ pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<Ver
 
 /// Names of the directories of a version, ascending.
 fn named(versions: &Path, version: u64) -> io::Result<Vec<OsString>> {
-    let listed = match fs::read_dir(versions) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed?,
-    };
+    let Some(listed) = if_there(fs::read_dir(versions))? else { return Ok(Vec::new()) };
     let begin = format!("{version:020}-");
     let mut names = listed.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
     names.retain(|name| name.to_str().is_some_and(|name| name.starts_with(&begin)));

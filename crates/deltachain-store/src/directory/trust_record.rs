@@ -2,7 +2,6 @@
 //! 23.3). It is written before a version is built, and stays when a start is without trust.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 
 use deltachain::chain::{Trust, VerifierKey};
@@ -10,8 +9,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::own::sync_directory;
-use crate::directory::unfinished;
+use crate::directory::names::if_there;
+use crate::directory::own::{sync_directory, write_own};
+use crate::text;
 
 const FILE: &str = "trust.json";
 
@@ -19,24 +19,58 @@ const FILE: &str = "trust.json";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TrustRecord {
     pub(crate) trust: Trust,
-    /// The newest signed head that has been met: version, and digest of the commit.
-    pub(crate) seen: Option<(u64, Digest)>,
+    /// The newest signed head that has been met.
+    pub(crate) seen: Option<SeenHead>,
     /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
-    pub(crate) signed: Vec<(Digest, Vec<VerifierKey>)>,
+    pub(crate) signed: Vec<SignedCommit>,
+}
+
+/// A signed head that has been met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeenHead {
+    /// The version.
+    pub version: u64,
+    /// Digest of its commit.
+    #[serde(with = "text")]
+    pub commit: Digest,
+}
+
+/// A commit, and which trusted keys have signed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignedCommit {
+    #[serde(with = "text")]
+    pub(crate) commit: Digest,
+    #[serde(with = "text::all")]
+    pub(crate) by: Vec<VerifierKey>,
+}
+
+/// The JSON text of a record.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(with = "text::all")]
+    keys: Vec<VerifierKey>,
+    quorum: usize,
+    seen: Option<SeenHead>,
+    signed: Vec<SignedCommit>,
 }
 
 impl TrustRecord {
+    /// Version and commit of the newest signed head that has been met.
+    pub(crate) fn seen(&self) -> Option<(u64, Digest)> {
+        self.seen.map(|SeenHead { version, commit }| (version, commit))
+    }
+
     /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken back.
     ///
     /// # Errors
     /// USAGE if it cannot be read, which is not the same as none; IO.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            bytes => bytes.map_err(|error| Error::io("reading", error).in_file(&path))?,
-        };
-        Self::parse(&bytes).map(Some).map_err(|error| error.in_file(&path))
+        let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
+        bytes.map(|bytes| Self::parse(&bytes)).transpose().map_err(|error| error.in_file(&path))
     }
 
     /// Writes the record of a directory. When this returns, it is on disk.
@@ -45,15 +79,10 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
-        let bytes = serde_json::to_vec(&Document::of(self)).map_err(|error| Error::usage(error.to_string()))?;
-        let write = || {
-            let mut file = unfinished::shared_file(directory)?;
-            file.write_all(&bytes)?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|error| error.error)?;
-            sync_directory(directory)
-        };
-        write().map_err(|error| Error::io("writing", error).in_file(&path))
+        let Self { trust, seen, signed } = self.clone();
+        let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed };
+        let bytes = serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))?;
+        write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(&path))
     }
 
     /// Removes the record of a directory, if there is one.
@@ -62,66 +91,15 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn remove(directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
-        let removed = match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.and_then(|()| sync_directory(directory)),
-        };
+        let removed = if_there(fs::remove_file(&path));
+        let removed = removed.and_then(|removed| removed.map_or(Ok(()), |()| sync_directory(directory)));
         removed.map_err(|error| Error::io("removing", error).in_file(&path))
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let Document { keys, quorum, seen, signed } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let keys_of = |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<VerifierKey>>>();
-        let digest_of = |text: &str| Digest::from_hex(text).ok_or_else(|| Error::usage("not a digest"));
-        Ok(Self {
-            trust: Trust::new(keys_of(&keys)?, quorum)?,
-            seen: seen.map(|Seen { version, commit }| Ok((version, digest_of(&commit)?))).transpose()?,
-            signed: signed
-                .iter()
-                .map(|Signed { commit, by }| Ok((digest_of(commit)?, keys_of(by)?)))
-                .collect::<Result<_>>()?,
-        })
-    }
-}
-
-/// The JSON text.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    keys: Vec<String>,
-    quorum: usize,
-    seen: Option<Seen>,
-    signed: Vec<Signed>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Seen {
-    version: u64,
-    commit: String,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Signed {
-    commit: String,
-    by: Vec<String>,
-}
-
-impl Document {
-    fn of(record: &TrustRecord) -> Self {
-        let texts = |keys: &[VerifierKey]| keys.iter().map(VerifierKey::to_string).collect();
-        Self {
-            keys: texts(record.trust.keys()),
-            quorum: record.trust.quorum(),
-            seen: record.seen.map(|(version, commit)| Seen { version, commit: commit.to_string() }),
-            signed: record
-                .signed
-                .iter()
-                .map(|(commit, by)| Signed { commit: commit.to_string(), by: texts(by) })
-                .collect(),
-        }
+        Ok(Self { trust: Trust::new(keys, quorum)?, seen, signed })
     }
 }
 
@@ -142,7 +120,8 @@ mod tests {
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
             assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));
-            (record.seen, record.signed) = (Some((7, commit)), vec![(commit, vec![key.clone()])]);
+            (record.seen, record.signed) =
+                (Some(SeenHead { version: 7, commit }), vec![SignedCommit { commit, by: vec![key.clone()] }]);
         }
         let path = directory.path().join(FILE);
         let text = fs::read_to_string(&path).unwrap();

@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
-use crate::directory::names::{is_real_directory, is_real_file};
+use crate::directory::names::{if_there, is_real_directory, is_real_file};
 use crate::directory::record::Record;
 use crate::directory::unfinished::remove_empty;
 
@@ -39,11 +39,8 @@ pub(crate) fn record_if_there(version: &Path) -> Result<Option<Record>> {
         return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
     }
     let path = version.join(RECORD);
-    match fs::read(&path) {
-        Ok(bytes) => Record::parse(&bytes).map(Some).map_err(|error| error.in_file(path)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("reading", error).in_file(path)),
-    }
+    let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
+    bytes.map(|bytes| Record::parse(&bytes)).transpose().map_err(|error| error.in_file(path))
 }
 
 /// The files of a model and their lengths. Those in folders have the folders before their names, each with a `/`.

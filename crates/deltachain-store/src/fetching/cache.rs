@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use deltachain::chain::FileReference;
+use deltachain::chain::{FileReference, Reference};
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Result};
 use tempfile::NamedTempFile;

@@ -1,8 +1,9 @@
 //! A link that is read while it is still being fetched, so that decoding overlaps the transfer.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use deltachain::chain::FileReference;
 use deltachain::{Error, FileSource, Result, Source};
 use futures_util::future::{Either, select};
 use tempfile::NamedTempFile;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::access::store::Store;
 use crate::access::whole::read_whole;
@@ -28,59 +30,44 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A link that is being fetched. When all of it has come and is right, it is put into the cache. Dropped, it stops.
 pub(crate) struct Download<'a> {
+    store: Store,
     reference: FileReference,
     observer: &'a dyn Observer,
     /// What has come so far.
     source: FileSource,
-    shared: Arc<Shared>,
-    fetcher: Fetcher,
+    /// How many bytes were reported to the observer.
+    reported: AtomicU64,
+    /// The thread that fetches stops when there is no receiver any more, and there is no sender any more when it has ended.
+    arrived: watch::Receiver<Arrived>,
+    thread: Fetching,
 }
 
-/// The thread that fetches. It also writes and hashes, because the threads that keep connections going have no time for
-/// that. Stops when dropped.
-struct Fetcher {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Fetcher {
-    fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-}
-
-impl Drop for Fetcher {
-    fn drop(&mut self) {
-        self.stop.take();
-        // So that nothing is left of it.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-#[derive(Default)]
-struct Shared {
-    progress: Mutex<Arrived>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
+/// What a thread that fetches says while it does.
+#[derive(Debug, Default)]
 struct Arrived {
     /// How many bytes have been written.
     bytes: u64,
-    /// How many of these were reported to the observer.
-    reported: u64,
-    /// When it ended, and how.
-    end: Option<(Instant, Result<()>)>,
+    has_failed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Arrived> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// When a download ended, and how.
+type End = (Instant, Result<()>);
 
-    fn change(&self, change: impl FnOnce(&mut Arrived)) {
-        change(&mut self.lock());
-        self.changed.notify_all();
+/// The thread that fetches. It also writes and hashes, because the threads that keep connections going have no time for
+/// that.
+struct Fetching(Mutex<Option<JoinHandle<End>>>);
+
+impl Fetching {
+    /// Waits for the end; `None` if that was done before.
+    fn join(&self) -> Option<thread::Result<End>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map(JoinHandle::join)
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        // So that nothing is left of it.
+        self.join();
     }
 }
 
@@ -94,47 +81,39 @@ impl<'a> Download<'a> {
     ) -> Result<Self> {
         let mut file = cache.create()?;
         let source = FileSource::open(file.path())?;
-        let shared = Arc::<Shared>::default();
-        let (stop, stopped) = oneshot::channel();
+        let (sender, arrived) = watch::channel(Arrived::default());
         let fetch = {
-            let (store, cache, shared) = (store.clone(), cache.clone(), shared.clone());
+            let (store, cache) = (store.clone(), cache.clone());
             move || {
                 let fetched = store.block_on(async {
-                    match select(pin!(fetch(&store, &reference, &mut file, &shared)), stopped).await {
+                    match select(pin!(fetch(&store, &reference, &mut file, &sender)), pin!(sender.closed())).await {
                         Either::Left((fetched, _)) => fetched,
                         Either::Right(_) => Err(Error::usage("the download was stopped")),
                     }
                 });
                 let result = fetched.and_then(|()| cache.keep(file, &reference));
-                shared.change(|arrived| arrived.end = Some((Instant::now(), result)));
+                sender.send_modify(|arrived| arrived.has_failed = result.is_err());
+                (Instant::now(), result)
             }
         };
         let thread = thread::Builder::new().name("download".to_owned()).spawn(fetch);
-        let thread = thread.map_err(|error| Error::io("starting a thread", error))?;
-        let fetcher = Fetcher { stop: Some(stop), thread: Some(thread) };
-        Ok(Self { reference, observer, source, shared, fetcher })
+        let thread = Fetching(Mutex::new(Some(thread.map_err(|error| Error::io("starting a thread", error))?)));
+        Ok(Self { store: store.clone(), reference, observer, source, reported: AtomicU64::new(0), arrived, thread })
     }
 
     /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer how many bytes have
-    /// come.
-    fn wait(&self, bytes: u64) -> Result<MutexGuard<'_, Arrived>> {
-        let mut arrived = self.shared.lock();
+    /// come, and gives them.
+    fn wait(&self, bytes: u64) -> Result<u64> {
+        let (mut arrived, mut is_over) = (self.arrived.clone(), false);
         loop {
-            let news = arrived.bytes - arrived.reported;
-            arrived.reported = arrived.bytes;
-            // Outside the lock: nobody knows what the observer does.
-            drop(arrived);
-            self.observer.advance(Phase::Download, news)?;
-            let is_over = self.fetcher.is_over();
-            arrived = self.shared.lock();
-            if is_over && arrived.end.is_none() {
-                let error = Error::io("fetching", std::io::Error::other("the thread that fetched has failed"));
-                arrived.end = Some((Instant::now(), Err(error)));
+            let come = arrived.borrow().bytes;
+            let reported = self.reported.fetch_max(come, Ordering::Relaxed);
+            self.observer.advance(Phase::Download, come.saturating_sub(reported))?;
+            if come >= bytes || is_over {
+                return Ok(come);
             }
-            if arrived.bytes >= bytes || arrived.end.is_some() {
-                return Ok(arrived);
-            }
-            arrived = self.shared.changed.wait_timeout(arrived, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            let enough = arrived.wait_for(|arrived| arrived.bytes >= bytes);
+            is_over = matches!(self.store.block_on(async { timeout(PATIENCE, enough).await }), Ok(Err(_)));
         }
     }
 
@@ -153,7 +132,7 @@ impl<'a> Download<'a> {
 
     /// Whether it has ended, and badly.
     pub(crate) fn has_failed(&self) -> bool {
-        self.shared.lock().end.as_ref().is_some_and(|(_, result)| result.is_err())
+        self.arrived.borrow().has_failed
     }
 
     /// Waits for the end, and says when it was. To be asked once.
@@ -161,8 +140,11 @@ impl<'a> Download<'a> {
     /// # Errors
     /// R-CHN-09, R-CHN-10; IO; the observer's.
     pub(crate) fn verdict(&self) -> Result<Instant> {
-        let end = self.wait(u64::MAX)?.end.take();
-        let (when, result) = end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
+        self.wait_for_end()?;
+        let end = self.thread.join();
+        let end = end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
+        let failed = |_| Error::io("fetching", io::Error::other("the thread that fetched has failed"));
+        let (when, result) = end.map_err(failed)?;
         result.map(|()| when)
     }
 }
@@ -174,9 +156,9 @@ impl Source for Download<'_> {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let end = offset.saturating_add(out.len() as u64);
-        if self.wait(end)?.bytes < end {
+        if self.wait(end)? < end {
             // Why, verdict() says.
-            let error = std::io::Error::other("the file could not be fetched");
+            let error = io::Error::other("the file could not be fetched");
             return Err(Error::io("fetching", error).in_file(self.reference.name().to_string()));
         }
         self.source.read_at(offset, out)
@@ -184,11 +166,16 @@ impl Source for Download<'_> {
 }
 
 /// Fetches all of a file and writes it.
-async fn fetch(store: &Store, reference: &FileReference, file: &mut NamedTempFile, shared: &Shared) -> Result<()> {
+async fn fetch(
+    store: &Store,
+    reference: &FileReference,
+    file: &mut NamedTempFile,
+    sender: &watch::Sender<Arrived>,
+) -> Result<()> {
     let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(store.options().part_bytes);
     let write = |bytes: &[u8]| {
         file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(file.path()))?;
-        shared.change(|arrived| arrived.bytes += bytes.len() as u64);
+        sender.send_modify(|arrived| arrived.bytes += bytes.len() as u64);
         Ok(())
     };
     read_whole(store, reference, part_bytes, write).await

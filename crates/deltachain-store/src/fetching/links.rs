@@ -8,10 +8,10 @@ use deltachain::rules::{CHN_09, CHN_10};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
+use crate::access::stored_link::StoredLink;
 use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
-use crate::fetching::ranges::Ranges;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Links that are fetched at the same time.
@@ -85,8 +85,8 @@ pub(crate) struct Link<'a> {
 
 enum Bytes<'a> {
     Here(FileSource),
-    Coming(Download<'a>),
-    InStore(Ranges<'a>),
+    Coming(Box<Download<'a>>),
+    InStore(StoredLink<'a>),
 }
 
 impl<'a> Links<'a> {
@@ -118,8 +118,10 @@ impl<'a> Links<'a> {
             let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
                 Some(file) => Bytes::Here(file),
-                None if is_whole(&reference) => Bytes::Coming(Download::start(store, reference, cache, observer)?),
-                None => Bytes::InStore(Ranges::new(store, reference, observer)),
+                None if is_whole(&reference) => {
+                    Bytes::Coming(Box::new(Download::start(store, reference, cache, observer)?))
+                }
+                None => Bytes::InStore(StoredLink::new(store, reference, observer)),
             };
             Ok::<_, Error>(Link { reference, bytes })
         };

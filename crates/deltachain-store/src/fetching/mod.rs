@@ -3,4 +3,3 @@
 pub(crate) mod cache;
 pub(crate) mod download;
 pub(crate) mod links;
-pub(crate) mod ranges;

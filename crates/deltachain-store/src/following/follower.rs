@@ -23,90 +23,60 @@ use crate::observer::Observer;
 /// Bytes of links that are kept on a disk.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// How a follower works.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct FollowerOptions {
-    /// What documents and links may make the follower allocate and write.
-    pub limits: Limits,
-    /// Numbers of the selected shards, counted from 0; all if `None`. That the shards are together the state that the commit
-    /// names, only a follower of all shards can check.
-    pub shards: Option<Vec<usize>>,
-    /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`, none if it is empty,
-    /// which only a directory may be: it then has the other files, and which version they belong to. `?` stands for a
-    /// character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what these tensors need is
-    /// downloaded of a link that is longer than [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the
-    /// checks, SPEC section 19 says. For memory that is changed in place, links are downloaded and hashed whole.
-    pub tensors: Option<Vec<String>>,
-    /// Bytes of links that are kept when they have been used. If `None`, 1 GiB; none in a directory in the machine's memory
-    /// (tmpfs).
-    pub cache_bytes: Option<u64>,
-    /// Digest of the bytes of a commit to which a rollback is allowed: the chain may end below the held version, may have
-    /// another commit for it (a store that was restored and then written to), or may be another chain. Otherwise R-CHN-14,
-    /// R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once: when a version with
-    /// this commit has been held, which is recorded, the option has no further effect. If the chain has gone on from
-    /// this commit, which is one of the newest then, its version is reached first.
-    pub allow_rollback: Option<Digest>,
-    /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From then on that
-    /// chain is the one that is followed. A rollback of the same chain is refused all the same.
-    pub adopt: bool,
-    /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
-    /// (SPEC-signatures section 23.3). What lies above is skipped, and the observer is told. The newest signed head that has
-    /// been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or R-CHN-05 is reported
-    /// if the chain falls behind it or has another commit there. A full poll costs one list more and a request for each note.
-    /// A store that cannot list is refused (USAGE).
-    pub trust: Option<Trust>,
-    /// In a directory: take back that trust was wanted, and forget what was recorded. Without this, a start without
-    /// [`trust`](Self::trust) is refused (USAGE) in a directory that has had it.
-    pub forget_trust: bool,
-    /// In a directory: do not read its version at the start to check that it is unchanged.
-    pub trust_directory: bool,
-    /// In a directory: where the files come from that hold no tensors.
-    pub other_files: OtherFiles,
-    /// In memory: the directory where links are kept, which no other process may use meanwhile; a temporary one if `None`.
-    /// One that is not empty and that this did not make is refused (USAGE), and one in the chain's own directory.
-    pub cache: Option<PathBuf>,
-    /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes more,
-    /// memory that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without a bound,
-    /// that is at most as much as the model itself. The first version, which comes from nothing, is not bounded.
-    pub budget: u64,
-}
-
-impl Default for FollowerOptions {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            shards: None,
-            tensors: None,
-            cache_bytes: None,
-            allow_rollback: None,
-            adopt: false,
-            trust: None,
-            forget_trust: false,
-            trust_directory: false,
-            other_files: OtherFiles::default(),
-            cache: None,
-            budget: u64::MAX,
-        }
+deltachain::setters! {
+    /// How a follower works.
+    #[derive(Debug, Clone)]
+    pub struct FollowerOptions {
+        /// What documents and links may make the follower allocate and write.
+        pub limits: Limits = Limits::default(),
+        /// Numbers of the selected shards, counted from 0; all if `None`. That the shards are together the state that
+        /// the commit names, only a follower of all shards can check.
+        pub shards: Option<Vec<usize>> = None,
+        /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`, none if it is
+        /// empty, which only a directory may be: it then has the other files, and which version they belong to. `?`
+        /// stands for a character, `*` for any number of them, `[a-f]` for one of these, `{a,b}` for either. Only what
+        /// these tensors need is downloaded of a link that is longer than
+        /// [`part_bytes`](crate::StoreOptions::part_bytes); what that means for the checks, SPEC section 19 says. For
+        /// memory that is changed in place, links are downloaded and hashed whole.
+        pub tensors: Option<Vec<String>> = None,
+        /// Bytes of links that are kept when they have been used. If `None`, 1 GiB; none in a directory in the
+        /// machine's memory (tmpfs).
+        pub cache_bytes: Option<u64> = None,
+        /// Digest of the bytes of a commit to which a rollback is allowed: the chain may end below the held version,
+        /// may have another commit for it (a store that was restored and then written to), or may be another chain.
+        /// Otherwise R-CHN-14, R-CHN-04, R-CHN-05 or R-CHN-13 is reported, and the version held stays. This works once:
+        /// when a version with this commit has been held, which is recorded, the option has no further effect. If the
+        /// chain has gone on from this commit, which is one of the newest then, its version is reached first.
+        pub allow_rollback: Option<Digest> = None,
+        /// Whether the first version that is reached may be of another chain than the version held (R-CHN-13). From
+        /// then on that chain is the one that is followed. A rollback of the same chain is refused all the same.
+        pub adopt: bool = false,
+        /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
+        /// (SPEC-signatures section 23.3). What lies above is skipped, and the observer is told. The newest signed head
+        /// that has been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or
+        /// R-CHN-05 is reported if the chain falls behind it or has another commit there. A full poll costs one list
+        /// more and a request for each note. A store that cannot list is refused (USAGE).
+        pub trust: Option<Trust> = None,
+        /// In a directory: take back that trust was wanted, and forget what was recorded. Without this, a start without
+        /// [`trust`](Self::trust) is refused (USAGE) in a directory that has had it.
+        pub forget_trust: bool = false,
+        /// In a directory: do not read its version at the start to check that it is unchanged.
+        pub trust_directory: bool = false,
+        /// In a directory: where the files come from that hold no tensors.
+        pub other_files: OtherFiles = OtherFiles::default(),
+        /// In memory: the directory where links are kept, which no other process may use meanwhile; a temporary one if
+        /// `None`. One that is not empty and that this did not make is refused (USAGE), and one in the chain's own
+        /// directory.
+        pub cache: Option<PathBuf> = None,
+        /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes
+        /// more, memory that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without
+        /// a bound, that is at most as much as the model itself. The first version, which comes from nothing, is not
+        /// bounded.
+        pub budget: u64 = u64::MAX,
     }
 }
 
 impl FollowerOptions {
-    deltachain::setters! {
-        limits: Limits,
-        shards: Option<Vec<usize>>,
-        tensors: Option<Vec<String>>,
-        cache_bytes: Option<u64>,
-        allow_rollback: Option<Digest>,
-        adopt: bool,
-        trust: Option<Trust>,
-        forget_trust: bool,
-        trust_directory: bool,
-        other_files: OtherFiles,
-        cache: Option<PathBuf>,
-        budget: u64,
-    }
-
     /// The selection.
     ///
     /// # Errors

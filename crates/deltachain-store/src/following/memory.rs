@@ -3,6 +3,7 @@
 //! loaded as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::time::{Duration, Instant};
 
 use deltachain::StateSums;
@@ -21,12 +22,12 @@ use crate::fetching::links::{Failure, Received};
 use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
 use crate::following::found::{found, sums_of_taken};
 use crate::following::held_memory::{HeldMemory, Holding};
-use crate::following::joined::Joined;
 use crate::following::opened::Opened;
 use crate::following::reach::{Destination, Reached, Reader, is_trusted, is_whole};
 use crate::following::replay::rows;
 use crate::following::shard::Shard;
 use crate::following::switched::{HeldVersion, Preparation, Switched};
+use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Weights of one shard that are loaded already.
@@ -219,7 +220,7 @@ impl<M: StateMemory + Send> Follower<Memory<M>> {
 
     /// The tensors of all shards held.
     pub fn state(&self) -> impl State {
-        Joined::new(&self.place.memories)
+        View::joined(&self.place.memories)
     }
 
     /// Whether the memory may hold parts of two versions, because loading a whole version, or going back, has failed.
@@ -579,7 +580,7 @@ impl<M: StateMemory + Send> Destination for Memory<M> {
         let shards = record.shards.iter().zip(&self.memories).map(|(record, memory)| {
             // Without sums, pieces are read as a whole and proven by their digests.
             let sums = sums.next().map(|sums| if is_trusted(plan) { sums } else { StateSums::default() });
-            Shard::held(record, Box::new(memory), sums)
+            Shard::held(record, Box::new(View::joined(slice::from_ref(memory))), sums)
         });
         shards.collect()
     }

@@ -23,39 +23,21 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// lost versions.
 const SHORT_POLLS: u32 = 19;
 
-/// How a chain is followed.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct FollowOptions {
-    /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to half of each is
-    /// taken off at random, so that many followers do not come at once.
-    pub poll: Duration,
-    /// The longest pause.
-    pub poll_longest: Duration,
-    /// End when this version, or a later one, has been reached.
-    pub until: Option<u64>,
-    /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if `None`. A
-    /// check takes about as long as copying the model. A directory, and memory of the follower's own, is not checked.
-    pub check_every: Option<Duration>,
-}
-
-impl Default for FollowOptions {
-    fn default() -> Self {
-        Self {
-            poll: Duration::from_secs(2),
-            poll_longest: Duration::from_secs(30),
-            until: None,
-            check_every: Some(Duration::from_hours(1)),
-        }
-    }
-}
-
-impl FollowOptions {
-    deltachain::setters! {
-        poll: Duration,
-        poll_longest: Duration,
-        until: Option<u64>,
-        check_every: Option<Duration>,
+deltachain::setters! {
+    /// How a chain is followed.
+    #[derive(Debug, Clone)]
+    pub struct FollowOptions {
+        /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to half of each is
+        /// taken off at random, so that many followers do not come at once.
+        pub poll: Duration = Duration::from_secs(2),
+        /// The longest pause.
+        pub poll_longest: Duration = Duration::from_secs(30),
+        /// End when this version, or a later one, has been reached.
+        pub until: Option<u64> = None,
+        /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if
+        /// `None`. A check takes about as long as copying the model. A directory, and memory of the follower's own, is
+        /// not checked.
+        pub check_every: Option<Duration> = Some(Duration::from_hours(1)),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::directory::room::check_room;
 use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Link, Links, Received};
 use crate::following::selection::Selection;
-use crate::following::shard::{HeldModel, PartWriter, Shard};
+use crate::following::shard::{HeldModel, Shard};
+use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// A plan being followed.
@@ -111,7 +112,8 @@ impl Following<'_> {
         staged.leave_other_files();
         staged.write_back_early()?;
         for (place, (Pushed { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
-            let built = replay.run(&*shard.state, &PartWriter::new(&staged, tensors), &building);
+            let row = |info: &TensorInfo| Some((info.clone(), &staged, staged.find(info.name())?));
+            let built = replay.run(&*shard.state, &View::of(tensors.iter().filter_map(row)), &building);
             built.map_err(|error| Trouble::Shard(place, error))?;
         }
         self.check_union(pushed)?;

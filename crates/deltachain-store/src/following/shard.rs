@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::StateSums;
-use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
+use deltachain::files::{Layout, SafetensorsState};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
 use crate::directory::record::{Record, ShardRecord};
 use crate::directory::versions::open_model;
 use crate::following::selection::Selection;
+use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// One shard.
@@ -66,14 +67,16 @@ impl HeldModel {
         let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
         for shard in &record.shards {
-            let part = Part::of(&files, &shard.table, selection)?;
+            let part = part(&files, &shard.table, selection)?;
             if trust {
                 continue;
             }
             let was: BTreeMap<&str, &Digest> =
                 shard.table.tensors.iter().map(TensorInfo::name).zip(&shard.table.digests.tensors).collect();
-            for (info, now) in part.infos.iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
-                part.check(info, was.get(info.name()) == Some(&&now))?;
+            for (info, now) in part.tensors().iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
+                if was.get(info.name()) != Some(&&now) {
+                    return Err(has_changed(&files, info));
+                }
             }
         }
         drop(hashing);
@@ -86,71 +89,29 @@ impl HeldModel {
 
     pub(crate) fn shards(&self) -> Result<Vec<Shard<'_>>> {
         let shard = |record: &ShardRecord| {
-            let part = Part::of(&self.files, &record.table, self.selection.as_ref())?;
+            let part = part(&self.files, &record.table, self.selection.as_ref())?;
             Shard::held(record, Box::new(part), None)
         };
         self.record.shards.iter().map(shard).collect()
     }
 }
 
-/// The tensors of one shard among the tensors of all shards.
-pub(crate) struct Part<'a> {
+/// Those tensors of the table of one shard that are taken, among the tensors of all shards.
+pub(crate) fn part<'a>(
     whole: &'a SafetensorsState,
-    infos: Vec<TensorInfo>,
-    /// Their numbers in the whole.
-    numbers: Vec<usize>,
+    table: &StateTable,
+    selection: Option<&Selection>,
+) -> Result<View<'a, SafetensorsState>> {
+    let taken = table.tensors.iter().filter(|info| selection.is_none_or(|selection| selection.takes(info.name())));
+    let rows = taken.map(|info| {
+        let number = whole.find(info.name()).filter(|&number| whole.tensors()[number] == *info);
+        let number = number.ok_or_else(|| has_changed(whole, info))?;
+        Ok((info.clone(), whole, number))
+    });
+    Ok(View::of(rows.collect::<Result<Vec<_>>>()?))
 }
 
-impl<'a> Part<'a> {
-    /// Those tensors of a table that are taken.
-    pub(crate) fn of(whole: &'a SafetensorsState, table: &StateTable, selection: Option<&Selection>) -> Result<Self> {
-        let mut part = Self { whole, infos: Vec::new(), numbers: Vec::new() };
-        for info in &table.tensors {
-            if selection.is_none_or(|selection| selection.takes(info.name())) {
-                let number = whole.find(info.name());
-                part.check(info, number.is_some_and(|number| whole.tensors()[number] == *info))?;
-                part.infos.push(info.clone());
-                part.numbers.extend(number);
-            }
-        }
-        Ok(part)
-    }
-
-    fn check(&self, info: &TensorInfo, is_same: bool) -> Result<()> {
-        let text = || format!("the tensor {:?} has changed since the version was put here", info.name());
-        if is_same { Ok(()) } else { Err(Error::usage(text()).in_file(self.whole.path())) }
-    }
-}
-
-impl State for Part<'_> {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.whole.read(number_in(&self.numbers, tensor)?, offset, out)
-    }
-}
-
-/// Writes the tensors of one shard among the tensors of all shards.
-pub(crate) struct PartWriter<'a> {
-    whole: &'a StagedSafetensors,
-    numbers: Vec<usize>,
-}
-
-impl<'a> PartWriter<'a> {
-    /// For these tensors of the shard; the whole has all of them.
-    pub(crate) fn new(whole: &'a StagedSafetensors, infos: &[TensorInfo]) -> Self {
-        Self { whole, numbers: infos.iter().filter_map(|info| whole.find(info.name())).collect() }
-    }
-}
-
-impl StateWriter for PartWriter<'_> {
-    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.whole.write(number_in(&self.numbers, tensor)?, offset, bytes)
-    }
-}
-
-fn number_in(numbers: &[usize], tensor: usize) -> Result<usize> {
-    numbers.get(tensor).copied().ok_or_else(|| Error::usage("no such tensor in the shard"))
+pub(crate) fn has_changed(whole: &SafetensorsState, info: &TensorInfo) -> Error {
+    Error::usage(format!("the tensor {:?} has changed since the version was put here", info.name()))
+        .in_file(whole.path())
 }

@@ -8,7 +8,7 @@ use deltachain::chain::{Plan, Planner, Signed, Trust};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
-use crate::directory::trust_record::TrustRecord;
+use crate::directory::trust_record::{SeenHead, SignedCommit, TrustRecord};
 
 /// The trust of a follower.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ impl Trusting {
 
     /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
     pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
-        let TrustRecord { trust, seen, .. } = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        planner.trust(trust, seen.filter(|_| counts_seen))
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        planner.trust(record.trust.clone(), record.seen().filter(|_| counts_seen))
     }
 
     /// Records what a plan has found out, before it is followed. If it fails, the commit that is `held` stays.
@@ -70,9 +70,13 @@ impl Trusting {
         *self.skipped.lock().unwrap_or_else(PoisonError::into_inner) = *unsigned_head;
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signed = record.signed.clone();
-        signed.retain(|(commit, _)| *commit != plan.commit && Some(*commit) == held);
-        signed.push((plan.commit, by.clone()));
-        let now = TrustRecord { trust: record.trust.clone(), seen: *seen, signed };
+        signed.retain(|old| old.commit != plan.commit && Some(old.commit) == held);
+        signed.push(SignedCommit { commit: plan.commit, by: by.clone() });
+        let now = TrustRecord {
+            trust: record.trust.clone(),
+            seen: seen.map(|(version, commit)| SeenHead { version, commit }),
+            signed,
+        };
         if now != *record {
             self.directory.iter().try_for_each(|directory| now.write(directory))?;
             *record = now;

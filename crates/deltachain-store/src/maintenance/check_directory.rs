@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::advice::problems;
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::current_in;
-use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
+use crate::directory::names::{if_there, is_link, is_real_directory, is_real_file, is_version};
 use crate::directory::record::Record;
 use crate::directory::versions::{MODEL, files_of, open_model, record_of};
 use crate::following::selection::Selection;
-use crate::following::shard::Part;
+use crate::following::shard::{has_changed, part};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// What has been found in a subscriber's directory.
@@ -101,7 +101,7 @@ impl DirectoryReport {
         observer: &dyn Observer,
     ) -> Result<()> {
         for shard in &record.shards {
-            let part = Part::of(files, &shard.table, selection)?;
+            let part = part(files, &shard.table, selection)?;
             let bytes = total_bytes(part.tensors());
             let hashing = InPhase::begin(observer, Phase::Hash, bytes);
             let found = StateDigests::of(&part, &hashing)?.tensors;
@@ -111,10 +111,7 @@ impl DirectoryReport {
             let recorded = shard.table.tensors.iter().zip(&shard.table.digests.tensors);
             let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
-            self.problems.extend(changed.map(|((info, _), _)| {
-                let text = format!("the tensor {:?} has changed since the version was put here", info.name());
-                Error::usage(text).in_file(files.path())
-            }));
+            self.problems.extend(changed.map(|((info, _), _)| has_changed(files, info)));
         }
         Ok(())
     }
@@ -138,7 +135,7 @@ impl DirectoryReport {
 fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         let mut paths = Vec::new();
-        for entry in fs::read_dir(directory)? {
+        for entry in if_there(fs::read_dir(directory))?.into_iter().flatten() {
             let entry = entry?;
             if is_ours(&entry.file_name()) {
                 paths.push(entry.path());
@@ -147,12 +144,8 @@ fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>
         paths.sort_unstable();
         Ok(paths)
     };
-    match list() {
-        Ok(paths) => paths,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => {
-            problems.push(Error::io("listing", error).in_file(directory));
-            Vec::new()
-        }
-    }
+    list().unwrap_or_else(|error| {
+        problems.push(Error::io("listing", error).in_file(directory));
+        Vec::new()
+    })
 }

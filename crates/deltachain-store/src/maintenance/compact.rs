@@ -7,8 +7,8 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 use serde::Serialize;
 
-use crate::access::attempt::{Attempt, put_last, was_in_time};
-use crate::access::documents::{Documents, stretch};
+use crate::access::attempt::{Attempt, put_routes, was_in_time};
+use crate::access::documents::{Documents, one};
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::publishing::kept::{Kept, Place};
@@ -141,13 +141,7 @@ impl MadeRoute {
 
 /// A version, or the head, as it is now.
 fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Entry> {
-    let one = |head: Option<u64>| version.or(head).unwrap_or(0);
-    let mut read = stretch(store, |head| one(head)..=one(head), &mut Documents::new(), limits)?.history;
-    if let Some(fault) = read.commit_faults.drain(..).next() {
-        return Err(fault);
-    }
-    let version = version.or(read.entries.keys().copied().next()).unwrap_or(0);
-    read.entry(version).cloned()
+    Ok(one(store, version, &mut Documents::new(), limits)?.1)
 }
 
 fn check_source(store: &Store, from: u64, target: &Entry, limits: &Limits) -> Result<Entry> {
@@ -225,11 +219,9 @@ fn put_in_force(
         routes.extend(added.iter().map(|added| added.route.clone()));
         let is_direct = |route: &Route| added.iter().any(|added| added.is_direct && added.route == *route);
         let document = entry.successor(routes, is_direct);
-        let name = ObjectName::Routes { version, generation: document.generation };
-        let bytes = document.to_bytes()?;
-        if put_last(store, &[attempt], name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes) {
+        if put_routes(store, &[attempt], &document)? {
             let files = added.iter().flat_map(|added| &added.route.files).map(FileReference::name);
-            return Ok((name, was_in_time(store, &[attempt], name, files)?));
+            return Ok((document.name(), was_in_time(store, &[attempt], document.name(), files)?));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, Entry, FileReference, History, Note, ObjectName, Trust, base_lost, check_base, check_target, unreachable,
+    Asset, Entry, FileReference, History, Note, ObjectName, Reference, Trust, base_lost, check_base, check_target,
+    unreachable,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
@@ -25,24 +26,17 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::retention::{bytes_of, is_old, probable_now};
 use crate::text;
 
-/// What is checked.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct FsckOptions {
-    /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents, files,
-    /// the links' headers and indexes, and the sizes of assets. What is built there is left there.
-    pub deep: Option<PathBuf>,
-    /// Limits for documents and links.
-    pub limits: Limits,
-    /// Whose signatures count.
-    pub trust: Option<Trust>,
-}
-
-impl FsckOptions {
-    deltachain::setters! {
-        deep: Option<PathBuf>,
-        limits: Limits,
-        trust: Option<Trust>,
+deltachain::setters! {
+    /// What is checked.
+    #[derive(Debug, Clone)]
+    pub struct FsckOptions {
+        /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents,
+        /// files, the links' headers and indexes, and the sizes of assets. What is built there is left there.
+        pub deep: Option<PathBuf> = None,
+        /// Limits for documents and links.
+        pub limits: Limits = Limits::default(),
+        /// Whose signatures count.
+        pub trust: Option<Trust> = None,
     }
 }
 
@@ -108,7 +102,8 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     faults.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
-            Prover::new(store, &entries, place, &options.limits, observer, bad_files).prove_all(&mut faults)?
+            let (entries, limits, kept) = (&entries, &options.limits, BTreeMap::new());
+            Prover { store, entries, place, limits, observer, bad_files, kept }.prove_all(&mut faults)?
         }
         None => 0,
     };
@@ -238,7 +233,7 @@ fn check_files(
     let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
         // Of a store that cannot list, reading them is what tells.
         let checked = if !store.can_list() || there.contains(&file.name()) {
-            StoredLink::new(store, *file).check(ends, &options.limits, &progress)
+            StoredLink::new(store, *file, &()).check(ends, &options.limits, &progress)
         } else {
             Err(file.missing())
         };
@@ -254,7 +249,7 @@ fn check_files(
 /// Every asset that a version names, once for each object and size.
 fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
-    assets.map(|asset| ((asset.object_name(), asset.size), asset)).collect()
+    assets.map(|asset| ((asset.object_name(), asset.file.size), asset)).collect()
 }
 
 /// Checks that assets exist and, if everything is read, that they are right. Returns the faults.
@@ -266,13 +261,16 @@ fn check_assets(
     observer: &dyn Observer,
 ) -> Result<Vec<Error>> {
     let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
-    let bytes =
-        if options.deep.is_some() { assets.values().map(|asset| asset.size).fold(0, u64::saturating_add) } else { 0 };
+    let bytes = if options.deep.is_some() {
+        assets.values().map(|asset| asset.file.size).fold(0, u64::saturating_add)
+    } else {
+        0
+    };
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {
         let there = match sizes.get(&asset.object_name()) {
-            Some(&size) => asset.check(size, asset.digest),
+            Some(&size) => asset.check(size, asset.file.digest),
             None if store.can_list() => Err(asset.missing()),
             None => check_there(store, asset).map(drop),
         };

@@ -8,7 +8,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 use serde::Serialize;
 
-use crate::access::documents::{Documents, Stretch, refuse_faults, stretch};
+use crate::access::documents::{Documents, Stretch, one, refuse_faults, stretch};
 use crate::access::store::{Store, StoredObject};
 use crate::maintenance::signers::Signers;
 use crate::text;
@@ -97,13 +97,9 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
 /// # Errors
 /// As for [`log`]; R-CHN-03 (`CHAIN`) if there is no such version.
 pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Result<LogEntry> {
-    // Of a chain without versions, the lowest is the one that lacks.
-    let one = |head: Option<u64>| version.or(head).unwrap_or(0);
     let mut documents = Documents::new();
-    let mut read = stretch(store, |head| one(head)..=one(head), &mut documents, &Limits::default())?;
-    refuse_faults(&mut read.history)?;
-    let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
-    let entry = read.history.entry(version)?.clone();
+    let (read, entry) = one(store, version, &mut documents, &Limits::default())?;
+    let version = entry.commit.version;
     let mut notes = notes_of(store, &read.objects, &documents, &read.history.entries)?;
     let signers = Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
     Ok(LogEntry::new(version, entry, &read.objects, signers))

@@ -18,32 +18,21 @@ use crate::publishing::model::End;
 
 /// Proves routes.
 pub(crate) struct Prover<'a> {
-    store: &'a Store,
-    entries: &'a BTreeMap<u64, Entry>,
-    place: &'a Path,
-    limits: &'a Limits,
-    observer: &'a dyn Observer,
+    pub(crate) store: &'a Store,
+    pub(crate) entries: &'a BTreeMap<u64, Entry>,
+    pub(crate) place: &'a Path,
+    pub(crate) limits: &'a Limits,
+    pub(crate) observer: &'a dyn Observer,
     /// Files that are known to be damaged or missing.
-    bad_files: BTreeSet<FileReference>,
+    pub(crate) bad_files: BTreeSet<FileReference>,
     /// By number of the shard, and how many there are.
-    kept: BTreeMap<(usize, usize), Kept>,
+    pub(crate) kept: BTreeMap<(usize, usize), Kept>,
 }
 
 /// A route, and the version that it leads to.
 type Proposed<'a> = (&'a Entry, &'a Route);
 
 impl<'a> Prover<'a> {
-    pub(crate) fn new(
-        store: &'a Store,
-        entries: &'a BTreeMap<u64, Entry>,
-        place: &'a Path,
-        limits: &'a Limits,
-        observer: &'a dyn Observer,
-        bad_files: BTreeSet<FileReference>,
-    ) -> Self {
-        Self { store, entries, place, limits, observer, bad_files, kept: BTreeMap::new() }
-    }
-
     /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be built.
     pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
         // By the version that they come from, and the number of shards.
@@ -120,7 +109,7 @@ impl<'a> Prover<'a> {
         file: &FileReference,
         target: Digest,
     ) -> Result<StateTable> {
-        let link = LinkReader::open(StoredLink::new(self.store, *file), self.limits)?;
+        let link = LinkReader::open(StoredLink::new(self.store, *file, &()), self.limits)?;
         check_target(link.header(), target)?;
         let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
         replay.push(&link)?;

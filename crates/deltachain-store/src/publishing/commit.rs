@@ -123,7 +123,7 @@ fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
         let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
         for link in &part.links {
             let count = counts.entry(link.from).or_default();
-            files.entry((link.from, *count)).or_default().push(link.file);
+            files.entry((link.from, *count)).or_default().push(link.file());
             *count += 1;
         }
     }

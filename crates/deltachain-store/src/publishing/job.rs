@@ -302,15 +302,18 @@ impl Job<'_> {
         }
         let shard_link = |(from, link): &(Option<u64>, NewLink)| ShardLink {
             from: *from,
-            file: link.reference,
+            digest: link.reference.digest,
+            size: link.reference.size,
             is_direct: link.report.is_direct,
             is_in_place: link.is_in_place,
         };
         Ok(ShardPart {
+            form: ShardPart::FORM,
             version: self.parent.next_version(),
             parent: self.parent.digest(),
             shard: self.shard,
             of: self.of,
+            state: first.report.target.state,
             folders: self.target.layout.iter().flat_map(|layout| layout.folders()).map(str::to_owned).collect(),
             table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,

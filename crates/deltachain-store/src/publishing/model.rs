@@ -1,14 +1,13 @@
 //! Models as callers have them, and as links are made from them and to them.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use deltachain::Result;
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::tensor::{MemoryState, ReadOnce, State, StateDigests};
 
 /// A model that is published, or that links are made from.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Model<'a> {
     /// Files. A version gets their layout, too.
     Files(&'a SafetensorsState),
@@ -62,18 +61,6 @@ impl<'a> From<&'a SafetensorsState> for Model<'a> {
 impl<'a> From<&'a MemoryState> for Model<'a> {
     fn from(state: &'a MemoryState) -> Self {
         Self::State(state)
-    }
-}
-
-impl fmt::Debug for Model<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Files(files) => f.debug_tuple("Files").field(&files.path()).finish(),
-            Self::State(state) => f.debug_tuple("State").field(&state.tensors().len()).finish(),
-            Self::Like(state, files) => {
-                f.debug_tuple("Like").field(&state.tensors().len()).field(&files.path()).finish()
-            }
-        }
     }
 }
 

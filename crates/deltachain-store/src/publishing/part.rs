@@ -5,46 +5,74 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use deltachain::StateTable;
 use deltachain::chain::{Asset, FileReference};
 use deltachain::tensor::Digest;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::text;
 
 /// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Document", into = "Document")]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct ShardPart {
+    /// [`Self::FORM`].
+    #[serde(rename = "deltachain_part")]
+    pub(crate) form: u64,
     /// The version that the links lead to.
     pub(crate) version: u64,
     /// Digest of the document that the commit is to follow.
+    #[serde(with = "text")]
     pub(crate) parent: Digest,
     pub(crate) shard: usize,
     /// How many shards there are.
     pub(crate) of: usize,
+    #[serde(with = "text")]
+    pub(crate) state: Digest,
+    #[serde(rename = "tensors", with = "crate::access::table")]
     pub(crate) table: StateTable,
     /// The folders that its files lie in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
     /// What it brings of the version's assets.
+    #[serde(with = "assets")]
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
     /// The same in the parts that were prepared together, a random number.
+    #[serde(with = "hexadecimal")]
     pub(crate) session: u128,
     /// The store's date before the first link of these parts was stored, in seconds since 1970, if it has told one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<u64>,
     pub(crate) changed: u64,
     pub(crate) elements: u64,
 }
 
 /// A link of a shard that has been stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ShardLink {
     /// The version that it comes from; `None` for nothing.
     pub(crate) from: Option<u64>,
-    pub(crate) file: FileReference,
+    #[serde(with = "text")]
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
     /// Whether all of its values are absolute.
+    #[serde(rename = "direct")]
     pub(crate) is_direct: bool,
     /// Whether it can be taken in place.
+    #[serde(rename = "in_place")]
     pub(crate) is_in_place: bool,
 }
 
+impl ShardLink {
+    pub(crate) fn file(&self) -> FileReference {
+        FileReference { digest: self.digest, size: self.size }
+    }
+}
+
 impl ShardPart {
+    /// The version of the JSON document.
+    pub(crate) const FORM: u64 = 2;
+
     /// The version that it is a part of, if it becomes one.
     pub fn version(&self) -> u64 {
         self.version
@@ -57,12 +85,12 @@ impl ShardPart {
 
     /// Its link with this file.
     pub(crate) fn link(&self, file: FileReference) -> Option<&ShardLink> {
-        self.links.iter().find(|link| link.file == file)
+        self.links.iter().find(|link| link.file() == file)
     }
 
     /// State digest of the shard.
     pub fn state(&self) -> Digest {
-        self.table.digests.state
+        self.state
     }
 
     /// By the store's clock, its links were not stored before this, nor those of the parts that were prepared with it.
@@ -71,113 +99,58 @@ impl ShardPart {
     }
 }
 
-/// A part as JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    /// 2, the version of this document.
-    deltachain_part: u64,
-    version: u64,
-    parent: String,
-    shard: usize,
-    of: usize,
-    state: String,
-    #[serde(with = "crate::access::table")]
-    tensors: StateTable,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    folders: Vec<String>,
-    assets: Vec<AssetDocument>,
-    links: Vec<LinkDocument>,
-    session: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    began: Option<u64>,
-    changed: u64,
-    elements: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AssetDocument {
-    name: String,
-    digest: String,
-    size: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LinkDocument {
-    from: Option<u64>,
-    digest: String,
-    size: u64,
-    direct: bool,
-    in_place: bool,
-}
-
-impl From<ShardPart> for Document {
-    fn from(part: ShardPart) -> Self {
-        let assets = part.assets.into_iter().map(|asset| AssetDocument {
-            name: asset.name,
-            digest: asset.digest.to_string(),
-            size: asset.size,
-        });
-        let links = part.links.iter().map(|link| LinkDocument {
-            from: link.from,
-            digest: link.file.digest.to_string(),
-            size: link.file.size,
-            direct: link.is_direct,
-            in_place: link.is_in_place,
-        });
-        Self {
-            deltachain_part: 2,
-            version: part.version,
-            parent: part.parent.to_string(),
-            shard: part.shard,
-            of: part.of,
-            state: part.table.digests.state.to_string(),
-            tensors: part.table,
-            folders: part.folders,
-            assets: assets.collect(),
-            links: links.collect(),
-            session: format!("{:032x}", part.session),
-            began: part.began,
-            changed: part.changed,
-            elements: part.elements,
-        }
+impl Serialize for ShardPart {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
     }
 }
 
-impl TryFrom<Document> for ShardPart {
-    type Error = &'static str;
+impl<'de> Deserialize<'de> for ShardPart {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let part = Self::deserialize(from)?;
+        if part.form != Self::FORM {
+            return Err(D::Error::custom("this part was made by another version of this program"));
+        }
+        if part.state != part.table.digests.state {
+            return Err(D::Error::custom("the part is damaged: its tensors do not have its state digest"));
+        }
+        Ok(part)
+    }
+}
 
-    fn try_from(document: Document) -> Result<Self, Self::Error> {
-        if document.deltachain_part != 2 {
-            return Err("this part was made by another version of this program");
-        }
-        let digest = |text: &str| Digest::from_hex(text).ok_or("invalid digest");
-        if digest(&document.state)? != document.tensors.digests.state {
-            return Err("the part is damaged: its tensors do not have its state digest");
-        }
-        let assets = document
-            .assets
-            .into_iter()
-            .map(|asset| Ok(Asset { name: asset.name, digest: digest(&asset.digest)?, size: asset.size }));
-        let links = document.links.iter().map(|link| {
-            let file = FileReference { digest: digest(&link.digest)?, size: link.size };
-            Ok(ShardLink { from: link.from, file, is_direct: link.direct, is_in_place: link.in_place })
-        });
-        Ok(Self {
-            version: document.version,
-            parent: digest(&document.parent)?,
-            shard: document.shard,
-            of: document.of,
-            table: document.tensors,
-            folders: document.folders,
-            assets: assets.collect::<Result<_, Self::Error>>()?,
-            links: links.collect::<Result<_, Self::Error>>()?,
-            session: u128::from_str_radix(&document.session, 16).map_err(|_| "invalid session")?,
-            began: document.began,
-            changed: document.changed,
-            elements: document.elements,
-        })
+/// Assets in JSON.
+mod assets {
+    use super::{Asset, Deserialize, Deserializer, Digest, FileReference, Serialize, Serializer, text};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Row {
+        name: String,
+        #[serde(with = "text")]
+        digest: Digest,
+        size: u64,
+    }
+
+    pub(super) fn serialize<S: Serializer>(assets: &[Asset], serializer: S) -> Result<S::Ok, S::Error> {
+        let row = |Asset { name, file }: &Asset| Row { name: name.clone(), digest: file.digest, size: file.size };
+        serializer.collect_seq(assets.iter().map(row))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Asset>, D::Error> {
+        let asset = |Row { name, digest, size }| Asset { name, file: FileReference { digest, size } };
+        Ok(Vec::deserialize(from)?.into_iter().map(asset).collect())
+    }
+}
+
+/// A number of 128 bits in JSON.
+mod hexadecimal {
+    use super::{Deserialize, Deserializer, Error, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{number:032x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        u128::from_str_radix(&String::deserialize(from)?, 16).map_err(|_| D::Error::custom("invalid session"))
     }
 }

@@ -429,7 +429,7 @@ fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
         let began = part.began().filter(|_| store.date().is_some());
         let links = if began.is_none() || sessions.insert(part.session) { part.links.as_slice() } else { &[] };
         for link in &links[..links.len().min(began.map_or(usize::MAX, |_| 1))] {
-            let stored = check_there(store, &link.file)?;
+            let stored = check_there(store, &link.file())?;
             let first = began.unwrap_or(stored);
             earliest = Some(earliest.map_or(first, |earliest| earliest.min(first)));
         }

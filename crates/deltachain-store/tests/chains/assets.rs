@@ -206,7 +206,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
     let model = place.model(1, &[CONFIG]);
     let meddler = Meddler(Phase::Compare, model.path().join("config.json"), AtomicBool::new(true));
     let published = place.publish_as(&model, &PublishOptions::default(), &meddler).unwrap();
-    assert!(published.assets.iter().any(|asset| asset.digest == Digest::of_bytes(CONFIG.1)));
+    assert!(published.assets.iter().any(|asset| asset.file.digest == Digest::of_bytes(CONFIG.1)));
 }
 
 #[test]

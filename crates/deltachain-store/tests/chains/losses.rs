@@ -178,7 +178,7 @@ fn the_path_whose_files_are_there_stays() {
 
 /// Builds the head as a reader does that does not find this file.
 fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
-    use deltachain::chain::Planner;
+    use deltachain::chain::{Planner, Reference};
     use deltachain::{Limits, LinkReader, apply};
     let mut planner = Planner::new(None, None, None, &Limits::default());
     loop {

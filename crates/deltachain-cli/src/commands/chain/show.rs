@@ -1,7 +1,7 @@
 //! `show`: everything about one version.
 
 use deltachain::Result;
-use deltachain::chain::Trust;
+use deltachain::chain::{Reference, Trust};
 use deltachain_store::{LogEntry, date};
 use serde_json::json;
 
@@ -42,7 +42,7 @@ fn as_text(entry: &LogEntry, trust: Option<&Trust>) -> String {
     }
     for asset in &entry.assets {
         lines.push(format!("asset    {}", printable(&asset.name)));
-        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.size)));
+        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.file.size)));
     }
     lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
     lines.join("\n")

@@ -301,8 +301,7 @@ fn assets_are_copied_and_checked() {
     let mut folder = Folder::new();
     let asset = |name: &str, bytes: &[u8]| Asset {
         name: name.to_owned(),
-        digest: Digest::of_bytes(bytes),
-        size: bytes.len() as u64,
+        file: FileReference { digest: Digest::of_bytes(bytes), size: bytes.len() as u64 },
     };
     let assets = vec![asset("config.json", b"{}"), asset("copy.json", b"{}"), asset("empty", b"")];
     folder.commit(2, |commit| commit.assets.clone_from(&assets));

@@ -139,8 +139,8 @@ fn get(range: Option<&str>) -> HttpRequest {
     request.body(HttpRequestBody::empty()).unwrap()
 }
 
-fn put(query: &str, bytes: usize) -> HttpRequest {
-    let request = http::Request::put(format!("http://127.0.0.1/x{query}"));
+fn put(bytes: usize) -> HttpRequest {
+    let request = http::Request::put("http://127.0.0.1/x");
     request.body(PutPayload::from(vec![0; bytes]).into()).unwrap()
 }
 
@@ -226,14 +226,14 @@ async fn an_upload_may_take_as_long_as_it_moves() {
         Turn { answer: None, pieces: 3, ..slow() },
     ];
     let (client, _) = client(StoreOptions::default(), turns);
-    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 20));
     // What went last was still on its way for as long.
-    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 41));
-    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 40 + LIMIT));
-    let (answer, time) = timed(client.execute(put("", bytes))).await;
+    let (answer, time) = timed(client.execute(put(bytes))).await;
     assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 3 + LIMIT));
 }
 
@@ -259,20 +259,35 @@ async fn a_busy_server_is_left_alone_as_long_as_it_wants() {
 #[tokio::test(start_paused = true)]
 async fn parts_of_uploads_are_tried_again_and_nothing_else() {
     let turns = || [busy(&[]), busy(&[]), answer(200, Bytes::new())];
-    for (query, status, requests) in [
-        ("?partNumber=1&uploadId=abc", 200, 3),
-        ("?comp=block&blockid=1", 200, 3),
-        ("?comp=blocklist", 200, 3),
-        ("?uploads", 503, 1),
-        ("", 503, 1),
-    ] {
+    for (is_part, status, requests) in [(true, 200, 3), (false, 503, 1)] {
         let (client, came) = client(StoreOptions::default(), turns());
-        assert_eq!(client.execute(put(query, 100)).await.unwrap().status().as_u16(), status);
-        assert_eq!(came.lock().unwrap().len(), requests, "{query}");
+        let put = client.execute(put(100));
+        let answer = if is_part { IN_PARTS.scope((), put).await } else { put.await };
+        assert_eq!(answer.unwrap().status().as_u16(), status);
+        assert_eq!(came.lock().unwrap().len(), requests, "{is_part}");
     }
     let (client, came) = client(StoreOptions::default().attempts(2), turns());
-    assert_eq!(client.execute(put("?partNumber=1&uploadId=abc", 100)).await.unwrap().status().as_u16(), 503);
+    assert_eq!(IN_PARTS.scope((), client.execute(put(100))).await.unwrap().status().as_u16(), 503);
     assert_eq!(came.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_asked_for_by_all_clients_but_the_last() {
+    let came = Arc::<Mutex<Vec<Instant>>>::default();
+    let mut dated = answer(200, Bytes::new());
+    let date = "Thu, 01 Jan 2026 00:00:00 GMT".parse().unwrap();
+    dated.answer.as_mut().unwrap().headers_mut().insert("date", date);
+    let refused = || answer(403, String::new());
+    let turns = [busy(&[]), dated, refused(), refused(), busy(&[])].into();
+    let server = HttpClient::new(Server { turns: Mutex::new(turns), came: Arc::clone(&came) });
+    let connector = Connector::new(&StoreOptions::default().attempts(2));
+    let [credentials, objects] = [(); 2].map(|()| connector.watch(server.clone(), server.clone()));
+    // Tried again, and their clock is not the store's.
+    assert_eq!(credentials.execute(get(None)).await.unwrap().status().as_u16(), 200);
+    assert_eq!((came.lock().unwrap().len(), connector.dates.last()), (2, None));
+    let refused = credentials.execute(get(None)).await.unwrap_err();
+    assert!(matches!(Refusal::of(&refused), Some(Refusal::Credentials(_))), "{refused:?}");
+    assert_eq!(objects.execute(get(None)).await.unwrap().status().as_u16(), 503);
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,8 +308,8 @@ async fn no_more_bytes_per_second_than_are_allowed() {
     assert_eq!(time.as_secs(), 20);
     // What goes is counted with what comes.
     let ((), time) = timed(async {
-        client.execute(put("", 5000)).await.unwrap();
-        client.execute(put("", 5000)).await.unwrap();
+        client.execute(put(5000)).await.unwrap();
+        client.execute(put(5000)).await.unwrap();
     })
     .await;
     assert_eq!(time.as_secs(), 5);

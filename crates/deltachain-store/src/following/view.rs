@@ -1,0 +1,64 @@
+//! Tensors of one state or of several, as a state of their own.
+
+use std::ops::Range;
+
+use deltachain::tensor::{Lanes, State, StateWriter, TensorInfo};
+use deltachain::{Error, Result};
+
+/// Tensors that are read from other states, or written to them.
+pub(crate) struct View<'a, S: ?Sized> {
+    infos: Vec<TensorInfo>,
+    /// Where each is, and its number there.
+    places: Vec<(&'a S, usize)>,
+}
+
+impl<'a, S: ?Sized> View<'a, S> {
+    /// Of these tensors, in any order, with where each is, and its number there.
+    pub(crate) fn of(tensors: impl IntoIterator<Item = (TensorInfo, &'a S, usize)>) -> Self {
+        let mut tensors: Vec<_> = tensors.into_iter().map(|(info, state, number)| (info, (state, number))).collect();
+        tensors.sort_unstable_by(|(left, _), (right, _)| left.name().cmp(right.name()));
+        let (infos, places) = tensors.into_iter().unzip();
+        Self { infos, places }
+    }
+
+    fn place(&self, tensor: usize) -> Result<(&'a S, usize)> {
+        self.places.get(tensor).copied().ok_or_else(|| Error::usage("no such tensor in the state"))
+    }
+}
+
+impl<'a, S: State> View<'a, S> {
+    /// Of the tensors of several states without a common one.
+    pub(crate) fn joined(states: &'a [S]) -> Self {
+        Self::of(states.iter().flat_map(|state| {
+            state.tensors().iter().enumerate().map(move |(number, info)| (info.clone(), state, number))
+        }))
+    }
+}
+
+impl<S: State + ?Sized> State for View<'_, S> {
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let (state, number) = self.place(tensor)?;
+        state.read(number, offset, out)
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
+        let (state, number) = self.place(tensor).ok()?;
+        state.bytes(number, range)
+    }
+
+    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
+        let (state, number) = self.place(tensor)?;
+        state.gather(number, lanes, out)
+    }
+}
+
+impl<S: StateWriter + ?Sized> StateWriter for View<'_, S> {
+    fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (writer, number) = self.place(tensor)?;
+        writer.write(number, offset, bytes)
+    }
+}
