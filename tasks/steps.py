@@ -66,7 +66,8 @@ def step(name, work):
     """Runs a step. Returns what the function returns, True for nothing, and False if it fails, which keeps no other
     step from running."""
     if _here.kept:
-        _here.kept.truncate(0)
+        _here.kept.seek(0)
+        _here.kept.truncate()
     say(f"\n==> {name}")
     begin = time.monotonic()
     try:
@@ -142,8 +143,8 @@ def recipe(text, **values):
     """Runs the steps of a recipe. Words in braces are resources, or these values. Returns whether all have passed."""
     passed = True
     for line in filter(None, map(str.strip, text.splitlines())):
+        line, missing = filled(line, **values)
         name, _, command = line.partition(": ")
-        command, missing = filled(command, **values)
         done = skip(name, missing) if missing else step(name, lambda command=command: run(command))
         passed = bool(done) and passed
     return passed
@@ -154,7 +155,7 @@ def side_by_side(*lanes):
     order."""
 
     def one(lane):
-        with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as _here.kept:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as _here.kept:
             _here.rows = []
             recipe(lane) if isinstance(lane, str) else lane()
             _here.kept = None

@@ -81,7 +81,7 @@ class Publisher:
         cls,
         store: Store,
         like: _Path | None,
-        profile: list[str],
+        profiles: list[str],
         snapshot_cost: float | None,
         snapshot_every: int | None,
         skips: list[int],
