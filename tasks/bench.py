@@ -1,6 +1,8 @@
-"""Runs the benchmarks of `crates/deltachain-bench` and makes docs/benchmarks.md of what criterion has noted."""
+"""Runs the benchmarks of `crates/deltachain-bench` and makes docs/benchmarks.md of what criterion has noted.
 
-import argparse
+    python -m tasks.bench TOOL PAIR N,N,... COMMAND CHECKPOINTS
+"""
+
 import json
 import math
 import os
@@ -172,22 +174,18 @@ def report(figures, catch_up, head):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    for name in "tool", "pair", "--sizes", "--command", "checkpoints":
-        parser.add_argument(name)
-    options = parser.parse_args()
+    tool, pair, sizes, command, checkpoints = sys.argv[1:]
     notes = TARGET / "bench-notes"
     # From another run; its figures must not mix with the new ones.
     shutil.rmtree(notes, ignore_errors=True)
     load = Path("/proc/loadavg").read_text().split()[0]
-    catch_up = list(memory.catch_up(options.tool, options.pair, CATCH_UP))
-    settings = {"CRITERION_HOME": str(notes), "DELTACHAIN_BENCH_REAL": options.checkpoints}
-    settings["DELTACHAIN_BENCH_MEBIBYTES"] = options.sizes
-    command = "cargo bench --package deltachain-bench --bench kernels --bench operations"
-    subprocess.run(command.split(), cwd=ROOT, env=os.environ | settings, check=True)
+    catch_up = list(memory.catch_up(tool, pair, CATCH_UP))
+    settings = {"CRITERION_HOME": str(notes), "DELTACHAIN_BENCH_REAL": checkpoints, "DELTACHAIN_BENCH_MEBIBYTES": sizes}
+    benches = ["cargo", "bench", "--package", "deltachain-bench", "--bench", "kernels", "--bench", "operations"]
+    subprocess.run(benches, cwd=ROOT, env=os.environ | settings, check=True)
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     machine = f"{model[1] if model else 'unknown processor'}, {os.cpu_count()} cores, {platform.system().lower()}"
-    head = f"`{options.command}`, {datetime.now(UTC):%Y-%m-%d}, on {machine}, {output('rustc --version').strip()}."
+    head = f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, on {machine}, {output('rustc --version').strip()}."
     text = "\n".join(report(Figures(notes), catch_up, f"{head} Load of the machine at the start: {load}."))
     print(text)
     page = ROOT / "docs/benchmarks.md"

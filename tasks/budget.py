@@ -14,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tasks/budget.toml"
-GONE = ROOT / "tasks/gone.txt"
 
 #: Each part of the product, and its folder.
 PARTS = {
@@ -22,6 +21,7 @@ PARTS = {
     "store": "crates/deltachain-store",
     "tool": "crates/deltachain-cli",
     "engines": "crates/deltachain-engines",
+    "exchange": "crates/deltachain-exchange",
     "python_rust": "python/src",
     "python": "python/deltachain",
     "integrations": "integrations",
@@ -36,21 +36,15 @@ SLACK = 20
 HISTORY = ("tasks/gone.txt", "CHANGELOG.md")
 
 
-def files(part):
-    """The source files of a part."""
-    for path in sorted((ROOT / PARTS[part]).rglob("*")):
-        inside = path.relative_to(ROOT)
-        is_test = OTHERS & set(inside.parts) or path.name.endswith("tests.rs")
-        if path.suffix in {".rs", ".py", ".pyi"} and not is_test:
-            yield path
-
-
 def product():
     """All source files of the product, by part."""
-    found = {part: list(files(part)) for part in PARTS}
-    followers = [path for path in found["python"] if INTEGRATIONS.fullmatch(str(path.relative_to(ROOT)))]
-    found["python"] = [path for path in found["python"] if path not in followers]
-    found["integrations"] += followers
+    found = {part: [] for part in PARTS}
+    for part, folder in PARTS.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            inside = path.relative_to(ROOT)
+            is_test = OTHERS & set(inside.parts) or path.name.endswith("tests.rs")
+            if path.suffix in {".rs", ".py", ".pyi"} and not is_test:
+                found["integrations" if INTEGRATIONS.fullmatch(str(inside)) else part].append(path)
     return found
 
 
@@ -158,7 +152,7 @@ def lowered(text, counted):
 
 def returned():
     """Where words stand that must not come back."""
-    lines = GONE.read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / HISTORY[0]).read_text(encoding="utf-8").splitlines()
     words = [re.escape(line) for line in lines if line and not line.startswith("#")]
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -1,10 +1,11 @@
 """How much memory the tool needs to make and to apply links, against its bound, which does not depend on the model's
 size nor on how many links are applied in one pass.
 
+    python -m tasks.memory TOOL PAIR MEBIBYTES THREADS sparse|dense
+
 The tool reads by position and maps nothing, so cached pages of its files do not count.
 """
 
-import argparse
 import filecmp
 import json
 import os
@@ -70,22 +71,16 @@ def catch_up(tool, pair, mebibytes):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("tool")
-    parser.add_argument("pair")
-    parser.add_argument("--mebibytes", type=int)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--dense", action="store_true")
-    options = parser.parse_args()
+    tool, pair, *sizes, change = sys.argv[1:]
+    mebibytes, threads = map(int, sizes)
     # Below the target folder, because a system's temporary folder may be memory.
     with tempfile.TemporaryDirectory(dir=TARGET) as folder:
-        density = 100 if options.dense else 0.01
-        runs = Runs(options.tool, options.pair, folder, options.mebibytes, options.threads, density)
+        runs = Runs(tool, pair, folder, mebibytes, threads, 100 if change == "dense" else 0.01)
         for name, links in ("apply", 1), ("apply 16 links", 16):
             runs.peaks[name] = runs.apply(links)[0]
         print(f"the link has {(runs.folder / 'there.dcf').stat().st_size:,} bytes")
-    fixed, each = DENSE if options.dense else SPARSE
-    bound = fixed + options.threads * each
+    fixed, each = DENSE if change == "dense" else SPARSE
+    bound = fixed + threads * each
     print(*(f"{name:14} peak {peak:6.0f} MiB" for name, peak in runs.peaks.items()), sep="\n")
     print(f"bound {bound} MiB = {fixed} MiB + threads * {each} MiB")
     return max(runs.peaks.values()) > bound

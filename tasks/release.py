@@ -111,10 +111,9 @@ class Files:
         programs = {name: output(f"{name} --version").splitlines()[0] if has(f"{name} --version") else "none"
                     for name in ("rustc", "cargo", "cc", "python3", "node", "npm")}
         digest = lambda path: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}  # noqa: E731
-        commit = {"gitCommit": output("git rev-parse HEAD").strip()}
-        uncommitted = bool(output("git status --porcelain"))
-        used = [{"name": name, "digest": digest(ROOT / name)} for name in LOCKS]
-        used.insert(0, {"name": "commit", "digest": commit})
+        used = [{"name": "commit", "digest": {"gitCommit": output("git rev-parse HEAD").strip()}}]
+        used += [{"name": name, "digest": digest(ROOT / name)} for name in LOCKS]
+        programs["uncommitted"] = output("git status --porcelain")
         statement = {
             "_type": "https://in-toto.io/Statement/v1",
             "subject": [{"name": name, "digest": digest(self.folder / name), "annotations": {"tried": tried}}
@@ -125,7 +124,7 @@ class Files:
                     # A URI where there is an address. The project has none yet.
                     "buildType": COMMAND,
                     "externalParameters": {"command": COMMAND},
-                    "internalParameters": {"programs": programs, "uncommitted": uncommitted},
+                    "internalParameters": programs,
                     "resolvedDependencies": used,
                 },
                 "runDetails": {"builder": {"id": "the machine of whoever ran the command; nobody has signed this"}},
@@ -135,11 +134,9 @@ class Files:
         paths = sorted(self.folder.iterdir())
         sums = [f"{digest(path)['sha256']}  {path.name}\n" for path in paths]
         (self.folder / "SHA256SUMS").write_text("".join(sums))
-        say(f"{self.folder}:")
-        for path in paths:
-            say(f"{path.name}  {self.tried.get(path.name, '')}")
-        for what, why in self.missing.items():
-            say(f"MISSING: {what}: {why}")
+        lines = [f"{path.name}  {self.tried.get(path.name, '')}" for path in paths]
+        lines += [f"MISSING: {what}: {why}" for what, why in self.missing.items()]
+        say("\n".join([f"{self.folder}:", *lines]))
 
 
 if __name__ == "__main__":
