@@ -42,7 +42,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Named {
 
 /// Refuses settings of what is about to be begun: they are checked when they are made of Python's objects.
 #[pyfunction]
-pub(crate) fn check_settings(_threads: Option<Threads>, _profiles: Vec<Named>) {}
+pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<Named>) {
+    drop((threads, profiles));
+}
 
 /// The figures of a link as a dictionary.
 fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict>> {
