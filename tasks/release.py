@@ -21,9 +21,8 @@ LIBRARIES = "deltachain", "deltachain-exchange", "deltachain-store"
 #: Nobody is to fetch larger wheels and archives.
 MOST_BYTES = 12 << 20
 #: What fixes the versions of all that is built from or by.
-LOCKS = ["Cargo.lock", "js/package-lock.json"] + [
-    f"python/requirements-{name}.txt" for name in ("build", "manylinux", "release")
-]
+LOCKS = ["Cargo.lock", "js/package-lock.json"]
+LOCKS += [f"python/requirements-{name}.txt" for name in ("build", "manylinux", "release")]
 COMMAND = "./task release --dry-run"
 INSTALLS = re.compile(r"(pip install|npm i(nstall)?|cargo (install( --locked)?|add)) (@deltachain/reader|deltachain)\b")
 
