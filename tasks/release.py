@@ -103,7 +103,7 @@ class Files:
             shutil.copy(path, self.folder)
             self.tried[path.name] = tried
         else:
-            self.missing[what] = str(path or "see the steps")
+            self.missing[what] = path if isinstance(path, str) else "see the steps"
 
     def finish(self):
         """Writes where all of it comes from, and the checksums; and lists it."""
