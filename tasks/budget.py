@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tasks.steps import ROOT
+
 BUDGET = ROOT / "tasks/budget.toml"
 
 #: Each part of the product, and its folder.

@@ -6,9 +6,8 @@ a circle. Tests may use anything. import-linter finds circles in the Python pack
 
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tasks.steps import ROOT
 
 #: What lower modules of the library may use: paths below `crate`, and everything below them.
 LAYERS = {

@@ -23,8 +23,7 @@ def build(cargo_fuzz):
     nightly |= {"RUSTUP_TOOLCHAIN": "nightly", "CFLAGS": "-fno-sanitize-address-use-after-scope"}
     command = [cargo_fuzz, "build", "--fuzz-dir", FUZZ, "--target-dir", TARGET / "fuzz"]
     subprocess.run(command, cwd=FUZZ, env=nightly, check=True)
-    host = re.search(r"^host: (.*)$", output("RUSTUP_TOOLCHAIN=nightly rustc -vV"), re.MULTILINE)[1]
-    return TARGET / "fuzz" / host / "release"
+    return TARGET / "fuzz" / output("RUSTUP_TOOLCHAIN=nightly rustc --print host-tuple").strip() / "release"
 
 
 def run(program, target, seconds):

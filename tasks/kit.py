@@ -5,7 +5,6 @@
 
 import gzip
 import io
-import re
 import subprocess
 import sys
 import tarfile
@@ -27,8 +26,7 @@ CONTENT = """
 def write(runner, folder):
     """Writes the archive of this runner into a folder, and returns its path. The same files give the same bytes."""
     version = subprocess.run([runner, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
-    host = re.search(r"^host: (.*)$", output("rustc -vV"), re.MULTILINE)[1]
-    name = f"deltachain-conformance-{version}-{host}"
+    name = f"deltachain-conformance-{version}-{output('rustc --print host-tuple').strip()}"
     files = {runner.name: runner}
     for place in map(ROOT.joinpath, CONTENT.split()):
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
