@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::engine::{Client, Engine, Found, Held, READY_POLL, Seen, Target, Trouble, Version};
 use crate::server::Server;
@@ -19,8 +18,7 @@ const GLANCES: usize = 4;
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A server, and the version that it has.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerState {
     /// Where it is.
     pub url: String,

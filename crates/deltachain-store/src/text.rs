@@ -47,24 +47,40 @@ pub(crate) fn keys<S: Serializer>(keys: &Option<Vec<VerifierKey>>, serializer: S
     keys.as_ref().map(|keys| keys.iter().map(VerifierKey::to_string).collect::<Vec<_>>()).serialize(serializer)
 }
 
-/// A file of a chain, or an asset, which has a name.
+/// A file of a chain.
 #[derive(serde::Serialize)]
 struct File {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
     #[serde(serialize_with = "serialize")]
     digest: Digest,
     size: u64,
 }
 
 pub(crate) fn files<S: Serializer>(files: &[FileReference], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(files.iter().map(|&FileReference { digest, size }| File { name: None, digest, size }))
+    serializer.collect_seq(files.iter().map(|&FileReference { digest, size }| File { digest, size }))
 }
 
-pub(crate) fn assets<S: Serializer>(assets: &[Asset], serializer: S) -> Result<S::Ok, S::Error> {
-    let file =
-        |asset: &Asset| File { name: Some(asset.name.clone()), digest: asset.file.digest, size: asset.file.size };
-    serializer.collect_seq(assets.iter().map(file))
+/// Assets.
+pub(crate) mod assets {
+    use super::{Asset, Deserialize, Deserializer, Digest, FileReference, Serializer};
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Row {
+        name: String,
+        #[serde(with = "super")]
+        digest: Digest,
+        size: u64,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(assets: &[Asset], serializer: S) -> Result<S::Ok, S::Error> {
+        let row = |Asset { name, file }: &Asset| Row { name: name.clone(), digest: file.digest, size: file.size };
+        serializer.collect_seq(assets.iter().map(row))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Asset>, D::Error> {
+        let asset = |Row { name, digest, size }| Asset { name, file: FileReference { digest, size } };
+        Ok(Vec::deserialize(from)?.into_iter().map(asset).collect())
+    }
 }
 
 /// Names of objects.

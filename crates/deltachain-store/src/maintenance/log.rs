@@ -34,7 +34,7 @@ pub struct LogEntry {
     /// The routes in force; none if the version has been pruned.
     pub routes: Vec<LogRoute>,
     /// Its assets, ascending by name.
-    #[serde(serialize_with = "text::assets")]
+    #[serde(serialize_with = "text::assets::serialize")]
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,

@@ -33,7 +33,7 @@ pub struct ShardPart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
     /// What it brings of the version's assets.
-    #[serde(with = "assets")]
+    #[serde(with = "text::assets")]
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
     /// The same in the parts that were prepared together, a random number.
@@ -115,30 +115,6 @@ impl<'de> Deserialize<'de> for ShardPart {
             return Err(D::Error::custom("the part is damaged: its tensors do not have its state digest"));
         }
         Ok(part)
-    }
-}
-
-/// Assets in JSON.
-mod assets {
-    use super::{Asset, Deserialize, Deserializer, Digest, FileReference, Serialize, Serializer, text};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Row {
-        name: String,
-        #[serde(with = "text")]
-        digest: Digest,
-        size: u64,
-    }
-
-    pub(super) fn serialize<S: Serializer>(assets: &[Asset], serializer: S) -> Result<S::Ok, S::Error> {
-        let row = |Asset { name, file }: &Asset| Row { name: name.clone(), digest: file.digest, size: file.size };
-        serializer.collect_seq(assets.iter().map(row))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Asset>, D::Error> {
-        let asset = |Row { name, digest, size }| Asset { name, file: FileReference { digest, size } };
-        Ok(Vec::deserialize(from)?.into_iter().map(asset).collect())
     }
 }
 

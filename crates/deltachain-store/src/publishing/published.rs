@@ -30,7 +30,7 @@ pub struct Published {
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
     /// Its assets, ascending by name.
-    #[serde(serialize_with = "text::assets")]
+    #[serde(serialize_with = "text::assets::serialize")]
     pub assets: Vec<Asset>,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,
