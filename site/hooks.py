@@ -24,7 +24,7 @@ from sphinx.util.inspect import signature, stringify_signature
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
-TEXTS = ("SPEC", "SPEC-signatures", "SPEC-in-place")
+TEXTS = ("SPEC", "spec/signatures", "spec/in-place")
 # The modules of the Python package that export something, by what that is for.
 PYTHON = {
     "Links": ["_files", "_tensors"],
@@ -58,7 +58,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def rules() -> dict[str, str]:
     """The page of each rule."""
-    page = {"SIG": "SPEC-signatures", "SUM": "SPEC-in-place"}
+    page = {"SIG": "spec/signatures", "SUM": "spec/in-place"}
     ids = [rule["id"] for rule in json.loads((ROOT / "conformance/rules.json").read_text())]
     return {rule: page.get(rule.split("-")[1], "SPEC") for rule in ids}
 

@@ -27,7 +27,7 @@ crate::setters! {
         /// The base's digests, if they are known: a publisher has them from the report of the link before this one.
         /// They save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
         pub base_digests: Option<&'a StateDigests> = None,
-        /// Whether the link carries sums, so that readers can take it in place (SPEC-in-place section 24.3).
+        /// Whether the link carries sums, so that readers can take it in place (SPEC section 24.3).
         pub sums: bool = false,
         /// Free text for people and tools: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),

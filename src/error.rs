@@ -151,7 +151,7 @@ struct Repr {
     source: Option<std::io::Error>,
 }
 
-/// What a secret key begins with, as text (SPEC-signatures section 23.1).
+/// What a secret key begins with, as text (SPEC section 23.1).
 pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
 
 /// A text as it may be shown: without what follows the beginning of a secret key, and of URLs without user, password and

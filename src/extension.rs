@@ -10,7 +10,7 @@ const MAGIC: [u8; 8] = *b"\x89DCX\r\n\x1a\n";
 /// Bytes of kind, checksum and length.
 const RECORD_HEADER: usize = 16;
 
-/// The compatible feature bit and the record of sums (SPEC-in-place section 24.3).
+/// The compatible feature bit and the record of sums (SPEC section 24.3).
 pub(crate) const SUMS_BIT: u32 = 1;
 pub(crate) const SUMS_KIND: u32 = 1;
 

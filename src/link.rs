@@ -98,7 +98,7 @@ impl<S: Source> LinkReader<S> {
         !self.index.segments.iter().any(|segment| segment.coding.is_relative())
     }
 
-    /// The sums that the link carries (SPEC-in-place section 24.3); `None` if it has none, or if what is there is not right.
+    /// The sums that the link carries (SPEC section 24.3); `None` if it has none, or if what is there is not right.
     ///
     /// # Errors
     /// IO.

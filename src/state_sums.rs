@@ -1,4 +1,4 @@
-//! The sums of a state, beside its table (SPEC-in-place section 24.4).
+//! The sums of a state, beside its table (SPEC section 24.4).
 
 use crate::error::Result;
 use crate::link::LinkReader;

@@ -46,7 +46,7 @@ impl StateTable {
         target_table(&self.tensors, &self.digests, link).map(|(table, _)| table)
     }
 
-    /// Hashes all of a state and compares it with the table: that is *hashed* (SPEC-in-place section 24.1). Reports bytes
+    /// Hashes all of a state and compares it with the table: that is *hashed* (SPEC section 24.1). Reports bytes
     /// read to `progress`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ from tasks.steps import ROOT, Failed, output
 
 #: Files and folders; those of `conformance` stand at the top of the archive.
 CONTENT = """
-    LICENSE-APACHE LICENSE-MIT SPEC.md SPEC-signatures.md SPEC-in-place.md conformance/README.md
+    LICENSE-APACHE LICENSE-MIT SPEC.md spec/signatures.md spec/in-place.md conformance/README.md
     conformance/example_testee.py conformance/fuzz_example.py conformance/index.json conformance/index.schema.json
     conformance/published.sha256 conformance/rules.json conformance/constants.json conformance/decoded.json
     conformance/deltachain.h conformance/functions.json conformance/registry.json conformance/vectors

@@ -1,4 +1,4 @@
-"""Links whose extension area has something that is no sums (SPEC-in-place.md, section 24.3): they are as good as others,
+"""Links whose extension area has something that is no sums (SPEC section 24.3): they are as good as others,
 but cannot be taken in place."""
 import struct
 

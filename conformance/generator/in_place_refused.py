@@ -1,4 +1,4 @@
-"""Links that are refused in place (SPEC-in-place.md, section 24.6): those that this way cannot take, those whose sums do
+"""Links that are refused in place (SPEC section 24.6): those that this way cannot take, those whose sums do
 not fit, and those that no operation takes."""
 import copy
 

@@ -1,4 +1,4 @@
-"""Links that can be taken in place (SPEC-in-place.md, sections 24.5 and 24.6)."""
+"""Links that can be taken in place (SPEC section 24.5 and 24.6)."""
 from .builder import ABSOLUTE, BITMAP, DENSE, PLANES, SMALL, SPARSE
 from .coding import Plan, link
 from .frames import compressed

@@ -1,4 +1,4 @@
-"""Building blocks of vectors of signed commits (SPEC-signatures.md): public test keys, and notes of which every part
+"""Building blocks of vectors of signed commits (spec/signatures.md): public test keys, and notes of which every part
 can be a wrong one. Nothing here decides which notes count: each vector says it."""
 import hashlib
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Signature lines (SPEC-signatures.md, section 23.2): names, IDs, base64 and signatures, of which one thing is wrong,
+"""Signature lines (SPEC section 23.2): names, IDs, base64 and signatures, of which one thing is wrong,
 and what a wrong line does to the others of its note."""
 import hashlib
 import struct

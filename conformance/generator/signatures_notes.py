@@ -1,4 +1,4 @@
-"""Notes (SPEC-signatures.md, section 23.2): those that count, and those of which one thing is wrong. The chain has one
+"""Notes (SPEC section 23.2): those that count, and those of which one thing is wrong. The chain has one
 version, so that a note that does not count is R-SIG-01."""
 from .chains import commit_name, digest, good, line
 from .registry import makes_vectors

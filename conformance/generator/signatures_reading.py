@@ -1,4 +1,4 @@
-"""Reading with trust (SPEC-signatures.md, section 23.3): which version is the head, versions by number, and what else a
+"""Reading with trust (SPEC section 23.3): which version is the head, versions by number, and what else a
 reader finds in such a chain."""
 from .chains import CHAIN, Chain, bad, commit_name, digest, good, line, pairs, whole
 from .chains_held import of, other

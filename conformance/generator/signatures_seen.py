@@ -1,5 +1,5 @@
 """What a reader with trust has seen, and what its caller accepts: points 4 and 5 of section 23.3 in
-SPEC-signatures.md."""
+spec/signatures.md."""
 from .chains import Chain, commit_name, digest, line, whole
 from .chains_held import of, other
 from .registry import makes_vectors

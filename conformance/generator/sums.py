@@ -1,4 +1,4 @@
-"""Building blocks of vectors of links in place (SPEC-in-place.md): sums, the record of a link's sums, and vectors."""
+"""Building blocks of vectors of links in place (spec/in-place.md): sums, the record of a link's sums, and vectors."""
 import struct
 
 from blake3 import blake3

@@ -1,4 +1,4 @@
-"""Tables of functions.json for links in place (SPEC-in-place.md, section 24.2)."""
+"""Tables of functions.json for links in place (SPEC section 24.2)."""
 from .model import PIECE
 from .sums import P, sums_of
 

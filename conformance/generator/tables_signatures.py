@@ -1,4 +1,4 @@
-"""Tables of functions.json for signed commits (SPEC-signatures.md, section 23.2)."""
+"""Tables of functions.json for signed commits (SPEC section 23.2)."""
 import hashlib
 
 from .signatures import FIRST, SECOND, UNKNOWN, Key, b64, note, public_test_key, signature_line, trust

@@ -1,4 +1,4 @@
-"""Sums of links (SPEC-in-place.md): right ones, wrong ones, and areas that are damaged."""
+"""Sums of links (spec/in-place.md): right ones, wrong ones, and areas that are damaged."""
 from dataclasses import replace
 
 from deltachain_py import in_place, link as dcf

@@ -30,7 +30,7 @@ import { digestOfTable, emptyState } from './state.js';
 
 /**
  * @typedef {object} HeadOptions
- * @property {Trust | null} [trust] whose versions are taken (SPEC-signatures.md, 23.3); everybody's, if not given
+ * @property {Trust | null} [trust] whose versions are taken (SPEC section 23.3); everybody's, if not given
  */
 
 /**

@@ -126,7 +126,7 @@ export class DeltachainError extends Error {
     this.class = errorClass;
     /** Rule that is broken, such as `R-IDX-05`; null if there is none. */
     this.rule = rule;
-    /** Section of SPEC.md, of SPEC-signatures.md (23) or of SPEC-in-place.md (24), that defines the rule; null without a rule. */
+    /** Section of SPEC.md, of spec/signatures.md (23) or of spec/in-place.md (24), that defines the rule; null without a rule. */
     this.section = rule === null ? null : RULES[rule][1];
     /** Where in the file, in bytes; null if the fault has no single place. */
     this.offset = place.offset ?? null;

@@ -1,5 +1,5 @@
 /**
- * Links in place (SPEC-in-place.md, section 24.6): memory that holds the base gets the new lanes, and nothing else is
+ * Links in place (SPEC section 24.6): memory that holds the base gets the new lanes, and nothing else is
  * read of it. All is proven before anything is written.
  */
 import { DeltachainError, ensure, usage } from './errors.js';
@@ -196,7 +196,7 @@ class Change {
 }
 
 /**
- * What a local part codes (SPEC-in-place.md, section 24.5).
+ * What a local part codes (SPEC section 24.5).
  * @param {Segment} segment
  * @param {number} part
  * @param {string} tensor

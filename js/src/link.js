@@ -113,7 +113,7 @@ export class Link {
   }
 
   /**
-   * The sums that the link has (SPEC-in-place.md, section 24.3), of each piece of each tensor that it writes, by name; null
+   * The sums that the link has (SPEC section 24.3), of each piece of each tensor that it writes, by name; null
    * if it has none, or if what is there is not right. That is no fault of the link.
    * @returns {Promise<Map<string, import('./sums.js').PieceSums[]> | null>}
    */

@@ -1,5 +1,5 @@
 /**
- * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC-signatures.md, 23.3).
+ * Choosing a path through a chain: steps 1 to 4 of SPEC section 19, and what trust adds (SPEC section 23.3).
  * Looks at no file. The search goes backwards from the version wanted, as the pseudo-code of section 19.1 does.
  */
 import { DeltachainError, broken, ensure } from './errors.js';

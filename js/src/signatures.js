@@ -1,5 +1,5 @@
 /**
- * Signed commits: SPEC-signatures.md, section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used:
+ * Signed commits: SPEC section 23. Keys, notes, and for which keys a note counts. WebCrypto is not used:
  * Node 20 warns that its Ed25519 is experimental, and pages from plain http have none.
  */
 import { hashes, verify } from '@noble/ed25519';
@@ -28,7 +28,7 @@ import { versionDigits } from './names.js';
  */
 
 /**
- * Whose versions a reader takes (SPEC-signatures.md, section 23.3). The store must have `list`.
+ * Whose versions a reader takes (SPEC section 23.3). The store must have `list`.
  * @typedef {object} Trust
  * @property {string[]} keys public keys, each as `NAME+ID+KEY`
  * @property {number} [quorum] how many of them must have signed a version: 1 if not given

@@ -1,5 +1,5 @@
 /**
- * Sums (SPEC-in-place.md, sections 24.2 and 24.3): two numbers of some bytes of a piece, which add up.
+ * Sums (SPEC section 24.2 and 24.3): two numbers of some bytes of a piece, which add up.
  *
  * Products are exact in doubles: a unit times a number of `L` is below 2^47, and 32 of them with what was added before
  * are below 2^53.

@@ -1,4 +1,4 @@
-/** Signed commits (SPEC-signatures.md): keys, for whom a note counts, and what a reader with trust takes. */
+/** Signed commits (spec/signatures.md): keys, for whom a note counts, and what a reader with trust takes. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { hashes } from '@noble/ed25519';

@@ -1,4 +1,4 @@
-"""Patching tensors of torch where they are (SPEC-in-place section 24.6): proves the lanes that links change, then
+"""Patching tensors of torch where they are (SPEC section 24.6): proves the lanes that links change, then
 writes them. Only numbers of lanes and their values cross to the device; what is computed there are integers."""
 
 from __future__ import annotations

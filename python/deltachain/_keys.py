@@ -1,4 +1,4 @@
-"""Keys of signed chains: who signs, and whom a reader trusts (SPEC-signatures.md)."""
+"""Keys of signed chains: who signs, and whom a reader trusts (spec/signatures.md)."""
 
 from __future__ import annotations
 

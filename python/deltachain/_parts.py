@@ -411,7 +411,7 @@ def _held(info: Info, tensor: Any, index: tuple[slice, ...] | None) -> Held:
 
 
 def covers(info: Info, ranks: Sequence[Sequence[Box]]) -> tuple[int, dict[tuple[int, int], list[int]]]:
-    """Covers of a tensor that several processes make together (SPEC-in-place section 24.7): each holds every element
+    """Covers of a tensor that several processes make together (SPEC section 24.7): each holds every element
     exactly once, and each part is in one of them. Parts that are the whole tensor are covers by themselves.
 
     Args:

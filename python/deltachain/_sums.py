@@ -1,4 +1,4 @@
-"""Sums of memory (SPEC-in-place section 24): on devices by torch, with integers only; on the CPU by the library."""
+"""Sums of memory (SPEC section 24): on devices by torch, with integers only; on the CPU by the library."""
 
 from __future__ import annotations
 

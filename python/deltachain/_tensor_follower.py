@@ -37,7 +37,7 @@ _logger = logging.getLogger("deltachain")
 
 _NOTHING = "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an update"
 
-# What `apply` proves, in the words of SPEC-in-place section 24.1.
+# What `apply` proves, in the words of SPEC section 24.1.
 CHANGED_LANES, MEMORY, HASHED = "changed_lanes", "memory", "hashed"
 
 

@@ -1,4 +1,4 @@
-//! Keys as Python gives them: who signs, and whom to trust (SPEC-signatures.md).
+//! Keys as Python gives them: who signs, and whom to trust (spec/signatures.md).
 
 use std::io;
 use std::sync::Arc;

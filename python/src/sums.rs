@@ -1,4 +1,4 @@
-//! What Python needs for sums (SPEC-in-place section 24): the numbers with which torch computes them on a device, and
+//! What Python needs for sums (SPEC section 24): the numbers with which torch computes them on a device, and
 //! sums of memory that the processor can reach.
 
 use deltachain::sums::{self, Sums};

@@ -1,5 +1,5 @@
 //! Which routes of a document are direct, and which of a commit can be taken in place: hints in their metadata (SPEC
-//! section 18, SPEC-in-place section 24.5).
+//! section 18, SPEC section 24.5).
 
 use std::collections::{BTreeMap, BTreeSet};
 

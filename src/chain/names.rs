@@ -23,7 +23,7 @@ pub enum ObjectName {
     File(Digest),
     /// `assets/DIGEST`: an asset, named by the digest of its bytes.
     Asset(Digest),
-    /// `signatures/VERSION-COMMIT-NOTE`: a note on the commit of a version (SPEC-signatures section 23.2).
+    /// `signatures/VERSION-COMMIT-NOTE`: a note on the commit of a version (SPEC section 23.2).
     Signature {
         /// The version.
         version: u64,

@@ -160,6 +160,6 @@ pub struct Hop {
     /// State digest of each shard of the version that the route leads to.
     pub shards: Vec<Digest>,
     /// Whether the route stands in the version's commit, and not in a routes document alone. No other one may be taken
-    /// in place (SPEC-in-place R-SUM-08).
+    /// in place (SPEC R-SUM-08).
     pub is_in_commit: bool,
 }

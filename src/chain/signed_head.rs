@@ -1,4 +1,4 @@
-//! Which versions count as signed, and which is the head of a reader with trust (SPEC-signatures section 23.3): what the
+//! Which versions count as signed, and which is the head of a reader with trust (SPEC section 23.3): what the
 //! planner does with that.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::tensor::Digest;
 const MAX_STRIDE: usize = 64;
 
 impl Planner {
-    /// Takes only versions that these keys have signed (SPEC-signatures section 23.3); the head is the highest of them. `seen`
+    /// Takes only versions that these keys have signed (SPEC section 23.3); the head is the highest of them. `seen`
     /// is what the [plan](Signed) of an earlier planner said: the newest signed head that has been met, by version and
     /// digest of its commit. The chain must have been listed: who cannot list finds no notes.
     #[must_use]

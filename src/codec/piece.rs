@@ -10,7 +10,7 @@ pub enum Profile {
     /// The smallest file: differences, in contexts. Applying it needs all of the base.
     #[default]
     Compact,
-    /// For readers that change memory in place (SPEC-in-place section 24.5): differences of the lanes that change, or new
+    /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that change, or new
     /// values of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
     /// nothing else. About 1.4 times the size of compact and half that of direct. Tensors that are new, or have another
     /// dtype or length than in the base, have their values as in any other link; a reader in place refuses them.

@@ -15,7 +15,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// How far memory is proven (SPEC-in-place section 24.1). One is never said for another.
+/// How far memory is proven (SPEC section 24.1). One is never said for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proof {
     /// The lanes that links code hold the target's values. That says nothing about lanes that no link has coded.

@@ -1,5 +1,5 @@
 //! Taking links in place: the lanes that they code are gathered, brought through the links, and proven by sums, before any is
-//! written (SPEC-in-place section 24.6). Pieces for which lanes are not enough are built whole and proven by their digests.
+//! written (SPEC section 24.6). Pieces for which lanes are not enough are built whole and proven by their digests.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
 //! Plans: what links do to the lanes that they code, piece by piece. Whoever holds the lanes, wherever they lie, can prove
-//! and write them without the rest of the piece (SPEC-in-place section 24.6).
+//! and write them without the rest of the piece (SPEC section 24.6).
 
 use std::collections::VecDeque;
 
@@ -276,7 +276,7 @@ impl<S: Source> Replay<'_, S> {
     /// of all links.
     ///
     /// # Errors
-    /// UNSUPPORTED, without a rule, if lanes are not enough (SPEC-in-place section 24.6, step 2); USAGE if sums are [not
+    /// UNSUPPORTED, without a rule, if lanes are not enough (SPEC section 24.6, step 2); USAGE if sums are [not
     /// followed](Self::with_sums). While plans are made: those of step 8 of SPEC section 10 without 8.5, R-SUM-04,
     /// UNSUPPORTED, IO. Nothing comes after an error.
     pub fn plans(&self) -> Result<impl Iterator<Item = Result<PiecePlan>> + use<'_, S>> {

@@ -1,5 +1,5 @@
 //! Sums: two numbers for any lanes of a piece, which add up, so that lanes can be proven without reading the rest
-//! (SPEC-in-place section 24).
+//! (SPEC section 24).
 
 mod lanes;
 mod number;
@@ -14,7 +14,7 @@ pub use tables::MODULUS;
 
 use crate::sums::tables::TABLES;
 
-/// The fixed numbers that units are multiplied with, in the order of SPEC-in-place section 24.2: for programs that compute
+/// The fixed numbers that units are multiplied with, in the order of SPEC section 24.2: for programs that compute
 /// sums elsewhere, such as on a device.
 pub fn numbers() -> impl Iterator<Item = u32> {
     let of = |table: &'static [[u32; 2]]| [0, 1].into_iter().flat_map(|k| table.iter().map(move |pair| pair[k]));
@@ -42,7 +42,7 @@ mod tests {
         }
     }
 
-    /// SPEC-in-place section 24.2, word by word.
+    /// SPEC section 24.2, word by word.
     fn plain(begin: u64, bytes: &[u8]) -> Sums {
         let of = |k: usize| {
             let product = |(byte, place): (&u8, u64)| {

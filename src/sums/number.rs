@@ -2,7 +2,7 @@
 
 use crate::sums::tables::{MODULUS, TABLES};
 
-/// The sums of some bytes of a piece (SPEC-in-place section 24.2). Those of different bytes of one piece add up.
+/// The sums of some bytes of a piece (SPEC section 24.2). Those of different bytes of one piece add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Sums([u32; 2]);
 

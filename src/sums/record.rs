@@ -1,4 +1,4 @@
-//! The record of a link's sums in its extension area (SPEC-in-place section 24.3).
+//! The record of a link's sums in its extension area (SPEC section 24.3).
 
 use crate::format::{Index, TensorEntry, WrittenTensor};
 use crate::sums::number::Sums;

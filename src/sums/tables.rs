@@ -1,4 +1,4 @@
-//! The fixed numbers that units are multiplied with (SPEC-in-place section 24.2).
+//! The fixed numbers that units are multiplied with (SPEC section 24.2).
 
 use std::sync::LazyLock;
 
@@ -58,7 +58,7 @@ mod tests {
         let all = [of(&TABLES.low, 0), of(&TABLES.low, 1), of(&TABLES.high, 0), of(&TABLES.high, 1)];
         let bytes: Vec<u8> = all.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
         assert_eq!(crate::sums::numbers().collect::<Vec<u32>>(), all.concat());
-        let text = include_str!("../../SPEC-in-place.md");
+        let text = include_str!("../../spec/in-place.md");
         assert!(text.contains(&Digest::of_bytes(&bytes).to_string()));
         for table in all {
             assert!(text.contains(&format!("| {}, {}, {} |", table[0], table[1], table[2])));

@@ -15,7 +15,7 @@ fn link_with_sums(base: &MemoryState, target: &MemoryState, profile: Profile) ->
     file
 }
 
-/// Every part of a patched tensor is local (SPEC-in-place section 24.5).
+/// Every part of a patched tensor is local (SPEC section 24.5).
 fn assert_local(file: &[u8]) {
     let link = open(file);
     for (number, segment) in link.index().segments.iter().enumerate() {

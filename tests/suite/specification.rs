@@ -9,8 +9,8 @@ use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
 
 const SPEC: &str = include_str!("../../SPEC.md");
-const SIGNATURES: &str = include_str!("../../SPEC-signatures.md");
-const IN_PLACE: &str = include_str!("../../SPEC-in-place.md");
+const SIGNATURES: &str = include_str!("../../spec/signatures.md");
+const IN_PLACE: &str = include_str!("../../spec/in-place.md");
 
 /// The cells of the table below the given heading whose header row begins with the given cell.
 fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {

@@ -21,10 +21,10 @@ RULES = _classes(
     WRONG_BASE="APP-01 APP-06",
     STATE_MISMATCH="APP-04 APP-05")
 
-# Those that only a reader in place can report (SPEC-in-place.md).
+# Those that only a reader in place can report (spec/in-place.md).
 IN_PLACE_RULES = _classes(STATE_MISMATCH="SUM-03 SUM-04")
 
-# Those that only a reader of a chain can report (part 2, and SPEC-signatures.md).
+# Those that only a reader of a chain can report (part 2, and spec/signatures.md).
 CHAIN_RULES = _classes(
     LIMIT="LIM-05 LIM-07",
     MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06 DOC-08",

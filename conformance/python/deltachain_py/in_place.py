@@ -1,4 +1,4 @@
-"""In place (SPEC-in-place.md, section 24): sums, those that a link has, and taking links into memory."""
+"""In place (SPEC section 24): sums, those that a link has, and taking links into memory."""
 import struct
 from operator import mul
 

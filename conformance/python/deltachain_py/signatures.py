@@ -1,4 +1,4 @@
-"""Signed commits (SPEC-signatures.md, section 23): public keys, notes, and what a reader trusts."""
+"""Signed commits (SPEC section 23): public keys, notes, and what a reader trusts."""
 import hashlib
 import re
 from base64 import b64decode, b64encode

@@ -2,7 +2,7 @@
 
 profile direct:  absolute values, one context
 profile compact: relative values for patches, up to four contexts
-profile local:   one context, relative values where positions are sparse; with sums (SPEC-in-place.md)
+profile local:   one context, relative values where positions are sparse; with sums (spec/in-place.md)
 Both code a piece sparse if few of its lanes change.
 """
 from collections import namedtuple

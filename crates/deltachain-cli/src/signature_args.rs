@@ -1,4 +1,4 @@
-//! Options of signed chains (SPEC-signatures.md), for the commands that publish and follow.
+//! Options of signed chains (spec/signatures.md), for the commands that publish and follow.
 #![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
 
 use std::path::PathBuf;

@@ -46,7 +46,7 @@ pub(crate) const FEATURES: [&str; 31] = [
     IN_PLACE,
 ];
 
-/// The feature of SPEC-in-place.md.
+/// The feature of spec/in-place.md.
 pub(crate) const IN_PLACE: &str = "in-place";
 
 /// Features of additions to version 1.0 of the format: vectors with one of these are only for testees that name it.

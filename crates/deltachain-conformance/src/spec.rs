@@ -7,9 +7,9 @@ use serde::Serialize;
 const TEXT: &str = concat!(
     include_str!("../../../SPEC.md"),
     "\n",
-    include_str!("../../../SPEC-signatures.md"),
+    include_str!("../../../spec/signatures.md"),
     "\n",
-    include_str!("../../../SPEC-in-place.md")
+    include_str!("../../../spec/in-place.md")
 );
 
 /// The word that rules for writers have instead of a class.
@@ -30,8 +30,8 @@ struct Addition {
 }
 
 const ADDITIONS: [Addition; 2] = [
-    Addition { section: "23", name: "SPEC-signatures.md", order: "23.3" },
-    Addition { section: "24", name: "SPEC-in-place.md", order: "24.6" },
+    Addition { section: "23", name: "spec/signatures.md", order: "23.3" },
+    Addition { section: "24", name: "spec/in-place.md", order: "24.6" },
 ];
 
 /// What steps mean by words, without naming rules: how the ids begin.
@@ -297,8 +297,8 @@ R-AAA-04 is last.
         assert_eq!(spec.writer_rules, [rule("R-AAA-05", "writer", "1", &[], "May be.")]);
         assert_eq!(spec.describe("1.2"), "SPEC.md section 1.2 (Two)");
         assert_eq!((spec.describe("7"), spec.describe("2")), ("SPEC.md section 7".into(), "SPEC.md section 2".into()));
-        assert_eq!(spec.describe("23.2"), "SPEC-signatures.md section 23.2");
-        assert_eq!(spec.describe("24"), "SPEC-in-place.md section 24");
+        assert_eq!(spec.describe("23.2"), "spec/signatures.md section 23.2");
+        assert_eq!(spec.describe("24"), "spec/in-place.md section 24");
     }
 
     #[test]

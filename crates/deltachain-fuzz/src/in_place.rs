@@ -12,7 +12,7 @@ use crate::raw::refused_by_rule;
 use crate::seal::Parts;
 use crate::states::{Start, Step};
 
-/// What sums belong to is made with this (SPEC-in-place section 24.3).
+/// What sums belong to is made with this (SPEC section 24.3).
 const BINDING: &str = "deltachain 2026-11-25 sums of a link v1";
 /// Magic, and kind, checksum and length of the record.
 const BEFORE_DATA: usize = 8 + 16;

@@ -1,4 +1,4 @@
-//! Keys (SPEC-signatures section 23.2), written as other tools for signed notes write them.
+//! Keys (SPEC section 23.2), written as other tools for signed notes write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ impl VerifierKey {
     /// From a name and the 32 bytes of an Ed25519 public key (RFC 8032).
     ///
     /// # Errors
-    /// USAGE if it is not a name (SPEC-signatures section 23.2) or not a public key.
+    /// USAGE if it is not a name (SPEC section 23.2) or not a public key.
     pub fn new(name: &str, key: [u8; 32]) -> Result<Self> {
         if !is_name(name) {
             return Err(Error::usage(format!("{name:?} is not a name of a key: no spaces, no +, not empty")));
@@ -122,7 +122,7 @@ impl SigningKey {
     /// From a name and the 32 random bytes that are the secret (RFC 8032).
     ///
     /// # Errors
-    /// USAGE if it is not a name (SPEC-signatures section 23.2).
+    /// USAGE if it is not a name (SPEC section 23.2).
     pub fn from_seed(name: &str, seed: [u8; 32]) -> Result<Self> {
         let secret = ed25519_dalek::SigningKey::from_bytes(&Zeroizing::new(seed));
         Ok(Self { public: VerifierKey::new(name, secret.verifying_key().to_bytes())?, secret })

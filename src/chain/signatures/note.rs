@@ -1,4 +1,4 @@
-//! Notes on commits (SPEC-signatures section 23.2): making them, and reading those that others made.
+//! Notes on commits (SPEC section 23.2): making them, and reading those that others made.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

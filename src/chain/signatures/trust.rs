@@ -1,4 +1,4 @@
-//! Whom a reader trusts (SPEC-signatures section 23.1).
+//! Whom a reader trusts (SPEC section 23.1).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The operations of SPEC-in-place.md: `sums` and `in-place`.
+//! The operations of spec/in-place.md: `sums` and `in-place`.
 
 use deltachain::StateSums;
 use deltachain::files::SafetensorsState;

@@ -95,7 +95,7 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let output = request.path("output")?;
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
-    // As the library writes files: SPEC-in-place section 24.5.
+    // As the library writes files: SPEC section 24.5.
     let options = DiffOptions::default().profile(profile).sums(profile == Profile::Local);
     diff(base, &target, &options, &mut file)?;
     file.flush().map_err(failed)?;

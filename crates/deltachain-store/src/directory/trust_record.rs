@@ -1,4 +1,4 @@
-//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met (SPEC-signatures section
+//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met (SPEC section
 //! 23.3). It is written before a version is built, and stays when a start is without trust.
 
 use std::fs;

@@ -52,7 +52,7 @@ deltachain::setters! {
         /// then on that chain is the one that is followed. A rollback of the same chain is refused all the same.
         pub adopt: bool = false,
         /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
-        /// (SPEC-signatures section 23.3). What lies above is skipped, and the observer is told. The newest signed head
+        /// (SPEC section 23.3). What lies above is skipped, and the observer is told. The newest signed head
         /// that has been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or
         /// R-CHN-05 is reported if the chain falls behind it or has another commit there. A full poll costs one list
         /// more and a request for each note. A store that cannot list is refused (USAGE).

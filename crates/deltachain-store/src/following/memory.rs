@@ -59,7 +59,7 @@ impl<M> Weights<M> {
 ///
 /// The follower's own memory is always hashed: each piece that changes is read, built and hashed beside it.
 ///
-/// Memory of the caller is changed *in place* (SPEC-in-place section 24): of a version with links of the profile local
+/// Memory of the caller is changed *in place* (SPEC section 24): of a version with links of the profile local
 /// only the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of
 /// the memory is not proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. What
 /// cannot be taken in place is loaded as a whole, streamed into the memory, and so is the first version:

@@ -1,4 +1,4 @@
-//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen (SPEC-signatures section
+//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen (SPEC section
 //! 23.3).
 
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ pub(crate) struct NewLink {
     pub(crate) file: NamedTempFile,
     pub(crate) reference: FileReference,
     pub(crate) report: DiffReport,
-    /// Whether it can be taken in place, as far as its profile says (SPEC-in-place section 24.5).
+    /// Whether it can be taken in place, as far as its profile says (SPEC section 24.5).
     pub(crate) is_in_place: bool,
     /// Whether the target's layout is another one than that which follows from the base's.
     pub(crate) has_moved: bool,

@@ -1,4 +1,4 @@
-//! Signing commits, and following none but signed ones (SPEC-signatures section 23.4).
+//! Signing commits, and following none but signed ones (SPEC section 23.4).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 """What is registered is right, and the programs that it is for take it. In `conformance/python`, whose writer is used:
-`python -m unittest discover -v -s ../../registration`.
+`python -m unittest discover -v -s ../../spec/registration`.
 """
 
 import json
@@ -14,7 +14,7 @@ from deltachain_py.model import BY_NAME, Tensor
 from deltachain_py.writer import diff
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
+REPOSITORY = HERE.parent.parent
 CONFORMANCE = REPOSITORY / "conformance"
 MAGIC_FILE = HERE / "deltachain.magic"
 MAGIC = bytes.fromhex("89 44 43 46 0D 0A 1A 0A")
