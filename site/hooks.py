@@ -24,7 +24,8 @@ from sphinx.util.inspect import signature, stringify_signature
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
-TEXTS = ("SPEC", "spec/signatures", "spec/in-place")
+# The texts that define rules, by the section that each has; all others are in SPEC.md.
+ADDITIONS = {"23": "spec/signatures", "24": "spec/in-place", "25": "spec/layouts"}
 # The modules of the Python package that export something, by what that is for.
 PYTHON = {
     "Links": ["_files", "_tensors"],
@@ -58,9 +59,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def rules() -> dict[str, str]:
     """The page of each rule."""
-    page = {"SIG": "spec/signatures", "SUM": "spec/in-place"}
-    ids = [rule["id"] for rule in json.loads((ROOT / "conformance/rules.json").read_text())]
-    return {rule: page.get(rule.split("-")[1], "SPEC") for rule in ids}
+    found = json.loads((ROOT / "conformance/rules.json").read_text())
+    return {rule["id"]: ADDITIONS.get(rule["section"].split(".")[0], "SPEC") for rule in found}
 
 
 def add_text(app: Sphinx, page: str, source: list[str]) -> None:
@@ -174,7 +174,7 @@ class NameRules(SphinxTransform):
     default_priority = 800
 
     def apply(self) -> None:
-        if self.env.docname not in TEXTS:
+        if self.env.docname not in ("SPEC", *ADDITIONS.values()):
             return
         for node in self.document.findall(nodes.strong):
             after = "".join(sibling.astext() for sibling in node.parent[node.parent.index(node) + 1 :])

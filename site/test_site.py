@@ -12,7 +12,7 @@ from hooks import rules
 
 class Check(unittest.TestCase):
     def flaws(self, page: str, **styles: str) -> list[str]:
-        """What is wrong with a site of the three texts and this page."""
+        """What is wrong with a site of the texts and this page."""
         with tempfile.TemporaryDirectory() as folder:
             site = Path(folder).resolve()
             for text in set(rules().values()):

@@ -20,8 +20,8 @@ def text_of(name):
         return file.read()
 
 
-SPEC_TEXT = text_of("SPEC.md")
-ADDITIONS = text_of("spec/signatures.md") + text_of("spec/in-place.md")
+SPEC_TEXT = text_of("SPEC.md") + text_of("spec/worked-files.md")
+ADDITIONS = "".join(text_of(f"spec/{name}.md") for name in ("signatures", "in-place", "layouts"))
 # Rules of readers with their classes; writers' rules have "writer" in place of a class.
 CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\*\s+\(([A-Z_]+)\)", SPEC_TEXT + ADDITIONS))
 

@@ -1,7 +1,9 @@
 /** The worked files and documents of SPEC.md. */
 import { readFile } from 'node:fs/promises';
 
-const SPEC = await readFile(new URL('../../SPEC.md', import.meta.url), 'utf8');
+/** @param {string} name */
+const text = (name) => readFile(new URL(`../../${name}`, import.meta.url), 'utf8');
+const SPEC = await text('SPEC.md') + await text('spec/worked-files.md');
 
 /** A file of section 16. @param {string} name */
 export function worked(name) {

@@ -8,9 +8,10 @@ use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
 use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply, limits};
 
-const SPEC: &str = include_str!("../../SPEC.md");
+const SPEC: &str = concat!(include_str!("../../SPEC.md"), include_str!("../../spec/worked-files.md"));
 const SIGNATURES: &str = include_str!("../../spec/signatures.md");
 const IN_PLACE: &str = include_str!("../../spec/in-place.md");
+const LAYOUTS: &str = include_str!("../../spec/layouts.md");
 
 /// The cells of the table below the given heading whose header row begins with the given cell.
 fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
@@ -154,7 +155,7 @@ fn rules_and_classes_are_those_of_the_code() {
     // Defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and no reader checks them.
     let mut defined = BTreeMap::new();
     // A definition may be divided by the end of a line.
-    let texts = [SPEC, SIGNATURES, IN_PLACE].map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let texts = [SPEC, SIGNATURES, IN_PLACE, LAYOUTS].map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
     for piece in texts.iter().flat_map(|text| text.split("**R-").skip(1)) {
         let Some((id, rest)) = piece.split_once("**") else { continue };
         let class: String =

@@ -94,7 +94,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(dcf.apply(file, base), target)
 
     def test_worked_files(self):  # section 16
-        with open(os.path.join(os.path.dirname(__file__), "..", "..", "..", "SPEC.md"), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(__file__), "..", "..", "..", "spec/worked-files.md"), encoding="utf-8") as file:
             text = file.read()
         files = {}
         for name, body in re.findall(r"```hexdump (\w+)\n(.*?)```", text, re.DOTALL):
