@@ -85,7 +85,7 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
     let Stretch { objects, mut history, .. } =
         stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
-    let mut notes = notes_of(store, &objects, &documents, &history.entries)?;
+    let mut notes = notes_of(store, (&objects, &documents), &history.entries, trust)?;
     let entries = history.entries.into_iter().rev();
     let mut signers = |version| Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
     let entry = |(version, entry)| LogEntry::new(version, entry, &objects, signers(version));
@@ -100,7 +100,7 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
     let mut documents = Documents::new();
     let (read, entry) = one(store, version, &mut documents, &Limits::default())?;
     let version = entry.commit.version;
-    let mut notes = notes_of(store, &read.objects, &documents, &read.history.entries)?;
+    let mut notes = notes_of(store, (&read.objects, &documents), &read.history.entries, trust)?;
     let signers = Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
     Ok(LogEntry::new(version, entry, &read.objects, signers))
 }
@@ -108,17 +108,19 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
 /// The notes on the commits of these versions that readers look at, as far as they have the right form.
 pub(crate) fn notes_of(
     store: &Store,
-    objects: &[StoredObject],
-    documents: &Documents,
+    (objects, documents): (&[StoredObject], &Documents),
     entries: &BTreeMap<u64, Entry>,
+    trust: Option<&Trust>,
 ) -> Result<BTreeMap<u64, Vec<Note>>> {
-    let listing = Listing::default().with(objects.iter().map(|object| object.name));
-    let names: Vec<ObjectName> =
-        entries.iter().flat_map(|(&version, entry)| listing.notes(version, entry.digest)).collect();
-    let mut contents = store.get_all(&names)?;
-    contents.sort_unstable_by_key(|(name, _)| *name);
     let mut notes: BTreeMap<u64, Vec<Note>> = BTreeMap::new();
     let Some(chain) = documents.get(&ObjectName::Chain).map(|bytes| Digest::of_bytes(bytes)) else { return Ok(notes) };
+    let listing = Listing::default().with(objects.iter().map(|object| object.name));
+    let names = entries.iter().flat_map(|(&version, Entry { digest, .. })| {
+        let own = trust.map(|trust| trust.own_notes(chain, version, *digest)).unwrap_or_default();
+        if store.can_list() { listing.notes(version, *digest, &own) } else { own.into_iter().collect() }
+    });
+    let mut contents = store.get_all(&names.collect::<Vec<_>>())?;
+    contents.sort_unstable_by_key(|(name, _)| *name);
     for (name, content) in contents {
         if let (ObjectName::Signature { version, .. }, Some(content)) = (name, content) {
             notes.entry(version).or_default().extend(Note::read(name, chain, &content));
