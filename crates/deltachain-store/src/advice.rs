@@ -4,7 +4,8 @@
 use std::error::Error as _;
 
 use deltachain::rules::{
-    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03, SIG_05,
+    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03,
+    SIG_05,
 };
 use deltachain::{Error, ErrorClass};
 use serde::{Serialize, Serializer};

@@ -22,7 +22,7 @@ pub(crate) fn run(command: &KeyCommand, output: Output) -> Result<()> {
             let mut keys = Keys::read(file)?.public();
             if let Some(url) = chain {
                 let chain = chain_digest(&store.open(url)?)?;
-                keys.iter_mut().for_each(|key| drop(key.chains.insert(chain)));
+                keys.iter_mut().for_each(|key| key.chains.extend([chain]));
             }
             keys.iter().try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
         }

@@ -238,7 +238,8 @@ fn a_key_is_trusted_for_one_chain() {
         let ran = run(&folder, &[&["pull", "other", "served", "--trust", "here.pub"], allowed].concat());
         assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{allowed:?}: {ran:?}");
     }
-    let ran = run(&folder, &["publish", "other", &step(1), "--no-assets", "--sign-key", "a.key", "--trust", "here.pub"]);
+    let ran =
+        run(&folder, &["publish", "other", &step(1), "--no-assets", "--sign-key", "a.key", "--trust", "here.pub"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{ran:?}");
     run(&folder, &["pull", "other", "served", "--trust", "a.pub", "--adopt"]).good();
 }
