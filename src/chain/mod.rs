@@ -29,7 +29,7 @@
 //! let mut planner = Planner::new(None, None, None, &Limits::default());
 //! let content = |name: ObjectName| (name, store.get(name.to_string().as_str()));
 //! let fetch = |names: &[ObjectName], _| Ok(names.iter().copied().map(content).collect());
-//! let plan: Plan = planner.plan_with(|_| Ok(Listing::new(names)), fetch)?;
+//! let plan: Plan = planner.plan_with(|_, _| Ok(Listing::new(names)), fetch)?;
 //! assert_eq!((plan.version, plan.bytes), (0, 6));
 //! assert_eq!(plan.hops[0].files, [file]);
 //! # Ok(())
@@ -39,6 +39,7 @@
 mod checks;
 mod documents;
 mod history;
+mod layouts;
 mod marks;
 mod names;
 mod path;
@@ -52,10 +53,11 @@ mod signed_head;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Route, RoutesDocument};
+pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
-pub use signatures::{Note, Signer, SigningKey, Trust, VerifierKey};
+pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use deltachain::chain::{Trust, VerifierKey};
+use deltachain::chain::{Trust, TrustedKey, VerifierKey};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -69,7 +69,7 @@ fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::
         keys: Vec<String>,
         quorum: usize,
     }
-    let keys = trust.keys().iter().map(VerifierKey::to_string).collect();
+    let keys = trust.keys().iter().map(TrustedKey::to_string).collect();
     Members { keys, quorum: trust.quorum() }.serialize(serializer)
 }
 
