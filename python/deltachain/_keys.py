@@ -89,7 +89,7 @@ def trusted(given: Trusted | Sequence[Trusted] | None, quorum: int) -> tuple[lis
         return None
     keys: list[str] = []
     for one in _listed(given):
-        if isinstance(one, str) and not os.path.exists(one):
+        if isinstance(one, str) and "+" in one and not os.path.exists(one):
             keys.append(_public(one, "trust="))
         else:
             keys += [_public(line, "trust=") for line in _lines(one, "trust=")]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use deltachain::chain::Unsigned;
 use deltachain::memory::{PatchSet, Proof, StateMemory};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State};
@@ -137,7 +138,7 @@ impl Polling {
         of_each!(copy, follower, wrap => {
             let made = polling.poll(follower, watch);
             let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
-            Polled::of(made, |error| follower.is_missing(None, error)).or_else(|error| {
+            Polled::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
                 polling.failed(follower, error).map(|_| Polled::Held)
@@ -311,8 +312,8 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
-        Ok(match self.prepared(py, version, &how)? {
+        let mut how = self.how(py, threads, progress, timeout, until)?;
+        Ok(match self.prepared(py, version, &mut how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
             Polled::New(prepared) => (true, Some(*prepared)),
@@ -330,10 +331,10 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
+        let mut how = self.how(py, threads, progress, timeout, until)?;
         let polling = Polling::new(poll, poll);
         loop {
-            match self.prepared(py, version, &how)? {
+            match self.prepared(py, version, &mut how)? {
                 Polled::New(prepared) => return Ok(Some(*prepared)),
                 Polled::Held if version.is_some() => return Ok(None),
                 Polled::Held | Polled::Missing if polling.wait(py, &how)? => return Err(cancelled(py)),
@@ -353,7 +354,7 @@ impl Follower {
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, deadline: None, stop: Some(self.fresh_stop()), until };
+        let how = self.how(py, threads, progress, None, until)?;
         let mut waits = waits;
         loop {
             if waits && polling.wait(py, &how)? {
@@ -590,14 +591,15 @@ impl Follower {
     }
 
     /// Prepares a version, or the head.
-    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
+    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Polled> {
         let polled = self.with_copy(py, how, false, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch);
                 let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
-                Polled::of(made, |error| follower.is_missing(version, error))
+                Polled::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
+        how.unsigned = self.unsigned(py)?;
         Ok(match polled.ok_or_else(|| cancelled(py))? {
             Polled::New(prepared) => Polled::New(self.fitting(py, prepared)?),
             other => other,
@@ -694,6 +696,25 @@ impl Follower {
     fn note_written(&self, py: Python<'_>) -> PyResult<()> {
         let Some(into) = &self.into else { return Ok(()) };
         py.import("deltachain._tensors")?.getattr("note_written")?.call1((into.given(py)?,)).map(drop)
+    }
+
+    /// The newest version that exists and that the trusted keys have not signed, as far as is known.
+    fn unsigned(&self, py: Python<'_>) -> PyResult<Option<Unsigned>> {
+        let copy = free(py, &self.copy)?;
+        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned()))
+    }
+
+    /// How a version is waited for.
+    fn how(
+        &self,
+        py: Python<'_>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+        timeout: Option<f64>,
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<How> {
+        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
+        Ok(How { threads, progress, deadline, stop, until, unsigned })
     }
 
     /// What was stopped before goes on now.

@@ -55,7 +55,7 @@ pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Rout
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
-pub use signatures::{Note, Signer, SigningKey, Trust, VerifierKey};
+pub use signatures::{Note, Signer, SigningKey, Trust, Unsigned, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]

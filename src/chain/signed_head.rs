@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::signatures::Signatures;
-use crate::chain::{Note, ObjectName, Planner, Signed, Trust, VerifierKey};
+use crate::chain::{Note, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -26,8 +26,9 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, stride) = (None, u64::MAX, 1);
-        self.signatures = Some(Signatures { trust, recorded, seen, of_head, by, below, stride, commits, notes });
+        let (by, below, highest, stride) = (None, u64::MAX, None, 1);
+        self.signatures =
+            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, commits, notes });
         self
     }
 
@@ -77,7 +78,7 @@ impl Planner {
     /// The list is another one: looks for the head from the top.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else { return };
-        (signatures.below, signatures.stride) = (u64::MAX, 1);
+        (signatures.below, signatures.highest, signatures.stride) = (u64::MAX, None, 1);
         signatures.commits.clear();
         signatures.notes.clear();
         self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
@@ -101,6 +102,7 @@ impl Planner {
             }
             // It is as if this version were not there.
             signatures.below = version;
+            signatures.highest.get_or_insert((version, by.len()));
             signatures
                 .notes
                 .retain(|name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version));
@@ -129,32 +131,33 @@ impl Planner {
         }
         let Some(by) = self.signers(wanted) else { return Ok(()) };
         let Some(signatures) = &mut self.signatures else { return Ok(()) };
-        let (count, quorum) = (by.len(), signatures.trust.quorum());
+        let unsigned = Unsigned { version: wanted, signed_by: by.len(), quorum: signatures.trust.quorum() };
         signatures.by = Some(by);
-        ensure(count >= quorum, &rules::SIG_01, || {
-            format!("version {wanted} is signed by {count} of the trusted keys, not by {quorum}")
-        })
-        .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
+        ensure(unsigned.signed_by >= unsigned.quorum, &rules::SIG_01, || unsigned.to_string())
+            .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()).because_of(unsigned))
     }
 
     /// The failure to report if there is no head.
     pub(super) fn no_head(&self) -> Error {
-        match &self.signatures {
-            Some(signatures) => {
-                let quorum = signatures.trust.quorum();
-                Error::broken(
-                    &rules::SIG_01,
-                    format!("no version of the chain is signed by {quorum} of the trusted keys"),
-                )
-            }
+        match self.unsigned_from(0) {
+            Some(unsigned) => Error::broken(&rules::SIG_01, unsigned.to_string()).because_of(unsigned),
+            None if self.signatures.is_some() => Error::broken(&rules::SIG_01, "the chain has no version"),
             None => Error::broken(&rules::CHN_03, "the chain has no version"),
         }
+    }
+
+    /// The highest version, if trust is wanted, it is this one or a later one, and the trusted keys have not signed it.
+    pub(super) fn unsigned_from(&self, lowest: u64) -> Option<Unsigned> {
+        let Signatures { trust, highest, .. } = self.signatures.as_ref()?;
+        let version = self.head().filter(|head| *head >= lowest)?;
+        let signed_by = highest.filter(|(of, _)| *of == version).map_or(0, |(_, signed_by)| signed_by);
+        Some(Unsigned { version, signed_by, quorum: trust.quorum() })
     }
 
     /// What the plan says of signatures.
     pub(super) fn signed(&self, version: u64) -> Option<Signed> {
         let Signatures { by, recorded, of_head, .. } = self.signatures.as_ref()?;
-        let unsigned_head = self.head().filter(|head| *of_head && *head > version);
+        let unsigned_head = if *of_head { self.unsigned_from(version + 1) } else { None };
         Some(Signed { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
     }
 }

@@ -55,21 +55,28 @@ const BY_RULE: [Row; 10] = [
     ),
     (
         &[SIG_01],
-        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed",
-        "check the URL and the keys of `trust`; `log()` says who claims to have signed",
+        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed; \
+         docs/rotation.md says how keys change",
+        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; docs/rotation.md says how keys \
+         change",
     ),
     (&[SIG_03], STRANGER, STRANGER),
 ];
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was lost, put \
                         a copy of it back, byte for byte";
-const STRANGER: &str = "somebody else may have published: look at the head before you sign it or publish after it; \
-                        docs/operating.md says what to do";
+const STRANGER: &str = "somebody else may have published, or the key is another one now: look at the head before you sign \
+                        it or publish after it; docs/operating.md and docs/rotation.md say what to do";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
 /// What may help, in one phrase, which is never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
-    if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| error.is_any(rules)) {
+    // R-CHN-14 because of signatures is not a rollback.
+    let is_for = |rules: &[Rule]| match error.unsigned() {
+        Some(_) => rules.iter().any(|rule| rule.id == SIG_01.id),
+        None => error.is_any(rules),
+    };
+    if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| is_for(rules)) {
         return match face {
             Face::Tool => tool,
             Face::Python => python,

@@ -228,14 +228,7 @@ impl Reader {
             }
             let plan = plan?;
             if let Some(trust) = &self.trust {
-                trust.record(&plan, to.held().map(|held| held.commit))?;
-            }
-            if let Some(head) = plan.signed.as_ref().and_then(|signed| signed.unsigned_head) {
-                let text = format!(
-                    "versions above {}, up to {head}, are not signed by the trusted keys; they are skipped",
-                    plan.version
-                );
-                tell(text, told);
+                trust.record(&plan, to.held().map(|held| held.commit), observer)?;
             }
             if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
                 planner.fail_held(error);

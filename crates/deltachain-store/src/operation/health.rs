@@ -64,6 +64,7 @@ pub fn unready(server: &ServerRecord, status: &FollowStatus, most: MaxLag, is_fo
     match version {
         _ if !is_followed => Some("nobody follows the chain".to_owned()),
         _ if *paused => Some("it is paused".to_owned()),
+        _ if status.unsigned.is_some() => status.unsigned.clone(),
         None => Some("it does not answer with a version of the chain".to_owned()),
         Some(version) if !status.versions.iter().any(|known| known.is(*version, state)) => {
             Some(format!("its version {} is none that the directory has held", version_name(*version, state)))
@@ -163,6 +164,8 @@ impl Health {
         if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
             problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
         }
+        let trust = held.as_ref().and_then(|held| held.trust.as_ref());
+        problems.extend(trust.and_then(TrustStatus::problem));
         let command = status.command.as_ref().map(|command| CommandHealth {
             succeeded: ran
                 .filter(|ran| held.as_ref().is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))

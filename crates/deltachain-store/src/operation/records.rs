@@ -63,6 +63,8 @@ pub struct FollowStatus {
     pub last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
     pub command: Option<CommandStatus>,
+    /// Why the version held does not count as signed; nothing if it does, or if every version is taken.
+    pub unsigned: Option<String>,
 }
 
 impl FollowStatus {
