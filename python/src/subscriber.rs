@@ -257,15 +257,10 @@ impl Follower {
     /// Version, digest, and directory of the files if there is one; None if nothing is held.
     fn held(&self, py: Python<'_>) -> PyResult<Option<(u64, String, Option<PathBuf>)>> {
         let copy = free(py, &self.copy)?;
-        let in_memory = |held: deltachain_store::HeldVersion<()>| (held.version, held.state.to_string(), None);
-        Ok(match copy.get(py)? {
-            Copy::Memory(subscriber) => subscriber.held().map(in_memory),
-            Copy::Into(subscriber) => subscriber.held().map(in_memory),
-            Copy::Engine(subscriber) => subscriber.held().map(in_memory),
-            Copy::Directory(subscriber) => {
-                subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
-            }
-        })
+        let copy = copy.get(py)?;
+        let held = of_each!(copy, follower, _wrap => follower.held().map(|held| (held.version, held.state.to_string())));
+        let files = if let Copy::Directory(kept) = copy { kept.held().map(|held| held.directory) } else { None };
+        Ok(held.map(|(version, state)| (version, state, files)))
     }
 
     /// Digest of the commit of the version held, and its metadata.
@@ -312,7 +307,8 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
-        let mut how = self.how(py, threads, progress, timeout, until)?;
+        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
+        let mut how = How { threads, progress, deadline, stop, until, unsigned };
         Ok(match self.prepared(py, version, &mut how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
@@ -331,7 +327,8 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let mut how = self.how(py, threads, progress, timeout, until)?;
+        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
+        let mut how = How { threads, progress, deadline, stop, until, unsigned };
         let polling = Polling::new(poll, poll);
         loop {
             match self.prepared(py, version, &mut how)? {
@@ -354,7 +351,7 @@ impl Follower {
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = self.how(py, threads, progress, None, until)?;
+        let how = How { threads, progress, stop: Some(self.fresh_stop()), until, ..How::default() };
         let mut waits = waits;
         loop {
             if waits && polling.wait(py, &how)? {
@@ -702,19 +699,6 @@ impl Follower {
     fn unsigned(&self, py: Python<'_>) -> PyResult<Option<Unsigned>> {
         let copy = free(py, &self.copy)?;
         Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned()))
-    }
-
-    /// How a version is waited for.
-    fn how(
-        &self,
-        py: Python<'_>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-        timeout: Option<f64>,
-        until: Option<Py<PyAny>>,
-    ) -> PyResult<How> {
-        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        Ok(How { threads, progress, deadline, stop, until, unsigned })
     }
 
     /// What was stopped before goes on now.

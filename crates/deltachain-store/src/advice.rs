@@ -72,10 +72,8 @@ const ALLOWED: &str = "the format allows more than this program reads and publis
 /// What may help, in one phrase, which is never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
     // R-CHN-14 because of signatures is not a rollback.
-    let is_for = |rules: &[Rule]| match error.unsigned() {
-        Some(_) => rules.iter().any(|rule| rule.id == SIG_01.id),
-        None => error.is_any(rules),
-    };
+    let rule = error.unsigned().map_or(error.rule(), |_| Some(SIG_01.id));
+    let is_for = |rules: &[Rule]| rules.iter().any(|of| Some(of.id) == rule);
     if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| is_for(rules)) {
         return match face {
             Face::Tool => tool,

@@ -167,7 +167,8 @@ impl Polling {
     ) -> Result<Option<P::Prepared>> {
         if self.short_polls > 0
             && let Some(held) = follower.held().filter(|_| follower.place.is_there())
-            && is_at_the_end(follower.store(), held.version)
+            // What cannot be found out, a whole poll will tell.
+            && matches!(follower.store().has_commit_after(held.version), Ok(false))
         {
             self.short_polls -= 1;
             return Ok(None);
@@ -226,11 +227,6 @@ impl Polling {
             thread::sleep(left.min(PATIENCE));
         }
     }
-}
-
-/// Whether no version follows. What cannot be found out, a whole poll will tell.
-fn is_at_the_end(store: &Store, version: u64) -> bool {
-    matches!(store.has_commit_after(version), Ok(false))
 }
 
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.

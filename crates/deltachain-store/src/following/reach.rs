@@ -214,9 +214,8 @@ impl Reader {
         let mut planner = if to.is_in_place() { planner.in_place() } else { planner };
         let mut preparation = Preparation::default();
         let tell = |text: String, told: &mut BTreeSet<String>| {
-            if !told.contains(&text) {
+            if told.insert(text.clone()) {
                 observer.remark(&text);
-                told.insert(text);
             }
         };
         loop {
