@@ -376,7 +376,8 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, is_in_use: _, unsigned: _, message, link, section, offset, tensor, file, source } = &*self.0;
+        let Repr { class, rule, is_in_use: _, unsigned: _, message, link, section, offset, tensor, file, source } =
+            &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;

@@ -258,7 +258,8 @@ impl Follower {
     fn held(&self, py: Python<'_>) -> PyResult<Option<(u64, String, Option<PathBuf>)>> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
-        let held = of_each!(copy, follower, _wrap => follower.held().map(|held| (held.version, held.state.to_string())));
+        let held =
+            of_each!(copy, follower, _wrap => follower.held().map(|held| (held.version, held.state.to_string())));
         let files = if let Copy::Directory(kept) = copy { kept.held().map(|held| held.directory) } else { None };
         Ok(held.map(|(version, state)| (version, state, files)))
     }

@@ -234,7 +234,7 @@ def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) ->
 
 
 def test_how_keys_change(page: Page) -> None:
-    assert page.follow("docs/rotation.md") == 13
+    assert page.follow("docs/rotation.md") == 12
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl, which the page uses")

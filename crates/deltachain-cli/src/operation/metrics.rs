@@ -190,6 +190,7 @@ mod tests {
         let mut status = FollowStatus::default();
         status.found(5, "s", 5);
         status.found(6, "t", 7);
+        status.unsigned = Some("x".to_owned());
         metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
@@ -205,6 +206,7 @@ mod tests {
             "deltachain_version 6",
             "deltachain_head_version 7",
             "deltachain_lag_versions 1",
+            "deltachain_unsigned 1",
             "deltachain_failures_total{class=\"USAGE\"} 1",
             "deltachain_command_runs_total{result=\"failed\"} 1",
             "deltachain_command_seconds_total 1.5",

@@ -183,8 +183,18 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
     assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-CHN-14") && ran.stderr.contains("--trust"), "{ran:?}");
     assert!(!ran.stderr.contains("rolled back") && !ran.stderr.contains("--allow-rollback"), "{ran:?}");
     let ran = run(&folder, &["status", "served"]);
-    assert!(ran.code == Some(1) && ran.stdout.contains("unhealthy: the version held is not known to be sign"), "{ran:?}");
-    // The signed one is none that can be gone back to by itself.
+    assert!(
+        ran.code == Some(1) && ran.stdout.contains("unhealthy: the version held is not known to be sign"),
+        "{ran:?}"
+    );
+    // What metrics and readiness show.
+    assert_eq!(run(&folder, &["follow", "chain", "served", "--once", "--trust", "b.pub"]).code, Some(1));
+    let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
+    assert!(followed["unsigned"].as_str().is_some_and(|text| text.contains("not known to be signed")), "{followed}");
+    run(&folder, &["follow", "chain", "served", "--once", "--trust", "a.pub"]).good();
+    let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
+    assert!(followed["unsigned"].is_null(), "{followed}");
+    // A rollback is another matter.
     folder.run_in_shell("rm chain/commits/*1.json", &[]).good();
     let ran = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("--allow-rollback"), "{ran:?}");
@@ -223,7 +233,10 @@ fn both_of_two_have_to_sign() {
     run(&folder, &pull).good();
     publish(&folder, 1, &[&["--sign-key", "b.key"], &both[..]].concat()).good();
     let held = run(&folder, &pull);
-    assert!(held.stderr.contains("1 of the trusted keys signed it, not 2") && held.stdout.starts_with("version 0 is in"), "{held:?}");
+    assert!(
+        held.stderr.contains("1 of the trusted keys signed it, not 2") && held.stdout.starts_with("version 0 is in"),
+        "{held:?}"
+    );
     // A key that signs has to be among those that count.
     let ran = publish(&folder, 1, &["--sign-key", "b.key", "--trust", "a.pub"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");

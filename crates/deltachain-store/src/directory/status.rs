@@ -70,7 +70,8 @@ impl TrustStatus {
     /// (SPEC section 23.3).
     pub fn problem(&self) -> Option<String> {
         let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
-        let text = || format!("the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)");
+        let text =
+            || format!("the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)");
         (by < quorum).then(text)
     }
 }

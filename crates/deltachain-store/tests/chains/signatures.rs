@@ -9,8 +9,9 @@ use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust};
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Polling, PublishOptions, Published,
-    Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune, sign,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Polling, PublishOptions,
+    Published, Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune,
+    sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;

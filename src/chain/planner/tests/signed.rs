@@ -115,7 +115,10 @@ fn trust_that_does_not_fit_is_no_rollback() {
     let store = Store::signed(6);
     let unsigned = |outcome: Outcome| {
         let error = outcome.unwrap_err();
-        (error.rule().unwrap(), error.unsigned().map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)))
+        (
+            error.rule().unwrap(),
+            error.unsigned().map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)),
+        )
     };
     // Of those that wait for another signature, the newest is named.
     let both = trust(&["a", "b"], 2);
