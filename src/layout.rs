@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::json::{Reader, Writer};
 use crate::plain_name::{flaw_of_path_name, fold_case, folder_of};
 use crate::rules;
-use crate::tensor::TensorInfo;
+use crate::tensor::{Digest, TensorInfo};
 
 /// The metadata key of a link that holds the layout of its target (SPEC section 12).
 pub const LAYOUT_KEY: &str = "deltachain.layout";
@@ -209,6 +209,11 @@ impl Layout {
             Some(missing) => Err(format!("the layout does not list the tensor {missing:?}")),
             None => Ok(()),
         }
+    }
+
+    /// BLAKE3-256 of [the text](Self::to_json): what a commit names (SPEC section 25.1).
+    pub fn digest(&self) -> Digest {
+        Digest::of_bytes(self.to_json().as_bytes())
     }
 
     /// The JSON text for [`LAYOUT_KEY`].

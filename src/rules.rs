@@ -117,6 +117,7 @@ rules! {
     APP_05 "R-APP-05" StateMismatch;
     APP_06 "R-APP-06" WrongBase;
     LAY_01 "R-LAY-01" Malformed;
+    LAY_03 "R-LAY-03" StateMismatch;
     LIM_01 "R-LIM-01" Limit;
     LIM_02 "R-LIM-02" Limit;
     LIM_03 "R-LIM-03" Limit;

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+import random
 import shutil
+import struct
 import threading
+import zlib
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -366,3 +370,68 @@ def test_no_credential_of_a_url_is_shown() -> None:
         with pytest.raises(dc.Error) as refused:
             sub.prepare()
         assert "hidden" not in f"{refused.value!r} {vars(refused.value)} {refused.value.__cause__}"
+
+
+def set_routes(url: Path, generation: int, *links: Path) -> None:
+    """What anybody who can write to a store can do: says which files lead to version 0."""
+    routes = []
+    for link in sorted(links, key=lambda link: link.stat().st_size):
+        (url / "files" / link.name).write_bytes(link.read_bytes())
+        routes.append({"from": None, "files": [{"digest": link.stem, "size": link.stat().st_size}]})
+    document = {"deltachain": 1, "version": 0, "generation": generation, "commit": dc.show(url, version=0).commit}
+    text = json.dumps({**document, "routes": routes, "metadata": {}}, separators=(",", ":"))
+    (url / "routes").mkdir(exist_ok=True)
+    (url / "routes" / f"{0:020}-{generation:010}.json").write_text(text)
+
+
+def published(url: Path, model: Path, **settings: Any) -> Path:
+    """Publishes a directory as the first version; its link."""
+    with dc.Publisher(url, **settings) as pub:
+        pub.publish(model)
+    (link,) = (url / "files").iterdir()
+    return link
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts: bool) -> None:
+    url, tensors = tmp_path / "chain", model(1)
+    mine = write_model(tmp_path / "mine" / "model.safetensors", tensors)
+    own = published(url, mine.parent, sign_key=FIRST)
+    theirs = tmp_path / "theirs"
+    write_model(theirs / "adapter_model.safetensors", {"a.weight": tensors["a.weight"]})
+    write_model(theirs / "model.safetensors", {name: tensors[name] for name in tensors if name != "a.weight"})
+    whole = published(tmp_path / "other chain", theirs)
+    set_routes(url, 1, whole)
+    copy = tmp_path / "copy"
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST if trusts else None) as sub:
+        with pytest.raises(dc.StateMismatchError) as refused:
+            take(sub)
+        assert refused.value.rule == rules.LAY_03
+        assert sub.version is None
+        set_routes(url, 2, whole, own)
+        assert take(sub) == 0
+    assert [path.name for path in (copy / "current").iterdir()] == ["model.safetensors"]
+    assert (copy / "current" / "model.safetensors").read_bytes() == mine.read_bytes()
+
+
+def test_a_file_of_a_signed_commit_is_not_exchanged_for_a_part(tmp_path: Path) -> None:
+    url, noise = tmp_path / "chain", random.Random(0).randbytes(9 << 20)
+    tensors = {name: ("U8", (len(noise),), noise) for name in "ab"}
+    mine = write_model(tmp_path / "mine" / "model.safetensors", tensors)
+    own = published(url, mine.parent, sign_key=FIRST)
+    right = own.read_bytes()
+    theirs = write_model(tmp_path / "theirs" / "adapter_model.safetensors", tensors)
+    dc.snapshot(theirs.parent, tmp_path / "other.dcf")
+    other = bytearray((tmp_path / "other.dcf").read_bytes())
+    # As long as the right one, by an extension area that nobody reads.
+    struct.pack_into("<Q", other, 112, len(right) - len(other))
+    struct.pack_into("<I", other, 124, zlib.crc32(other[:124]))
+    own.write_bytes(other.ljust(len(right), b"\0"))
+    copy = tmp_path / "copy"
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST, tensors=["a"]) as sub:
+        with pytest.raises(dc.StateMismatchError) as refused:
+            take(sub)
+        assert refused.value.rule == rules.LAY_03
+        own.write_bytes(right)
+        assert take(sub) == 0
+    assert [path.name for path in (copy / "current").iterdir()] == ["model.safetensors"]

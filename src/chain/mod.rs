@@ -39,6 +39,7 @@
 mod checks;
 mod documents;
 mod history;
+mod layouts;
 mod marks;
 mod names;
 mod path;
@@ -52,6 +53,7 @@ mod signed_head;
 
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Route, RoutesDocument};
+pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;

@@ -159,6 +159,8 @@ pub struct Hop {
     pub files: Vec<FileReference>,
     /// State digest of each shard of the version that the route leads to.
     pub shards: Vec<Digest>,
+    /// Digest of the layout of each shard of that version, if its commit names them (SPEC section 25.1).
+    pub layouts: Option<Vec<Digest>>,
     /// Whether the route stands in the version's commit, and not in a routes document alone. No other one may be taken
     /// in place (SPEC R-SUM-08).
     pub is_in_commit: bool,

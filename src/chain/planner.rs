@@ -12,7 +12,7 @@ use crate::chain::checks::{check_files, check_parent, check_routes, check_versio
 use crate::chain::path::{Candidate, Cost, Path, Ways};
 use crate::chain::received::{Document, ReadCommit};
 use crate::chain::signatures::Signatures;
-use crate::chain::{Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, RoutesDocument, Step};
+use crate::chain::{Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, RoutesDocument, Step, named_layouts};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
@@ -695,9 +695,10 @@ impl Planner {
         for &(version, place) in &path.routes {
             let Candidate { route, is_in_commit, .. } =
                 self.routes.get(&version).and_then(|known| known.routes.get(place)).ok_or_else(missing)?;
-            let shards = commit_of(version)?.commit.shards.clone();
-            let files = route.files.clone();
-            hops.push(Hop { version, from: route.from, files, shards, is_in_commit: *is_in_commit });
+            let commit = &commit_of(version)?.commit;
+            let (files, shards) = (route.files.clone(), commit.shards.clone());
+            let layouts = named_layouts(&commit.metadata, shards.len());
+            hops.push(Hop { version, from: route.from, files, shards, layouts, is_in_commit: *is_in_commit });
         }
         let ReadCommit { digest, commit } = commit_of(wanted)?;
         Ok(Plan {

@@ -133,9 +133,14 @@ impl StagedSafetensors {
         self.other_files.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 
-    /// Lets [`commit`](Self::commit) copy no files of the base's directory.
+    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only where a folder has several
+    /// files: which files there are then follows from the layout alone.
     pub fn leave_other_files(&mut self) {
         self.other_files.clear();
+        if let Staging::Directory { shards, .. } = &self.staging {
+            let in_folder = |folder: &str| shards.iter().filter(|(name, _)| folder_of(name) == folder).count();
+            self.indexes.retain(|index, _| in_folder(folder_of(index)) > 1);
+        }
     }
 
     /// Writes to the disk in the background all the time, so that [`commit`](Self::commit) has to wait only for the

@@ -196,6 +196,7 @@ fn a_plan_says_what_a_reader_needs() {
     let plan = store.plan(None, None).unwrap();
     let [first, second] = &store.commits[..] else { panic!() };
     let hop = |commit: &Commit, from, route: usize| Hop {
+        layouts: None,
         version: commit.version,
         from,
         files: commit.routes[route].files.clone(),

@@ -17,4 +17,5 @@ mod round_trips;
 mod servers;
 mod showing;
 mod signatures;
+mod strangers;
 mod support;

@@ -50,6 +50,9 @@ pub(crate) struct ShardRecord {
     pub(crate) table: StateTable,
     /// Its own layout, which may differ from the directory's: a link's layout follows from the layout of its base.
     pub(crate) layout: String,
+    /// Whether it was proven when it was taken (SPEC section 25.2).
+    #[serde(default)]
+    pub(crate) proven: bool,
 }
 
 impl Record {
@@ -135,8 +138,12 @@ mod tests {
 
     fn record() -> Record {
         let digest = Digest::of_bytes(b"");
-        let shard =
-            |number| ShardRecord { number, table: StateTable::new(Vec::new(), Vec::new()), layout: "{}".to_owned() };
+        let shard = |number| ShardRecord {
+            number,
+            table: StateTable::new(Vec::new(), Vec::new()),
+            layout: "{}".to_owned(),
+            proven: true,
+        };
         Record {
             version: 7,
             commit: digest,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use deltachain::chain::{FileReference, Hop};
-use deltachain::rules::{CHN_09, CHN_10};
+use deltachain::rules::{CHN_09, CHN_10, LAY_03};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
@@ -24,8 +24,8 @@ pub(crate) enum Failure {
     File(FileReference, Error),
     /// One of the links of a route was refused.
     Route(Hop, Error),
-    /// No path that starts from the version held will help.
-    Held(Fallback, Error),
+    /// No path that starts from the version held will help: why it is not changed in place, if that is the reason.
+    Held(Option<Fallback>, Error),
     /// No other path will help.
     Other(Error),
 }
@@ -201,12 +201,18 @@ impl<'a> Links<'a> {
             Some((link, hop)) if error.rule().is_some() => {
                 Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
             }
+            None if error.is(&LAY_03) => Failure::Held(None, error),
             _ => Failure::Other(error),
         }
     }
 }
 
 impl Link<'_> {
+    /// Whether all of it is hashed, by the time that it has [settled](Links::settle).
+    pub(crate) fn is_whole(&self) -> bool {
+        !matches!(self.bytes, Bytes::InStore(_))
+    }
+
     /// Says how many bytes of segments will be read.
     pub(crate) fn expect(&self, bytes: u64) {
         if let Bytes::InStore(ranges) = &self.bytes {

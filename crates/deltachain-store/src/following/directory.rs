@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use deltachain::chain::{FileReference, Plan};
+use deltachain::chain::{FileReference, Plan, named_layouts};
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
@@ -48,6 +48,17 @@ struct Known {
     record: Record,
     public: HeldVersion,
     files: Files,
+}
+
+/// A shard of the version held.
+#[derive(Debug)]
+pub(crate) struct HeldShard {
+    /// The files of all shards here.
+    pub(crate) files: SafetensorsState,
+    /// The layout that the chain gives to it, which need not be that of the files.
+    pub(crate) layout: Layout,
+    /// Digest of the layout that its commit names.
+    pub(crate) named: Option<Digest>,
 }
 
 /// Whether files are what the record says.
@@ -127,13 +138,17 @@ impl Follower<Directory> {
         self.place.switch(prepared, &())
     }
 
-    /// The files of tensors of the version held, and the layout that the chain gives to its first shard here, which need not
-    /// be that of the files.
-    pub(crate) fn open_shard(&self) -> Result<(SafetensorsState, Layout)> {
+    /// The first shard here of the version held.
+    pub(crate) fn open_shard(&self) -> Result<HeldShard> {
         let held = self.place.held.as_ref().and_then(|known| Some((known, known.record.shards.first()?)));
-        let (known, shard) = held.ok_or_else(|| Error::usage("the directory holds no version"))?;
-        let files = open_model(&known.public.directory, &known.record)?;
-        Ok((files, Layout::parse(&shard.layout, &shard.table.tensors)?))
+        let (Known { record, public, .. }, shard) =
+            held.ok_or_else(|| Error::usage("the directory holds no version"))?;
+        let named = named_layouts(&record.metadata, record.of);
+        Ok(HeldShard {
+            files: open_model(&public.directory, record)?,
+            layout: Layout::parse(&shard.layout, &shard.table.tensors)?,
+            named: named.and_then(|named| named.get(shard.number).copied()),
+        })
     }
 
     /// The directory that was opened.
@@ -255,6 +270,10 @@ impl Destination for InDirectory<'_> {
 
     fn held(&self) -> Option<&Record> {
         self.held.map(HeldModel::record)
+    }
+
+    fn has_files(&self) -> bool {
+        true
     }
 
     fn shards(&self, _plan: &Plan) -> Result<Vec<Shard<'_>>> {

@@ -431,7 +431,7 @@ impl Destination for Engine {
         let is_whole = is_whole(plan);
         if !is_whole && !is_trusted(plan) {
             let message = "the path has a route that no commit names, which is not taken in place";
-            return Err(Failure::Held(Fallback::NoRoute, Error::refused(ErrorClass::Unsupported, message)));
+            return Err(Failure::Held(Some(Fallback::NoRoute), Error::refused(ErrorClass::Unsupported, message)));
         }
         let ((bases, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin(pushed)?;

@@ -325,7 +325,8 @@ impl<M: StateMemory + Send> Memory<M> {
             let (table, own) = found(choice, memory, table.as_ref(), Self::changes_in_place(), &hashing)?;
             sums.extend(own);
             check_held(&commit.shards, of, [(number, table.digests.state)])?;
-            shards.push(ShardRecord { number, layout: Layout::single_file(&table.tensors).to_json(), table });
+            let layout = Layout::single_file(&table.tensors).to_json();
+            shards.push(ShardRecord { number, layout, proven: false, table });
         }
         let tables = rows(shards.iter().map(|shard| &shard.table));
         if wanted.len() == of { check_union(commit.state, tables) } else { union_of(tables).map(drop) }?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use deltachain::StateSums;
-use deltachain::chain::{Held, ObjectName, Plan, Planner, check_held};
+use deltachain::chain::{Held, LayoutProof, ObjectName, Plan, Planner, check_held, named_layouts};
 use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
@@ -17,7 +17,7 @@ use crate::directory::record::{Record, ShardRecord};
 use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::links::{Failure, Links, Received};
-use crate::following::replay::{Following, Pushed, Trouble};
+use crate::following::replay::{Following, Layouts, Pushed, Trouble};
 use crate::following::selection::Choice;
 use crate::following::shard::Shard;
 use crate::following::switched::Preparation;
@@ -43,6 +43,11 @@ pub(crate) trait Destination {
 
     /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
     fn is_in_place(&self) -> bool {
+        false
+    }
+
+    /// Whether files are written by layouts.
+    fn has_files(&self) -> bool {
         false
     }
 
@@ -229,7 +234,8 @@ impl Reader {
             if let Some(trust) = &self.trust {
                 trust.record(&plan, to.held().map(|held| held.commit), observer)?;
             }
-            if let Some(Err(error)) = plan.start.as_deref().map(|shards| check_start(shards, to.held())) {
+            let start = plan.start.as_deref().map(|shards| check_start(shards, to.held()));
+            if let Some(Err(error)) = start.map(|start| start.and_then(|()| self.check_layouts(&plan, to))) {
                 planner.fail_held(error);
                 continue;
             }
@@ -256,12 +262,31 @@ impl Reader {
                 Err(Failure::File(file, error)) => planner.fail_file(&file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
                 Err(Failure::Held(why, error)) => {
-                    preparation.fallback = Some(why);
+                    preparation.fallback = why.or(preparation.fallback);
                     planner.fail_held(error);
                 }
                 Err(Failure::Other(error)) => return Err(error),
             }
         }
+    }
+
+    /// How layouts are looked at there (SPEC section 25.2).
+    fn layouts(&self, to: &impl Destination) -> Option<Layouts> {
+        to.has_files().then_some(if self.trust.is_some() { Layouts::Proven } else { Layouts::Compared })
+    }
+
+    /// Checks the layouts of the version held, if it stays: R-LAY-03.
+    fn check_layouts(&self, plan: &Plan, to: &impl Destination) -> Result<()> {
+        let (Some(held), Some(layouts)) = (to.held().filter(|_| plan.hops.is_empty()), self.layouts(to)) else {
+            return Ok(());
+        };
+        let named = named_layouts(&plan.metadata, plan.shards.len());
+        held.shards.iter().try_for_each(|ShardRecord { number, layout, proven, .. }| {
+            let mut proof = LayoutProof::held(*proven);
+            proof
+                .compare(named.as_ref().and_then(|named| named.get(*number)), || Digest::of_bytes(layout.as_bytes()))?;
+            if layouts == Layouts::Proven { proof.check_proven() } else { Ok(()) }
+        })
     }
 
     /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links
@@ -276,9 +301,13 @@ impl Reader {
     ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Failure> {
         let wanted = self.choice.shards(plan.version, plan.shards.len())?;
         let (selection, limits) = (self.choice.selection.as_ref(), &self.limits);
-        let following = Following { plan, wanted: &wanted, selection, limits, observer };
+        let layouts = self.layouts(to);
+        let following = Following { plan, wanted: &wanted, selection, limits, layouts, observer };
         let access = (&self.store, &self.cache, observer);
-        let in_parts = selection.is_some() && !to.is_in_place();
+        // Where no commit names the layouts, those of files count that are hashed as a whole.
+        let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
+        let is_hashed = to.is_in_place() || layouts == Some(Layouts::Proven) && names_none;
+        let in_parts = selection.is_some() && !is_hashed;
         let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
         let shards = start(plan, &wanted, to)?;
         let (built, shards) = following.run(&shards, &links, received, |pushed| build(&following, pushed))?;

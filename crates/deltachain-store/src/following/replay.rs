@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::chain::{Plan, check_target, check_union};
-use deltachain::files::{Layout, LayoutFile, StagedSafetensors};
+use deltachain::files::{LAYOUT_KEY, Layout, LayoutFile, StagedSafetensors};
 use deltachain::memory::{PatchSet, StateMemory};
 use deltachain::tensor::{State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
@@ -26,7 +26,18 @@ pub(crate) struct Following<'a> {
     /// The tensors that are taken; all if `None`.
     pub(crate) selection: Option<&'a Selection>,
     pub(crate) limits: &'a Limits,
+    /// How layouts are looked at, where files are written by them.
+    pub(crate) layouts: Option<Layouts>,
     pub(crate) observer: &'a dyn Observer,
+}
+
+/// How a tool that writes files looks at layouts (SPEC section 25.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layouts {
+    /// They are compared with those that commits name.
+    Compared,
+    /// With trust, they must be proven as well.
+    Proven,
 }
 
 /// A shard whose links have been pushed.
@@ -35,6 +46,7 @@ pub(crate) struct Pushed<'a> {
     pub(crate) replay: Replay<'a, &'a Link<'a>>,
     /// Of all its tensors, whichever of them are taken.
     pub(crate) layout: Layout,
+    is_proven: bool,
 }
 
 /// Why a plan cannot be followed: a fault of the links of a shard, by its place among the wanted shards, or another
@@ -70,7 +82,8 @@ impl Following<'_> {
         }
         let mut pushed = Vec::with_capacity(shards.len());
         for (place, (shard, readers)) in shards.iter().zip(&opened).enumerate() {
-            let made = push(shard, readers, &is_taken).map_err(|error| links.blame(place, error))?;
+            let made = self.push(shard, (readers, links.of_shard(place)), &is_taken);
+            let made = made.map_err(|error| links.blame(place, error))?;
             for (number, link) in links.of_shard(place).iter().enumerate() {
                 link.expect(made.replay.segment_bytes(number));
             }
@@ -79,16 +92,17 @@ impl Following<'_> {
         let built = build(&pushed).map_err(|trouble| match trouble {
             Trouble::Shard(place, error) => links.blame(place, error),
             Trouble::InPlace(place, why, error) => match links.blame(place, error) {
-                Failure::Route(_, error) | Failure::Other(error) => Failure::Held(why, error),
+                Failure::Route(_, error) | Failure::Other(error) => Failure::Held(Some(why), error),
                 other => other,
             },
             Trouble::Other(error) => error.into(),
         })?;
         links.settle(received)?;
-        let record = pushed.iter().map(|Pushed { shard, replay, layout }| ShardRecord {
+        let record = pushed.iter().map(|Pushed { shard, replay, layout, is_proven }| ShardRecord {
             number: shard.number,
             table: replay.table().clone(),
             layout: layout.to_json(),
+            proven: *is_proven,
         });
         Ok((built, record.collect()))
     }
@@ -241,6 +255,33 @@ impl Following<'_> {
         readers.collect()
     }
 
+    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts, where files are written
+    /// by them (SPEC section 25.2).
+    fn push<'a>(
+        &self,
+        shard: &'a Shard<'_>,
+        (readers, links): (&'a [LinkReader<&'a Link<'a>>], &[Link<'_>]),
+        is_taken: &'a (dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Pushed<'a>> {
+        let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
+        if let Some(sums) = &shard.sums {
+            replay = replay.with_sums(sums.clone());
+        }
+        let mut proof = shard.proof.clone();
+        for ((reader, link), hop) in readers.iter().zip(links).zip(&self.plan.hops) {
+            replay.push(reader)?;
+            if let (Some(_), Some(layout)) = (self.layouts, replay.layout()) {
+                let states = reader.index().metadata.contains_key(LAYOUT_KEY);
+                proof.follow(hop, shard.number, (states, link.is_whole()), layout)?;
+            }
+        }
+        if self.layouts == Some(Layouts::Proven) {
+            proof.check_proven()?;
+        }
+        let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
+        Ok(Pushed { shard, replay, layout, is_proven: proof.is_proven() })
+    }
+
     fn takes(&self, tensor: &str) -> bool {
         self.selection.is_none_or(|selection| selection.takes(tensor))
     }
@@ -274,21 +315,6 @@ fn prove(pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Result<(), Trouble> {
         replay.prove(&*shard.state, building).map_err(|error| Trouble::Shard(place, error))?;
     }
     Ok(())
-}
-
-/// Step 7 of SPEC section 10 for the links of a shard, one after another.
-fn push<'a>(
-    shard: &'a Shard<'_>,
-    readers: &'a [LinkReader<&'a Link<'a>>],
-    is_taken: &'a (dyn Fn(&str) -> bool + Sync),
-) -> Result<Pushed<'a>> {
-    let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
-    if let Some(sums) = &shard.sums {
-        replay = replay.with_sums(sums.clone());
-    }
-    readers.iter().try_for_each(|reader| replay.push(reader))?;
-    let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
-    Ok(Pushed { shard, replay, layout })
 }
 
 /// Tables as [`check_union`] wants them.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltachain::StateSums;
+use deltachain::chain::LayoutProof;
 use deltachain::files::{Layout, SafetensorsState};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Result, StateTable};
@@ -23,6 +24,8 @@ pub(crate) struct Shard<'a> {
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
+    /// What is known of that.
+    pub(crate) proof: LayoutProof,
     /// Of all of its tensors, as far as they are known, if sums are followed.
     pub(crate) sums: Option<StateSums>,
 }
@@ -31,13 +34,14 @@ impl<'a> Shard<'a> {
     /// The empty state.
     pub(crate) fn nothing(number: usize, sums: Option<StateSums>) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { number, state: Box::new(MemoryState::new()), table, layout: None, sums }
+        Self { number, state: Box::new(MemoryState::new()), table, layout: None, proof: LayoutProof::default(), sums }
     }
 
     /// One that is held.
     pub(crate) fn held(record: &ShardRecord, state: Box<dyn State + 'a>, sums: Option<StateSums>) -> Result<Self> {
         let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
-        Ok(Self { number: record.number, state, table: record.table.clone(), layout, sums })
+        let proof = LayoutProof::held(record.proven);
+        Ok(Self { number: record.number, state, table: record.table.clone(), layout, proof, sums })
     }
 }
 

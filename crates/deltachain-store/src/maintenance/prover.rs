@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::path::Path;
 
-use deltachain::chain::{Entry, FileReference, ObjectName, Route, check_target, check_union};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
+use deltachain::chain::{
+    Entry, FileReference, LayoutProof, ObjectName, Route, check_target, check_union, named_layouts,
+};
+use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::access::store::Store;
@@ -66,14 +68,14 @@ impl<'a> Prover<'a> {
     fn prove(&self, entry: &Entry, route: &Route, digests: &[StateDigests]) -> Result<()> {
         let of = route.files.len();
         let mut built: Vec<StateTable> = Vec::with_capacity(of);
+        let named = named_layouts(&entry.commit.metadata, of);
         for (shard, ((file, target), digests)) in route.files.iter().zip(&entry.commit.shards).zip(digests).enumerate()
         {
-            let nothing = MemoryState::new();
-            let base = match self.kept.get(&(shard, of)).and_then(Kept::end) {
-                Some(end) if route.from.is_some() => end.state,
-                _ => &nothing,
-            };
-            let applied = self.apply(base, digests, file, *target);
+            let nothing = End { state: &MemoryState::new(), layout: None, named: None, digests: None };
+            let kept = self.kept.get(&(shard, of)).filter(|_| route.from.is_some());
+            let base = kept.and_then(Kept::end).unwrap_or(nothing);
+            let named = named.as_ref().and_then(|named| named.get(shard));
+            let applied = self.apply((base, digests), file, (*target, named));
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);
         }
         check_union(entry.commit.state, built.iter().map(|table| (table.tensors.as_slice(), &table.digests)))
@@ -102,18 +104,20 @@ impl<'a> Prover<'a> {
         kept.bring_to(version, None, self.observer)
     }
 
+    /// Applies a link that is to lead to a shard with this digest, and to the layout that the commit names.
     fn apply(
         &self,
-        base: &dyn State,
-        digests: &StateDigests,
+        (base, digests): (End<'_>, &StateDigests),
         file: &FileReference,
-        target: Digest,
+        (target, named): (Digest, Option<&Digest>),
     ) -> Result<StateTable> {
         let link = LinkReader::open(StoredLink::new(self.store, *file, &()), self.limits)?;
         check_target(link.header(), target)?;
-        let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+        let table = StateTable { tensors: base.state.tensors().to_vec(), digests: digests.clone() };
+        let mut replay = Replay::new(table).with_layout(base.layout.cloned());
         replay.push(&link)?;
-        replay.prove(base, &InPhase::begin(self.observer, Phase::Build, replay.work()))?;
+        replay.layout().map_or(Ok(()), |layout| LayoutProof::default().compare(named, || layout.digest()))?;
+        replay.prove(base.state, &InPhase::begin(self.observer, Phase::Build, replay.work()))?;
         Ok(replay.table().clone())
     }
 }

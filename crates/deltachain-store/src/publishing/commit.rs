@@ -67,6 +67,7 @@ pub(crate) fn commit(
         parts.iter().zip(&route.files).all(|(part, file)| part.link(*file).is_some_and(is))
     };
     commit.mark_direct(|route| all(route, |link| link.is_direct));
+    commit.name_layouts(&parts.iter().map(|part| part.layout).collect::<Vec<_>>());
     commit.mark_in_place(|route| all(route, |link| link.is_in_place));
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);

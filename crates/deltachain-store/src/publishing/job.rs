@@ -1,10 +1,11 @@
 //! What a publisher does before the commit: the links of one shard of the next version are made and stored.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread;
 
-use deltachain::chain::{Asset, Parent, check_folders};
-use deltachain::files::{Layout, SafetensorsState};
+use deltachain::chain::{Asset, Parent, check_folders, named_layouts};
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, StateDigests, TensorInfo};
 use deltachain::{DiffReport, Error, Result, StateTable};
 
@@ -52,8 +53,6 @@ pub(crate) struct Made {
     pub(crate) work: Option<Kept>,
     /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
     pub(crate) is_head: bool,
-    /// The layout that the shard has in the chain, if that is known: always, if there is something to commit.
-    pub(crate) layout: Option<Layout>,
 }
 
 /// Links, and the version that each comes from.
@@ -101,9 +100,8 @@ impl Source<'_> {
 }
 
 impl Job<'_> {
-    /// `last` are the digests of the head and its layout in the chain, as far as it is known, if this publisher has made
-    /// it. The digests are for [`Base::Last`].
-    pub(crate) fn run(&self, base: Base<'_>, last: Option<(&StateDigests, Option<&Layout>)>) -> Result<Made> {
+    /// `last` are the digests of the head, if this publisher has made it: for [`Base::Last`].
+    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<Made> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
         }
@@ -141,21 +139,17 @@ impl Job<'_> {
         let (lent, layout);
         let source = match (base, &mut work) {
             (Base::State(model) | Base::Last(model), _) => {
-                let known = last.and_then(|(_, layout)| layout);
-                let digests = last.filter(|_| matches!(base, Base::Last(_))).map(|(digests, _)| digests);
+                let digests = last.filter(|_| matches!(base, Base::Last(_)));
                 (lent, layout) = (model.lent(), model.layout()?);
-                let layout = known.or(layout.as_deref());
-                Source::Given(Some(End { state: &lent, layout, is_in_chain: known.is_some(), digests }))
+                let named = parent.head().and_then(|head| self.named(&head.metadata));
+                Source::Given(Some(End { state: &lent, layout: layout.as_deref(), named, digests }))
             }
             (Base::Work(_) | Base::Chain, Some(work)) => Source::Kept(work),
             (Base::Nothing | Base::Work(_) | Base::Chain, _) => Source::Given(None),
         };
-        let is_in_chain = source.end().is_none_or(|end| end.is_in_chain);
         let attempt = Attempt::begin(self.store);
         let mut bases = Bases { head, source, place, is_lasting, has_same_assets };
         let (links, is_head) = self.make_and_store(&mut bases)?;
-        let own = || Layout::single_file(self.target.state.tensors());
-        let layout = (!is_head || is_in_chain).then(|| self.target.layout.cloned().unwrap_or_else(own));
         // The way to the new version, once it has been committed.
         let from_head = links.iter().filter(|(from, _)| *from == head).min_by_key(|(_, link)| link.reference.size);
         if let (Some(work), Some((_, link))) = (&mut work, from_head) {
@@ -163,7 +157,7 @@ impl Job<'_> {
         }
         let part = self.part(&links, assets)?;
         // What is only there for this once need not get to the new version.
-        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head, layout })
+        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head })
     }
 
     /// Stores the other files of the directory, before the work that takes long.
@@ -223,7 +217,8 @@ impl Job<'_> {
                 let link = bases.source.link(own, observer, &|base| make(base, coding))?;
                 parent.check_base(shard, link.report.base)?;
                 self.check_changed(before, &link.report)?;
-                let is_head = link.report.base == link.report.target.state && !link.has_moved && bases.has_same_assets;
+                let has_moved = self.named(&head.metadata).map_or(link.has_moved, |named| named != link.layout);
+                let is_head = link.report.base == link.report.target.state && !has_moved && bases.has_same_assets;
                 if self.if_changed && is_head && !self.is_cut_off {
                     return Ok(Some(link));
                 }
@@ -286,6 +281,11 @@ impl Job<'_> {
         Ok(Some((kept, commit.shards.get(self.shard).copied())))
     }
 
+    /// The digest of the shard's layout, as the metadata of a commit name it.
+    fn named(&self, metadata: &BTreeMap<String, String>) -> Option<Digest> {
+        named_layouts(metadata, self.of)?.get(self.shard).copied()
+    }
+
     fn keep(&self, place: Place<'_>) -> Result<Kept> {
         Kept::open(self.store, place, (self.shard, self.of), &self.options.limits)
     }
@@ -315,6 +315,7 @@ impl Job<'_> {
             of: self.of,
             state: first.report.target.state,
             folders: self.target.layout.iter().flat_map(|layout| layout.folders()).map(str::to_owned).collect(),
+            layout: first.layout,
             table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
             assets,
             links: links.iter().map(shard_link).collect(),

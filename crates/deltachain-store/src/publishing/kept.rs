@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use deltachain::files::{Layout, SafetensorsState};
 use deltachain::rules::{CHN_03, CHN_04, CHN_05, CHN_13};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
@@ -10,7 +9,7 @@ use deltachain::{Error, Limits, Result};
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
 use crate::directory::unfinished::UnfinishedDirectory;
-use crate::following::directory::Directory;
+use crate::following::directory::{Directory, HeldShard};
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::observer::Observer;
 use crate::publishing::model::End;
@@ -29,8 +28,8 @@ pub(crate) enum Place<'a> {
 #[derive(Debug)]
 pub(crate) struct Kept {
     follower: Follower<Directory>,
-    /// The version that it was brought to last: its files, and its layout as the chain has it.
-    state: Option<(u64, SafetensorsState, Layout)>,
+    /// The version that it was brought to last.
+    state: Option<(u64, HeldShard)>,
     /// If it is removed with everything in it when this is dropped.
     passing: Option<UnfinishedDirectory>,
 }
@@ -82,15 +81,13 @@ impl Kept {
         if self.follower.held().is_none_or(|held| held.version != version) {
             return Err(Error::usage(format!("the directory does not hold version {version}")));
         }
-        let (files, layout) = opened.take().map_or_else(|| self.follower.open_shard(), Ok)?;
-        let (_, files, layout) = self.state.insert((version, files, layout));
-        Ok(End { state: files, layout: Some(layout), is_in_chain: true, digests: None })
+        let opened = opened.take().map_or_else(|| self.follower.open_shard(), Ok)?;
+        Ok(end(&self.state.insert((version, opened)).1))
     }
 
     /// The version that the directory was brought to last.
     pub(crate) fn end(&self) -> Option<End<'_>> {
-        let (_, state, layout) = self.state.as_ref()?;
-        Some(End { state, layout: Some(layout), is_in_chain: true, digests: None })
+        self.state.as_ref().map(|(_, shard)| end(shard))
     }
 
     /// Makes a link from that version, whose shard this is. If it turns out that the files are something else, they are
@@ -121,6 +118,10 @@ impl Kept {
     pub(crate) fn remember(&mut self, link: &NewLink) -> Result<()> {
         self.follower.remember(link.file.path(), &link.reference)
     }
+}
+
+fn end(HeldShard { files, layout, named }: &HeldShard) -> End<'_> {
+    End { state: files, layout: Some(layout), named: *named, digests: None }
 }
 
 /// Says what to do about a directory that does not go with the chain.

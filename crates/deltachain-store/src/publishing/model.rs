@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use deltachain::Result;
 use deltachain::files::{Layout, SafetensorsState};
-use deltachain::tensor::{MemoryState, ReadOnce, State, StateDigests};
+use deltachain::tensor::{Digest, MemoryState, ReadOnce, State, StateDigests};
 
 /// A model that is published, or that links are made from.
 #[derive(Debug, Clone, Copy)]
@@ -70,9 +70,9 @@ pub(crate) struct End<'a> {
     pub(crate) state: &'a dyn State,
     /// `None` for a single file without metadata.
     pub(crate) layout: Option<&'a Layout>,
-    /// Of a base: whether this is for certain the layout that its version has in the chain. If not, a link from it has to
-    /// state the target's.
-    pub(crate) is_in_chain: bool,
+    /// Of a base: the digest of the layout that its version has in the chain, if the commit names it. If that is another
+    /// one, a link from it has to state the target's (R-PUB-12).
+    pub(crate) named: Option<Digest>,
     /// If they are known: they are not computed again.
     pub(crate) digests: Option<&'a StateDigests>,
 }

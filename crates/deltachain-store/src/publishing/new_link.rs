@@ -50,7 +50,9 @@ pub(crate) struct NewLink {
     pub(crate) report: DiffReport,
     /// Whether it can be taken in place, as far as its profile says (SPEC section 24.5).
     pub(crate) is_in_place: bool,
-    /// Whether the target's layout is another one than that which follows from the base's.
+    /// Digest of the target's layout.
+    pub(crate) layout: Digest,
+    /// Whether that is another layout than the one that follows from the base's.
     pub(crate) has_moved: bool,
 }
 
@@ -64,13 +66,17 @@ impl NewLink {
         observer: &dyn Observer,
     ) -> Result<Self> {
         let nothing = MemoryState::new();
-        let base = base.unwrap_or(End { state: &nothing, layout: None, is_in_chain: true, digests: None });
+        let is_snapshot = base.is_none();
+        let base = base.unwrap_or(End { state: &nothing, layout: None, named: None, digests: None });
         let tensors = target.state.tensors();
+        // One file without a name, whose text is the same whatever its tensors are.
         let single = Layout::single_file(tensors);
         let layout = target.layout.unwrap_or(&single);
         let moved = Layout::metadata_value(layout, base.layout, tensors);
         let has_moved = moved.is_some();
-        let stated = if base.is_in_chain { moved } else { Some(layout.to_json()) };
+        let of_base = base.layout.unwrap_or(&single).digest();
+        let follows = is_snapshot || base.named == Some(of_base);
+        let stated = if follows { moved } else { Some(layout.to_json()) };
         let mut metadata: BTreeMap<_, _> = stated.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
         // R-PUB-07: the same link is another file at every attempt.
         metadata.insert(NONCE_KEY.to_owned(), format!("{:032x}", rand::random::<u128>()));
@@ -86,7 +92,7 @@ impl NewLink {
         let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
         let reference = FileReference { digest, size: report.bytes };
         let is_in_place = sums && (profile == Profile::Local || report.is_direct) && report.patches_alone;
-        Ok(Self { file, reference, report, is_in_place, has_moved })
+        Ok(Self { file, reference, report, is_in_place, layout: layout.digest(), has_moved })
     }
 
     /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.

@@ -29,6 +29,9 @@ pub struct ShardPart {
     pub(crate) state: Digest,
     #[serde(rename = "tensors", with = "crate::access::table")]
     pub(crate) table: StateTable,
+    /// Digest of its layout.
+    #[serde(with = "text")]
+    pub(crate) layout: Digest,
     /// The folders that its files lie in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
@@ -71,7 +74,7 @@ impl ShardLink {
 
 impl ShardPart {
     /// The version of the JSON document.
-    pub(crate) const FORM: u64 = 2;
+    pub(crate) const FORM: u64 = 3;
 
     /// The version that it is a part of, if it becomes one.
     pub fn version(&self) -> u64 {

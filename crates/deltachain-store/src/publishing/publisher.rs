@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use deltachain::Result;
 use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_late};
-use deltachain::files::Layout;
 use deltachain::tensor::{Digest, StateDigests};
 
 use crate::access::attempt::Attempt;
@@ -62,17 +61,14 @@ pub struct Publisher {
 struct Own {
     /// Digests of each shard, by its number.
     shards: BTreeMap<usize, StateDigests>,
-    /// Their layouts in the chain, as far as they are known.
-    layouts: BTreeMap<usize, Layout>,
     /// Those that the shards bring.
     assets: Vec<Asset>,
 }
 
 impl Own {
-    fn of(parts: &[ShardPart], layouts: BTreeMap<usize, Layout>) -> Self {
+    fn of(parts: &[ShardPart]) -> Self {
         Self {
             shards: parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect(),
-            layouts,
             assets: parts.iter().flat_map(|part| &part.assets).cloned().collect(),
         }
     }
@@ -187,8 +183,8 @@ impl Publisher {
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
         let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
-        let Made { part, attempt, work, is_head, layout } = made;
-        let own = Own::of(slice::from_ref(&part), layout.map(|layout| (0, layout)).into_iter().collect());
+        let Made { part, attempt, work, is_head } = made;
+        let own = Own::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.last = Some((parent.digest(), own));
             return Ok(Published::head(head, parent.digest(), vec![part.table.digests], part.elements));
@@ -223,17 +219,15 @@ impl Publisher {
         let path = self.path_to(&parent)?;
         let mut attempt = None;
         let mut parts: Vec<ShardPart> = Vec::new();
-        let mut layouts = BTreeMap::new();
         for shard in shards {
             let made = self.make((&parent, path), shard, of, false, observer)?;
             attempt.get_or_insert(made.attempt);
-            layouts.extend(made.layout.map(|layout| (made.part.shard, layout)));
             parts.push(made.part);
         }
         let (attempt, session) = (attempt.unwrap_or_else(|| Attempt::begin(&self.store)), rand::random());
         let began = attempt.earliest.and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
         parts.iter_mut().for_each(|part| (part.session, part.began) = (session, began));
-        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts, layouts) });
+        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts) });
         Ok(parts)
     }
 
@@ -393,9 +387,9 @@ impl Publisher {
         // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
         let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
-        let target = End { state: &lent, layout: layout.as_deref(), is_in_chain: false, digests: None };
+        let target = End { state: &lent, layout: layout.as_deref(), named: None, digests: None };
         let last = self.last.as_ref().filter(|(commit, _)| *commit == parent.digest());
-        let own = last.and_then(|(_, own)| Some((own.shards.get(&shard)?, own.layouts.get(&shard))));
+        let own = last.and_then(|(_, own)| own.shards.get(&shard));
         let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
         let is_cut_off = self.is_cut_off;
         Job { store, parent, path, target, files, shard, of, known_assets, if_changed, is_cut_off, options, observer }
