@@ -34,7 +34,7 @@ class SignWith:
 
 # A secret key as text, a path of a file that holds one, or a key that is elsewhere.
 Signer = str | os.PathLike[str] | SignWith
-# A public key as text, or a path of a file of keys.
+# A public key as text, alone or followed by the chains that it is for, or a path of a file of such lines.
 Trusted = str | os.PathLike[str]
 
 
@@ -89,8 +89,10 @@ def trusted(given: Trusted | Sequence[Trusted] | None, quorum: int) -> tuple[lis
         return None
     keys: list[str] = []
     for one in _listed(given):
-        if isinstance(one, str) and "+" in one and not os.path.exists(one):
+        if isinstance(one, str) and not (os.path.exists(one) or one.endswith(".pub") or one.count("+") < 2):
             keys.append(_public(one, "trust="))
+        elif isinstance(one, str | os.PathLike) and not os.path.exists(one):
+            raise UsageError(f"USAGE: trust=: there is no such file: {os.fspath(one)!r}")
         else:
             keys += [_public(line, "trust=") for line in _lines(one, "trust=")]
     return keys, quorum
@@ -126,7 +128,7 @@ def _lines(path: object, name: str) -> list[str]:
         if os.path.exists(path) and not os.path.isfile(path):
             raise OSError(errno.EINVAL, "not a plain file")
         with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
+            lines = [line.split(" #")[0].strip() for line in file]
     except (OSError, ValueError, TypeError) as error:
         why = f": {error.strerror}" if isinstance(error, OSError) else ""
         raise UsageError(f"USAGE: {name} is neither a key nor a file of keys that can be read{why}") from None

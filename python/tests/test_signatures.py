@@ -233,8 +233,6 @@ def test_a_quorum_is_of_different_keys(tmp_path: Path) -> None:
     ):
         with pytest.raises(dc.UsageError):
             dc.Subscriber(url, **settings)
-    with pytest.raises(dc.UsageError, match="No such file"):
-        dc.Subscriber(url, trust="keys/run.pub")
 
 
 def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
