@@ -152,6 +152,7 @@ rules! {
     CHN_16 "R-CHN-16" Corrupt;
     CHN_17 "R-CHN-17" Chain;
     SIG_01 "R-SIG-01" Chain;
+    SIG_05 "R-SIG-05" Chain;
     SUM_03 "R-SUM-03" StateMismatch;
     SUM_04 "R-SUM-04" StateMismatch;
 }

@@ -89,7 +89,8 @@ class Held:
         allow_rollback: digest of a commit that the subscriber may roll back to.
         adopt: whether the first version may be of another chain than the held version.
         trust: take only versions that these keys have signed: a public key, a path of a file of them (one per line, `#`
-            begins a comment), or a list of both. The head is then the highest signed version.
+            begins a comment), or a list of both. After a key may stand the digests of the chains that it is trusted
+            for; without them it is for all. The head is then the highest signed version.
         quorum: how many of these keys have to sign.
         forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise be given again.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default that of `into`;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
+use deltachain::chain::{Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 use deltachain::{Error, Result};
 use pyo3::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::gate;
 /// Who signs: a secret key, or a public one and a function that signs with it.
 pub(crate) type SignerRow = (String, Option<Py<PyAny>>);
 
-/// Public keys, and how many of them have to sign.
+/// Public keys, each for all chains or followed by those that it is for, and how many of them have to sign.
 pub(crate) type TrustRow = (Vec<String>, usize);
 
 /// Those who sign.
@@ -30,7 +30,7 @@ pub(crate) fn signers(py: Python<'_>, rows: Vec<SignerRow>) -> PyResult<Vec<Arc<
 /// Whom to trust.
 pub(crate) fn trust(py: Python<'_>, given: Option<TrustRow>) -> PyResult<Option<Trust>> {
     let trust = |(keys, quorum): TrustRow| {
-        let keys = keys.iter().map(|key| key.parse()).collect::<Result<Vec<VerifierKey>>>()?;
+        let keys = keys.iter().map(|key| key.parse()).collect::<Result<Vec<TrustedKey>>>()?;
         Trust::new(keys, quorum)
     };
     given.map(trust).transpose().map_err(|error| raised(py, &error))

@@ -29,7 +29,7 @@
 //! let mut planner = Planner::new(None, None, None, &Limits::default());
 //! let content = |name: ObjectName| (name, store.get(name.to_string().as_str()));
 //! let fetch = |names: &[ObjectName], _| Ok(names.iter().copied().map(content).collect());
-//! let plan: Plan = planner.plan_with(|_| Ok(Listing::new(names)), fetch)?;
+//! let plan: Plan = planner.plan_with(|_, _| Ok(Listing::new(names)), fetch)?;
 //! assert_eq!((plan.version, plan.bytes), (0, 6));
 //! assert_eq!(plan.hops[0].files, [file]);
 //! # Ok(())
@@ -57,7 +57,7 @@ pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
-pub use signatures::{Note, Signer, SigningKey, Trust, Unsigned, VerifierKey};
+pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, Unsigned, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]

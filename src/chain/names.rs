@@ -29,7 +29,7 @@ pub enum ObjectName {
         version: u64,
         /// Digest of the bytes of its commit.
         commit: Digest,
-        /// Digest of the note's own bytes.
+        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note) of a key that of the key.
         note: Digest,
     },
 }
@@ -77,7 +77,8 @@ impl ObjectName {
     }
 }
 
-fn digest(digits: &str) -> Option<Digest> {
+/// A digest in the one form that names and other texts have it.
+pub(super) fn digest(digits: &str) -> Option<Digest> {
     Digest::from_hex(digits).filter(|digest| digest.to_string() == digits)
 }
 

@@ -21,8 +21,10 @@ pub struct Held {
 pub struct Listing {
     head: Option<u64>,
     generations: BTreeMap<u64, BTreeSet<u64>>,
-    /// By version and commit, those that readers look at.
+    /// By version and commit.
     notes: BTreeMap<u64, BTreeMap<Digest, BTreeSet<Digest>>>,
+    /// Whether the store cannot list.
+    pub(super) is_head_alone: bool,
 }
 
 impl Listing {
@@ -30,6 +32,11 @@ impl Listing {
     /// the last is enough: they are needed to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self::default().with(names.into_iter().filter_map(|name| ObjectName::parse(name.as_ref())))
+    }
+
+    /// Of a store that cannot list: the head alone, found by asking for one commit after another.
+    pub fn of_head(head: Option<u64>) -> Self {
+        Self { head, is_head_alone: true, ..Self::default() }
     }
 
     /// With more objects that a list has shown.
@@ -42,11 +49,7 @@ impl Listing {
                     self.generations.entry(version).or_default().insert(generation);
                 }
                 ObjectName::Signature { version, commit, note } => {
-                    let notes = self.notes.entry(version).or_default().entry(commit).or_default();
-                    notes.insert(note);
-                    if notes.len() > Note::MOST_OF_COMMIT {
-                        notes.pop_last();
-                    }
+                    self.notes.entry(version).or_default().entry(commit).or_default().insert(note);
                 }
                 ObjectName::Chain | ObjectName::File(_) | ObjectName::Asset(_) => {}
             }
@@ -65,19 +68,14 @@ impl Listing {
         generations.map(move |&generation| ObjectName::Routes { version, generation })
     }
 
-    /// The notes on a commit of a version, those that readers look at, in ascending order.
-    pub fn notes(&self, version: u64, commit: Digest) -> impl Iterator<Item = ObjectName> {
-        let notes = self.notes.get(&version).and_then(|notes| notes.get(&commit));
-        notes.into_iter().flatten().map(move |&note| ObjectName::Signature { version, commit, note })
-    }
-
-    /// The notes on whatever commit of a version.
-    pub(super) fn notes_of_version(&self, version: u64) -> impl Iterator<Item = ObjectName> {
-        self.notes
-            .get(&version)
-            .into_iter()
-            .flat_map(|notes| notes.keys())
-            .flat_map(move |&commit| self.notes(version, commit))
+    /// The notes on a commit of a version that readers look at: those of `own`, which are the
+    /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others.
+    pub fn notes(&self, version: u64, commit: Digest, own: &BTreeSet<ObjectName>) -> Vec<ObjectName> {
+        let notes = self.notes.get(&version).and_then(|notes| notes.get(&commit)).into_iter().flatten();
+        let names = notes.map(|&note| ObjectName::Signature { version, commit, note });
+        let (mut notes, others): (Vec<_>, Vec<_>) = names.partition(|name| own.contains(name));
+        notes.extend(others.into_iter().take(Note::MOST_OF_COMMIT));
+        notes
     }
 
     /// The versions below this one for whose commits there are notes, the highest first.
@@ -94,12 +92,15 @@ impl Listing {
 /// What to do next for a [`Planner`](crate::chain::Planner).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// List the commits and the routes documents, and with [trust](crate::chain::Planner::trust) the notes, as they are now,
-    /// and [`list`](crate::chain::Planner::list) them. A store that cannot list gives the head alone, found by asking
-    /// for one commit after another; it shows no notes.
+    /// List the commits and the routes documents, or the notes, as they are now, and
+    /// [`list`](crate::chain::Planner::list) them; other objects do no harm. A store that cannot list gives the
+    /// [head alone](Listing::of_head), and is not asked for notes.
     List {
-        /// Those of all versions from this one on; others do no harm.
+        /// Those of all versions from this one on.
         from: u64,
+        /// Whether the notes are wanted, and nothing else: only with [trust](crate::chain::Planner::trust), if own notes are
+        /// not enough.
+        notes: bool,
     },
     /// Fetch these objects, in any order or all at once, and [`supply`](crate::chain::Planner::supply) them.
     Fetch(Vec<ObjectName>),

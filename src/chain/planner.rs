@@ -7,6 +7,7 @@
 //! planner asks for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version, no_commit};
 use crate::chain::path::{Candidate, Cost, Path, Ways};
@@ -52,6 +53,8 @@ pub struct Planner {
     pub(super) list_from: u64,
     /// Whether the chain must be listed.
     must_list: bool,
+    /// Whether the notes must be.
+    pub(super) must_list_notes: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
     /// Whether a list has been made again that lacked the version held.
@@ -149,6 +152,7 @@ impl Planner {
             listed: None,
             list_from: above.map_or(0, |held| held.version),
             must_list: true,
+            must_list_notes: false,
             is_current: false,
             has_looked_twice: false,
             asked: BTreeSet::from([ObjectName::Chain]),
@@ -196,7 +200,10 @@ impl Planner {
     pub fn step(&mut self) -> Result<Step> {
         loop {
             if self.must_list {
-                return Ok(Step::List { from: self.list_from });
+                return Ok(Step::List { from: self.list_from, notes: false });
+            }
+            if self.must_list_notes {
+                return Ok(Step::List { from: self.wanted.unwrap_or(self.list_from), notes: true });
             }
             if !self.asked.is_empty() {
                 return Ok(Step::Fetch(self.asked.iter().copied().collect()));
@@ -207,20 +214,20 @@ impl Planner {
         }
     }
 
-    /// Does all [steps](Self::step) to the next plan: `list` gives the names of the chain's objects for versions from a number
-    /// on, `fetch` the contents of objects, each `None` if there is no such object. `fetch` also gets the version held,
+    /// Does all [steps](Self::step) to the next plan: `list` gives what lists of the chain's objects show for versions from a
+    /// number on, and is told whether the notes are wanted, `fetch` the contents of objects, each `None` if there is no such object. `fetch` also gets the version held,
     /// if paths may start from it: what is held vouches for its commit and for the chain document by their digests.
     ///
     /// # Errors
     /// As for [`step`](Self::step), and those of the two functions.
     pub fn plan_with<B: AsRef<[u8]>>(
         &mut self,
-        mut list: impl FnMut(u64) -> Result<Listing>,
+        mut list: impl FnMut(u64, bool) -> Result<Listing>,
         mut fetch: impl FnMut(&[ObjectName], Option<u64>) -> Result<Vec<(ObjectName, Option<B>)>>,
     ) -> Result<Plan> {
         loop {
             match self.step()? {
-                Step::List { from } => self.list(list(from)?),
+                Step::List { from, notes } => self.list(list(from, notes)?),
                 Step::Fetch(names) => {
                     for (name, content) in fetch(&names, self.held.map(|held| held.version))? {
                         self.supply(name, content.as_ref().map(AsRef::as_ref));
@@ -233,6 +240,10 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
+        if mem::take(&mut self.must_list_notes) {
+            self.list_notes(listing);
+            return;
+        }
         self.must_list = false;
         let before = self.listed.replace((self.list_from, listing));
         match (&self.listed, before) {
@@ -327,7 +338,6 @@ impl Planner {
         // Documents hold no larger number.
         if version <= MAX_INTEGER {
             self.ask(version);
-            self.ask_for_notes(version);
         }
     }
 
@@ -368,12 +378,12 @@ impl Planner {
     fn advance(&mut self) -> Result<Option<Plan>> {
         self.check_chain()?;
         self.find_head()?;
-        let Some(wanted) = self.wanted.filter(|_| !self.must_list && self.asked.is_empty()) else { return Ok(None) };
+        let Some(wanted) = self.wanted.filter(|_| !self.waits()) else { return Ok(None) };
         if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
             return Err(no_commit(wanted));
         }
         self.check_signed(wanted)?;
-        if !self.asked.is_empty() {
+        if self.waits() {
             return Ok(None);
         }
         self.compare_with_accepted(wanted)?;
@@ -388,7 +398,7 @@ impl Planner {
         self.check_shards(wanted)?;
         self.check_lower_commits();
         self.find_routes_in_force();
-        if self.must_list || !self.asked.is_empty() {
+        if self.waits() {
             return Ok(None);
         }
         self.pass_over_routes();
@@ -408,6 +418,11 @@ impl Planner {
             Some(path) => self.plan(wanted, &path).map(Some),
             None => self.give_up(wanted),
         }
+    }
+
+    /// Whether something has to be listed or fetched first.
+    fn waits(&self) -> bool {
+        self.must_list || self.must_list_notes || !self.asked.is_empty()
     }
 
     /// The best path through the window, and what those that begin below it cost more than.
@@ -439,6 +454,7 @@ impl Planner {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
             Some(Document::Chain(digest)) => {
                 self.chain = Some(digest);
+                self.check_trust(digest)?;
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
@@ -470,7 +486,7 @@ impl Planner {
             return Ok(());
         }
         let head = if self.signatures.is_some() { self.find_signed_head() } else { self.head() };
-        if !self.asked.is_empty() {
+        if self.waits() {
             return Ok(());
         }
         match self.known().max().filter(|known| head < Some(*known)) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::signatures::Signatures;
-use crate::chain::{Note, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
+use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -15,7 +15,7 @@ const MAX_STRIDE: usize = 64;
 impl Planner {
     /// Takes only versions that these keys have signed (SPEC section 23.3); the head is the highest of them. `seen`
     /// is what the [plan](Signed) of an earlier planner said: the newest signed head that has been met, by version and
-    /// digest of its commit. The chain must have been listed: who cannot list finds no notes.
+    /// digest of its commit.
     #[must_use]
     pub fn trust(mut self, trust: Trust, seen: Option<(u64, Digest)>) -> Self {
         let held = self.held.map(|held| held.version);
@@ -26,9 +26,9 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, highest, stride) = (None, u64::MAX, None, 1);
+        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, None);
         self.signatures =
-            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, commits, notes });
+            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, listed, commits, notes });
         self
     }
 
@@ -51,44 +51,46 @@ impl Planner {
         }
     }
 
-    /// Asks for the highest versions that may be signed, and the notes on them.
-    pub(super) fn ask_for_signed_head(&mut self) {
-        let Some(signatures) = &mut self.signatures else { return };
-        let (below, stride) = (signatures.below, signatures.stride);
-        signatures.stride = (2 * stride).min(MAX_STRIDE);
-        let listed = self.listed.iter().flat_map(|(_, listed)| listed.versions_with_notes(below));
-        let versions: Vec<u64> = listed.take(stride).collect();
-        for version in versions {
-            let name = ObjectName::Commit(version);
-            if !self.supplied.contains_key(&name) {
-                self.asked.insert(name);
-                self.ask_for_notes(version);
-            }
+    /// The highest versions that may be signed: of those that have notes, if these have been listed.
+    fn may_be_head(&self, signatures: &Signatures) -> Vec<u64> {
+        if let Some(listed) = &signatures.listed {
+            return listed.versions_with_notes(signatures.below).take(signatures.stride).collect();
         }
+        let below = self.head().map_or(0, |head| head + 1).min(signatures.below);
+        (self.list_from..below).rev().take(signatures.stride).collect()
     }
 
-    /// Asks for the notes on a version before its commit is known, to save a round.
-    pub(super) fn ask_for_notes(&mut self, version: u64) {
-        if let (Some(signatures), Some((_, listed))) = (&self.signatures, &self.listed) {
-            let notes = listed.notes_of_version(version).take(Note::MOST_OF_COMMIT);
-            self.asked.extend(notes.filter(|name| !signatures.notes.contains_key(name)));
+    /// Asks for the commits of the highest versions that may be signed.
+    pub(super) fn ask_for_signed_head(&mut self) {
+        let Some(signatures) = &self.signatures else { return };
+        let names = self.may_be_head(signatures).into_iter().map(ObjectName::Commit);
+        self.asked.extend(names.filter(|name| !self.supplied.contains_key(name)));
+        if let Some(signatures) = &mut self.signatures {
+            signatures.stride = (4 * signatures.stride).min(MAX_STRIDE);
         }
     }
 
     /// The list is another one: looks for the head from the top.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else { return };
-        (signatures.below, signatures.highest, signatures.stride) = (u64::MAX, None, 1);
+        (signatures.below, signatures.highest) = (u64::MAX, None);
+        (signatures.stride, signatures.listed) = (1, None);
         signatures.commits.clear();
         signatures.notes.clear();
         self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
     }
 
+    /// Takes a list of the notes.
+    pub(super) fn list_notes(&mut self, listing: Listing) {
+        if let Some(signatures) = &mut self.signatures {
+            signatures.listed = Some(listing);
+        }
+    }
+
     /// The head: the highest version that is signed, unless something is asked for first.
     pub(super) fn find_signed_head(&mut self) -> Option<u64> {
         loop {
-            let signatures = self.signatures.as_ref()?;
-            let version = self.listed.as_ref()?.1.versions_with_notes(signatures.below).next()?;
+            let version = *self.may_be_head(self.signatures.as_ref()?).first()?;
             if !self.supplied.contains_key(&ObjectName::Commit(version)) {
                 self.ask_for_signed_head();
                 return None;
@@ -100,28 +102,30 @@ impl Planner {
                 signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
                 return Some(version);
             }
-            // It is as if this version were not there.
-            signatures.below = version;
             signatures.highest.get_or_insert((version, by.len()));
-            signatures
-                .notes
-                .retain(|name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version));
+            signatures.pass_over(version);
             self.supplied.remove(&ObjectName::Commit(version));
         }
     }
 
-    /// The trusted keys that the notes on the commit of a version count for. `None` if some of them are asked for first.
+    /// The trusted keys that the notes on the commit of a version count for. `None` if something is asked for first: own
+    /// notes, and all others only if these are not enough.
     fn signers(&mut self, version: u64) -> Option<Vec<VerifierKey>> {
-        let (signatures, chain, (_, listed)) = (self.signatures.as_ref()?, self.chain?, self.listed.as_ref()?);
+        let (signatures, chain) = (self.signatures.as_ref()?, self.chain?);
         let Some(&commit) = signatures.commits.get(&version) else { return Some(Vec::new()) };
-        let missing = listed.notes(version, commit).filter(|name| !signatures.notes.contains_key(name));
-        self.asked.extend(missing);
+        self.asked.extend(signatures.missing(chain));
         if !self.asked.is_empty() {
             return None;
         }
-        let content = |name| Some((name, signatures.notes.get(&name)?.as_slice()));
-        let signers = signatures.trust.signers(chain, listed.notes(version, commit).filter_map(content));
-        Some(signers.into_iter().cloned().collect())
+        let by = signatures.signers(chain, version, commit);
+        let can_list = self.listed.as_ref().is_some_and(|(_, listed)| !listed.is_head_alone);
+        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_none() && can_list;
+        (!self.must_list_notes).then_some(by)
+    }
+
+    /// R-SIG-05. Nothing sets it aside.
+    pub(super) fn check_trust(&self, chain: Digest) -> Result<()> {
+        self.signatures.as_ref().map_or(Ok(()), |signatures| signatures.trust.check_chain(chain))
     }
 
     /// R-SIG-01, of the version wanted.

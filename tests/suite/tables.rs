@@ -292,7 +292,7 @@ fn keys_and_notes_are_those_of_the_tables() {
         let note = Note::read(name, digest(&row["chain"]), &content);
         let counts = note.map_or_else(Vec::new, |note| note.counts_for(&trust).into_iter().cloned().collect());
         let expected = numbers(&row["counts"]).into_iter().map(|place| usize::try_from(place).unwrap());
-        assert_eq!(counts, expected.map(|place| trust.keys()[place].clone()).collect::<Vec<_>>(), "{row}");
+        assert_eq!(counts, expected.map(|place| trust.keys()[place].key.clone()).collect::<Vec<_>>(), "{row}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use deltachain::tensor::Digest;
 
-use crate::chain_args::ChainArgs;
+use crate::chain_args::{ChainArgs, StoreArgs};
 use crate::shared_args::parse_digest;
 use crate::signature_args::SignArgs;
 
@@ -24,6 +24,11 @@ pub(crate) enum KeyCommand {
     Show {
         /// A file with a secret key or with public keys; - is standard input
         file: PathBuf,
+        /// Print each as a line for --trust that trusts it for this chain, and for those that stand beside it, alone
+        #[arg(long, value_name = "URL")]
+        chain: Option<String>,
+        #[command(flatten)]
+        store: StoreArgs,
     },
 }
 

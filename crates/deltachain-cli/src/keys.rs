@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
-use deltachain::chain::{Signer, SigningKey, Trust, VerifierKey};
+use deltachain::chain::{Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 use deltachain::{Error, FileSource, Result};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) enum Keys {
     Secret(Box<SigningKey>),
-    Public(Vec<VerifierKey>),
+    Public(Vec<TrustedKey>),
 }
 
 impl Keys {
@@ -74,10 +74,10 @@ impl Keys {
         text_of(source.file()).and_then(|text| Self::parse(&text)).map_err(|error| error.in_file(path))
     }
 
-    /// The public keys.
-    pub(crate) fn public(&self) -> &[VerifierKey] {
+    /// The public keys, with the chains that stand beside them.
+    pub(crate) fn public(self) -> Vec<TrustedKey> {
         match self {
-            Self::Secret(key) => std::slice::from_ref(key.public()),
+            Self::Secret(key) => vec![key.public().clone().into()],
             Self::Public(keys) => keys,
         }
     }
@@ -133,8 +133,9 @@ pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     Ok(key.public().clone())
 }
 
-pub(crate) fn as_json(key: &VerifierKey) -> Value {
-    json!({ "name": key.name(), "id": key.id(), "key": key.to_string() })
+pub(crate) fn as_json(TrustedKey { key, chains }: &TrustedKey) -> Value {
+    let chains: Vec<String> = chains.iter().map(ToString::to_string).collect();
+    json!({ "name": key.name(), "id": key.id(), "key": key.to_string(), "chains": chains })
 }
 
 impl SignArgs {
@@ -162,7 +163,7 @@ impl SignArgs {
             return Err(Error::usage(text));
         };
         let timeout = Duration::from_secs_f64(self.sign_timeout);
-        signers.push(Arc::new(Elsewhere { public: public.clone(), command: command.clone(), timeout }));
+        signers.push(Arc::new(Elsewhere { public: public.key.clone(), command: command.clone(), timeout }));
         Ok(signers)
     }
 
@@ -226,8 +227,9 @@ impl TrustArgs {
                 keys.push(key);
                 continue;
             }
-            // A name with + is rather a key, which may be a secret one.
-            if given.contains('+') && !Path::new(given).exists() {
+            // Otherwise it is rather a key, which may be a secret one.
+            let is_path = given.ends_with(".pub") || given.matches('+').count() < 2;
+            if !is_path && !Path::new(given).exists() {
                 return Err(Error::usage("a key of --trust is no public key (NAME+ID+KEY), or a damaged one"));
             }
             match Keys::read(&PathBuf::from(given))? {

@@ -28,7 +28,8 @@ pub(crate) struct SignArgs {
 /// Whose signatures count.
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {
-    /// Trust the signatures of this key: a public key, or a file with one on each line; # begins a comment; repeatable
+    /// Trust the signatures of this key: a public key, alone for all chains or followed by the digests of those that it is
+    /// for, or a file with one on each line; # begins a comment; repeatable
     #[arg(long, value_name = "KEY|FILE", help_heading = SIGNATURES)]
     pub(crate) trust: Vec<String>,
     /// How many of the keys of --trust have to sign a version [default: 1]

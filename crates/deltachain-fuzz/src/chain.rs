@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
     fn plan(&self, planner: &mut Planner, patience: &mut usize) -> Result<Plan> {
         let left = Cell::new(*patience);
         let spend = |cost: usize| left.set(left.get().checked_sub(cost).expect("the planner does not come to an end"));
-        let list = |from| {
+        let list = |from, _| {
             spend(1);
             Ok(self.list(from))
         };

@@ -5,6 +5,7 @@ use std::error::Error as _;
 
 use deltachain::rules::{
     CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03,
+    SIG_05,
 };
 use deltachain::{Error, ErrorClass};
 use serde::{Serialize, Serializer};
@@ -21,7 +22,7 @@ pub enum Face {
 /// What helps against these broken rules: for the tool, for Python.
 type Row = (&'static [Rule], &'static str, &'static str);
 
-const BY_RULE: [Row; 10] = [
+const BY_RULE: [Row; 11] = [
     (&[CHN_01], NO_CHAIN, NO_CHAIN),
     (
         &[CHN_13],
@@ -61,6 +62,12 @@ const BY_RULE: [Row; 10] = [
          change",
     ),
     (&[SIG_03], STRANGER, STRANGER),
+    (
+        &[SIG_05],
+        "check the URL and the chains in --trust: this is another chain than those; `deltachain key show KEY --chain \
+         URL` prints the line for this one",
+        "check the URL and the chains in `trust`: this is another chain than those",
+    ),
 ];
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was lost, put \

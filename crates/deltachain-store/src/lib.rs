@@ -51,7 +51,7 @@ mod text;
 
 pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};
-pub use access::documents::init;
+pub use access::documents::{chain_digest, init};
 pub use access::options::StoreOptions;
 pub use access::partial::Partial;
 #[cfg(feature = "raw")]

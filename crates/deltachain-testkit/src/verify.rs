@@ -16,7 +16,7 @@ use deltachain_store::{RawObjects, Store};
 /// Those of the store, of the plan and of applying the links.
 pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     let mut planner = Planner::new(version, None, None, &Limits::default());
-    let plan = planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names))?;
+    let plan = planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names))?;
     let mut state = MemoryState::new();
     for Hop { files, shards, .. } in &plan.hops {
         let content = store.get(files[0].name())?.ok_or_else(|| files[0].missing())?;

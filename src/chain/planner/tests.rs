@@ -120,7 +120,7 @@ impl Store {
             // In another order than asked for, which must not matter.
             Ok(names.iter().rev().map(|name| (*name, self.objects.get(&name.to_string()))).collect())
         };
-        let plan = planner.plan_with(|from| Ok(self.listing(from)), fetch)?;
+        let plan = planner.plan_with(|from, _| Ok(self.listing(from)), fetch)?;
         Ok((plan, count))
     }
 
@@ -496,7 +496,7 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
     let mut store = line().with_routes(3, 1, &[(Some(2), &[11])]).with_routes(3, 2, &[(Some(2), &[12])]);
     let drive = |store: &Store, later: &Store| {
         let mut planner = planner(None, store.held(2));
-        assert_eq!(planner.step().unwrap(), Step::List { from: 2 });
+        assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
         planner.list(store.listing(2));
         (later.drive(&mut planner).unwrap().0.bytes, passed_over(&planner))
     };
@@ -509,7 +509,7 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
     let mut planner = planner(None, before.held(2));
     let fetch =
         |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect());
-    assert_eq!(planner.plan_with(|from| Ok(before.listing(from)), fetch).unwrap().bytes, 11);
+    assert_eq!(planner.plan_with(|from, _| Ok(before.listing(from)), fetch).unwrap().bytes, 11);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chain::{Note, ObjectName, Trust, VerifierKey};
+use crate::chain::{Listing, Note, ObjectName, Trust, VerifierKey};
 use crate::limits::Limits;
 use crate::tensor::Digest;
 
@@ -24,6 +24,8 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
+    /// What a list of the notes has shown; `None` as long as none was needed.
+    pub(in crate::chain) listed: Option<Listing>,
     /// Digests of the commits that have been supplied.
     pub(in crate::chain) commits: BTreeMap<u64, Digest>,
     /// Contents of the notes that have been supplied, empty if they cannot count.
@@ -31,6 +33,33 @@ pub(in crate::chain) struct Signatures {
 }
 
 impl Signatures {
+    /// Notes on the commits that have been supplied that have to be looked at, and have not been supplied.
+    pub(in crate::chain) fn missing(&self, chain: Digest) -> Vec<ObjectName> {
+        let notes = self.commits.iter().flat_map(|(&version, &commit)| {
+            let own = self.trust.own_notes(chain, version, commit);
+            match &self.listed {
+                Some(listed) => listed.notes(version, commit, &own),
+                None => own.into_iter().collect(),
+            }
+        });
+        notes.filter(|name| !self.notes.contains_key(name)).collect()
+    }
+
+    /// The trusted keys that the notes on the commit of a version count for, as far as they have been supplied.
+    pub(in crate::chain) fn signers(&self, chain: Digest, version: u64, commit: Digest) -> Vec<VerifierKey> {
+        let name = |byte| ObjectName::Signature { version, commit, note: Digest([byte; 32]) };
+        let notes = self.notes.range(name(0)..=name(0xff));
+        let notes: Vec<Note> = notes.filter_map(|(name, content)| Note::read(*name, chain, content)).collect();
+        self.trust.signers(&notes).into_iter().cloned().collect()
+    }
+
+    /// From here on it is as if this version were not there.
+    pub(in crate::chain) fn pass_over(&mut self, version: u64) {
+        self.below = version;
+        self.commits.remove(&version);
+        self.notes.retain(|name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version));
+    }
+
     /// Takes what an object is. A commit that is too long is not signed.
     pub(in crate::chain) fn supply(&mut self, name: ObjectName, content: Option<&[u8]>, limits: &Limits) {
         let content = |most: u64| content.filter(|bytes| bytes.len() as u64 <= most);

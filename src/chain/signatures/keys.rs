@@ -8,7 +8,9 @@ use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
+use crate::chain::ObjectName;
 use crate::error::{Error, Result, SECRET_KEY};
+use crate::tensor::Digest;
 
 /// The type of a key in C2SP's signed notes: Ed25519.
 const ED25519: u8 = 1;
@@ -17,7 +19,8 @@ const ED25519: u8 = 1;
 #[derive(Clone, PartialEq, Eq)]
 pub struct VerifierKey {
     name: String,
-    id: [u8; 4],
+    /// Its first bytes are the key ID.
+    hash: Digest,
     key: VerifyingKey,
 }
 
@@ -30,10 +33,11 @@ impl VerifierKey {
         if !is_name(name) {
             return Err(Error::usage(format!("{name:?} is not a name of a key: no spaces, no +, not empty")));
         }
-        let id = id(name, &key);
+        let hash = Sha256::new().chain_update(name).chain_update(b"\n").chain_update(typed(&key)).finalize();
+        let hash = Digest(hash.into());
         let key = VerifyingKey::from_bytes(&key).ok().filter(|key| !key.is_weak());
         let key = key.ok_or_else(|| Error::usage(format!("the key {name:?} is not an Ed25519 public key")))?;
-        Ok(Self { name: name.to_owned(), id, key })
+        Ok(Self { name: name.to_owned(), hash, key })
     }
 
     /// The name, for people: two keys may have the same.
@@ -43,7 +47,7 @@ impl VerifierKey {
 
     /// The key ID: 8 lowercase hexadecimal digits. It tells keys apart, and proves nothing.
     pub fn id(&self) -> String {
-        hex(self.id)
+        hex(self.raw_id())
     }
 
     /// The 32 bytes of the public key.
@@ -53,11 +57,21 @@ impl VerifierKey {
 
     /// Whether a signature line is by this key, as far as its name and its key ID say.
     pub(super) fn is_named(&self, name: &str, id: [u8; 4]) -> bool {
-        (self.name.as_str(), self.id) == (name, id)
+        (self.name.as_str(), self.raw_id()) == (name, id)
     }
 
     pub(super) fn raw_id(&self) -> [u8; 4] {
-        self.id
+        std::array::from_fn(|place| self.hash.0[place])
+    }
+
+    /// Whether the name of this key's own notes ends with this.
+    pub(super) fn is_of(&self, hash: Digest) -> bool {
+        self.hash == hash
+    }
+
+    /// The name of this key's own note on the commit of a version: `signatures/VERSION-COMMIT-KEY`.
+    pub fn own_note(&self, version: u64, commit: Digest) -> ObjectName {
+        ObjectName::Signature { version, commit, note: self.hash }
     }
 
     /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key that
@@ -187,11 +201,6 @@ pub(super) fn hex(id: [u8; 4]) -> String {
     format!("{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
-fn id(name: &str, key: &[u8; 32]) -> [u8; 4] {
-    let hash = Sha256::new().chain_update(name).chain_update(b"\n").chain_update(typed(key)).finalize();
-    std::array::from_fn(|place| hash[place])
-}
-
 fn typed(key: &[u8; 32]) -> [u8; 33] {
     std::array::from_fn(|place| place.checked_sub(1).map_or(ED25519, |place| key[place]))
 }
@@ -263,6 +272,16 @@ mod tests {
         for bytes in [two, one] {
             assert_eq!(VerifierKey::new("a", bytes).unwrap_err().class(), ErrorClass::Usage);
         }
+    }
+
+    #[test]
+    fn an_own_note_is_named_by_the_whole_digest_of_the_key() {
+        let key: VerifierKey = GO_PUBLIC.parse().unwrap();
+        let typed = Base64::decode_vec(GO_PUBLIC.rsplit('+').next().unwrap()).unwrap();
+        let hash = Sha256::digest([b"PeterNeumann\n".as_slice(), &typed].concat());
+        let name = key.own_note(7, Digest([0xab; 32])).to_string();
+        assert_eq!(name, format!("signatures/{:020}-{}-{}", 7, "ab".repeat(32), Digest(hash.into())));
+        assert!(name.contains(&format!("-{}", key.id())));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use deltachain::chain::{Note, ObjectName, SigningKey, Trust};
+//! use deltachain::chain::{Note, ObjectName, SigningKey, Trust, TrustedKey};
 //! use deltachain::tensor::Digest;
 //!
 //! # fn main() -> deltachain::Result<()> {
@@ -14,7 +14,7 @@
 //! assert!(matches!(name, ObjectName::Signature { version: 3, .. }));
 //!
 //! // Readers are given the public key, as text.
-//! let trust = Trust::new([key.public().to_string().parse()?], 1)?;
+//! let trust = Trust::new([key.public().to_string().parse::<TrustedKey>()?], 1)?;
 //! let read = Note::read(name, chain, &note).expect("a note on this commit");
 //! assert_eq!(read.counts_for(&trust), [key.public()]);
 //! # Ok(())
@@ -30,5 +30,5 @@ mod unsigned;
 pub(super) use found::Signatures;
 pub use keys::{Signer, SigningKey, VerifierKey};
 pub use note::Note;
-pub use trust::Trust;
+pub use trust::{Trust, TrustedKey};
 pub use unsigned::Unsigned;

@@ -16,8 +16,11 @@ const DASH: &str = "\u{2014} ";
 /// A note on a commit, of the one form that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
+    chain: Digest,
     text: String,
     lines: Vec<Line>,
+    /// If it is not named by its digest: that of the key whose own note it may be.
+    own: Option<Digest>,
 }
 
 /// A signature line. Other kinds of keys have signatures of other lengths.
@@ -33,7 +36,8 @@ impl Note {
     pub const MOST_BYTES: u64 = 16_384;
     /// Nor one of more signature lines.
     pub const MOST_LINES: usize = 100;
-    /// Of the notes on one commit only so many are looked at, in ascending order of their names.
+    /// Of the notes on one commit only so many are looked at, in ascending order of their names, beside the own notes of
+    /// trusted keys.
     pub const MOST_OF_COMMIT: usize = 64;
 
     /// What is signed: the text of the notes on the commit of a version. `chain` is the digest of the chain document's
@@ -76,25 +80,29 @@ impl Note {
         Ok((ObjectName::Signature { version, commit, note: Digest::of_bytes(&note) }, note))
     }
 
-    /// Reads what stands under the name of a note. `None` if it counts for nobody: it is another object's content, or no
-    /// note of this form on this commit of this chain. `chain` is the digest of the chain document's bytes.
+    /// Reads what stands under the name of a note. `None` if it counts for nobody: it is no note of this form on this
+    /// commit of this chain. `chain` is the digest of the chain document's bytes.
     pub fn read(name: ObjectName, chain: Digest, bytes: &[u8]) -> Option<Self> {
         let ObjectName::Signature { version, commit, note } = name else { return None };
-        if bytes.len() as u64 > Self::MOST_BYTES || Digest::of_bytes(bytes) != note {
+        if bytes.len() as u64 > Self::MOST_BYTES {
             return None;
         }
+        let own = (Digest::of_bytes(bytes) != note).then_some(note);
         let text = Self::text(chain, version, commit);
         let lines = std::str::from_utf8(bytes).ok()?.strip_prefix(&text)?.strip_prefix('\n')?;
         // Lines are short and there may be a thousand: one more than allowed is enough to refuse them.
         let lines = lines.strip_suffix('\n')?.split('\n').take(Self::MOST_LINES + 1);
         let lines = lines.map(Line::read).collect::<Option<Vec<Line>>>()?;
-        (lines.len() <= Self::MOST_LINES).then_some(Self { text, lines })
+        (lines.len() <= Self::MOST_LINES).then_some(Self { chain, text, lines, own })
     }
 
-    /// The trusted keys that this note counts for.
+    /// The keys that this note counts for, of those that are trusted for its chain.
     pub fn counts_for<'t>(&self, trust: &'t Trust) -> Vec<&'t VerifierKey> {
         let mut counts = Vec::new();
-        for key in trust.keys() {
+        if self.own.is_some_and(|own| trust.keys_of(self.chain).all(|key| !key.is_of(own))) {
+            return counts;
+        }
+        for key in trust.keys_of(self.chain) {
             let mut lines = self.lines.iter().filter(|line| key.is_named(&line.name, line.id)).peekable();
             if lines.peek().is_some() {
                 if !lines.all(|line| key.verifies(&self.text, &line.signature)) {
@@ -113,20 +121,11 @@ impl Note {
 }
 
 impl Trust {
-    /// The keys that these notes count for, each given with its name and its content. `chain` is the digest of the chain
-    /// document's bytes. Readers look at the [first notes](Note::MOST_OF_COMMIT) on one commit only.
-    pub fn signers<'a>(
-        &self,
-        chain: Digest,
-        notes: impl IntoIterator<Item = (ObjectName, &'a [u8])>,
-    ) -> Vec<&VerifierKey> {
-        let mut signers: Vec<&VerifierKey> = Vec::new();
-        for (name, bytes) in notes {
-            let note = Note::read(name, chain, bytes);
-            let counts = note.map(|note| note.counts_for(self)).unwrap_or_default();
-            signers.extend(counts.into_iter().filter(|key| !signers.contains(key)).collect::<Vec<_>>());
-        }
-        signers
+    /// The trusted keys that these notes count for: of those on one commit that
+    /// [readers look at](crate::chain::Listing::notes).
+    pub fn signers(&self, notes: &[Note]) -> Vec<&VerifierKey> {
+        let counts: Vec<&VerifierKey> = notes.iter().flat_map(|note| note.counts_for(self)).collect();
+        self.keys().iter().map(|trusted| &trusted.key).filter(|key| counts.contains(key)).collect()
     }
 }
 
@@ -209,11 +208,13 @@ mod tests {
     fn a_note_is_on_one_commit_of_one_chain() {
         let a = key("a", 1);
         let (chain, commit) = digests();
-        let (name, bytes) = Note::make(chain, VERSION, commit, &[a]).unwrap();
+        let (name, bytes) = Note::make(chain, VERSION, commit, std::slice::from_ref(&a)).unwrap();
         let ObjectName::Signature { note, .. } = name else { panic!("{name}") };
-        let read = |version, commit, note, chain| {
-            Note::read(ObjectName::Signature { version, commit, note }, chain, &bytes).is_some()
+        let counted = |name: ObjectName, chain, trusted: &[&Arc<dyn Signer>]| {
+            Note::read(name, chain, &bytes).is_some_and(|note| !note.counts_for(&trust(trusted)).is_empty())
         };
+        let read =
+            |version, commit, note, chain| counted(ObjectName::Signature { version, commit, note }, chain, &[&a]);
         let other = Digest::of_bytes(b"other");
         assert!(read(VERSION, commit, note, chain));
         assert!(!read(VERSION + 1, commit, note, chain));
@@ -221,6 +222,13 @@ mod tests {
         assert!(!read(VERSION, commit, other, chain));
         assert!(!read(VERSION, commit, note, other));
         assert!(Note::read(ObjectName::Commit(VERSION), chain, &bytes).is_none());
+        // As an own note: of whichever trusted key.
+        let b = key("b", 2);
+        let own = |key: &Arc<dyn Signer>, commit| key.public().own_note(VERSION, commit);
+        assert!(counted(own(&a, commit), chain, &[&a]));
+        assert!(!counted(own(&a, other), chain, &[&a]));
+        assert!(!counted(own(&b, commit), chain, &[&a]));
+        assert!(counted(own(&b, commit), chain, &[&a, &b]));
     }
 
     #[test]

@@ -1,14 +1,54 @@
 //! Whom a reader trusts (SPEC section 23.1).
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
 
-use crate::chain::VerifierKey;
+use crate::chain::{ObjectName, VerifierKey, names};
 use crate::error::{Error, Result};
+use crate::rules::{self, ensure};
+use crate::tensor::Digest;
+
+/// A key that is trusted, for some chains or for all. Displayed and parsed as `NAME+ID+KEY CHAIN CHAIN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustedKey {
+    /// The public key.
+    pub key: VerifierKey,
+    /// Digests of the chain documents' bytes of the chains for which it is trusted. If there is none, it is for all.
+    pub chains: BTreeSet<Digest>,
+}
+
+impl From<VerifierKey> for TrustedKey {
+    fn from(key: VerifierKey) -> Self {
+        Self { key, chains: BTreeSet::new() }
+    }
+}
+
+/// USAGE if it is of another form.
+impl FromStr for TrustedKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (key, chains) = text.split_once(' ').map_or((text, None), |(key, chains)| (key, Some(chains)));
+        let key = key.parse()?;
+        let refused = || Error::usage(format!("the chains of the key {key} are not digests of 64 lowercase digits"));
+        let chains = chains.into_iter().flat_map(|chains| chains.split(' '));
+        let chains = chains.map(|chain| names::digest(chain).ok_or_else(refused)).collect::<Result<_>>()?;
+        Ok(Self { key, chains })
+    }
+}
+
+impl fmt::Display for TrustedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.key, f)?;
+        self.chains.iter().try_for_each(|chain| write!(f, " {chain}"))
+    }
+}
 
 /// The keys that a reader trusts, and how many of them have to sign a version that it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
-    keys: Vec<VerifierKey>,
+    keys: Vec<TrustedKey>,
     quorum: usize,
 }
 
@@ -17,10 +57,10 @@ impl Trust {
     ///
     /// # Errors
     /// USAGE if a key is given twice, under whatever name, or the quorum is not from 1 to the number of keys.
-    pub fn new(keys: impl IntoIterator<Item = VerifierKey>, quorum: usize) -> Result<Self> {
-        let keys: Vec<VerifierKey> = keys.into_iter().collect();
+    pub fn new(keys: impl IntoIterator<Item: Into<TrustedKey>>, quorum: usize) -> Result<Self> {
+        let keys: Vec<TrustedKey> = keys.into_iter().map(Into::into).collect();
         let (mut bytes, mut names) = (BTreeSet::new(), BTreeSet::new());
-        for key in &keys {
+        for TrustedKey { key, .. } in &keys {
             if !bytes.insert(key.bytes()) || !names.insert((key.name(), key.id())) {
                 return Err(Error::usage(format!("duplicate key: {key} is trusted already")));
             }
@@ -33,8 +73,31 @@ impl Trust {
     }
 
     /// The public keys, in the order in which they were given.
-    pub fn keys(&self) -> &[VerifierKey] {
+    pub fn keys(&self) -> &[TrustedKey] {
         &self.keys
+    }
+
+    /// Those that are trusted for this chain: `chain` is the digest of the chain document's bytes.
+    pub fn keys_of(&self, chain: Digest) -> impl Iterator<Item = &VerifierKey> {
+        let is_for = move |key: &&TrustedKey| key.chains.is_empty() || key.chains.contains(&chain);
+        self.keys.iter().filter(is_for).map(|key| &key.key)
+    }
+
+    /// Names of the own notes on the commit of a version: of the keys that are trusted for this chain.
+    pub fn own_notes(&self, chain: Digest, version: u64, commit: Digest) -> BTreeSet<ObjectName> {
+        self.keys_of(chain).map(|key| key.own_note(version, commit)).collect()
+    }
+
+    /// Whether enough keys are trusted for this chain to read it.
+    ///
+    /// # Errors
+    /// R-SIG-05 (`CHAIN`).
+    pub fn check_chain(&self, chain: Digest) -> Result<()> {
+        let (count, quorum) = (self.keys_of(chain).count(), self.quorum);
+        ensure(count >= quorum, &rules::SIG_05, || {
+            format!("{count} of the trusted keys are trusted for this chain, {chain}, not {quorum}")
+        })
+        .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
     }
 
     /// How many of them have to sign.
@@ -68,5 +131,33 @@ mod tests {
         refused(&[key("a", 1), key("b", 1)], 2);
         let trust = Trust::new([key("a", 1), key("a", 2)], 2).unwrap();
         assert_eq!((trust.keys().len(), trust.quorum()), (2, 2));
+    }
+
+    #[test]
+    fn a_key_is_trusted_for_its_chains() {
+        let (one, two, other) = (Digest([1; 32]), Digest([0xab; 32]), Digest([3; 32]));
+        let line = format!("{} {two} {one}", key("a", 1));
+        let both: TrustedKey = line.parse().unwrap();
+        assert_eq!(both.to_string(), format!("{} {one} {two}", key("a", 1)));
+        assert_eq!(both.to_string().parse::<TrustedKey>().unwrap(), both);
+        assert_eq!(key("a", 1).to_string().parse::<TrustedKey>().unwrap(), key("a", 1).into());
+        for text in [
+            format!("{} ", key("a", 1)),
+            format!("{}  {one}", key("a", 1)),
+            format!("{} {one} ", key("a", 1)),
+            format!("{}\t{one}", key("a", 1)),
+            format!("{} {}", key("a", 1), two.to_string().to_uppercase()),
+            format!("{} {}", key("a", 1), &one.to_string()[1..]),
+            one.to_string(),
+        ] {
+            assert_eq!(text.parse::<TrustedKey>().unwrap_err().class(), ErrorClass::Usage, "{text}");
+        }
+        // Also with other chains the same key is one.
+        assert!(Trust::new([both.clone(), TrustedKey { chains: BTreeSet::from([other]), ..both.clone() }], 1).is_err());
+        let trust = |quorum| Trust::new([both.clone(), key("b", 2).into()], quorum).unwrap();
+        assert_eq!((trust(1).keys_of(one).count(), trust(1).keys_of(other).count()), (2, 1));
+        assert!(trust(2).check_chain(one).is_ok() && trust(1).check_chain(other).is_ok());
+        assert!(trust(2).check_chain(other).unwrap_err().is(&rules::SIG_05));
+        assert_eq!(trust(2).own_notes(other, 7, one), BTreeSet::from([key("b", 2).own_note(7, one)]));
     }
 }

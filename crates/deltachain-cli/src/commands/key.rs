@@ -1,6 +1,7 @@
 //! `key`: makes and shows keys that sign versions. It prints public keys only.
 
 use deltachain::Result;
+use deltachain_store::chain_digest;
 
 use crate::key_args::KeyCommand;
 use crate::keys::{Keys, as_json, make};
@@ -11,15 +12,19 @@ pub(crate) fn run(command: &KeyCommand, output: Output) -> Result<()> {
         KeyCommand::New { name, output: file } => {
             let key = make(name, file)?;
             let json = || {
-                let mut json = as_json(&key);
+                let mut json = as_json(&key.clone().into());
                 json["file"] = file.to_string_lossy().into();
                 json
             };
             output.result(|| key.to_string(), json)
         }
-        KeyCommand::Show { file } => {
-            let keys = Keys::read(file)?;
-            keys.public().iter().try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
+        KeyCommand::Show { file, chain, store } => {
+            let mut keys = Keys::read(file)?.public();
+            if let Some(url) = chain {
+                let chain = chain_digest(&store.open(url)?)?;
+                keys.iter_mut().for_each(|key| key.chains.extend([chain]));
+            }
+            keys.iter().try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
         }
     }
 }

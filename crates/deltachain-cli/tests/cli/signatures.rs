@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use deltachain::tensor::Digest;
 use serde_json::Value;
 
 use crate::support::{Folder, Ran, TOOL, step};
@@ -242,11 +243,50 @@ fn both_of_two_have_to_sign() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
 
-#[cfg(feature = "http")]
 #[test]
-fn a_web_server_shows_no_signatures() {
-    let ran = run(&folder(), &["pull", "http://127.0.0.1:9/chain", "served", "--trust", "a.pub"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("cannot list"), "{ran:?}");
+fn a_key_is_trusted_for_one_chain() {
+    let folder = folder();
+    folder.run(&["init", "other"]).good();
+    let digest = |chain: &str| Digest::of_bytes(&folder.read(&format!("{chain}/chain.json"))).to_string();
+    assert!(folder.run(&["init", "third"]).good().contains(&digest("third")));
+    folder.run_in_shell("rm -r third", &[]).good();
+    assert_eq!(folder.json(&["init", "third"])["chain"], digest("third"));
+    publish(&folder, 0, &["--sign-key", "a.key"]).good();
+    run(&folder, &["publish", "other", &step(0), "--no-assets", "--sign-key", "a.key"]).good();
+    assert_eq!(folder.json(&["show", "chain"])["chain"], digest("chain"));
+    assert!(run(&folder, &["show", "chain"]).good().contains(&format!("chain    {}", digest("chain"))));
+    let line = run(&folder, &["key", "show", "a.key", "--chain", "chain"]).good();
+    assert_eq!(line.trim(), format!("{} {}", String::from_utf8(folder.read("a.pub")).unwrap().trim(), digest("chain")));
+    folder.write("here.pub", format!("{} # the one\n", line.trim()));
+    assert_eq!(run(&folder, &["key", "show", "here.pub"]).good(), line);
+    let json = folder.json(&["key", "show", "here.pub", "--chain", "other"]);
+    assert_eq!(json["chains"].as_array().unwrap().len(), 2);
+    for trust in ["here.pub", line.trim()] {
+        folder.json(&["pull", "chain", "served", "--trust", trust]);
+    }
+    assert_eq!(folder.json(&["status", "served"])["trust"]["keys"][0], line.trim());
+    // Whatever the user allows besides.
+    let commit = Digest::of_bytes(&folder.read("other/commits/00000000000000000000.json")).to_string();
+    for allowed in [&[][..], &["--adopt"], &["--allow-rollback", &commit], &["--adopt", "--allow-rollback", &commit]] {
+        let ran = run(&folder, &[&["pull", "other", "served", "--trust", "here.pub"], allowed].concat());
+        assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{allowed:?}: {ran:?}");
+    }
+    let ran =
+        run(&folder, &["publish", "other", &step(1), "--no-assets", "--sign-key", "a.key", "--trust", "here.pub"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{ran:?}");
+    run(&folder, &["pull", "other", "served", "--trust", "a.pub", "--adopt"]).good();
+}
+
+#[test]
+fn a_file_of_keys_that_is_missing_is_said_to_be() {
+    let folder = folder();
+    for path in ["none.pub", "keys/none", "keys+old/none.pub", "none"] {
+        let ran = run(&folder, &["log", "chain", "--trust", path]);
+        let is_told = ran.stderr.contains("there is no such file") && ran.stderr.contains(path);
+        assert!(ran.code == Some(2) && is_told, "{path}: {ran:?}");
+    }
+    let ran = run(&folder, &["log", "chain", "--trust", "trainer.example/run7+c74f20a3+AR/c2QcU"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("no public key"), "{ran:?}");
 }
 
 #[test]

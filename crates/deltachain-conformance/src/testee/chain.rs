@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
     Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference,
-    RoutesDocument, Trust, VerifierKey, check_held, check_target, check_union,
+    RoutesDocument, Trust, TrustedKey, check_held, check_target, check_union,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};
@@ -61,7 +61,7 @@ fn planner(request: &Request<'_>) -> Result<Planner> {
     let accept = request.optional_digest("accept")?;
     let planner = Planner::new(request.optional_number("version"), held, accept, &Limits::default());
     let Some(trust) = request.object("trust") else { return Ok(planner) };
-    let keys = trust.texts("keys")?.iter().map(|key| key.parse()).collect::<Result<Vec<VerifierKey>>>()?;
+    let keys = trust.texts("keys")?.iter().map(|key| key.parse()).collect::<Result<Vec<TrustedKey>>>()?;
     let quorum = usize::try_from(trust.number("quorum")?).unwrap_or(usize::MAX);
     let seen = trust.object("seen").map(|seen| Ok((seen.number("version")?, seen.digest("commit")?))).transpose()?;
     Ok(planner.trust(Trust::new(keys, quorum)?, seen))
@@ -128,7 +128,7 @@ impl Chain<'_> {
     /// Steps 1 to 4 of SPEC section 19.
     fn plan(&self, planner: &mut Planner) -> Result<Plan> {
         let fetch = |names: &[ObjectName], _| names.iter().map(|&name| Ok((name, self.read(name)?))).collect();
-        planner.plan_with(|_| self.list(), fetch)
+        planner.plan_with(|_, _| self.list(), fetch)
     }
 
     /// Where the link is, if it is the one that the route names: step 5.1.

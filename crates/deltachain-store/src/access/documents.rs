@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
 use deltachain::chain::{ChainDocument, Commit, Entry, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
+use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::probe::Probe;
@@ -54,6 +55,14 @@ pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limi
     follow(store, chain, head, limits)
 }
 
+/// Digest of the bytes of the chain document: which chain it is, as trust and signatures name it (SPEC section 23.2).
+///
+/// # Errors
+/// R-CHN-01 (`CHAIN`) and the rules of documents; IO.
+pub fn chain_digest(store: &Store) -> Result<Digest> {
+    Ok(parent(store, None, &Limits::default())?.digest())
+}
+
 /// What the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
     follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
@@ -99,6 +108,11 @@ pub(crate) struct Stretch {
 /// Contents of documents, by name. They never change.
 pub(crate) type Documents = BTreeMap<ObjectName, Vec<u8>>;
 
+/// Digest of the chain document among these. Where it is missing, that is a fault of the chain.
+pub(crate) fn chain_of(documents: &Documents) -> Digest {
+    Digest::of_bytes(documents.get(&ObjectName::Chain).map_or(&[], Vec::as_slice))
+}
+
 /// Reads the versions that `select` takes, given the head, if any. Objects in `known` are not fetched again; fetched
 /// objects are added to it.
 pub(crate) fn stretch(
@@ -108,7 +122,7 @@ pub(crate) fn stretch(
     limits: &Limits,
 ) -> Result<Stretch> {
     if !store.can_list() {
-        return stretch_by_name(store, select, limits);
+        return stretch_by_name(store, select, known, limits);
     }
     for _ in 0..ATTEMPTS {
         let (objects, probes) = store.objects_and_probes()?;
@@ -136,6 +150,7 @@ pub(crate) fn stretch(
 fn stretch_by_name(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
+    known: &mut Documents,
     limits: &Limits,
 ) -> Result<Stretch> {
     let head = store.head(None)?;
@@ -144,12 +159,12 @@ fn stretch_by_name(
     let names = (*versions.start()..last).map(ObjectName::Commit);
     let names: Vec<ObjectName> = [ObjectName::Chain].into_iter().chain(names).collect();
     let fetched = store.get_all(&names)?;
-    let documents: Documents = fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect();
-    let objects = documents.iter().map(|(&name, content)| {
+    *known = fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect();
+    let objects = known.iter().map(|(&name, content)| {
         let size = content.len() as u64;
         StoredObject { name, size, stored: SystemTime::UNIX_EPOCH }
     });
-    let history = History::read(&documents, *versions.start(), limits);
+    let history = History::read(known, *versions.start(), limits);
     Ok(Stretch { objects: objects.collect(), probes: Vec::new(), history })
 }
 

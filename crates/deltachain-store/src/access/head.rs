@@ -22,7 +22,7 @@ impl Store {
     pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
         if !self.kind.can_list {
             let head = self.find_head(from)?;
-            return Ok(Listing::new(head.map(|head| ObjectName::Commit(head).to_string())));
+            return Ok(Listing::of_head(head));
         }
         let commit = from.checked_sub(1).map(ObjectName::Commit);
         let lists = [("commits", commit), ("routes", before_routes(from))];
@@ -46,26 +46,14 @@ impl Store {
         Ok(listed.iter().filter_map(version).collect())
     }
 
-    /// As [`listing`](Self::listing), with the notes. They are stored before the commit (R-SIG-02), so they are listed after it:
+    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so they are listed after it:
     /// whoever finds the commit finds them, too.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn listing_with_notes(&self, from: u64) -> Result<Listing> {
-        let listing = self.listing(from)?;
+    pub(crate) fn listed_notes(&self, from: u64) -> Result<Listing> {
         let notes = self.block_on(self.list(Some("signatures"), before_notes(from), usize::MAX))?;
-        Ok(listing.with(notes.iter().map(|object| object.name)))
-    }
-
-    /// The notes on a commit that readers look at, with their contents.
-    ///
-    /// # Errors
-    /// IO.
-    pub(crate) fn notes(&self, version: u64, commit: Digest) -> Result<Vec<(ObjectName, Vec<u8>)>> {
-        let listed = self.block_on(self.list(Some("signatures"), before_notes(version), usize::MAX))?;
-        let listing = Listing::default().with(listed.iter().map(|object| object.name));
-        let fetched = self.get_all(&listing.notes(version, commit).collect::<Vec<_>>())?;
-        Ok(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect())
+        Ok(Listing::default().with(notes.iter().map(|object| object.name)))
     }
 
     /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.

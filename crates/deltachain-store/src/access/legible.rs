@@ -1,17 +1,20 @@
 //! Whether the bytes that came can be the expected document.
 
-use deltachain::chain::{ChainDocument, Commit, ObjectName, RoutesDocument};
+use deltachain::chain::{ChainDocument, Commit, Note, ObjectName, RoutesDocument};
 use deltachain::tensor::Digest;
 use deltachain::{ErrorClass, Limits};
 
-/// Whether these bytes have the form of a document of this name, or are the note of this name. Files have any form.
+/// Whether these bytes have the form of a document of this name, or of a note on whatever chain. Files have any form.
 pub(crate) fn is_legible(name: ObjectName, bytes: &[u8]) -> bool {
     let limits = Limits::default();
     let parsed = match name {
         ObjectName::Chain => ChainDocument::parse(bytes, &limits).map(drop),
         ObjectName::Commit(_) => Commit::parse(bytes, &limits).map(drop),
         ObjectName::Routes { .. } => RoutesDocument::parse(bytes, &limits).map(drop),
-        ObjectName::Signature { note, .. } => return Digest::of_bytes(bytes) == note,
+        ObjectName::Signature { .. } => {
+            let chain = str::from_utf8(bytes).ok().and_then(|text| Digest::from_hex(text.lines().nth(1)?));
+            return chain.is_some_and(|chain| Note::read(name, chain, bytes).is_some());
+        }
         ObjectName::File(_) | ObjectName::Asset(_) => Ok(()),
     };
     !matches!(parsed, Err(error) if matches!(error.class(), ErrorClass::Malformed | ErrorClass::NonCanonical))

@@ -23,7 +23,6 @@ pub(crate) mod provider;
 pub(crate) mod rate;
 #[cfg(feature = "raw")]
 pub(crate) mod raw;
-pub(crate) mod read;
 pub(crate) mod refusal;
 #[cfg(feature = "servers")]
 pub(crate) mod sender;

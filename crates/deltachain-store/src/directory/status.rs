@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use deltachain::chain::{Trust, VerifierKey};
+use deltachain::chain::{Trust, TrustedKey, VerifierKey};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -82,7 +82,7 @@ fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::
         keys: Vec<String>,
         quorum: usize,
     }
-    let keys = trust.keys().iter().map(VerifierKey::to_string).collect();
+    let keys = trust.keys().iter().map(TrustedKey::to_string).collect();
     Members { keys, quorum: trust.quorum() }.serialize(serializer)
 }
 
@@ -106,7 +106,7 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         let signed = signed.into_iter().find(|signed| signed.commit == record.commit);
         let mut signed_by = signed.map(|signed| signed.by).unwrap_or_default();
         // Another trust may have been given since.
-        signed_by.retain(|key| trust.keys().contains(key));
+        signed_by.retain(|key| trust.keys_of(record.chain).any(|trusted| trusted == key));
         TrustStatus { trust, seen, signed_by, unsigned }
     });
     Ok(Some(DirectoryStatus {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use deltachain::chain::{Trust, VerifierKey};
+use deltachain::chain::{Trust, TrustedKey, VerifierKey};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ pub(crate) struct SignedCommit {
 #[serde(deny_unknown_fields)]
 struct Document {
     #[serde(with = "text::all")]
-    keys: Vec<VerifierKey>,
+    keys: Vec<TrustedKey>,
     quorum: usize,
     seen: Option<SeenHead>,
     signed: Vec<SignedCommit>,

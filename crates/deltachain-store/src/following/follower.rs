@@ -54,8 +54,9 @@ deltachain::setters! {
         /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
         /// (SPEC section 23.3). What lies above is skipped, and the observer is told. The newest signed head
         /// that has been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or
-        /// R-CHN-05 is reported if the chain falls behind it or has another commit there. A full poll costs one list
-        /// more and a request for each note. A store that cannot list is refused (USAGE).
+        /// R-CHN-05 is reported if the chain falls behind it or has another commit there. A full poll costs one request
+        /// more for each key, and one list more and a request for each note if these are not enough. Of a store that
+        /// cannot list, only the own notes of keys are found, which publishers store since version 1.2.
         pub trust: Option<Trust> = None,
         /// In a directory: take back that trust was wanted, and forget what was recorded. Without this, a start without
         /// [`trust`](Self::trust) is refused (USAGE) in a directory that has had it.

@@ -11,7 +11,6 @@ use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, 
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
-use crate::access::read;
 use crate::access::store::Store;
 use crate::directory::record::{Record, ShardRecord};
 use crate::fallback::Fallback;
@@ -110,11 +109,6 @@ impl Reader {
         consent: Consent,
     ) -> Result<Self> {
         let Consent { rollback, adopt } = consent;
-        if trust.is_some() && !store.can_list() {
-            let message =
-                "signatures cannot be found here: the store cannot list. Read it in another way, or without trust";
-            return Err(Error::usage(message).in_file(store.to_string()));
-        }
         let cache = Cache::open(cache.0, cache.1)?;
         Ok(Self { store, cache, choice, limits, trust, rollback, adopt: adopt.into() })
     }
@@ -225,7 +219,8 @@ impl Reader {
         };
         loop {
             let began = Instant::now();
-            let plan = read::plan(&self.store, &mut planner, self.trust.is_some());
+            let list = |from, notes| if notes { self.store.listed_notes(from) } else { self.store.listing(from) };
+            let plan = planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
             preparation.times.plan += began.elapsed();
             for fault in planner.passed_over() {
                 tell(format!("skipped a path: {fault}"), told);

@@ -12,7 +12,7 @@ use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::access::documents::{Documents, Stretch, whole};
+use crate::access::documents::{Documents, Stretch, chain_of, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
@@ -112,7 +112,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name);
     let orphans: Vec<StoredObject> = objects.iter().filter(is_orphan).copied().collect();
     let unnamed: Vec<StoredObject> = orphans.iter().filter(|object| !named.contains(&object.name)).copied().collect();
-    let notes = notes_of(store, &objects, &documents, &entries)?;
+    let notes = notes_of(store, (chain_of(&documents), &objects), &entries, options.trust.as_ref())?;
     let now = probable_now(&objects);
     let old = unnamed.iter().filter(|object| is_old(object.stored, now));
     let (lost, mut hints) = hints(store, &entries, old, observer)?;

@@ -8,7 +8,7 @@ use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 use serde::Serialize;
 
-use crate::access::documents::{Documents, Stretch, one, refuse_faults, stretch};
+use crate::access::documents::{Documents, Stretch, chain_of, one, refuse_faults, stretch};
 use crate::access::store::{Store, StoredObject};
 use crate::maintenance::signers::Signers;
 use crate::text;
@@ -19,6 +19,9 @@ use crate::text;
 pub struct LogEntry {
     /// The version.
     pub version: u64,
+    /// Digest of the bytes of its chain's document.
+    #[serde(with = "text")]
+    pub chain: Digest,
     /// Its state digest.
     #[serde(with = "text")]
     pub state: Digest,
@@ -85,10 +88,11 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
     let Stretch { objects, mut history, .. } =
         stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
-    let mut notes = notes_of(store, &objects, &documents, &history.entries)?;
+    let place = (chain_of(&documents), objects.as_slice());
+    let mut notes = notes_of(store, place, &history.entries, trust)?;
     let entries = history.entries.into_iter().rev();
     let mut signers = |version| Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
-    let entry = |(version, entry)| LogEntry::new(version, entry, &objects, signers(version));
+    let entry = |(version, entry)| LogEntry::new(version, entry, place, signers(version));
     Ok(entries.map(entry).collect())
 }
 
@@ -100,25 +104,27 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
     let mut documents = Documents::new();
     let (read, entry) = one(store, version, &mut documents, &Limits::default())?;
     let version = entry.commit.version;
-    let mut notes = notes_of(store, &read.objects, &documents, &read.history.entries)?;
+    let place = (chain_of(&documents), read.objects.as_slice());
+    let mut notes = notes_of(store, place, &read.history.entries, trust)?;
     let signers = Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
-    Ok(LogEntry::new(version, entry, &read.objects, signers))
+    Ok(LogEntry::new(version, entry, place, signers))
 }
 
 /// The notes on the commits of these versions that readers look at, as far as they have the right form.
 pub(crate) fn notes_of(
     store: &Store,
-    objects: &[StoredObject],
-    documents: &Documents,
+    (chain, objects): (Digest, &[StoredObject]),
     entries: &BTreeMap<u64, Entry>,
+    trust: Option<&Trust>,
 ) -> Result<BTreeMap<u64, Vec<Note>>> {
     let listing = Listing::default().with(objects.iter().map(|object| object.name));
-    let names: Vec<ObjectName> =
-        entries.iter().flat_map(|(&version, entry)| listing.notes(version, entry.digest)).collect();
-    let mut contents = store.get_all(&names)?;
+    let names = entries.iter().flat_map(|(&version, Entry { digest, .. })| {
+        let own = trust.map(|trust| trust.own_notes(chain, version, *digest)).unwrap_or_default();
+        if store.can_list() { listing.notes(version, *digest, &own) } else { own.into_iter().collect() }
+    });
+    let mut contents = store.get_all(&names.collect::<Vec<_>>())?;
     contents.sort_unstable_by_key(|(name, _)| *name);
     let mut notes: BTreeMap<u64, Vec<Note>> = BTreeMap::new();
-    let Some(chain) = documents.get(&ObjectName::Chain).map(|bytes| Digest::of_bytes(bytes)) else { return Ok(notes) };
     for (name, content) in contents {
         if let (ObjectName::Signature { version, .. }, Some(content)) = (name, content) {
             notes.entry(version).or_default().extend(Note::read(name, chain, &content));
@@ -128,7 +134,7 @@ pub(crate) fn notes_of(
 }
 
 impl LogEntry {
-    fn new(version: u64, entry: Entry, objects: &[StoredObject], signers: Signers) -> Self {
+    fn new(version: u64, entry: Entry, (chain, objects): (Digest, &[StoredObject]), signers: Signers) -> Self {
         let Entry { digest, commit, routes, direct, .. } = entry;
         let in_place = |route: &Route| {
             commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
@@ -141,6 +147,7 @@ impl LogEntry {
         let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
         Self {
             version,
+            chain,
             state: commit.state,
             commit: digest,
             parent: commit.parent,

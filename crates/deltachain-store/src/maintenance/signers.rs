@@ -45,9 +45,7 @@ impl Signers {
     pub(crate) fn of(notes: &[Note], trust: Option<&Trust>) -> Self {
         let claimed = notes.iter().flat_map(Note::signers);
         let claimed = claimed.map(|(name, id)| ClaimedSigner { name: name.to_owned(), id }).collect();
-        let signed = |trust: &Trust, key: &VerifierKey| notes.iter().any(|note| note.counts_for(trust).contains(&key));
-        let by = |trust: &Trust| trust.keys().iter().filter(|key| signed(trust, key)).cloned().collect::<Vec<_>>();
-        let signed_by = trust.map(by);
+        let signed_by = trust.map(|trust| trust.signers(notes).into_iter().cloned().collect::<Vec<_>>());
         let signed = trust.zip(signed_by.as_ref()).map(|(trust, by)| by.len() >= trust.quorum());
         Self { claimed, signed, signed_by }
     }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use deltachain::chain::{Commit, FileReference, ObjectName, Parent, Route, check_folders, check_taken, union_of};
+use deltachain::chain::{
+    Commit, FileReference, ObjectName, Parent, Route, check_folders, check_taken, note_taken, union_of,
+};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -72,7 +74,8 @@ pub(crate) fn commit(
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !options.sign.is_empty() {
-        store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+        let (_, taken) = store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+        taken.first().map_or(Ok(()), |own| Err(note_taken(*own)))?;
     }
     if !put_last(store, attempts, name, &bytes)? {
         let found = store.get(name)?;

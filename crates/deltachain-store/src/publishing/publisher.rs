@@ -94,9 +94,8 @@ impl Publisher {
     /// or if one of the keys that sign is given twice or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         Coding::of(&options.profiles)?;
-        let trust = trust_of(&options)?;
         let chain = store.get(ObjectName::Chain)?;
-        Parent::read(chain.as_deref(), None, &options.limits)?;
+        let trust = trust_of(&options, Parent::read(chain.as_deref(), None, &options.limits)?.digest())?;
         let chain = chain.unwrap_or_default();
         let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
         let (is_cut_off, documents) = (false, Documents::new());

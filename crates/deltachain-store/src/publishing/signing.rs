@@ -23,16 +23,18 @@ pub(crate) struct Signing<'a> {
 /// `None` if it does not sign and was given none.
 ///
 /// # Errors
-/// USAGE if a key is given twice, or it does not trust one of its own.
-pub(crate) fn trust_of(options: &PublishOptions) -> Result<Option<Trust>> {
+/// USAGE if a key is given twice, or it does not trust one of its own; R-SIG-05 (`CHAIN`) if too few keys are trusted for the
+/// chain.
+pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option<Trust>> {
     let own = options.sign.iter().map(|signer| signer.public());
     let Some(trust) = &options.trust else {
         let keys: Vec<_> = own.cloned().collect();
         return if keys.is_empty() { Ok(None) } else { Trust::new(keys, 1).map(Some) };
     };
-    if let Some(key) = own.into_iter().find(|key| !trust.keys().contains(key)) {
+    trust.check_chain(chain)?;
+    if let Some(key) = own.into_iter().find(|key| trust.keys_of(chain).all(|trusted| trusted != *key)) {
         return Err(Error::usage(format!(
-            "the publisher signs with the key {key}, which is not among those it trusts"
+            "the publisher signs with the key {key}, which is not among those it trusts for this chain"
         )));
     }
     Ok(Some(trust.clone()))
@@ -40,33 +42,56 @@ pub(crate) fn trust_of(options: &PublishOptions) -> Result<Option<Trust>> {
 
 /// R-SIG-03: whether the head, a version with this commit, may be followed.
 pub(crate) fn check_head(store: &Store, chain: Digest, (version, commit): (u64, Digest), trust: &Trust) -> Result<()> {
-    let notes = store.notes(version, commit)?;
-    let signers = trust.signers(chain, notes.iter().map(|(name, content)| (*name, content.as_slice())));
-    if signers.len() < trust.quorum() { Err(head_not_signed(version, commit)) } else { Ok(()) }
+    let is_signed = |names: Vec<ObjectName>| {
+        let notes = store.get_all(&names)?.into_iter();
+        let notes: Vec<Note> = notes.filter_map(|(name, content)| Note::read(name, chain, &content?)).collect();
+        Ok::<_, Error>(trust.signers(&notes).len() >= trust.quorum())
+    };
+    let own = trust.own_notes(chain, version, commit);
+    let is_signed = is_signed(own.iter().copied().collect())?
+        || is_signed(store.listed_notes(version)?.notes(version, commit, &own))?;
+    if is_signed { Ok(()) } else { Err(head_not_signed(version, commit)) }
 }
 
-/// Stores a note on a commit, which need not be there yet. What is there already is as good.
+/// Stores a note on a commit, which need not be there yet, by its digest and as the own note of each signer (R-SIG-02). What is
+/// there already is as good, if it counts. Gives the name of the note, and those of own notes that something else has.
 pub(crate) fn store_note(
     store: &Store,
     chain: Digest,
     (version, commit): (u64, Digest),
     signers: &[Arc<dyn Signer>],
-) -> Result<ObjectName> {
+) -> Result<(ObjectName, Vec<ObjectName>)> {
     let (name, note) = Note::make(chain, version, commit, signers)?;
     if !store.put_if_absent(name, &note)? && store.get(name)?.as_ref() != Some(&note) {
         return Err(note_taken(name));
     }
-    Ok(name)
+    let mut taken = Vec::new();
+    for key in signers.iter().map(|signer| signer.public()) {
+        let own = key.own_note(version, commit);
+        if !store.put_if_absent(own, &note)? {
+            let there = store.get(own)?.and_then(|content| Note::read(own, chain, &content));
+            if Trust::new([key.clone()], 1)?.signers(there.as_slice()).is_empty() {
+                taken.push(own);
+            }
+        }
+    }
+    Ok((name, taken))
 }
 
 /// Signs a version that has been published, whose commit must have this digest: for a quorum, or where a chain begins to be
-/// signed. It vouches for the version and all below it (R-SIG-04), so look at it before. Gives the name of the note.
+/// signed. It vouches for the version and all below it (R-SIG-04), so look at it before. Gives the name of the note, and those
+/// of own notes that something else has: readers without lists, and those behind 64 other notes, do not find the note then.
 ///
 /// # Errors
 /// USAGE if the version has another commit, if there is no signer or one twice, or if the store can only be read; R-CHN-01
 /// to R-CHN-04 and the rules of documents; R-SIG-02 (`CHAIN`) if something else is under the name of the note; IO;
 /// those of the signers.
-pub fn sign(store: &Store, version: u64, commit: Digest, signers: &[Arc<dyn Signer>]) -> Result<ObjectName> {
+pub fn sign(
+    store: &Store,
+    version: u64,
+    commit: Digest,
+    signers: &[Arc<dyn Signer>],
+) -> Result<(ObjectName, Vec<ObjectName>)> {
     let (found, _) = commit_of(store, version, &Limits::default())?;
     if found.commit != commit {
         let message =

@@ -182,7 +182,7 @@ fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
     use deltachain::{Limits, LinkReader, apply};
     let mut planner = Planner::new(None, None, None, &Limits::default());
     loop {
-        let plan = planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names)).unwrap();
+        let plan = planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names)).unwrap();
         if let Some(hop) = plan.hops.iter().find(|hop| hop.files.iter().any(|file| file.name() == missing)) {
             planner.fail_file(&hop.files[0], hop.files[0].missing());
             continue;

@@ -116,7 +116,7 @@ pub(crate) fn commit_of(store: &Store, version: u64) -> Commit {
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
     let mut planner = Planner::new(Some(version), None, None, &Limits::default());
-    planner.plan_with(|from| store.listing(from), |names, _| store.get_all(names)).unwrap()
+    planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names)).unwrap()
 }
 
 fn from(compacted: &Compacted) -> Vec<Option<u64>> {

@@ -1,11 +1,12 @@
 //! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps what it holds, or goes to a
 //! version that a trusted key has signed; and a publisher that signs follows no stranger.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust};
+use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust, TrustedKey};
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
@@ -80,6 +81,11 @@ impl Chain {
 
     fn commit(&self, version: u64) -> Digest {
         Digest::of_bytes(&self.get(ObjectName::Commit(version)))
+    }
+
+    /// Own notes of keys on a version.
+    fn own_notes(&self, version: u64, names: &[&str]) -> Vec<ObjectName> {
+        names.iter().map(|name| key(name).public().own_note(version, self.commit(version))).collect()
     }
 
     /// Puts another object in the place of one, as somebody can who may write and remove.
@@ -283,17 +289,19 @@ fn signatures_that_were_tampered_with_do_not_count() {
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let published = chain.publish(signing(&["a"])).unwrap();
-    let name = chain.notes(2)[0];
-    let good = chain.get(name);
+    let own = chain.own_notes(2, &["a"])[0];
+    let good = chain.get(own);
     let named =
         |bytes: &[u8]| ObjectName::Signature { version: 2, commit: published.commit, note: Digest::of_bytes(bytes) };
+    let name = named(&good);
     let doubled = [good.as_slice(), &good].concat();
     let mut flipped = good.clone();
     let last = flipped.len() - 8;
     flipped[last] ^= 1;
     let long = vec![b'x'; 1 << 20];
     for bytes in [&good[..good.len() - 1], &good[..good.len() / 2], &doubled, &flipped, b"", b"rubbish", &long] {
-        // In its place, or under a name of its own.
+        // In their places, or under a name of its own.
+        chain.replace(own, bytes);
         chain.replace(name, bytes);
         assert_eq!(advance(&mut follower).unwrap(), 1);
         chain.store.delete(&[name]).unwrap();
@@ -301,6 +309,7 @@ fn signatures_that_were_tampered_with_do_not_count() {
         assert_eq!(advance(&mut follower).unwrap(), 1);
         chain.store.delete(&[named(bytes)]).unwrap();
     }
+    chain.store.delete(&[own]).unwrap();
     // 64 before it occupy its place; others do not.
     let rubbish = |first: u8| {
         (0..64_u8).map(move |number| {
@@ -317,6 +326,13 @@ fn signatures_that_were_tampered_with_do_not_count() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let error = chain.publish(signing(&["a"])).unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
+    // They do not occupy that of an own note: not for readers, new ones neither, nor for the publisher.
+    assert!(chain.store.put_if_absent(own, &good).unwrap());
+    let mut new =
+        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    assert_eq!(new.prepare(None, &()).unwrap().unwrap().version(), 2);
+    assert_eq!(Publisher::open(chain.store.clone(), signing(&["a"])).unwrap().head().unwrap().unwrap().version, 2);
+    chain.store.delete(&[own]).unwrap();
     chain.store.delete(&rubbish(0).collect::<Vec<_>>()).unwrap();
     for name in rubbish(0xff) {
         assert!(chain.store.put_if_absent(name, b"rubbish").unwrap());
@@ -438,20 +454,27 @@ fn a_quorum_is_made_up_later() {
     assert_eq!(notes.remarks(), ["version 0 exists, but 1 of the trusted keys signed it, not 2"]);
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
-    assert_eq!((error.class(), chain.notes(0).len()), (ErrorClass::Usage, 1));
+    assert_eq!((error.class(), chain.notes(0).len()), (ErrorClass::Usage, 2));
     assert_eq!(sign(&chain.store, 9, commit, &[key("b")]).unwrap_err().rule(), Some("R-CHN-03"));
     // The publisher waits for the other one, too.
     let options = || signing(&["a"]).trust(Some(two.clone()));
     assert_eq!(rule(&chain.publish(options()).unwrap_err()), "R-SIG-03");
-    let name = sign(&chain.store, 0, commit, &[key("b")]).unwrap();
-    assert_eq!(sign(&chain.store, 0, commit, &[key("b")]).unwrap(), name);
+    let (name, taken) = sign(&chain.store, 0, commit, &[key("b")]).unwrap();
+    assert_eq!(sign(&chain.store, 0, commit, &[key("b")]).unwrap(), (name, taken.clone()));
+    assert_eq!(taken, []);
     assert_eq!(advance(&mut follower).unwrap(), 0);
     assert_eq!(chain.publish(options()).unwrap().version, 1);
     assert_eq!(advance(&mut follower).unwrap(), 0);
     // One process does not follow its own version either, as long as others have not signed.
     let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
     assert_eq!(rule(&publisher.publish(&number(2), Base::Chain, &()).unwrap_err()), "R-SIG-03");
-    sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
+    // Somebody else was first to take the name of the own note: the other one counts all the same.
+    let own = chain.own_notes(1, &["b"]);
+    assert!(chain.store.put_if_absent(own[0], b"rubbish").unwrap());
+    let (note, taken) = sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
+    assert_eq!(taken, own);
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    assert!(chain.notes(1).contains(&note));
     publisher.publish(&number(2), Base::Chain, &()).unwrap();
     assert_eq!(rule(&publisher.publish(&number(3), Base::Chain, &()).unwrap_err()), "R-SIG-03");
     // Rubbish in the place of a note that is wanted again.
@@ -469,9 +492,18 @@ fn who_signs_trusts_itself_and_signs_once() {
     assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b"])))), Err(ErrorClass::Usage));
     assert_eq!(open(signing(&["a", "a"])), Err(ErrorClass::Usage));
     assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b", "a"])))), Ok(()));
-    // Two keys make one note.
+    // Two keys make one note, which has a name by its digest and one for each.
     chain.publish(signing(&["a", "b"])).unwrap();
-    assert_eq!(chain.notes(0).len(), 1);
+    let mut notes = chain.notes(0);
+    let content: Vec<_> = notes.iter().map(|name| chain.get(*name)).collect();
+    assert!(notes.len() == 3 && content.iter().all(|note| *note == content[0]));
+    notes.retain(|name| {
+        *name != ObjectName::Signature { version: 0, commit: chain.commit(0), note: Digest::of_bytes(&content[0]) }
+    });
+    assert_eq!(
+        notes,
+        chain.own_notes(0, &["a", "b"]).into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    );
     // Who only trusts checks, too.
     chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap();
     let error = chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap_err();
@@ -517,17 +549,70 @@ fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
     let keep = Keep { last: 1, ..Keep::default() };
     let plan = plan_prune(&chain.store, &keep).unwrap();
     prune(&chain.store, &plan, &()).unwrap();
-    assert_eq!((before, notes(&chain)), (6, 6));
+    assert_eq!((before, notes(&chain)), (10, 10));
+}
+
+/// Own notes are found without a list, whatever lies beside them and above the signed versions.
+#[test]
+fn a_web_server_is_enough_for_trust() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("chain");
+    let store = Store::create(path.to_str().unwrap(), quick()).unwrap();
+    init(&store).unwrap().unwrap();
+    let publish = |version, options| {
+        let base = if version == 0 { Base::Nothing } else { Base::Chain };
+        Publisher::open(store.clone(), options).unwrap().publish(&number(version), base, &()).unwrap()
+    };
+    publish(0, signing(&["a"]));
+    publish(1, signing(&["a"]));
+    let server = WebServer::start(place.path());
+    let web = || Store::open(&server.url("chain/"), quick()).unwrap();
+    let options = |names: &[&str]| FollowerOptions::default().trust(Some(trust(names)));
+    let mut follower = Follower::in_directory(web(), &place.path().join("follower"), options(&["a"])).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    for version in 2..12 {
+        publish(version, PublishOptions::default());
+    }
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    let prepare = |names: &[&str], version| {
+        let mut new = Follower::in_memory(web(), options(names)).unwrap();
+        new.prepare(version, &()).map(|prepared| prepared.unwrap().version())
+    };
+    assert_eq!(prepare(&["a"], None).unwrap(), 1);
+    assert_eq!(rule(&prepare(&["a"], Some(2)).unwrap_err()), "R-SIG-01");
+    assert_eq!(rule(&prepare(&["b"], None).unwrap_err()), "R-SIG-01");
+    let commit = Digest::of_bytes(&store.get(ObjectName::Commit(11)).unwrap().unwrap());
+    sign(&store, 11, commit, &[key("a")]).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 11);
+    let entry = deltachain_store::show(&web(), None, Some(&trust(&["a"]))).unwrap();
+    assert_eq!((entry.version, entry.signers.signed), (11, Some(true)));
 }
 
 #[test]
-fn a_store_that_cannot_list_is_refused_with_trust() {
-    let chain = Chain::signed(1);
-    let server = WebServer::start(chain.place.path());
-    let store = Store::open(&server.url(""), quick()).unwrap();
-    let options = FollowerOptions::default().trust(Some(trust(&["a"])));
-    let error = Follower::in_directory(store, &chain.directory(), options).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Usage);
+fn a_key_for_one_chain_does_not_open_another() {
+    let (chain, other) = (Chain::signed(2), Chain::signed(3));
+    let digest = |chain: &Chain| Digest::of_bytes(&chain.get(ObjectName::Chain));
+    let only = |names: &[&str], quorum, chain: &Chain| {
+        let key = |name| TrustedKey { chains: [digest(chain)].into(), ..key(name).public().clone().into() };
+        Trust::new(names.iter().map(|name| key(*name)), quorum).unwrap()
+    };
+    let options = |trust| FollowerOptions::default().trust(Some(trust));
+    let mut follower = chain.open(options(only(&["a"], 1, &chain))).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 1);
+    drop(follower);
+    // Whatever the user allows besides.
+    let here = only(&["a"], 1, &chain);
+    let allowed = options(here.clone()).adopt(true).allow_rollback(Some(other.commit(2)));
+    let mut follower = Follower::in_directory(other.store.clone(), &chain.directory(), allowed).unwrap();
+    keeps(&mut follower, 1, "R-SIG-05");
+    let mut new = Follower::in_memory(other.store.clone(), options(here.clone())).unwrap();
+    assert_eq!(rule(&new.prepare(None, &()).unwrap_err()), "R-SIG-05");
+    // Nor does it make up a quorum there; and a publisher does not follow.
+    let keys = here.keys().iter().cloned().chain([key("b").public().clone().into()]);
+    let mixed = Trust::new(keys, 2).unwrap();
+    let error = other.publish(PublishOptions::default().trust(Some(mixed))).unwrap_err();
+    assert_eq!((rule(&error), error.class()), ("R-SIG-05", ErrorClass::Chain));
+    assert_eq!(other.publish(signing(&["a"]).trust(Some(only(&["a"], 1, &other)))).unwrap().version, 3);
 }
 
 #[test]
@@ -586,8 +671,10 @@ fn what_signatures_cost() {
     let signed = costs(&|| signing(&["a"]), Some(trust(&["a"])));
     let by_two = costs(&|| signing(&["a", "b"]), Some(trust(&["a"])));
     let more: Vec<u64> = signed.iter().zip(without).map(|(signed, without)| signed - without).collect();
-    // The note; and of a publisher that has not signed the head itself, a list and the note on it. Of a look likewise.
-    assert_eq!(more, [3, 1, 2, 0]);
-    assert_eq!(by_two, signed);
+    // The note under two names; and of a publisher that has not signed the head itself, the own note on it. Of a look likewise.
+    assert_eq!(more, [3, 2, 1, 0]);
+    // A name more, and another key whose own note is asked for.
+    let two: Vec<u64> = by_two.iter().zip(signed).map(|(by_two, signed)| by_two - signed).collect();
+    assert_eq!(two, [2, 1, 0, 0]);
     assert_eq!(without[3], 1);
 }

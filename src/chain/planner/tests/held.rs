@@ -77,11 +77,11 @@ fn a_chain_does_not_go_back() {
 fn a_commit_that_was_not_seen_is_looked_for_once_more() {
     let store = line();
     let mut planner = planner(None, store.held(2));
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2 });
+    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
     planner.list(Listing::default());
     assert_eq!(planner.step().unwrap(), Step::Fetch(vec![ObjectName::Chain]));
     planner.supply(ObjectName::Chain, store.objects.get("chain.json").map(Vec::as_slice));
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2 });
+    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
     let mut again = planner;
     again.list(store.listing(2));
     assert_eq!(path(&store.drive(&mut again).unwrap().0), (Some(2), vec![3]));
@@ -260,7 +260,7 @@ fn routes_below_the_version_held_count() {
     let mut planner = planner(None, store.held(4));
     let mut lists = Vec::new();
     let changed = store.clone().with_routes(5, 1, &[(Some(3), &[5])]);
-    let list = |from| {
+    let list = |from, _| {
         lists.push(from);
         Ok(if from == 4 { store.listing(from) } else { changed.listing(from) })
     };

@@ -14,13 +14,23 @@ fn trust(names: &[&str], quorum: usize) -> Trust {
 }
 
 impl Store {
-    /// Stores a note on the commit of a version, signed by these.
-    fn sign(mut self, version: u64, names: &[&str]) -> Self {
+    /// Stores a note on the commit of a version, signed by these, under its own digest and as their own notes.
+    fn sign(self, version: u64, names: &[&str]) -> Self {
+        let commit = self.digest(commit(version));
+        let (mut store, note) = self.sign_as_1_1(version, names);
+        for name in names {
+            store.put(key(name).public().own_note(version, commit), note.clone());
+        }
+        store
+    }
+
+    /// Without own notes.
+    fn sign_as_1_1(mut self, version: u64, names: &[&str]) -> (Self, Vec<u8>) {
         let signers: Vec<_> = names.iter().map(|name| key(name)).collect();
         let (chain, commit) = (self.digest(ObjectName::Chain), self.digest(commit(version)));
         let (name, note) = Note::make(chain, version, commit, &signers).unwrap();
-        self.put(name, note);
-        self
+        self.put(name, note.clone());
+        (self, note)
     }
 
     /// Removes all notes on a version.
@@ -347,7 +357,7 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     gone.remove(name);
     let fetch =
         |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, gone.objects.get(&name.to_string()))).collect());
-    assert_eq!(planner.plan_with(|_| Ok(listing.clone()), fetch).unwrap().version, 2);
+    assert_eq!(planner.plan_with(|_, _| Ok(listing.clone()), fetch).unwrap().version, 2);
 }
 
 #[test]
@@ -355,8 +365,11 @@ fn of_many_notes_the_first_64_are_looked_at() {
     let a = trust(&["a"], 1);
     let store = Store::signed(4);
     let digest = store.digest(commit(3));
-    let rubbish = |low: u8| {
+    let rubbish = |low: u8, has_own: bool| {
         let mut store = store.clone();
+        if !has_own {
+            store.remove(key("a").public().own_note(3, digest));
+        }
         for number in 0..64 {
             let note = Digest(std::array::from_fn(|place| match place {
                 0 => low,
@@ -367,7 +380,9 @@ fn of_many_notes_the_first_64_are_looked_at() {
         }
         short(&store.planned(None, None, &a, None))
     };
-    assert_eq!((rubbish(0xff), rubbish(0)), (Ok(3), Ok(2)));
+    assert_eq!((rubbish(0xff, false), rubbish(0, false)), (Ok(3), Ok(2)));
+    // Nothing hides an own note.
+    assert_eq!((rubbish(0xff, true), rubbish(0, true)), (Ok(3), Ok(3)));
     // Notes on other commits of the version do not count.
     let mut others = store.clone();
     for number in 0..200 {
@@ -391,19 +406,35 @@ fn what_is_above_the_head_costs_few_rounds() {
         fetched += names.len();
         Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect())
     };
-    let plan = planner.plan_with(|from| Ok(store.listing(from)), fetch).unwrap();
+    let plan = planner.plan_with(|from, _| Ok(store.listing(from)), fetch).unwrap();
     assert_eq!((plan.version, plan.signed.unwrap().unsigned_head.unwrap().version), (2, 199));
+    assert!(rounds < 15 && fetched < 650, "{rounds} {fetched}");
+    // Who cannot list asks for own notes only.
+    let mut planner = self::planner(None, None).trust(a.clone(), None);
+    let (mut rounds, mut fetched) = (0, 0);
+    let fetch = |names: &[ObjectName], _| {
+        rounds += 1;
+        fetched += names.len();
+        Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect())
+    };
+    let list = |_, notes: bool| {
+        assert!(!notes);
+        Ok(Listing::of_head(Some(199)))
+    };
+    assert_eq!(planner.plan_with(list, fetch).unwrap().version, 2);
     assert!(rounds < 15 && fetched < 450, "{rounds} {fetched}");
 
-    // Where there is nothing above, one round brings it all: the chain, the commit, and the note.
+    // Where there is nothing above, the chain, the commit and the own note are all, and no notes are listed.
     let store = Store::signed(3);
     let mut planner = self::planner(None, store.held(2)).trust(a, None);
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2 });
+    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
     planner.list(store.listing(2));
-    let Step::Fetch(names) = planner.step().unwrap() else { panic!() };
-    assert_eq!(names.len(), 3);
-    for name in names {
-        planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice));
+    let own = key("a").public().own_note(2, store.digest(commit(2)));
+    for expected in [vec![ObjectName::Chain, commit(2)], vec![own]] {
+        assert_eq!(planner.step().unwrap(), Step::Fetch(expected.clone()));
+        for name in expected {
+            planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice));
+        }
     }
     assert!(matches!(planner.step().unwrap(), Step::Follow(_)));
 }
@@ -416,7 +447,7 @@ fn a_commit_that_was_not_listed_is_looked_for_once_more() {
     let fetch =
         |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect());
     let mut planner = planner(None, store.held(3)).trust(a, None);
-    assert_eq!(planner.plan_with(|_| Ok(lists.next().unwrap()), fetch).unwrap().version, 3);
+    assert_eq!(planner.plan_with(|_, _| Ok(lists.next().unwrap()), fetch).unwrap().version, 3);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `init`: begins a chain.
 
+use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde_json::json;
 
@@ -10,7 +11,7 @@ pub(crate) fn run(args: &ChainArgs, output: Output) -> Result<()> {
     let store = args.create()?;
     let begun = deltachain_store::init(&store)?;
     let begun = begun.ok_or_else(|| Error::usage("there is a chain already").in_file(&args.url))?;
-    let chain = format!("{:032x}", begun.chain);
+    let chain = Digest::of_bytes(&begun.to_bytes()?).to_string();
     output.summary(
         || format!("{}: chain {chain}, no versions yet", printable(&args.name())),
         || json!({ "url": args.name(), "chain": chain }),

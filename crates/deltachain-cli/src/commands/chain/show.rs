@@ -20,6 +20,7 @@ pub(crate) fn run(args: &ShowArgs, output: Output) -> Result<()> {
 fn as_text(entry: &LogEntry, trust: Option<&Trust>) -> String {
     let mut lines = vec![
         format!("version  {}", entry.version),
+        format!("chain    {}", entry.chain),
         format!("state    {}", entry.state),
         format!("commit   {}", entry.commit),
         format!("parent   {}", entry.parent),

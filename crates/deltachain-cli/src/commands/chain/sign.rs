@@ -13,7 +13,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let signers = args.sign.some_signers()?;
     let store = args.chain.open()?;
     let (entry, commit) = entry(args, &store)?;
-    let note = deltachain_store::sign(&store, entry.version, commit, &signers)?;
+    let (note, taken) = deltachain_store::sign(&store, entry.version, commit, &signers)?;
     let by: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
     let text = || {
         let mut lines = vec![
@@ -25,6 +25,11 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
             lines.push(format!("  notes   {}", notes(&entry.metadata)));
         }
         lines.extend(by.iter().map(|key| format!("  by      {}", printable(key))));
+        lines.extend(
+            taken
+                .iter()
+                .map(|own| format!("  taken   {own}: by something else, so readers without lists do not find it")),
+        );
         lines.join("\n")
     };
     let json = || {
@@ -34,6 +39,7 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
             "state": entry.state.to_string(),
             "commit": entry.commit.to_string(),
             "note": note.to_string(),
+            "taken": taken.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "signed_by": by,
         })
     };
