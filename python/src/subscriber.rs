@@ -136,8 +136,7 @@ impl Polling {
     fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
         let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
-            let made = polling.poll(follower, watch);
-            let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
+            let made = polling.poll(follower, watch).map(|made| made.map(|made| prepared!(made, wrap)));
             Polled::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
@@ -309,7 +308,7 @@ impl Follower {
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
         let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, stop, until, unsigned };
+        let mut how = How { threads, progress, deadline, unsigned, stop, until };
         Ok(match self.prepared(py, version, &mut how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
@@ -329,7 +328,7 @@ impl Follower {
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
         let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, stop, until, unsigned };
+        let mut how = How { threads, progress, deadline, unsigned, stop, until };
         let polling = Polling::new(poll, poll);
         loop {
             match self.prepared(py, version, &mut how)? {
@@ -347,20 +346,18 @@ impl Follower {
         &self,
         py: Python<'_>,
         polling: &Polling,
-        waits: bool,
+        mut waits: bool,
         until: Option<Py<PyAny>>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
         let how = How { threads, progress, stop: Some(self.fresh_stop()), until, ..How::default() };
-        let mut waits = waits;
         loop {
             if waits && polling.wait(py, &how)? {
                 return Ok(None);
             }
             waits = true;
-            let polled = self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))?;
-            match polled {
+            match self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))? {
                 None => return Ok(None),
                 Some(Polled::New(prepared)) => return self.fitting(py, prepared).map(|prepared| Some(*prepared)),
                 Some(Polled::Held | Polled::Missing) => {}
@@ -592,8 +589,7 @@ impl Follower {
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Polled> {
         let polled = self.with_copy(py, how, false, |copy, watch| {
             of_each!(copy, follower, wrap => {
-                let made = follower.prepare(version, watch);
-                let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
+                let made = follower.prepare(version, watch).map(|made| made.map(|made| prepared!(made, wrap)));
                 Polled::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
@@ -805,10 +801,8 @@ impl Prepared {
     /// The directory of its files, if it is for a directory and has not been switched to.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
-        Ok(match made.get(py)? {
-            Made::Directory(files) => files.as_ref().map(|files| files.directory().to_owned()),
-            Made::Memory(_) | Made::Into(_) | Made::Engine(_) => None,
-        })
+        let Made::Directory(Some(files)) = made.get(py)? else { return Ok(None) };
+        Ok(Some(files.directory().to_owned()))
     }
 
     /// Whether the copy has been switched to it.

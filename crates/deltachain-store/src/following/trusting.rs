@@ -23,13 +23,12 @@ pub(crate) struct Trusting {
 }
 
 impl Trusting {
-    /// In memory: what is seen is forgotten when the process ends.
-    pub(crate) fn in_memory(trust: Trust) -> Self {
-        Self::new(TrustRecord { trust, seen: None, signed: Vec::new(), unsigned: None }, None)
-    }
-
-    fn new(record: TrustRecord, directory: Option<PathBuf>) -> Self {
-        Self { record: Mutex::new(record), unsigned: Mutex::default(), directory }
+    /// In memory, or in a directory where this was recorded before. In memory, what is seen is forgotten when the process
+    /// ends.
+    pub(crate) fn new(trust: Trust, before: Option<TrustRecord>, directory: Option<PathBuf>) -> Self {
+        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
+        let record = Mutex::new(TrustRecord { trust, seen, signed, unsigned: None });
+        Self { record, unsigned: Mutex::default(), directory }
     }
 
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
@@ -51,10 +50,8 @@ impl Trusting {
                 .in_file(directory)),
             };
         };
-        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
-        let record = TrustRecord { trust, seen, signed, unsigned: None };
-        record.write(directory)?;
-        Ok(Some(Self::new(record, Some(directory.to_owned()))))
+        let trusting = Self::new(trust, before, Some(directory.to_owned()));
+        trusting.write().map(|()| Some(trusting))
     }
 
     /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
@@ -99,11 +96,11 @@ impl Trusting {
         *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the record again, into a directory that has been made again.
+    /// Writes the record, also into a directory that has been made again.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn write_again(&self) -> Result<()> {
+    pub(crate) fn write(&self) -> Result<()> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         self.directory.iter().try_for_each(|directory| record.write(directory))
     }

@@ -189,9 +189,18 @@ impl Health {
                 .filter_map(|(server, unready)| of_server(server, unready.as_deref(), is_followed)),
         );
         let stored = status.stored.filter(|stored| Some(stored.version) == version).map(|stored| stored.time);
-        let mut health = Self {
+        Ok(Self {
             healthy: problems.is_empty(),
             problems,
+            version,
+            state: held.as_ref().map(|held| held.state.to_string()),
+            commit: held.as_ref().map(|held| held.commit.to_string()),
+            chain: held.as_ref().map(|held| held.chain.to_string()),
+            directory: held.as_ref().map(|held| held.directory.to_string_lossy().into_owned()),
+            proof: held.as_ref().map(|held| held.proof.name()),
+            switched: held.as_ref().and_then(|held| held.switched).map(Time::from),
+            trust: trust.cloned(),
+            metadata: held.map(|held| held.metadata),
             stored,
             age_seconds: stored.map(|stored| stored.age().as_secs_f64()),
             head: status.head,
@@ -206,20 +215,7 @@ impl Health {
             command,
             ready: max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none)),
             servers,
-            ..Self::default()
-        };
-        if let Some(held) = held {
-            health.version = Some(held.version);
-            health.state = Some(held.state.to_string());
-            health.commit = Some(held.commit.to_string());
-            health.chain = Some(held.chain.to_string());
-            health.metadata = Some(held.metadata);
-            health.directory = Some(held.directory.to_string_lossy().into_owned());
-            health.proof = Some(held.proof.name());
-            health.trust = held.trust;
-            health.switched = held.switched.map(Time::from);
-        }
-        Ok(health)
+        })
     }
 }
 
