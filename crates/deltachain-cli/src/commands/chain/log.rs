@@ -55,7 +55,9 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
 
 /// Metadata on a line, not more than fits there. `show` has all of it.
 pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
-    let notes: Vec<String> = metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))).collect();
+    // The others are for programs.
+    let notes = metadata.iter().filter(|(key, _)| !key.starts_with("deltachain."));
+    let notes: Vec<String> = notes.map(|(key, value)| printable(&format!("{key}={value}"))).collect();
     let text = notes.join(" ");
     let mut chars = text.chars();
     let begin: String = chars.by_ref().take(SHOWN_CHARACTERS).collect();
