@@ -211,6 +211,25 @@ def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: p
         publish(url, 3)
     # No key at all is given by an empty list.
     publish(url, 3, sign_key=[])
+    for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):
+        with pytest.raises(dc.UsageError, match="there is no such file.*none"):
+            dc.Subscriber(url, trust=missing)
+
+
+def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
+    url, other, file = tmp_path / "chain", tmp_path / "other", tmp_path / "keys"
+    for chain in (url, other):
+        publish(chain, 0, sign_key=FIRST)
+    digest = dc.show(url, 0).parent
+    file.write_text(f"{OF_FIRST} {digest} # this one\n")
+    for trust in (f"{OF_FIRST} {digest}", file):
+        with dc.Subscriber(url, trust=trust) as sub:
+            assert take(sub) == 0
+        with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
+            take(sub)
+        assert refused.value.rule == dc.rules.SIG_05
+    with pytest.raises(dc.UsageError):
+        dc.Subscriber(url, trust=f"{OF_FIRST}  {digest}")
 
 
 def test_secrets_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
