@@ -73,7 +73,7 @@ def signed(secret: str, text: bytes) -> bytes:
     return point + ((r + number(point, times(a), text) * a) % q).to_bytes(32, "little")
 
 
-def test_a_follower_with_trust_takes_what_is_signed_alone(tmp_path: Path) -> None:
+def test_a_follower_with_trust_takes_what_is_signed_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url = tmp_path / "chain"
     publish(url, 0, sign_key=FIRST)
     with dc.Subscriber(url, trust=OF_FIRST) as sub, dc.Subscriber(url) as other:
@@ -83,7 +83,12 @@ def test_a_follower_with_trust_takes_what_is_signed_alone(tmp_path: Path) -> Non
         assert take(sub) == 1
         publish(url, 2)
         publish(url, 3, sign_key=STRANGER, vouch=commit_of(url))
-        assert (take(sub), take(other)) == (1, 3)
+        for _ in range(2):
+            assert (take(sub), take(other)) == (1, 3)
+        newest = "version 3 exists, but none of the trusted keys has signed it"
+        assert caplog.messages == [newest]
+        with pytest.raises(dc.TimeoutError, match=f"the time is over: {newest}"):
+            sub.prepare(timeout=0)
         # One that may still be signed is waited for.
         with pytest.raises(dc.TimeoutError):
             sub.prepare(2, timeout=0)
@@ -94,13 +99,51 @@ def commit_of(url: Path) -> str:
     return dc.log(url)[0].commit
 
 
-def test_nothing_signed_is_no_version_to_take(tmp_path: Path) -> None:
-    publish(tmp_path / "chain", 0)
-    with dc.Subscriber(tmp_path / "chain", trust=[OF_FIRST]) as sub:
-        assert take(sub) is None
-        with pytest.raises(dc.TimeoutError):
-            sub.prepare(timeout=0)
-        assert sub.version is None
+@pytest.mark.parametrize(
+    "trust, why",
+    [
+        ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
+        (
+            {"trust": [OF_FIRST, OF_SECOND], "quorum": 2},
+            "version 0 exists, but 1 of the trusted keys signed it, not 2",
+        ),
+    ],
+)
+def test_nothing_signed_is_no_version_to_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trust: dict[str, Any], why: str
+) -> None:
+    url, copy = tmp_path / "chain", tmp_path / "copy"
+    with dc.Subscriber(url, **trust) as sub, dc.Subscriber(url, host_copy=copy, **trust) as files:
+        publish(url, 0, sign_key=FIRST)
+        for one in (sub, files):
+            # Whoever waits with a wrong key is told so, once.
+            caplog.clear()
+            assert take(one) is None
+            for number in (None, 0):
+                with pytest.raises(dc.TimeoutError, match=f"the time is over: {why}"):
+                    one.prepare(number, timeout=0)
+            assert one.version is None
+            assert [(row.levelname, row.message) for row in caplog.records] == [("WARNING", why)]
+
+
+def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
+    url, copy = tmp_path / "chain", tmp_path / "copy"
+    publish(url, 0, sign_key=FIRST)
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
+        assert take(sub) == 0 and dc.status(copy).healthy
+    with dc.Subscriber(url, host_copy=copy, trust=OF_SECOND) as sub:
+        with pytest.raises(dc.ChainError, match="none of the trusted keys") as refused:
+            take(sub)
+        assert refused.value.rule == rules.CHN_14 and "`trust`" in refused.value.advice
+        assert "rolled back" not in refused.value.advice
+    (problem,) = dc.status(copy).problems
+    assert problem == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+    publish(url, 1)
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
+        assert take(sub) == 0
+    status = dc.status(copy)
+    assert status.healthy and status.trust is not None
+    assert status.trust["unsigned"] == "version 1 exists, but none of the trusted keys has signed it"
 
 
 def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::{Asset, FileReference, Note, ObjectName, VerifierKey};
+use crate::chain::{Asset, FileReference, Note, ObjectName, Unsigned, VerifierKey};
 use crate::tensor::Digest;
 
 /// The version that a reader holds.
@@ -150,7 +150,7 @@ pub struct Signed {
     pub seen: Option<(u64, Digest)>,
     /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been signed by
     /// all who have to.
-    pub unsigned_head: Option<u64>,
+    pub unsigned_head: Option<Unsigned>,
 }
 
 /// A route on a path.

@@ -503,11 +503,16 @@ impl Planner {
             }
             Some(known) => {
                 let what = if self.held.is_some_and(|held| held.version == known) { "held" } else { "known" };
-                let signed = if self.signatures.is_some() { "signed " } else { "" };
-                let message =
-                    format!("version {known} is {what}, but the chain has no {signed}commit from that version on");
-                let error = Error::broken(&rules::CHN_14, message);
-                self.doubt_held(error.in_file(ObjectName::Commit(known).to_string()))?;
+                let refused = |why: &str| {
+                    let error = Error::broken(&rules::CHN_14, format!("version {known} is {what}, but {why}"));
+                    error.in_file(ObjectName::Commit(known).to_string())
+                };
+                self.doubt_held(match self.unsigned_from(known) {
+                    None => refused("the chain has no commit from that version on"),
+                    Some(unsigned) => {
+                        refused(&format!("the chain has no signed one from there on: {unsigned}")).because_of(unsigned)
+                    }
+                })?;
             }
             None => {}
         }

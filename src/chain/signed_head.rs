@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::signatures::Signatures;
-use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, VerifierKey};
+use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -26,9 +26,9 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, stride, listed) = (None, u64::MAX, 1, Listing::of_head(None));
+        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, Listing::of_head(None));
         self.signatures =
-            Some(Signatures { trust, recorded, seen, of_head, by, below, stride, listed, commits, notes });
+            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, listed, commits, notes });
         self
     }
 
@@ -62,7 +62,8 @@ impl Planner {
     /// The list is another one: looks for the head from the top.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else { return };
-        (signatures.below, signatures.stride, signatures.listed) = (u64::MAX, 1, Listing::of_head(None));
+        (signatures.below, signatures.highest) = (u64::MAX, None);
+        (signatures.stride, signatures.listed) = (1, Listing::of_head(None));
         signatures.commits.clear();
         signatures.notes.clear();
         self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
@@ -83,6 +84,7 @@ impl Planner {
                 signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
                 return Some(version);
             }
+            signatures.highest.get_or_insert((version, by.len()));
             signatures.pass_over(version);
             self.supplied.remove(&ObjectName::Commit(version));
         }
@@ -110,32 +112,33 @@ impl Planner {
         }
         let Some(by) = self.signers(wanted) else { return Ok(()) };
         let Some(signatures) = &mut self.signatures else { return Ok(()) };
-        let (count, quorum) = (by.len(), signatures.trust.quorum());
+        let unsigned = Unsigned { version: wanted, signed_by: by.len(), quorum: signatures.trust.quorum() };
         signatures.by = Some(by);
-        ensure(count >= quorum, &rules::SIG_01, || {
-            format!("version {wanted} is signed by {count} of the trusted keys, not by {quorum}")
-        })
-        .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
+        ensure(unsigned.signed_by >= unsigned.quorum, &rules::SIG_01, || unsigned.to_string())
+            .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()).because_of(unsigned))
     }
 
     /// The failure to report if there is no head.
     pub(super) fn no_head(&self) -> Error {
-        match &self.signatures {
-            Some(signatures) => {
-                let quorum = signatures.trust.quorum();
-                Error::broken(
-                    &rules::SIG_01,
-                    format!("no version of the chain is signed by {quorum} of the trusted keys"),
-                )
-            }
+        match self.unsigned_from(0) {
+            Some(unsigned) => Error::broken(&rules::SIG_01, unsigned.to_string()).because_of(unsigned),
+            None if self.signatures.is_some() => Error::broken(&rules::SIG_01, "the chain has no version"),
             None => Error::broken(&rules::CHN_03, "the chain has no version"),
         }
+    }
+
+    /// The highest version, if trust is wanted, it is this one or a later one, and the trusted keys have not signed it.
+    pub(super) fn unsigned_from(&self, lowest: u64) -> Option<Unsigned> {
+        let Signatures { trust, highest, .. } = self.signatures.as_ref()?;
+        let version = self.head().filter(|head| *head >= lowest)?;
+        let signed_by = highest.filter(|(of, _)| *of == version).map_or(0, |(_, signed_by)| signed_by);
+        Some(Unsigned { version, signed_by, quorum: trust.quorum() })
     }
 
     /// What the plan says of signatures.
     pub(super) fn signed(&self, version: u64) -> Option<Signed> {
         let Signatures { by, recorded, of_head, .. } = self.signatures.as_ref()?;
-        let unsigned_head = self.head().filter(|head| *of_head && *head > version);
+        let unsigned_head = if *of_head { self.unsigned_from(version + 1) } else { None };
         Some(Signed { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
     }
 }

@@ -20,6 +20,8 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
+    /// The highest version whose notes have been looked at, and how many of the trusted keys have signed it.
+    pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
     /// What a list of the notes has shown. As long as none was needed, it is as if the store could not list.
