@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import model, write_model
+from conftest import model, tool, write_model
 from test_publisher import tensors
 from test_ranks import ran
 
@@ -254,6 +254,25 @@ def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: p
         publish(url, 3)
     # No key at all is given by an empty list.
     publish(url, 3, sign_key=[])
+    for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):
+        with pytest.raises(dc.UsageError, match="there is no such file.*none"):
+            dc.Subscriber(url, trust=missing)
+
+
+def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
+    url, other, file = tmp_path / "chain", tmp_path / "other", tmp_path / "keys"
+    for chain in (url, other):
+        publish(chain, 0, sign_key=FIRST)
+    digest = dc.show(url, 0).parent
+    file.write_text(f"{OF_FIRST} {digest} # this one\n")
+    for trust in (f"{OF_FIRST} {digest}", file):
+        with dc.Subscriber(url, trust=trust) as sub:
+            assert take(sub) == 0
+        with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
+            take(sub)
+        assert refused.value.rule == dc.rules.SIG_05
+    with pytest.raises(dc.UsageError):
+        dc.Subscriber(url, trust=f"{OF_FIRST}  {digest}")
 
 
 def test_secrets_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -382,10 +401,13 @@ def set_routes(url: Path, generation: int, *links: Path) -> None:
     (url / "routes" / f"{0:020}-{generation:010}.json").write_text(text)
 
 
-def published(url: Path, model: Path, **settings: Any) -> Path:
-    """Publishes a directory as the first version; its link."""
-    with dc.Publisher(url, **settings) as pub:
-        pub.publish(model)
+def published(url: Path, model: Path) -> Path:
+    """Publishes a directory as the first version, signed; its link."""
+    key = url.with_name("first.key")
+    key.write_text(FIRST)
+    key.chmod(0o600)
+    tool("init", url)
+    tool("publish", url, model, "--sign-key", key)
     (link,) = (url / "files").iterdir()
     return link
 
@@ -394,7 +416,7 @@ def published(url: Path, model: Path, **settings: Any) -> Path:
 def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts: bool) -> None:
     url, tensors = tmp_path / "chain", model(1)
     mine = write_model(tmp_path / "mine" / "model.safetensors", tensors)
-    own = published(url, mine.parent, sign_key=FIRST)
+    own = published(url, mine.parent)
     theirs = tmp_path / "theirs"
     write_model(theirs / "adapter_model.safetensors", {"a.weight": tensors["a.weight"]})
     write_model(theirs / "model.safetensors", {name: tensors[name] for name in tensors if name != "a.weight"})
@@ -409,14 +431,14 @@ def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts:
         set_routes(url, 2, whole, own)
         assert take(sub) == 0
     assert [path.name for path in (copy / "current").iterdir()] == ["model.safetensors"]
-    assert (copy / "current" / "model.safetensors").read_bytes() == mine.read_bytes()
+    assert dc.digest(copy / "current" / "model.safetensors") == dc.digest(mine)
 
 
 def test_a_file_of_a_signed_commit_is_not_exchanged_for_a_part(tmp_path: Path) -> None:
     url, noise = tmp_path / "chain", random.Random(0).randbytes(9 << 20)
     tensors = {name: ("U8", (len(noise),), noise) for name in "ab"}
     mine = write_model(tmp_path / "mine" / "model.safetensors", tensors)
-    own = published(url, mine.parent, sign_key=FIRST)
+    own = published(url, mine.parent)
     right = own.read_bytes()
     theirs = write_model(tmp_path / "theirs" / "adapter_model.safetensors", tensors)
     dc.snapshot(theirs.parent, tmp_path / "other.dcf")

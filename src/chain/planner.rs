@@ -240,8 +240,8 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
-        if mem::take(&mut self.must_list_notes) {
-            self.list_notes(listing);
+        if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
+            signatures.listed = listing;
             return;
         }
         self.must_list = false;
@@ -454,7 +454,8 @@ impl Planner {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
             Some(Document::Chain(digest)) => {
                 self.chain = Some(digest);
-                self.check_trust(digest)?;
+                // Nothing sets it aside (R-SIG-05).
+                self.signatures.iter().try_for_each(|signatures| signatures.trust.check_chain(digest))?;
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
@@ -531,7 +532,7 @@ impl Planner {
         if read.digest == accepted {
             (self.held, self.doubt) = (None, None);
             self.leave_seen();
-            self.record_seen(wanted, accepted);
+            self.signatures.iter_mut().for_each(|signatures| signatures.recorded = Some((wanted, accepted)));
             self.low = wanted;
         }
         self.supplied.insert(name, Ok(Some(Document::Commit(read))));

@@ -26,7 +26,7 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, None);
+        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, Listing::of_head(None));
         self.signatures =
             Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, listed, commits, notes });
         self
@@ -39,22 +39,13 @@ impl Planner {
 
     /// From here on what has been seen does not count.
     pub(super) fn leave_seen(&mut self) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.seen = None;
-        }
-    }
-
-    /// This takes the place of what has been seen.
-    pub(super) fn record_seen(&mut self, version: u64, commit: Digest) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.recorded = Some((version, commit));
-        }
+        self.signatures.iter_mut().for_each(|signatures| signatures.seen = None);
     }
 
     /// The highest versions that may be signed: of those that have notes, if these have been listed.
     fn may_be_head(&self, signatures: &Signatures) -> Vec<u64> {
-        if let Some(listed) = &signatures.listed {
-            return listed.versions_with_notes(signatures.below).take(signatures.stride).collect();
+        if !signatures.listed.is_head_alone {
+            return signatures.listed.versions_with_notes(signatures.below).take(signatures.stride).collect();
         }
         let below = self.head().map_or(0, |head| head + 1).min(signatures.below);
         (self.list_from..below).rev().take(signatures.stride).collect()
@@ -65,26 +56,17 @@ impl Planner {
         let Some(signatures) = &self.signatures else { return };
         let names = self.may_be_head(signatures).into_iter().map(ObjectName::Commit);
         self.asked.extend(names.filter(|name| !self.supplied.contains_key(name)));
-        if let Some(signatures) = &mut self.signatures {
-            signatures.stride = (4 * signatures.stride).min(MAX_STRIDE);
-        }
+        self.signatures.iter_mut().for_each(|signatures| signatures.stride = (4 * signatures.stride).min(MAX_STRIDE));
     }
 
     /// The list is another one: looks for the head from the top.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else { return };
         (signatures.below, signatures.highest) = (u64::MAX, None);
-        (signatures.stride, signatures.listed) = (1, None);
+        (signatures.stride, signatures.listed) = (1, Listing::of_head(None));
         signatures.commits.clear();
         signatures.notes.clear();
         self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
-    }
-
-    /// Takes a list of the notes.
-    pub(super) fn list_notes(&mut self, listing: Listing) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.listed = Some(listing);
-        }
     }
 
     /// The head: the highest version that is signed, unless something is asked for first.
@@ -119,13 +101,8 @@ impl Planner {
         }
         let by = signatures.signers(chain, version, commit);
         let can_list = self.listed.as_ref().is_some_and(|(_, listed)| !listed.is_head_alone);
-        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_none() && can_list;
+        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_head_alone && can_list;
         (!self.must_list_notes).then_some(by)
-    }
-
-    /// R-SIG-05. Nothing sets it aside.
-    pub(super) fn check_trust(&self, chain: Digest) -> Result<()> {
-        self.signatures.as_ref().map_or(Ok(()), |signatures| signatures.trust.check_chain(chain))
     }
 
     /// R-SIG-01, of the version wanted.

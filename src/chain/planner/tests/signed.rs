@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::chain::{Note, Signed, Signer, SigningKey, Trust, VerifierKey};
+use crate::chain::{Note, Signed, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 fn key(name: &str) -> Arc<dyn Signer> {
     Arc::new(SigningKey::from_seed(name, Digest::of_bytes(name.as_bytes()).0).unwrap())
@@ -455,4 +455,29 @@ fn keys_are_told_apart_by_more_than_their_names() {
     let other: VerifierKey = SigningKey::from_seed("a", [9; 32]).unwrap().public().clone();
     let store = Store::signed(3);
     assert_eq!(short(&store.planned(None, None, &Trust::new([other], 1).unwrap(), None)), Err(("R-SIG-01", None)));
+}
+
+#[test]
+fn keys_are_trusted_for_their_chains() {
+    let store = Store::signed(3);
+    let only = |name: &str, chain| TrustedKey { chains: [chain].into(), ..key(name).public().clone().into() };
+    let (here, other) = (store.digest(ObjectName::Chain), Digest([7; 32]));
+    let trusted = |keys: Vec<TrustedKey>, quorum| Trust::new(keys, quorum).unwrap();
+    assert_eq!(short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)), Ok(2));
+    // Before anything else of the chain, whatever is held, and whatever the caller accepts.
+    let of_other = trusted(vec![only("a", other)], 1);
+    let held_of_other = store.held(1).map(|held| Held { chain: other, ..held });
+    for held in [None, store.held(1), held_of_other] {
+        for accept in [None, Some(store.digest(commit(2)))] {
+            for wanted in [None, Some(2), Some(9)] {
+                let mut planner = Planner::new(wanted, held, accept, &Limits::default()).trust(of_other.clone(), None);
+                assert_eq!(rule_and_file(&store.drive(&mut planner).unwrap_err()), ("R-SIG-05", "chain.json".into()));
+            }
+        }
+    }
+    // As if such a key were not there; the quorum counts the others.
+    let both = |quorum| trusted(vec![only("a", other), key("b").public().clone().into()], quorum);
+    assert_eq!(short(&store.planned(None, None, &both(1), None)), Err(("R-SIG-01", None)));
+    assert_eq!(short(&store.planned(None, None, &both(2), None)), Err(("R-SIG-05", None)));
+    assert_eq!(short(&store.sign(1, &["a", "b"]).planned(None, None, &both(1), None)), Ok(1));
 }
