@@ -7,7 +7,6 @@
 //! planner asks for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version, no_commit};
 use crate::chain::path::{Candidate, Cost, Path, Ways};
@@ -53,8 +52,6 @@ pub struct Planner {
     pub(super) list_from: u64,
     /// Whether the chain must be listed.
     must_list: bool,
-    /// Whether the notes must be.
-    pub(super) must_list_notes: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
     /// Whether a list has been made again that lacked the version held.
@@ -152,7 +149,6 @@ impl Planner {
             listed: None,
             list_from: above.map_or(0, |held| held.version),
             must_list: true,
-            must_list_notes: false,
             is_current: false,
             has_looked_twice: false,
             asked: BTreeSet::from([ObjectName::Chain]),
@@ -202,7 +198,7 @@ impl Planner {
             if self.must_list {
                 return Ok(Step::List { from: self.list_from, notes: false });
             }
-            if self.must_list_notes {
+            if self.must_list_notes() {
                 return Ok(Step::List { from: self.wanted.unwrap_or(self.list_from), notes: true });
             }
             if !self.asked.is_empty() {
@@ -240,8 +236,8 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
-        if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
-            signatures.listed = listing;
+        if let Some(signatures) = self.signatures.as_mut().filter(|signatures| signatures.must_list) {
+            (signatures.must_list, signatures.listed) = (false, listing);
             return;
         }
         self.must_list = false;
@@ -422,7 +418,7 @@ impl Planner {
 
     /// Whether something has to be listed or fetched first.
     fn waits(&self) -> bool {
-        self.must_list || self.must_list_notes || !self.asked.is_empty()
+        self.must_list || self.must_list_notes() || !self.asked.is_empty()
     }
 
     /// The best path through the window, and what those that begin below it cost more than.
