@@ -7,6 +7,7 @@
 //! planner asks for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version, no_commit};
 use crate::chain::path::{Candidate, Cost, Path, Ways};
@@ -28,6 +29,7 @@ const LONG_TIME: u64 = 4096;
 ///
 /// What is unusable is passed over as long as there is another path (SPEC section 19).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     pub(super) wanted: Option<u64>,
@@ -52,6 +54,8 @@ pub struct Planner {
     pub(super) list_from: u64,
     /// Whether the chain must be listed.
     must_list: bool,
+    /// Whether the notes must be.
+    pub(super) must_list_notes: bool,
     /// Whether the last list showed nothing new, and nothing has failed since.
     is_current: bool,
     /// Whether a list has been made again that lacked the version held.
@@ -149,6 +153,7 @@ impl Planner {
             listed: None,
             list_from: above.map_or(0, |held| held.version),
             must_list: true,
+            must_list_notes: false,
             is_current: false,
             has_looked_twice: false,
             asked: BTreeSet::from([ObjectName::Chain]),
@@ -198,7 +203,7 @@ impl Planner {
             if self.must_list {
                 return Ok(Step::List { from: self.list_from, notes: false });
             }
-            if self.must_list_notes() {
+            if self.must_list_notes {
                 return Ok(Step::List { from: self.wanted.unwrap_or(self.list_from), notes: true });
             }
             if !self.asked.is_empty() {
@@ -236,8 +241,8 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
-        if let Some(signatures) = self.signatures.as_mut().filter(|signatures| signatures.must_list) {
-            (signatures.must_list, signatures.listed) = (false, listing);
+        if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
+            signatures.listed = listing;
             return;
         }
         self.must_list = false;
@@ -418,7 +423,7 @@ impl Planner {
 
     /// Whether something has to be listed or fetched first.
     fn waits(&self) -> bool {
-        self.must_list || self.must_list_notes() || !self.asked.is_empty()
+        self.must_list || self.must_list_notes || !self.asked.is_empty()
     }
 
     /// The best path through the window, and what those that begin below it cost more than.

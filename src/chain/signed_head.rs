@@ -26,22 +26,9 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, highest, stride) = (None, u64::MAX, None, 1);
-        let (must_list, listed) = (false, Listing::of_head(None));
-        self.signatures = Some(Signatures {
-            trust,
-            recorded,
-            seen,
-            of_head,
-            by,
-            below,
-            highest,
-            stride,
-            must_list,
-            listed,
-            commits,
-            notes,
-        });
+        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, Listing::of_head(None));
+        self.signatures =
+            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, listed, commits, notes });
         self
     }
 
@@ -114,14 +101,8 @@ impl Planner {
         }
         let by = signatures.signers(chain, version, commit);
         let can_list = self.listed.as_ref().is_some_and(|(_, listed)| !listed.is_head_alone);
-        let signatures = self.signatures.as_mut()?;
-        signatures.must_list = by.len() < signatures.trust.quorum() && signatures.listed.is_head_alone && can_list;
-        (!signatures.must_list).then_some(by)
-    }
-
-    /// Whether the notes must be listed.
-    pub(super) fn must_list_notes(&self) -> bool {
-        self.signatures.as_ref().is_some_and(|signatures| signatures.must_list)
+        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_head_alone && can_list;
+        (!self.must_list_notes).then_some(by)
     }
 
     /// R-SIG-01, of the version wanted.

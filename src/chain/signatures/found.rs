@@ -24,8 +24,6 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
-    /// Whether the notes must be listed.
-    pub(in crate::chain) must_list: bool,
     /// What a list of the notes has shown. As long as none was needed, it is as if the store could not list.
     pub(in crate::chain) listed: Listing,
     /// Digests of the commits that have been supplied.
