@@ -29,6 +29,7 @@ const LONG_TIME: u64 = 4096;
 ///
 /// What is unusable is passed over as long as there is another path (SPEC section 19).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     pub(super) wanted: Option<u64>,
