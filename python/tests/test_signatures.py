@@ -270,7 +270,7 @@ def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
             assert take(sub) == 0
         with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
             take(sub)
-        assert refused.value.rule == dc.rules.SIG_05
+        assert refused.value.rule == rules.SIG_05
     with pytest.raises(dc.UsageError):
         dc.Subscriber(url, trust=f"{OF_FIRST}  {digest}")
 
