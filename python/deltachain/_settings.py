@@ -10,6 +10,7 @@ from ._errors import UsageError
 
 __all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
 
+
 class _Event(Protocol):
     def is_set(self) -> bool: ...
 
