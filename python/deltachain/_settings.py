@@ -10,7 +10,6 @@ from ._errors import UsageError
 
 __all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
 
-
 class _Event(Protocol):
     def is_set(self) -> bool: ...
 

@@ -109,14 +109,14 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
             continue
         if name == "chain":
             raise UsageError(
-                'USAGE: a request cannot make this server open a chain: set "chain" in the server\'s configuration, '
+                "USAGE: a request cannot make this server open a chain: set \"chain\" in the server's configuration, "
                 f"{CONFIGURATION}, or run `deltachain follow --engine vllm` beside it"
             )
         if name == "host_copy":
             if "chain" in configured:
                 raise UsageError(
                     f"USAGE: this server downloads {configured['chain']!r} itself ({CONFIGURATION}): run `deltachain "
-                    'follow --no-tensors`, which keeps no copy, or omit "chain" there'
+                    "follow --no-tensors`, which keeps no copy, or omit \"chain\" there"
                 )
             _check_readable(value)
         added[name] = value

@@ -224,7 +224,9 @@ def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandI
 
 
 @pytest.mark.parametrize("path", [*UPDATE, "/resume"])
-def test_what_follows_from_a_request_that_fails(tmp_path: Path, server: StandIn, other: StandIn, path: str) -> None:
+def test_what_follows_from_a_request_that_fails(
+    tmp_path: Path, server: StandIn, other: StandIn, path: str
+) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
     transfer.init_weight_transfer()
     sync(transfer, 0)
