@@ -100,7 +100,7 @@ def commit_of(url: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "trust, why",
+    ("trust", "why"),
     [
         ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
         (
@@ -255,7 +255,7 @@ def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: p
     # No key at all is given by an empty list.
     publish(url, 3, sign_key=[])
     for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):
-        with pytest.raises(dc.UsageError, match="there is no such file.*none"):
+        with pytest.raises(dc.UsageError, match=r"there is no such file.*none"):
             dc.Subscriber(url, trust=missing)
 
 
@@ -270,7 +270,7 @@ def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
             assert take(sub) == 0
         with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
             take(sub)
-        assert refused.value.rule == dc.rules.SIG_05
+        assert refused.value.rule == rules.SIG_05
     with pytest.raises(dc.UsageError):
         dc.Subscriber(url, trust=f"{OF_FIRST}  {digest}")
 
