@@ -135,39 +135,12 @@ impl Layout {
     /// # Errors
     /// MALFORMED under R-LAY-01 if the text is not a layout, or not one of these tensors.
     pub fn parse(json: &str, tensors: &[TensorInfo]) -> Result<Self> {
-        let layout = Self::read(json, || names(tensors))?;
-        layout.check_covers(tensors).map_err(broken)?;
-        Ok(layout)
-    }
-
-    /// Follows the layout through links, by the names of their tensors only: `links` gives for each link its layout
-    /// key, the tensors that it writes and the tensors that it removes. `None` if no link states a layout.
-    pub(crate) fn through<'a>(
-        links: impl Iterator<Item = (Option<&'a str>, Vec<&'a str>, BTreeSet<&'a str>)>,
-    ) -> Result<Option<String>> {
-        let mut known: Option<Self> = None;
-        for (json, written, removed) in links {
-            known = match (json, known) {
-                (Some(json), _) => Some(Self::read(json, Vec::new)?),
-                (None, Some(before)) => {
-                    let listed = before.files.iter().flat_map(|file| &file.tensors).map(String::as_str);
-                    let names: BTreeSet<&str> = listed.chain(written).filter(|name| !removed.contains(name)).collect();
-                    Some(before.carried_over_to(&names)?)
-                }
-                (None, None) => None,
-            };
-        }
-        Ok(known.map(|layout| layout.to_json()))
-    }
-
-    /// Reads a layout of any tensors. `all` gives the tensors of a single file, which does not list them.
-    fn read(json: &str, all: impl FnOnce() -> Vec<String>) -> Result<Self> {
         let mut files = read_files(json).map_err(|error| {
             let place = error.offset().map_or_else(String::new, |offset| format!(" (byte {offset} of the layout)"));
             broken(format!("{}{place}", error.message()))
         })?;
         if let [only] = files.as_mut_slice()
-            && only.tensors.replace(all()).is_some()
+            && only.tensors.replace(names(tensors)).is_some()
         {
             return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
         }
@@ -183,7 +156,7 @@ impl Layout {
             }
         });
         let layout = files.collect::<Result<Vec<_>, _>>().and_then(Self::new).map_err(broken)?;
-        layout.listed().map_err(broken)?;
+        layout.check_covers(tensors).map_err(broken)?;
         Ok(layout)
     }
 
@@ -242,10 +215,6 @@ impl Layout {
     /// # Errors
     /// MALFORMED under R-LAY-01 if there is no file for an added tensor.
     pub fn carried_over(&self, tensors: &[TensorInfo]) -> Result<Self> {
-        self.carried_over_to(&tensors.iter().map(TensorInfo::name).collect())
-    }
-
-    fn carried_over_to(&self, names: &BTreeSet<&str>) -> Result<Self> {
         let places: HashMap<&str, usize> = (0..)
             .zip(&self.files)
             .flat_map(|(place, file)| file.tensors.iter().map(move |name| (name.as_str(), place)))
@@ -254,7 +223,8 @@ impl Layout {
         let last: BTreeMap<&str, usize> = (0..).zip(&self.files).map(|(place, file)| (file.folder(), place)).collect();
         let mut files: Vec<LayoutFile> =
             self.files.iter().map(|file| LayoutFile { tensors: Vec::new(), ..file.clone() }).collect();
-        for &name in names {
+        let names: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
+        for name in names {
             let folders = || iter::successors(Some(folder_of(name)), |folder| outer(folder));
             let place = places.get(name).copied().or_else(|| folders().find_map(|folder| last.get(folder).copied()));
             let place = place.ok_or_else(|| {

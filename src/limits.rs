@@ -95,8 +95,8 @@ impl Limits {
     ///
     /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take a few bytes per
     /// changed lane. Applying needs no more than that and the memory of base and result. The two limits on *set*
-    /// tensors bound what these take in a result in memory. [`LinkReader::patches`](crate::LinkReader::patches) and
-    /// [`squash`](crate::squash()) keep up to eight segments of a link decoded: count them as threads.
+    /// tensors bound what these take in a result in memory. [`LinkReader::patches`](crate::LinkReader::patches) keeps up to
+    /// eight segments of a link decoded: count them as threads.
     pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
         let segments = threads.saturating_mul(1 << 30).min((48 * MAX_EXPANSION).saturating_mul(length));
         self.memory_to_open(length).saturating_add(segments)

@@ -171,14 +171,6 @@ impl<'a, S: Source> Patches<'a, S> {
         Ok(Patch { tensor: &written.info, start: written.start, indices, lanes, values })
     }
 
-    /// The whole patch of a piece, if it has a part: for callers with an order of their own, who profit from the segments
-    /// that are kept.
-    pub(crate) fn of_piece(&mut self, entry: usize, piece: u64) -> Result<Option<Patch<'a>>> {
-        let Some(written) = self.link.index().tensors[entry].written() else { return Ok(None) };
-        let part = written.pieces.get(address(piece)?).copied().flatten();
-        part.map(|_| self.patch(entry, piece, lanes_of(&written.info, piece))).transpose()
-    }
-
     /// The failure to report if a piece has failed: that of the first segment in the file, of all that are wanted (SPEC section
     /// 10). Nothing after it can be relied upon, so nothing more comes.
     fn first_failure(&mut self, entry: usize, piece: u64, error: Error) -> Error {

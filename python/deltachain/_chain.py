@@ -155,7 +155,7 @@ class Status:
     servers: tuple[dict[str, Any], ...]
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
     trust: dict[str, Any] | None = None
-    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`; None if everybody's are."""
+    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if everybody's are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -497,7 +497,7 @@ def apply(
 
 
 def squash(
-    base: Path,
+    base: Path | None,
     links: Iterable[Path],
     out: Path,
     *,
@@ -507,10 +507,12 @@ def squash(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Joins consecutive links into one. The base is a file or a directory; options are those of `diff`."""
+    """Joins consecutive links into one. The base is a file or a directory, or None if the first link is a snapshot; options
+    are those of `diff`."""
     paths = [os.fspath(link) for link in links]
+    start = None if base is None else os.fspath(base)
     made = _native.squash_files(
-        os.fspath(base), paths, os.fspath(out), profile, texts("metadata", metadata), replace, threads, progress
+        start, paths, os.fspath(out), profile, texts("metadata", metadata), replace, threads, progress
     )
     return DiffReport(**made)
 

@@ -157,7 +157,7 @@ pub(crate) fn apply_files(
 #[pyfunction]
 pub(crate) fn squash_files(
     py: Python<'_>,
-    base: PathBuf,
+    base: Option<PathBuf>,
     links: Vec<PathBuf>,
     out: PathBuf,
     profile: Named,
@@ -169,7 +169,7 @@ pub(crate) fn squash_files(
     let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&build);
-        files::squash(&base, &links, &out, &options)
+        files::squash(base.as_deref(), &links, &out, &options)
     })?;
     report(py, &made)
 }

@@ -94,18 +94,23 @@ pub fn apply(
     Ok(ApplyReport { base: checked.base, target, target_bytes: total_bytes(&tensors), written, copied })
 }
 
-/// Joins links of any profile into one, with the help of the base: their result is built in a temporary file beside
-/// `out` and compared with the base. Metadata of later links replaces metadata of earlier ones; metadata of `options`
-/// replaces both. Without the base, direct links can be joined by [`squash`](crate::squash()).
+/// Joins links of any profile into one: their result is built in a temporary file beside `out` and compared with `base`,
+/// or with nothing if the first is a snapshot. Metadata of later links replaces metadata of earlier ones; metadata of
+/// `options` replaces both.
 ///
 /// # Errors
 /// As for [`apply`] and [`diff`].
-pub fn squash(base: &Path, links: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
+pub fn squash(
+    base: Option<&Path>,
+    links: &[impl AsRef<Path>],
+    out: &Path,
+    options: &FileOptions<'_>,
+) -> Result<DiffReport> {
     refuse_existing(out, options.replace)?;
     let links = Links::open(links, out, options)?;
-    let files = SafetensorsState::open(base)?;
-    files.check_apart(out)?;
-    let base = Some(&files);
+    let files = base.map(SafetensorsState::open).transpose()?;
+    let base = files.as_ref();
+    base.map_or(Ok(()), |base| base.check_apart(out))?;
     let checked = links.check(base, options.progress)?;
     let scratch = ScratchState::create_in(parent_of(out), &checked.replay.tensors())?;
     checked.build(base, &scratch, options.progress)?;
@@ -282,14 +287,15 @@ mod tests {
         assert_eq!(count.0.into_inner(), count.1.into_inner());
 
         let note = [("note".to_owned(), "x".to_owned())].into();
-        let joined = squash(&states[0], &["1", "2"].map(at), &at("joined"), &options.clone().metadata(note)).unwrap();
+        let joined =
+            squash(Some(&states[0]), &["1", "2"].map(at), &at("joined"), &options.clone().metadata(note)).unwrap();
         assert_eq!((joined.base, &joined.target), (first.base, &second.target));
         apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
         assert_same(&at("again"), &states[2], &weights);
 
         // The result is at hand, so that a local link has its sums.
         let local = options.profile(Profile::Local);
-        assert_eq!(squash(&states[0], &["1", "2"].map(at), &at("local"), &local).unwrap().target, second.target);
+        assert_eq!(squash(Some(&states[0]), &["1", "2"].map(at), &at("local"), &local).unwrap().target, second.target);
         let link = LinkReader::open(FileSource::open(at("local")).unwrap(), &local.limits).unwrap();
         assert!(link.sums().unwrap().is_some());
     }

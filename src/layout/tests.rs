@@ -225,26 +225,6 @@ fn file_names_differ_regarding_case_or_not() {
     }
 }
 
-#[test]
-fn a_layout_is_followed_through_links_that_do_not_state_it() {
-    let two = r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":["a"]},{"name":"2.safetensors","metadata":null,"tensors":["b"]}]}"#;
-    let follow = |links: Vec<(Option<&'static str>, Vec<&'static str>, Vec<&'static str>)>| {
-        let links = links.into_iter();
-        Layout::through(links.map(|(json, written, removed)| (json, written, removed.into_iter().collect()))).unwrap()
-    };
-    assert_eq!(follow(vec![(None, vec!["a"], vec![]), (None, vec!["b"], vec![])]), None);
-    assert_eq!(follow(vec![(None, vec![], vec![]), (Some(two), vec!["a", "b"], vec![])]).as_deref(), Some(two));
-    let moved = follow(vec![(Some(two), vec![], vec![]), (None, vec!["b", "c"], vec!["a"])]).unwrap();
-    let expected = r#"{"files":[{"name":"1.safetensors","metadata":null,"tensors":[]},{"name":"2.safetensors","metadata":null,"tensors":["b","c"]}]}"#;
-    assert_eq!(moved, expected);
-    let one = r#"{"files":[{"name":null,"metadata":{"k":"v"},"tensors":null}]}"#;
-    assert_eq!(follow(vec![(Some(one), vec!["a"], vec![]), (None, vec!["c"], vec![])]).as_deref(), Some(one));
-    let twice = two.replace("[\"b\"]", "[\"a\"]");
-    for broken in ["{}", &twice] {
-        assert!(Layout::through([(Some(broken), vec![], BTreeSet::new())].into_iter()).is_err());
-    }
-}
-
 const PIPELINE: &str = r#"{"files":[{"name":"te/a.safetensors","metadata":null,"tensors":["te/x"]},{"name":"te/in/b.safetensors","metadata":null,"tensors":["te/in/x"]},{"name":"te/z.safetensors","metadata":null,"tensors":["te/y"]}]}"#;
 
 #[test]
@@ -278,8 +258,6 @@ fn added_tensors_go_to_the_longest_folder() {
     // A link that states its layout may add it.
     let single = Layout::single_file(&homeless);
     assert_eq!(Layout::metadata_value(&single, Some(&before), &homeless), Some(single.to_json()));
-    let links = [(Some(PIPELINE), vec![], BTreeSet::new()), (None, vec!["x"], BTreeSet::new())];
-    assert_eq!(Layout::through(links.into_iter()).unwrap_err().rule(), Some("R-LAY-01"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use deltachain::StateSums;
 use deltachain::format::{Positions, Start};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Dtype, MemoryState, State};
-use deltachain::{DiffOptions, ErrorClass, Profile, apply, diff, squash};
+use deltachain::{DiffOptions, Profile, apply, diff};
 use proptest::prelude::*;
 
 use crate::states::{PROFILES, noise, open, special_pair, state, successor};
@@ -130,25 +130,6 @@ fn all_densities_and_lengths() {
     for coding in ["sparse relative", "sparse relative (planes)", "dense absolute"] {
         assert!(described.iter().any(|described| described == coding), "{coding}: {described:?}");
     }
-}
-
-/// Without states there are no bytes to hash, and no old values.
-#[test]
-fn squashed_links_are_local_and_without_sums() {
-    let (base, target) = special_pair();
-    let pairs = [(&base, &target), (&target, &base)];
-    let files = |profile| pairs.map(|(old, new)| link_with_sums(old, new, profile));
-    let direct = files(Profile::Direct);
-    let mut squashed = Vec::new();
-    squash(&[&open(&direct[0]), &open(&direct[1])], &mut squashed).unwrap();
-    assert_local(&squashed);
-    assert_eq!((open(&squashed).sums().unwrap(), open(&squashed).header().extension_length), (None, 0));
-    assert!(apply(&base, &open(&squashed)).unwrap() == base);
-
-    let local = files(Profile::Local);
-    let error = squash(&[&open(&local[0]), &open(&local[1])], &mut Vec::new()).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Usage);
-    assert!(error.message().contains("squash it with the base at hand"), "{error}");
 }
 
 /// Lanes beyond the first piece count from its beginning; and the number of threads changes no byte.

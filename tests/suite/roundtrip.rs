@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{
-    DiffOptions, ErrorClass, Limits, LinkReader, Profile, Replay, Source, StateTable, apply, diff, squash,
-};
+use deltachain::{DiffOptions, ErrorClass, Limits, LinkReader, Profile, Replay, Source, StateTable, apply, diff};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -87,27 +85,6 @@ proptest! {
     fn any_pair_of_states(a in state(), b in state(), seed: u64, rarity in 1_u64..100) {
         check_pair(&a, &b);
         check_pair(&a, &successor(&a, seed, rarity, &b));
-    }
-
-    #[test]
-    fn squashing_equals_applying_in_order(a in state(), b in state(), seeds: [u64; 3], rarity in 1_u64..50) {
-        let mut states = vec![a];
-        for seed in seeds {
-            states.push(successor(states.last().unwrap(), seed, rarity, &b));
-        }
-        let links: Vec<Vec<u8>> = states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Direct)).collect();
-        let readers: Vec<_> = links.iter().map(|file| open(file)).collect();
-        let mut squashed = Vec::new();
-        let length = squash(&readers.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
-        prop_assert_eq!(length, squashed.len() as u64);
-        prop_assert_eq!(&apply(&states[0], &open(&squashed)).unwrap(), &states[3]);
-        // The same from nothing, with the first state as a snapshot.
-        let snapshot = link(&MemoryState::new(), &states[0], Profile::Direct);
-        let mut all = vec![open(&snapshot)];
-        all.extend(links.iter().map(|file| open(file)));
-        let mut squashed = Vec::new();
-        squash(&all.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
-        prop_assert_eq!(&apply(&MemoryState::new(), &open(&squashed)).unwrap(), &states[3]);
     }
 
     #[test]
@@ -292,19 +269,11 @@ fn shared_segments_are_read_once() {
         base.insert(&name, dtype, &[elements], old).unwrap();
         target.insert(&name, dtype, &[elements], new).unwrap();
     }
-    let (there, back) = (link(&base, &target, Profile::Direct), link(&target, &base, Profile::Direct));
-    let readers: Vec<_> = [&there, &back]
-        .map(|file| LinkReader::open(Counting(file, AtomicUsize::new(0)), &Limits::default()).unwrap())
-        .into();
-    let reads = |reader: &LinkReader<Counting<'_>>| reader.source().1.load(Ordering::Relaxed);
-    let opened: Vec<usize> = readers.iter().map(reads).collect();
-    let mut squashed = Vec::new();
-    squash(&readers.iter().collect::<Vec<_>>(), &mut squashed).unwrap();
-    for (reader, opened) in readers.iter().zip(opened) {
-        assert!(reader.index().segments.len() >= 4, "{}", reader.index().segments.len());
-        assert_eq!(reads(reader) - opened, reader.index().segments.len());
-    }
-    assert_eq!(apply(&base, &open(&squashed)).unwrap(), base);
-    assert_eq!(readers[0].patches(|_| true, None).map(Result::unwrap).count(), 300);
-    assert_eq!(reads(&readers[0]), 2 + 2 * readers[0].index().segments.len());
+    let file = link(&base, &target, Profile::Direct);
+    let reader = LinkReader::open(Counting(&file, AtomicUsize::new(0)), &Limits::default()).unwrap();
+    let reads = || reader.source().1.load(Ordering::Relaxed);
+    let (opened, segments) = (reads(), reader.index().segments.len());
+    assert!(segments >= 4, "{segments}");
+    assert_eq!(reader.patches(|_| true, None).map(Result::unwrap).count(), 300);
+    assert_eq!(reads() - opened, segments);
 }

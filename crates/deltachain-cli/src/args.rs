@@ -215,8 +215,8 @@ pub(crate) struct DigestArgs {
 
 /// Join links into one
 ///
-/// Links with absolute values are joined as they are. For others, give the base of the first link: then the links are
-/// applied, and one link to the result is made. If several links have the same metadata key, the last one wins.
+/// The links are applied, and one link from the base of the first to the result is made. If several links have the same
+/// metadata key, the last one wins.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -226,12 +226,12 @@ pub(crate) struct SquashArgs {
     /// The links, in order
     #[arg(required = true, num_args = 2.., value_name = "LINK")]
     pub(crate) links: Vec<PathBuf>,
-    /// The state that the first link belongs to
+    /// The state that the first link belongs to; not given for a snapshot
     #[arg(long, value_name = "STATE")]
     pub(crate) base: Option<PathBuf>,
     /// How values are coded
-    #[arg(long, value_parser = one_of(PROFILES), requires = "base")]
-    pub(crate) profile: Option<Profile>,
+    #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
+    pub(crate) profile: Profile,
     /// The link to make
     #[arg(long, short, value_name = "LINK")]
     pub(crate) output: PathBuf,

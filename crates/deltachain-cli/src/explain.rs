@@ -144,12 +144,14 @@ mod tests {
         for command in PAGE.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("deltachain ")) {
             let mut words = command.split_whitespace();
             let name = words.next().unwrap();
-            let options = words.filter_map(|word| word.strip_prefix("--"));
             if name == "--version" || name == "help" {
                 continue;
             }
-            let found = tool.find_subcommand(name).unwrap_or_else(|| panic!("{command}"));
-            for option in options {
+            let mut found = tool.find_subcommand(name).unwrap_or_else(|| panic!("{command}"));
+            if found.has_subcommands() {
+                found = found.find_subcommand(words.next().unwrap()).unwrap_or_else(|| panic!("{command}"));
+            }
+            for option in words.filter_map(|word| word.strip_prefix("--")) {
                 assert!(found.get_arguments().any(|argument| argument.get_long() == Some(option)), "{command}");
             }
             checked += 1;

@@ -228,8 +228,10 @@ impl TrustArgs {
                 continue;
             }
             // Otherwise it is rather a key, which may be a secret one.
-            let is_path = given.ends_with(".pub") || given.matches('+').count() < 2;
-            if !is_path && !Path::new(given).exists() {
+            let path = Path::new(given);
+            let is_path =
+                path.extension().is_some_and(|extension| extension == "pub") || given.matches('+').count() < 2;
+            if !is_path && !path.exists() {
                 return Err(Error::usage("a key of --trust is no public key (NAME+ID+KEY), or a damaged one"));
             }
             match Keys::read(&PathBuf::from(given))? {

@@ -29,7 +29,7 @@ pub use raw::{header_index, layout, link, reserialise, safetensors, segment};
 pub use reseal::{mutate, reseal};
 pub use sequence::sequence;
 pub use store::{Played, play, store};
-pub use structured::{apply, roundtrip, squash};
+pub use structured::{apply, roundtrip};
 
 /// A function to fuzz.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", run: segment },
     Target { name: "sequence", run: sequence },
     Target { name: "slime", run: slime },
-    Target { name: "squash", run: squash },
     Target { name: "store", run: store },
     Target { name: "trl", run: trl },
 ];

@@ -56,7 +56,6 @@ const EXPECTED: &[(&str, usize)] = &[
     ("segment", 500),
     ("sequence", 16),
     ("slime", 3),
-    ("squash", 16),
     ("store", 48),
     ("trl", 2),
 ];
@@ -142,9 +141,7 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }
     // Structured inputs are made of any bytes.
-    for (number, target) in
-        (0..16).flat_map(|number| ["roundtrip", "sequence", "squash"].map(|target| (number, target)))
-    {
+    for (number, target) in (0..16).flat_map(|number| ["roundtrip", "sequence"].map(|target| (number, target))) {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);

@@ -5,12 +5,12 @@ use std::fs;
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{ErrorClass, Limits, LinkReader, Profile, Replay, Result, StateTable, squash as join};
+use deltachain::{ErrorClass, Limits, LinkReader, Profile, Replay, Result, StateTable};
 use tempfile::TempDir;
 
 use crate::memory::single_threaded;
 use crate::raw::{limits, refused_by_rule};
-use crate::reseal::{all_ways, room};
+use crate::reseal::all_ways;
 use crate::states::{BASES, FILE_BASES, Start, Step, link};
 
 /// Any state, and any that follows it.
@@ -26,47 +26,6 @@ pub fn roundtrip(data: &[u8]) {
     }
     let empty = MemoryState::new();
     all_ways(&link(&empty, &target, Profile::Compact), &empty, &target);
-}
-
-/// Up to four links in a row, joined, and applied one by one with digests compared in the end.
-pub fn squash(data: &[u8]) {
-    single_threaded();
-    let Ok((start, mut steps)) = <(Start, Vec<Step>)>::arbitrary_take_rest(Unstructured::new(data)) else { return };
-    steps.truncate(4);
-    let mut states = vec![start.state()];
-    for step in &steps {
-        states.push(step.after(&states[states.len() - 1]));
-    }
-    let mut files = vec![link(&MemoryState::new(), &states[0], Profile::Direct)];
-    files.extend(states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Direct)));
-    let open = |file| LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
-    let links: Vec<LinkReader<&Vec<u8>>> = files.iter().map(open).collect();
-    let last = &states[states.len() - 1];
-    // From nothing, and from the first state on.
-    for (first, base) in [(0, &MemoryState::new()), (1, &states[0])] {
-        let links: Vec<&LinkReader<&Vec<u8>>> = links[first..].iter().collect();
-        let mut file = Vec::new();
-        match join(&links, &mut file) {
-            Ok(length) => assert_eq!(length, file.len() as u64),
-            Err(error) => {
-                assert!(links.is_empty() && error.class() == ErrorClass::Usage, "{error}");
-                continue;
-            }
-        }
-        all_ways(&file, base, last);
-        assert!(at_once(&links, base) == *last, "in one pass, links lead elsewhere");
-    }
-}
-
-/// Applies links in one pass.
-fn at_once(links: &[&LinkReader<&Vec<u8>>], base: &MemoryState) -> MemoryState {
-    let mut replay = Replay::new(StateTable::of(base, &()).expect("memory can be read"));
-    for link in links {
-        replay.push(link).expect("the links fit");
-    }
-    let mut written = room(&replay.tensors());
-    replay.run(base, &written.writer(), &()).expect("written links can be applied");
-    written
 }
 
 /// Any bytes as a link, applied to a base in a file: the first byte chooses the base.

@@ -368,7 +368,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
                 0 => files::diff(&old, &new, &at("out"), &options).map(drop),
                 1 => files::snapshot(&old, &at("out"), &options).map(drop),
                 2 => files::apply(Some(&old), &[at("link")], &at("out"), &options).map(drop),
-                3 => files::squash(&old, &[at("link")], &at("out"), &options).map(drop),
+                3 => files::squash(Some(&old), &[at("link")], &at("out"), &options).map(drop),
                 _ => StateTable::of(&SafetensorsState::open(&old)?, &progress).map(drop),
             };
             let error = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run).unwrap_err();
@@ -427,7 +427,7 @@ fn outputs_are_never_inputs() {
     let apply =
         |base: &str, link: &str, out: &str| files::apply(Some(&at(base)), &[at(link)], &at(out), &options).map(drop);
     let squash =
-        |base: &str, link: &str, out: &str| files::squash(&at(base), &[at(link)], &at(out), &options).map(drop);
+        |base: &str, link: &str, out: &str| files::squash(Some(&at(base)), &[at(link)], &at(out), &options).map(drop);
     for (number, made) in [
         diff("old", "new", "old"),
         diff("old", "new", "new"),

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use deltachain::StateSums;
 use deltachain::tensor::{MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff, squash};
+use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Pair, Result, output};
 use rayon::ThreadPool;
 
@@ -135,9 +135,9 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Snapshot, restore, and the squash of the link with the one back.
+    /// Snapshot and restore.
     pub(crate) fn states(&mut self, pool: &ThreadPool) -> Result {
-        let Pair { name, base, target } = self.pair;
+        let Pair { name, target, .. } = self.pair;
         let link = |base: &MemoryState, target: &MemoryState| {
             let mut file = Vec::new();
             diff(base, target, &DiffOptions::default(), &mut file).map(|_| file)
@@ -151,16 +151,6 @@ impl Group<'_> {
         if restore()? != *target {
             return Err(format!("{name}: the restored state is not exact").into());
         }
-        // Only absolute values can be squashed without the base.
-        let direct = |base: &MemoryState, target: &MemoryState| {
-            let options = DiffOptions::default().profile(Profile::Direct);
-            let mut file = Vec::new();
-            diff(base, target, &options, &mut file).map(|_| file)
-        };
-        let (there, back) = (direct(base, target)?, direct(target, base)?);
-        let both = || squash(&[&open(&there)?, &open(&back)?], &mut Vec::new());
-        both()?;
-        self.time(pool, "squash of two, direct", both);
         Ok(())
     }
 }

@@ -111,9 +111,9 @@ fn credentials_of_a_machine_are_asked_for_again_when_they_end() {
 
 #[test]
 fn without_any_credentials_it_says_which_ones_are_needed() {
-    // Nobody listens there any more.
-    let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let nobody = format!("http://{nobody}");
+    // Servers of tests listen on 127.0.0.1, so that this port may be another one's by now; here nobody does.
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let nobody = format!("http://127.77.0.1:{port}");
     let server = S3Server::start();
     let error = open(server.address, &[("metadata_endpoint", &nobody)]).objects().unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io);
