@@ -17,6 +17,7 @@ class Check(unittest.TestCase):
             site = Path(folder).resolve()
             for text in set(rules().values()):
                 anchors = (f'<b id="{rule}"></b>' for rule, page in rules().items() if page == text)
+                (site / text).parent.mkdir(exist_ok=True)
                 (site / f"{text}.html").write_text("".join(anchors))
             (site / "page.html").write_text(page)
             (site / "_static").mkdir()
@@ -42,5 +43,6 @@ class Check(unittest.TestCase):
     def test_a_rule_without_anchor(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for text in set(rules().values()):
+                (Path(folder) / text).parent.mkdir(exist_ok=True)
                 (Path(folder) / f"{text}.html").write_text("")
             assert len(flaws(Path(folder))) == len(rules())

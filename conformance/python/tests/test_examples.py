@@ -1,4 +1,5 @@
 """The worked examples of SPEC.md, sections 1 to 8."""
+import json
 import os
 import re
 import unittest
@@ -104,6 +105,16 @@ class Examples(unittest.TestCase):
         base = one_tensor("BF16", [0, 0x0100, 1, 0x0101, 2, 0x0102, 3, 0x0103])
         target = one_tensor("BF16", [1, 0x0100, 1, 0x0102, 0x8000, 0x0102, 3, 0x0101])
         self.assertEqual(dcf.apply(files["contexts"], base), target)
+
+    def test_list_of_rules(self):  # at the head of the text
+        root = os.path.join(os.path.dirname(__file__), "..", "..", "..")
+        with open(os.path.join(root, "SPEC.md"), encoding="utf-8") as file:
+            rows = re.findall(r"^\| (R-[A-Z]{3}) \| (.*) \|$", file.read(), re.MULTILINE)
+        listed = {f"{group}-{number}": section for group, places in rows
+                  for section, numbers in re.findall(r"\[([\d.]+)\]\([^)]*\): ([\d ]+)", places)
+                  for number in numbers.split()}
+        with open(os.path.join(root, "conformance", "rules.json"), encoding="utf-8") as file:
+            self.assertEqual(listed, {rule["id"]: rule["section"] for rule in json.load(file)})
 
     def test_edge_cases(self):  # every verdict is a rule or acceptance, never another exception
         for label, base, data in edge_cases():
