@@ -218,6 +218,6 @@ def header(known):
               "};",
               "static const struct deltachain_rule deltachain_rules[] = {"]
     lines += [f'    {{"{rule["id"]}", "{rule["section"]}", DELTACHAIN_{rule["class"]}}},' for rule in known["rules"]
-              if rule["class"] != "writer"]
+              if rule["class"].isupper()]
     assert known["described"]["code"] == DESCRIBED
     return "\n".join([*lines, "};", "", "#endif", ""])

@@ -37,11 +37,11 @@ fn every_rule_and_class_is_explained_and_nothing_else() {
     assert_eq!(explained, rules);
     for rule in spec.as_array().unwrap() {
         let Some(entry) = all.get(rule["id"].as_str().unwrap()) else {
-            assert_eq!(rule["class"], "writer", "a reader checks {rule}");
+            assert!(rule["class"] == "writer" || rule["class"] == "conduct", "a reader checks {rule}");
             continue;
         };
         assert_eq!(entry["section"], rule["section"], "{entry}");
-        if rule["class"] != "writer" {
+        if rule["class"] != "writer" && rule["class"] != "conduct" {
             assert_eq!(entry["class"], rule["class"], "{entry}");
         }
     }
