@@ -101,7 +101,7 @@ export class Planner {
     // Where a step back is allowed, the held commit may be gone, and older ones not.
     const newest = Math.max(0, ...known.map((one) => one.version));
     const found = async () => (await this.#findHead(newest)) ?? (mayStep ? await this.#findHead(0) : null);
-    const versions = async () => (version !== null ? [version] : this.#downwards(await found(), mayStep ? 0 : newest));
+    const versions = async () => (version !== null ? [version] : this.#downwards(found, mayStep ? 0 : newest));
     const signed = trust === null ? null : await this.#findSigned(await versions(), version === null, keys, trust.quorum);
     const head = version ?? (trust === null ? await found() : (signed?.version ?? null));
     const backwards = () => {
@@ -215,15 +215,17 @@ export class Planner {
 
   /**
    * Versions that have a commit, as far as that is known, from the highest on.
-   * @param {number | null} head
+   * @param {() => Promise<number | null>} find the highest, where none can be listed
    * @param {number} least
    */
-  async #downwards(head, least) {
-    const oneByOne = function* () {
-      for (let version = head ?? -1; version >= least; version--) yield version;
-    };
-    if (this.store.list === undefined) return oneByOne();
-    return (await this.#listCommits()).filter((version) => version >= least).sort((a, b) => b - a);
+  async #downwards(find, least) {
+    if (this.store.list !== undefined) {
+      return (await this.#listCommits()).filter((version) => version >= least).sort((a, b) => b - a);
+    }
+    const head = (await find()) ?? -1;
+    return (function* () {
+      for (let version = head; version >= least; version--) yield version;
+    })();
   }
 
   /** Newest version; null if there is none. @param {number} known a version that existed once, or 0 */
