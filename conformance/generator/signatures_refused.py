@@ -58,11 +58,10 @@ def low_order():
                           PublicKey("low", b"", data))
 
 
-@makes_vectors_since("1.2")
-def chains():
+def wrong_chains():
+    """Keys with chains that are none: id, reason and text."""
     text, one = FIRST.text(), "ab" * 32
-    for id, reason, key in (
-            ("space", "ends with a space", f"{text} "), ("two-spaces", "has two spaces before a chain", f"{text}  {one}"),
+    return (("space", "ends with a space", f"{text} "), ("two-spaces", "has two spaces before a chain", f"{text}  {one}"),
             ("space-last", "has a space after its chain", f"{text} {one} "),
             ("tab", "has a tab before a chain", f"{text}\t{one}"), ("comma", "has a comma between chains",
                                                                     f"{text} {one},{one}"),
@@ -70,7 +69,13 @@ def chains():
             ("short", "has a chain that lacks a digit", f"{text} {one[1:]}"),
             ("long", "has a chain with a digit more", f"{text} {one}0"),
             ("word", "has a word in the place of a chain", f"{text} all"),
-            ("alone", "is a chain alone", one)):
+            ("alone", "is a chain alone", one))
+
+
+@makes_vectors_since("1.2")
+def chains():
+    one = "ab" * 32
+    for id, reason, key in wrong_chains():
         yield refused(f"chain-{id}", f"one of two keys {reason}", SECOND, key, features=FEATURES)
     yield refused("key-twice-of-chains", "the same key is given for two chains", FIRST.text(one), FIRST.text("cd" * 32),
                   features=FEATURES)
