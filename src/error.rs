@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use crate::chain::Unsigned;
 use crate::rules::{Rule, is_off};
 
 /// Result of every fallible function of this library.
@@ -142,6 +143,7 @@ struct Repr {
     class: ErrorClass,
     rule: Option<&'static str>,
     is_in_use: bool,
+    unsigned: Option<Unsigned>,
     message: String,
     section: Option<Section>,
     offset: Option<u64>,
@@ -185,6 +187,7 @@ impl Error {
             class,
             rule,
             is_in_use: false,
+            unsigned: None,
             message: without_secrets(message),
             section: None,
             offset: None,
@@ -213,6 +216,12 @@ impl Error {
         let mut error = Self::usage(message);
         error.0.is_in_use = true;
         error
+    }
+
+    /// The trusted keys have not signed this version.
+    pub(crate) fn because_of(mut self, unsigned: Unsigned) -> Self {
+        self.0.unsigned = Some(unsigned);
+        self
     }
 
     /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files of other formats.
@@ -291,6 +300,12 @@ impl Error {
         self.0.is_in_use
     }
 
+    /// The version that the store has, but that the trusted keys have not signed, if that is why. Then R-CHN-14 need not say
+    /// that the chain was rolled back: the trust may not fit what is held.
+    pub fn unsigned(&self) -> Option<Unsigned> {
+        self.0.unsigned
+    }
+
     /// Whether the same call may succeed later although its caller changes nothing: servers and networks recover, a
     /// damaged transfer succeeds the next time, a chain gets a missing object.
     pub fn may_retry(&self) -> bool {
@@ -361,7 +376,8 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, is_in_use: _, message, link, section, offset, tensor, file, source } = &*self.0;
+        let Repr { class, rule, is_in_use: _, unsigned: _, message, link, section, offset, tensor, file, source } =
+            &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;

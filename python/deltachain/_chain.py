@@ -155,7 +155,8 @@ class Status:
     servers: tuple[dict[str, Any], ...]
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
     trust: dict[str, Any] | None = None
-    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`; None if everybody's are."""
+    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, and of a newer version that is not signed
+    `unsigned`; None if everybody's are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use deltachain::chain::Unsigned;
 use deltachain::memory::{PatchSet, Proof, StateMemory};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State};
@@ -135,9 +136,8 @@ impl Polling {
     fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
         let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
-            let made = polling.poll(follower, watch);
-            let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
-            Polled::of(made, |error| follower.is_missing(None, error)).or_else(|error| {
+            let made = polling.poll(follower, watch).map(|made| made.map(|made| prepared!(made, wrap)));
+            Polled::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
                 polling.failed(follower, error).map(|_| Polled::Held)
@@ -256,15 +256,11 @@ impl Follower {
     /// Version, digest, and directory of the files if there is one; None if nothing is held.
     fn held(&self, py: Python<'_>) -> PyResult<Option<(u64, String, Option<PathBuf>)>> {
         let copy = free(py, &self.copy)?;
-        let in_memory = |held: deltachain_store::HeldVersion<()>| (held.version, held.state.to_string(), None);
-        Ok(match copy.get(py)? {
-            Copy::Memory(subscriber) => subscriber.held().map(in_memory),
-            Copy::Into(subscriber) => subscriber.held().map(in_memory),
-            Copy::Engine(subscriber) => subscriber.held().map(in_memory),
-            Copy::Directory(subscriber) => {
-                subscriber.held().map(|held| (held.version, held.state.to_string(), Some(held.directory)))
-            }
-        })
+        let copy = copy.get(py)?;
+        let held =
+            of_each!(copy, follower, _wrap => follower.held().map(|held| (held.version, held.state.to_string())));
+        let files = if let Copy::Directory(kept) = copy { kept.held().map(|held| held.directory) } else { None };
+        Ok(held.map(|(version, state)| (version, state, files)))
     }
 
     /// Digest of the commit of the version held, and its metadata.
@@ -311,8 +307,9 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
-        Ok(match self.prepared(py, version, &how)? {
+        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
+        let mut how = How { threads, progress, deadline, unsigned, stop, until };
+        Ok(match self.prepared(py, version, &mut how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
             Polled::New(prepared) => (true, Some(*prepared)),
@@ -330,10 +327,11 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, deadline: deadline(timeout), stop: Some(self.fresh_stop()), until };
+        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
+        let mut how = How { threads, progress, deadline, unsigned, stop, until };
         let polling = Polling::new(poll, poll);
         loop {
-            match self.prepared(py, version, &how)? {
+            match self.prepared(py, version, &mut how)? {
                 Polled::New(prepared) => return Ok(Some(*prepared)),
                 Polled::Held if version.is_some() => return Ok(None),
                 Polled::Held | Polled::Missing if polling.wait(py, &how)? => return Err(cancelled(py)),
@@ -348,20 +346,18 @@ impl Follower {
         &self,
         py: Python<'_>,
         polling: &Polling,
-        waits: bool,
+        mut waits: bool,
         until: Option<Py<PyAny>>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, deadline: None, stop: Some(self.fresh_stop()), until };
-        let mut waits = waits;
+        let how = How { threads, progress, stop: Some(self.fresh_stop()), until, ..How::default() };
         loop {
             if waits && polling.wait(py, &how)? {
                 return Ok(None);
             }
             waits = true;
-            let polled = self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))?;
-            match polled {
+            match self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))? {
                 None => return Ok(None),
                 Some(Polled::New(prepared)) => return self.fitting(py, prepared).map(|prepared| Some(*prepared)),
                 Some(Polled::Held | Polled::Missing) => {}
@@ -590,14 +586,14 @@ impl Follower {
     }
 
     /// Prepares a version, or the head.
-    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &How) -> PyResult<Polled> {
+    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Polled> {
         let polled = self.with_copy(py, how, false, |copy, watch| {
             of_each!(copy, follower, wrap => {
-                let made = follower.prepare(version, watch);
-                let made = made.map(|made| made.map(|made| prepared!(made, wrap)));
-                Polled::of(made, |error| follower.is_missing(version, error))
+                let made = follower.prepare(version, watch).map(|made| made.map(|made| prepared!(made, wrap)));
+                Polled::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
+        how.unsigned = self.unsigned(py)?;
         Ok(match polled.ok_or_else(|| cancelled(py))? {
             Polled::New(prepared) => Polled::New(self.fitting(py, prepared)?),
             other => other,
@@ -694,6 +690,12 @@ impl Follower {
     fn note_written(&self, py: Python<'_>) -> PyResult<()> {
         let Some(into) = &self.into else { return Ok(()) };
         py.import("deltachain._tensors")?.getattr("note_written")?.call1((into.given(py)?,)).map(drop)
+    }
+
+    /// The newest version that exists and that the trusted keys have not signed, as far as is known.
+    fn unsigned(&self, py: Python<'_>) -> PyResult<Option<Unsigned>> {
+        let copy = free(py, &self.copy)?;
+        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned()))
     }
 
     /// What was stopped before goes on now.
@@ -799,10 +801,8 @@ impl Prepared {
     /// The directory of its files, if it is for a directory and has not been switched to.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
-        Ok(match made.get(py)? {
-            Made::Directory(files) => files.as_ref().map(|files| files.directory().to_owned()),
-            Made::Memory(_) | Made::Into(_) | Made::Engine(_) => None,
-        })
+        let Made::Directory(Some(files)) = made.get(py)? else { return Ok(None) };
+        Ok(Some(files.directory().to_owned()))
     }
 
     /// Whether the copy has been switched to it.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use deltachain::chain::Unsigned;
 use deltachain::{Error, Progress, Result};
 use deltachain_store::{Observer, Phase, Stop};
 use pyo3::prelude::*;
@@ -64,6 +65,8 @@ pub(crate) struct How {
     pub(crate) progress: Option<Py<PyAny>>,
     /// When to give up.
     pub(crate) deadline: Option<Instant>,
+    /// A version that there is, but that is not waited for, to be told when it is given up.
+    pub(crate) unsigned: Option<Unsigned>,
     /// Ends what the work waits for in the store.
     pub(crate) stop: Option<Stop>,
     /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns something true.
@@ -256,7 +259,10 @@ pub(crate) fn run_apart<T: Send>(
     match result {
         Ok(result) => Ok(Some(result)),
         Err(_) if is_over => Ok(None),
-        Err(_) if watch.was_late.load(Ordering::Relaxed) => Err(errors::own(py, "TIMEOUT", "the time is over", None)),
+        Err(_) if watch.was_late.load(Ordering::Relaxed) => {
+            let why = how.unsigned.map(|unsigned| format!(": {unsigned}")).unwrap_or_default();
+            Err(errors::own(py, "TIMEOUT", &format!("the time is over{why}"), None))
+        }
         Err(error) => Err(errors::raised(py, &error)),
     }
 }

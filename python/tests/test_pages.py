@@ -233,6 +233,10 @@ def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) ->
     assert page.follow("docs/tutorials/reader.md") == 12
 
 
+def test_how_keys_change(page: Page) -> None:
+    assert page.follow("docs/rotation.md") == 12
+
+
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl, which the page uses")
 def test_an_operators_tutorial(page: Page) -> None:
     assert page.follow("docs/tutorials/operator.md") == 16

@@ -57,7 +57,7 @@ pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
-pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
+pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, Unsigned, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::{Asset, FileReference, Note, ObjectName, VerifierKey};
+use crate::chain::{Asset, FileReference, Note, ObjectName, Unsigned, VerifierKey};
 use crate::tensor::Digest;
 
 /// The version that a reader holds.
@@ -69,8 +69,12 @@ impl Listing {
     }
 
     /// The notes on a commit of a version that readers look at: those of `own`, which are the
-    /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others.
+    /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others. If the store cannot
+    /// list, all of `own`.
     pub fn notes(&self, version: u64, commit: Digest, own: &BTreeSet<ObjectName>) -> Vec<ObjectName> {
+        if self.is_head_alone {
+            return own.iter().copied().collect();
+        }
         let notes = self.notes.get(&version).and_then(|notes| notes.get(&commit)).into_iter().flatten();
         let names = notes.map(|&note| ObjectName::Signature { version, commit, note });
         let (mut notes, others): (Vec<_>, Vec<_>) = names.partition(|name| own.contains(name));
@@ -146,7 +150,7 @@ pub struct Signed {
     pub seen: Option<(u64, Digest)>,
     /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been signed by
     /// all who have to.
-    pub unsigned_head: Option<u64>,
+    pub unsigned_head: Option<Unsigned>,
 }
 
 /// A route on a path.

@@ -240,8 +240,8 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     pub fn list(&mut self, listing: Listing) {
-        if mem::take(&mut self.must_list_notes) {
-            self.list_notes(listing);
+        if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
+            signatures.listed = listing;
             return;
         }
         self.must_list = false;
@@ -454,7 +454,8 @@ impl Planner {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
             Some(Document::Chain(digest)) => {
                 self.chain = Some(digest);
-                self.check_trust(digest)?;
+                // Nothing sets it aside (R-SIG-05).
+                self.signatures.iter().try_for_each(|signatures| signatures.trust.check_chain(digest))?;
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
@@ -502,11 +503,16 @@ impl Planner {
             }
             Some(known) => {
                 let what = if self.held.is_some_and(|held| held.version == known) { "held" } else { "known" };
-                let signed = if self.signatures.is_some() { "signed " } else { "" };
-                let message =
-                    format!("version {known} is {what}, but the chain has no {signed}commit from that version on");
-                let error = Error::broken(&rules::CHN_14, message);
-                self.doubt_held(error.in_file(ObjectName::Commit(known).to_string()))?;
+                let refused = |why: &str| {
+                    let error = Error::broken(&rules::CHN_14, format!("version {known} is {what}, but {why}"));
+                    error.in_file(ObjectName::Commit(known).to_string())
+                };
+                self.doubt_held(match self.unsigned_from(known) {
+                    None => refused("the chain has no commit from that version on"),
+                    Some(unsigned) => {
+                        refused(&format!("the chain has no signed one from there on: {unsigned}")).because_of(unsigned)
+                    }
+                })?;
             }
             None => {}
         }
@@ -526,7 +532,7 @@ impl Planner {
         if read.digest == accepted {
             (self.held, self.doubt) = (None, None);
             self.leave_seen();
-            self.record_seen(wanted, accepted);
+            self.signatures.iter_mut().for_each(|signatures| signatures.recorded = Some((wanted, accepted)));
             self.low = wanted;
         }
         self.supplied.insert(name, Ok(Some(Document::Commit(read))));

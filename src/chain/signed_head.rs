@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::signatures::Signatures;
-use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, VerifierKey};
+use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -26,9 +26,9 @@ impl Planner {
             self.list_from = held.unwrap_or(seen);
         }
         let (commits, notes) = (BTreeMap::new(), BTreeMap::new());
-        let (by, below, stride, listed) = (None, u64::MAX, 1, None);
+        let (by, below, highest, stride, listed) = (None, u64::MAX, None, 1, Listing::of_head(None));
         self.signatures =
-            Some(Signatures { trust, recorded, seen, of_head, by, below, stride, listed, commits, notes });
+            Some(Signatures { trust, recorded, seen, of_head, by, below, highest, stride, listed, commits, notes });
         self
     }
 
@@ -39,22 +39,13 @@ impl Planner {
 
     /// From here on what has been seen does not count.
     pub(super) fn leave_seen(&mut self) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.seen = None;
-        }
-    }
-
-    /// This takes the place of what has been seen.
-    pub(super) fn record_seen(&mut self, version: u64, commit: Digest) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.recorded = Some((version, commit));
-        }
+        self.signatures.iter_mut().for_each(|signatures| signatures.seen = None);
     }
 
     /// The highest versions that may be signed: of those that have notes, if these have been listed.
     fn may_be_head(&self, signatures: &Signatures) -> Vec<u64> {
-        if let Some(listed) = &signatures.listed {
-            return listed.versions_with_notes(signatures.below).take(signatures.stride).collect();
+        if !signatures.listed.is_head_alone {
+            return signatures.listed.versions_with_notes(signatures.below).take(signatures.stride).collect();
         }
         let below = self.head().map_or(0, |head| head + 1).min(signatures.below);
         (self.list_from..below).rev().take(signatures.stride).collect()
@@ -65,25 +56,17 @@ impl Planner {
         let Some(signatures) = &self.signatures else { return };
         let names = self.may_be_head(signatures).into_iter().map(ObjectName::Commit);
         self.asked.extend(names.filter(|name| !self.supplied.contains_key(name)));
-        if let Some(signatures) = &mut self.signatures {
-            signatures.stride = (4 * signatures.stride).min(MAX_STRIDE);
-        }
+        self.signatures.iter_mut().for_each(|signatures| signatures.stride = (4 * signatures.stride).min(MAX_STRIDE));
     }
 
     /// The list is another one: looks for the head from the top.
     pub(super) fn look_for_signed_head_again(&mut self) {
         let Some(signatures) = &mut self.signatures else { return };
-        (signatures.below, signatures.stride, signatures.listed) = (u64::MAX, 1, None);
+        (signatures.below, signatures.highest) = (u64::MAX, None);
+        (signatures.stride, signatures.listed) = (1, Listing::of_head(None));
         signatures.commits.clear();
         signatures.notes.clear();
         self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(_)));
-    }
-
-    /// Takes a list of the notes.
-    pub(super) fn list_notes(&mut self, listing: Listing) {
-        if let Some(signatures) = &mut self.signatures {
-            signatures.listed = Some(listing);
-        }
     }
 
     /// The head: the highest version that is signed, unless something is asked for first.
@@ -101,6 +84,7 @@ impl Planner {
                 signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
                 return Some(version);
             }
+            signatures.highest.get_or_insert((version, by.len()));
             signatures.pass_over(version);
             self.supplied.remove(&ObjectName::Commit(version));
         }
@@ -117,13 +101,8 @@ impl Planner {
         }
         let by = signatures.signers(chain, version, commit);
         let can_list = self.listed.as_ref().is_some_and(|(_, listed)| !listed.is_head_alone);
-        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_none() && can_list;
+        self.must_list_notes = by.len() < signatures.trust.quorum() && signatures.listed.is_head_alone && can_list;
         (!self.must_list_notes).then_some(by)
-    }
-
-    /// R-SIG-05. Nothing sets it aside.
-    pub(super) fn check_trust(&self, chain: Digest) -> Result<()> {
-        self.signatures.as_ref().map_or(Ok(()), |signatures| signatures.trust.check_chain(chain))
     }
 
     /// R-SIG-01, of the version wanted.
@@ -133,32 +112,33 @@ impl Planner {
         }
         let Some(by) = self.signers(wanted) else { return Ok(()) };
         let Some(signatures) = &mut self.signatures else { return Ok(()) };
-        let (count, quorum) = (by.len(), signatures.trust.quorum());
+        let unsigned = Unsigned { version: wanted, signed_by: by.len(), quorum: signatures.trust.quorum() };
         signatures.by = Some(by);
-        ensure(count >= quorum, &rules::SIG_01, || {
-            format!("version {wanted} is signed by {count} of the trusted keys, not by {quorum}")
-        })
-        .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
+        ensure(unsigned.signed_by >= unsigned.quorum, &rules::SIG_01, || unsigned.to_string())
+            .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()).because_of(unsigned))
     }
 
     /// The failure to report if there is no head.
     pub(super) fn no_head(&self) -> Error {
-        match &self.signatures {
-            Some(signatures) => {
-                let quorum = signatures.trust.quorum();
-                Error::broken(
-                    &rules::SIG_01,
-                    format!("no version of the chain is signed by {quorum} of the trusted keys"),
-                )
-            }
+        match self.unsigned_from(0) {
+            Some(unsigned) => Error::broken(&rules::SIG_01, unsigned.to_string()).because_of(unsigned),
+            None if self.signatures.is_some() => Error::broken(&rules::SIG_01, "the chain has no version"),
             None => Error::broken(&rules::CHN_03, "the chain has no version"),
         }
+    }
+
+    /// The highest version, if trust is wanted, it is this one or a later one, and the trusted keys have not signed it.
+    pub(super) fn unsigned_from(&self, lowest: u64) -> Option<Unsigned> {
+        let Signatures { trust, highest, .. } = self.signatures.as_ref()?;
+        let version = self.head().filter(|head| *head >= lowest)?;
+        let signed_by = highest.filter(|(of, _)| *of == version).map_or(0, |(_, signed_by)| signed_by);
+        Some(Unsigned { version, signed_by, quorum: trust.quorum() })
     }
 
     /// What the plan says of signatures.
     pub(super) fn signed(&self, version: u64) -> Option<Signed> {
         let Signatures { by, recorded, of_head, .. } = self.signatures.as_ref()?;
-        let unsigned_head = self.head().filter(|head| *of_head && *head > version);
+        let unsigned_head = if *of_head { self.unsigned_from(version + 1) } else { None };
         Some(Signed { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
     }
 }

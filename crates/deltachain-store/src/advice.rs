@@ -4,8 +4,8 @@
 use std::error::Error as _;
 
 use deltachain::rules::{
-    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01, SIG_03,
-    SIG_05,
+    CHN_01, CHN_04, CHN_05, CHN_13, CHN_14, LAY_03, LIM_01, LIM_04, LIM_05, LIM_07, LIM_08, RET_05, Rule, SIG_01,
+    SIG_03, SIG_05,
 };
 use deltachain::{Error, ErrorClass};
 use serde::{Serialize, Serializer};
@@ -55,28 +55,30 @@ const BY_RULE: [Row; 11] = [
          for good",
     ),
     (
-        &[SIG_01],
-        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed",
-        "check the URL and the keys of `trust`; `log()` says who claims to have signed",
+        &[SIG_01, SIG_05],
+        "check the URL, --trust and --quorum, and ask the publisher: `deltachain log` says who claims to have signed; \
+         docs/rotation.md says how keys change",
+        "check the URL, and the keys of `trust`: `log()` says who claims to have signed; docs/rotation.md says how keys \
+         change",
     ),
     (&[SIG_03], STRANGER, STRANGER),
-    (
-        &[SIG_05],
-        "check the URL and the chains in --trust: this is another chain than those; `deltachain key show KEY --chain \
-         URL` prints the line for this one",
-        "check the URL and the chains in `trust`: this is another chain than those",
-    ),
+    (&[LAY_03], OTHER_FILES, OTHER_FILES),
 ];
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was lost, put \
                         a copy of it back, byte for byte";
-const STRANGER: &str = "somebody else may have published: look at the head before you sign it or publish after it; \
-                        docs/operating.md says what to do";
+const STRANGER: &str = "somebody else may have published, or the key is another one now: look at the head before you sign \
+                        it or publish after it; docs/operating.md and docs/rotation.md say what to do";
+const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck --deep` tells \
+                           which; let a publisher of version 1.2 of the format publish once more";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
 
 /// What may help, in one phrase, which is never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
-    if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| error.is_any(rules)) {
+    // R-CHN-14 because of signatures is not a rollback.
+    let rule = error.unsigned().map_or(error.rule(), |_| Some(SIG_01.id));
+    let is_for = |rules: &[Rule]| rules.iter().any(|of| Some(of.id) == rule);
+    if let Some((_, tool, python)) = BY_RULE.into_iter().find(|(rules, ..)| is_for(rules)) {
         return match face {
             Face::Tool => tool,
             Face::Python => python,

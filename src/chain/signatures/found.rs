@@ -20,10 +20,12 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
+    /// The highest version whose notes have been looked at, and how many of the trusted keys have signed it.
+    pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
-    /// What a list of the notes has shown; `None` as long as none was needed.
-    pub(in crate::chain) listed: Option<Listing>,
+    /// What a list of the notes has shown. As long as none was needed, it is as if the store could not list.
+    pub(in crate::chain) listed: Listing,
     /// Digests of the commits that have been supplied.
     pub(in crate::chain) commits: BTreeMap<u64, Digest>,
     /// Contents of the notes that have been supplied, empty if they cannot count.
@@ -34,11 +36,7 @@ impl Signatures {
     /// Notes on the commits that have been supplied that have to be looked at, and have not been supplied.
     pub(in crate::chain) fn missing(&self, chain: Digest) -> Vec<ObjectName> {
         let notes = self.commits.iter().flat_map(|(&version, &commit)| {
-            let own = self.trust.own_notes(chain, version, commit);
-            match &self.listed {
-                Some(listed) => listed.notes(version, commit, &own),
-                None => own.into_iter().collect(),
-            }
+            self.listed.notes(version, commit, &self.trust.own_notes(chain, version, commit))
         });
         notes.filter(|name| !self.notes.contains_key(name)).collect()
     }

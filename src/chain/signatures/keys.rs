@@ -19,8 +19,8 @@ const ED25519: u8 = 1;
 #[derive(Clone, PartialEq, Eq)]
 pub struct VerifierKey {
     name: String,
-    /// Its first bytes are the key ID.
-    hash: Digest,
+    /// What the names of its own notes end with. The first bytes are the key ID.
+    pub(super) hash: Digest,
     key: VerifyingKey,
 }
 
@@ -64,11 +64,6 @@ impl VerifierKey {
         std::array::from_fn(|place| self.hash.0[place])
     }
 
-    /// Whether the name of this key's own notes ends with this.
-    pub(super) fn is_of(&self, hash: Digest) -> bool {
-        self.hash == hash
-    }
-
     /// The name of this key's own note on the commit of a version: `signatures/VERSION-COMMIT-KEY`.
     pub fn own_note(&self, version: u64, commit: Digest) -> ObjectName {
         ObjectName::Signature { version, commit, note: self.hash }
@@ -87,13 +82,9 @@ impl FromStr for VerifierKey {
 
     fn from_str(text: &str) -> Result<Self> {
         // Texts are not repeated: somebody may have given a secret key.
-        let refused = || Error::usage("this is not a public key: NAME+ID+KEY");
-        let mut parts = text.splitn(3, '+');
-        let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(refused());
-        };
-        let typed = Base64::decode_vec(key).map_err(|_| refused())?;
-        let read = Self::new(name, untyped(&typed).ok_or_else(|| Error::usage("this is not an Ed25519 key"))?)?;
+        let refused = || Error::usage("this is not a public key of Ed25519: NAME+ID+KEY");
+        let (name, id, key) = parts(text).ok_or_else(refused)?;
+        let read = Self::new(name, *key)?;
         if read.id() != id {
             return Err(Error::usage(format!("the public key is damaged: its ID should be {}", read.id())));
         }
@@ -147,14 +138,9 @@ impl SigningKey {
     /// # Errors
     /// USAGE if it is not a secret key, or has the ID of another one. The message never has the text.
     pub fn parse(text: &str) -> Result<Self> {
-        let refused = || Error::usage("this is not a secret key: PRIVATE+KEY+NAME+ID+KEY");
-        let mut parts = text.strip_prefix(SECRET_KEY).ok_or_else(refused)?.splitn(3, '+');
-        let (Some(name), Some(id), Some(seed)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(refused());
-        };
-        let typed = Zeroizing::new(Base64::decode_vec(seed).map_err(|_| refused())?);
-        let seed = untyped(&typed).ok_or_else(|| Error::usage("the secret key is not an Ed25519 key"))?;
-        let read = Self::from_seed(name, seed)?;
+        let refused = || Error::usage("this is not a secret key of Ed25519: PRIVATE+KEY+NAME+ID+KEY");
+        let (name, id, seed) = text.strip_prefix(SECRET_KEY).and_then(parts).ok_or_else(refused)?;
+        let read = Self::from_seed(name, *seed)?;
         if read.public.id() != id {
             return Err(Error::usage(format!("the secret key is damaged: its ID should be {}", read.public.id())));
         }
@@ -205,8 +191,12 @@ fn typed(key: &[u8; 32]) -> [u8; 33] {
     std::array::from_fn(|place| place.checked_sub(1).map_or(ED25519, |place| key[place]))
 }
 
-fn untyped(typed: &[u8]) -> Option<[u8; 32]> {
-    typed.strip_prefix(&[ED25519])?.try_into().ok()
+/// Name, ID and 32 bytes of a key, public or secret.
+fn parts(text: &str) -> Option<(&str, &str, Zeroizing<[u8; 32]>)> {
+    let mut parts = text.splitn(3, '+');
+    let (name, id, key) = (parts.next()?, parts.next()?, parts.next()?);
+    let typed = Zeroizing::new(Base64::decode_vec(key).ok()?);
+    Some((name, id, Zeroizing::new(typed.strip_prefix(&[ED25519])?.try_into().ok()?)))
 }
 
 #[cfg(test)]

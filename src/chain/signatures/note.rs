@@ -99,7 +99,7 @@ impl Note {
     /// The keys that this note counts for, of those that are trusted for its chain.
     pub fn counts_for<'t>(&self, trust: &'t Trust) -> Vec<&'t VerifierKey> {
         let mut counts = Vec::new();
-        if self.own.is_some_and(|own| trust.keys_of(self.chain).all(|key| !key.is_of(own))) {
+        if self.own.is_some_and(|own| trust.keys_of(self.chain).all(|key| key.hash != own)) {
             return counts;
         }
         for key in trust.keys_of(self.chain) {

@@ -29,11 +29,10 @@ impl FromStr for TrustedKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (key, chains) = text.split_once(' ').map_or((text, None), |(key, chains)| (key, Some(chains)));
-        let key = key.parse()?;
+        let mut parts = text.split(' ');
+        let key = parts.next().unwrap_or_default().parse()?;
         let refused = || Error::usage(format!("the chains of the key {key} are not digests of 64 lowercase digits"));
-        let chains = chains.into_iter().flat_map(|chains| chains.split(' '));
-        let chains = chains.map(|chain| names::digest(chain).ok_or_else(refused)).collect::<Result<_>>()?;
+        let chains = parts.map(names::digest).collect::<Option<_>>().ok_or_else(refused)?;
         Ok(Self { key, chains })
     }
 }

@@ -53,6 +53,7 @@ numbers! {
     switches: Counter = "Switches to another version";
     proof: Family<Label, Number> =
         "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
+    unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
     downloaded_bytes: Counter = "Bytes of links and assets that were fetched";
     cache_bytes: Counter = "Bytes of links that were in the cache";
@@ -107,6 +108,7 @@ impl Metrics {
         self.0.head_version.set(number(status.head));
         let lag = held.zip(status.head).map_or(0, |(held, head)| head.saturating_sub(held));
         self.0.lag_versions.set(i64::try_from(lag).unwrap_or(i64::MAX));
+        self.0.unsigned.set(i64::from(status.unsigned.is_some()));
         let times = [
             (&self.0.newest_timestamp_seconds, status.newest(u64::MAX)),
             (&self.0.last_look_timestamp_seconds, status.last_look),
@@ -188,6 +190,7 @@ mod tests {
         let mut status = FollowStatus::default();
         status.found(5, "s", 5);
         status.found(6, "t", 7);
+        status.unsigned = Some("x".to_owned());
         metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
@@ -203,6 +206,7 @@ mod tests {
             "deltachain_version 6",
             "deltachain_head_version 7",
             "deltachain_lag_versions 1",
+            "deltachain_unsigned 1",
             "deltachain_failures_total{class=\"USAGE\"} 1",
             "deltachain_command_runs_total{result=\"failed\"} 1",
             "deltachain_command_seconds_total 1.5",

@@ -143,12 +143,14 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
     for _ in 0..2 {
         let followed = run(&folder, &["follow", "chain", "served", "--once", "--trust", "a.pub", "--json"]).good();
         let events: Vec<Value> = followed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(events[0]["text"].as_str().unwrap().contains("not signed"), "{followed}");
+        assert!(events[0]["text"].as_str().unwrap().contains("none of the trusted keys"), "{followed}");
         let last = events.last().unwrap();
         assert_eq!((last["version"].as_u64(), last["signed_by"][0].as_str()), (Some(0), Some(a.trim())), "{followed}");
     }
     let said = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
-    assert!(said.stderr.contains("not signed"), "{said:?}");
+    assert!(said.stderr.contains("version 1 exists, but none of the trusted keys has signed it"), "{said:?}");
+    let status = run(&folder, &["status", "served"]).good();
+    assert!(status.contains("unsigned  version 1 exists") && status.contains("\nhealthy"), "{status}");
     // Nor does another key count, and the publisher with a key does not go on.
     let ran = run(&folder, &["pull", "chain", "other", "--trust", "b.pub"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-01") && ran.stderr.contains("--trust"), "{ran:?}");
@@ -169,6 +171,34 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
     let commit = commit_of(&folder, "1");
     publish(&folder, 2, &["--sign-key", "a.key", "--vouch", &commit]).good();
     assert_eq!(folder.json(&["pull", "chain", "new", "--trust", a.trim()])["version"].as_u64(), Some(2));
+}
+
+#[test]
+fn trust_that_does_not_fit_what_is_held_is_named() {
+    let folder = folder();
+    publish(&folder, 0, &["--sign-key", "a.key"]).good();
+    publish(&folder, 1, &["--sign-key", "a.key"]).good();
+    folder.json(&["pull", "chain", "served"]);
+    let pull = ["pull", "chain", "served", "--trust", "b.pub"];
+    let ran = run(&folder, &pull);
+    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-CHN-14") && ran.stderr.contains("--trust"), "{ran:?}");
+    assert!(!ran.stderr.contains("rolled back") && !ran.stderr.contains("--allow-rollback"), "{ran:?}");
+    let ran = run(&folder, &["status", "served"]);
+    assert!(
+        ran.code == Some(1) && ran.stdout.contains("unhealthy: the version held is not known to be sign"),
+        "{ran:?}"
+    );
+    // What metrics and readiness show.
+    assert_eq!(run(&folder, &["follow", "chain", "served", "--once", "--trust", "b.pub"]).code, Some(1));
+    let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
+    assert!(followed["unsigned"].as_str().is_some_and(|text| text.contains("not known to be signed")), "{followed}");
+    run(&folder, &["follow", "chain", "served", "--once", "--trust", "a.pub"]).good();
+    let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
+    assert!(followed["unsigned"].is_null(), "{followed}");
+    // A rollback is another matter.
+    folder.run_in_shell("rm chain/commits/*1.json", &[]).good();
+    let ran = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("--allow-rollback"), "{ran:?}");
 }
 
 #[test]
@@ -204,7 +234,10 @@ fn both_of_two_have_to_sign() {
     run(&folder, &pull).good();
     publish(&folder, 1, &[&["--sign-key", "b.key"], &both[..]].concat()).good();
     let held = run(&folder, &pull);
-    assert!(held.stderr.contains("not signed") && held.stdout.starts_with("version 0 is in"), "{held:?}");
+    assert!(
+        held.stderr.contains("1 of the trusted keys signed it, not 2") && held.stdout.starts_with("version 0 is in"),
+        "{held:?}"
+    );
     // A key that signs has to be among those that count.
     let ran = publish(&folder, 1, &["--sign-key", "b.key", "--trust", "a.pub"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");

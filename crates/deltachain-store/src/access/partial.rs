@@ -1,8 +1,7 @@
 //! What killed writers leave in a chain's directory: parts of objects under the names `NAME#N`. `object_store` uses
 //! these names while it writes; lists do not show them.
 
-use std::fs;
-use std::io;
+use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,6 +10,7 @@ use deltachain::{Error, Result};
 
 use crate::access::probe::{PROBES, is_probe};
 use crate::access::store::Store;
+use crate::directory::names::if_there;
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +44,9 @@ fn partials(directory: &Path) -> Result<Vec<Partial>> {
         let path = if folder.is_empty() { directory.to_owned() } else { directory.join(folder) };
         let failed = |error| Error::io("listing", error).in_file(&path);
         // A link may lead to somebody else's files.
-        match fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.is_dir() || folder.is_empty() => {}
-            Ok(_) => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(failed(error)),
+        let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
+        if !there.is_some_and(|there| there.is_dir() || folder.is_empty()) {
+            continue;
         }
         for entry in fs::read_dir(&path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -57,15 +55,10 @@ fn partials(directory: &Path) -> Result<Vec<Partial>> {
             if !name.to_str().is_some_and(|name| is_partial(&(begin + name))) {
                 continue;
             }
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_file() => {
-                    let stored = metadata.modified().map_err(failed)?;
-                    found.push(Partial { path: entry.path(), size: metadata.len(), stored });
-                }
-                Ok(_) => {}
-                // It has got its name meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(error)),
+            // It may have got its name meanwhile.
+            if let Some(there) = if_there(entry.metadata()).map_err(failed)?.filter(Metadata::is_file) {
+                let stored = there.modified().map_err(failed)?;
+                found.push(Partial { path: entry.path(), size: there.len(), stored });
             }
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use deltachain::{Error, Result};
 
 use crate::directory::marker::{Kind, MARKER};
+use crate::directory::names::if_there;
 use crate::directory::{names, unfinished};
 
 /// How many names a refusal gives.
@@ -20,16 +21,12 @@ const SHOWN: usize = 5;
 /// USAGE if it is anything else, with some names of what lies there; IO.
 pub(crate) fn own(directory: &Path, kind: Kind) -> Result<()> {
     let failed = |what| move |error| Error::io(what, error).in_file(directory);
-    let mut names: Vec<OsString> = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(directory).map_err(failed("creating"))?;
-            Vec::new()
-        }
-        entries => {
-            let entries = entries.map_err(failed("opening a directory"))?;
-            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>().map_err(failed("listing"))?
-        }
-    };
+    let entries = if_there(fs::read_dir(directory)).map_err(failed("opening a directory"))?;
+    if entries.is_none() {
+        fs::create_dir_all(directory).map_err(failed("creating"))?;
+    }
+    let entries = entries.into_iter().flatten().map(|entry| Ok(entry?.file_name()));
+    let mut names: Vec<OsString> = entries.collect::<io::Result<_>>().map_err(failed("listing"))?;
     if kind.marks(directory)? {
         return Ok(());
     }

@@ -58,9 +58,22 @@ pub struct TrustStatus {
     pub trust: Trust,
     /// The newest signed head that has been met.
     pub seen: Option<SeenHead>,
-    /// The trusted keys that have signed the version shown; empty if that is not known, as it is older than the trust.
+    /// The trusted keys that are known to have signed the version shown: none if it is older than the trust.
     #[serde(with = "text::all")]
     pub signed_by: Vec<VerifierKey>,
+    /// What the last plan found of a newer version: that it exists, but that not enough of the trusted keys have signed it.
+    pub unsigned: Option<String>,
+}
+
+impl TrustStatus {
+    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is held, that is not healthy
+    /// (SPEC section 23.3).
+    pub fn problem(&self) -> Option<String> {
+        let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
+        let text =
+            || format!("the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)");
+        (by < quorum).then(text)
+    }
 }
 
 fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -89,9 +102,12 @@ pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
         return Err(Error::usage("missing files of the current version").in_file(model));
     };
     let files = record.files.into_iter();
-    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed }| {
+    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed, unsigned }| {
         let signed = signed.into_iter().find(|signed| signed.commit == record.commit);
-        TrustStatus { trust, seen, signed_by: signed.map(|signed| signed.by).unwrap_or_default() }
+        let mut signed_by = signed.map(|signed| signed.by).unwrap_or_default();
+        // Another trust may have been given since.
+        signed_by.retain(|key| trust.keys_of(record.chain).any(|trusted| trusted == key));
+        TrustStatus { trust, seen, signed_by, unsigned }
     });
     Ok(Some(DirectoryStatus {
         trust,

@@ -23,6 +23,8 @@ pub(crate) struct TrustRecord {
     pub(crate) seen: Option<SeenHead>,
     /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
     pub(crate) signed: Vec<SignedCommit>,
+    /// What was found last of a newer version that is not signed, for people.
+    pub(crate) unsigned: Option<String>,
 }
 
 /// A signed head that has been met.
@@ -55,6 +57,9 @@ struct Document {
     quorum: usize,
     seen: Option<SeenHead>,
     signed: Vec<SignedCommit>,
+    /// Records before 1.2 do not have it.
+    #[serde(default)]
+    unsigned: Option<String>,
 }
 
 impl TrustRecord {
@@ -79,8 +84,8 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
-        let Self { trust, seen, signed } = self.clone();
-        let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed };
+        let Self { trust, seen, signed, unsigned } = self.clone();
+        let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed, unsigned };
         let bytes = serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))?;
         write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(&path))
     }
@@ -98,8 +103,8 @@ impl TrustRecord {
 
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
-        let Document { keys, quorum, seen, signed } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        Ok(Self { trust: Trust::new(keys, quorum)?, seen, signed })
+        let Document { keys, quorum, seen, signed, unsigned } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        Ok(Self { trust: Trust::new(keys, quorum)?, seen, signed, unsigned })
     }
 }
 
@@ -116,7 +121,12 @@ mod tests {
         assert_eq!(TrustRecord::read(directory.path()).unwrap(), None);
         TrustRecord::remove(directory.path()).unwrap();
         let commit = Digest::of_bytes(b"commit");
-        let mut record = TrustRecord { trust: Trust::new([key.clone()], 1).unwrap(), seen: None, signed: Vec::new() };
+        let mut record = TrustRecord {
+            trust: Trust::new([key.clone()], 1).unwrap(),
+            seen: None,
+            signed: Vec::new(),
+            unsigned: None,
+        };
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
             assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));

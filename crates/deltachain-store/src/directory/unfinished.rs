@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::directory::marker::{Kind, MARKER};
-use crate::directory::names::{self, RANDOM, UNFINISHED, is_real_directory, is_real_file};
+use crate::directory::names::{self, RANDOM, UNFINISHED, if_there, is_real_directory, is_real_file};
 
 /// A directory that is removed with everything in it when this is dropped.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
             !name.as_encoded_bytes().starts_with(b".tmp-")
         } else if is_real_file(&path) {
             // Its owner may have ended it meanwhile.
-            fs::remove_file(&path).or_else(gone)?;
+            if_there(fs::remove_file(&path))?;
             true
         } else if is_real_directory(&path) {
             remove_directory(&path)?
@@ -75,11 +75,6 @@ pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(left)
-}
-
-/// What is not there has been removed.
-fn gone(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Removes a directory of our shape if it has the marker, or is empty. Whether it is gone now.

@@ -176,7 +176,7 @@ impl Place for Directory {
 
     fn prepare(&mut self, reader: &Reader, version: Option<u64>, observer: &dyn Observer) -> Result<Option<Prepared>> {
         if self.find_directory(observer)? {
-            reader.trust.iter().try_for_each(Trusting::write_again)?;
+            reader.trust.iter().try_for_each(Trusting::write)?;
         }
         let model = self.open_held(&reader.choice, observer)?;
         let known = self.held.as_ref().map(|known| &known.record);

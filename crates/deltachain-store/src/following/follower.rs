@@ -103,7 +103,7 @@ impl FollowerOptions {
                 (made.path().join("cache"), Some(made))
             }
         };
-        let trust = self.trust.take().map(Trusting::in_memory);
+        let trust = self.trust.take().map(|trust| Trusting::new(trust, None, None));
         Ok((self.reader(store, cache, choice, trust)?, scratch))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use deltachain::chain::ObjectName;
+use deltachain::chain::{ObjectName, Unsigned};
 use deltachain::memory::Proof;
 use deltachain::rules::{CHN_01, CHN_03, CHN_17, SIG_01};
 use deltachain::{Error, ErrorClass, Result};
@@ -97,8 +97,8 @@ impl<P: Place> Follower<P> {
                 Ok(Some(mut switched)) => {
                     let mut lag = lag(self.store(), switched.version);
                     // Versions that are not signed are none to wait for.
-                    let skipped = self.reader.trust.as_ref().and_then(Trusting::skipped);
-                    lag.versions -= skipped.unwrap_or(0).saturating_sub(switched.version).min(lag.versions);
+                    let skipped = self.unsigned().map_or(0, |unsigned| unsigned.version);
+                    lag.versions -= skipped.saturating_sub(switched.version).min(lag.versions);
                     switched.lag = Some(lag);
                     behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
                     FollowEvent::Switched(Box::new(switched))
@@ -120,11 +120,19 @@ impl<P: Place> Follower<P> {
         }
     }
 
-    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or no chain. One that has
-    /// lost versions is something else.
-    pub fn is_missing(&self, version: Option<u64>, error: &Error) -> bool {
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or no
+    /// chain. One that has lost versions is something else. The observer is told of a version that is not signed, once.
+    pub fn is_missing(&self, version: Option<u64>, error: &Error, observer: &dyn Observer) -> bool {
         let is_new = self.held().is_none();
-        error.is_any(&[CHN_03, SIG_01]) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new
+        let is_missing =
+            error.is_any(&[CHN_03, SIG_01]) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new;
+        self.reader.trust.iter().filter(|_| is_missing).for_each(|trust| trust.tell(error.unsigned(), observer));
+        is_missing
+    }
+
+    /// The newest version that exists and that the trusted keys have not signed, as it was found last: it is not taken.
+    pub fn unsigned(&self) -> Option<Unsigned> {
+        self.reader.trust.as_ref().and_then(Trusting::unsigned)
     }
 }
 
@@ -159,7 +167,8 @@ impl Polling {
     ) -> Result<Option<P::Prepared>> {
         if self.short_polls > 0
             && let Some(held) = follower.held().filter(|_| follower.place.is_there())
-            && is_at_the_end(follower.store(), held.version)
+            // What cannot be found out, a whole poll will tell.
+            && matches!(follower.store().has_commit_after(held.version), Ok(false))
         {
             self.short_polls -= 1;
             return Ok(None);
@@ -183,7 +192,7 @@ impl Polling {
             return Err(error);
         }
         // A chain without versions is not a failure.
-        let is_empty = error.is(&CHN_03) && follower.held().is_none();
+        let is_empty = error.is_any(&[CHN_03, SIG_01]) && error.unsigned().is_none() && follower.held().is_none();
         let text = if is_empty { "the chain has no version yet".to_owned() } else { format!("will retry: {error:#}") };
         self.remark = Some(text);
         Ok(error)
@@ -218,11 +227,6 @@ impl Polling {
             thread::sleep(left.min(PATIENCE));
         }
     }
-}
-
-/// Whether no version follows. What cannot be found out, a whole poll will tell.
-fn is_at_the_end(store: &Store, version: u64) -> bool {
-    matches!(store.has_commit_after(version), Ok(false))
 }
 
 /// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.

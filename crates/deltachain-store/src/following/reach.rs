@@ -213,9 +213,8 @@ impl Reader {
         let mut planner = if to.is_in_place() { planner.in_place() } else { planner };
         let mut preparation = Preparation::default();
         let tell = |text: String, told: &mut BTreeSet<String>| {
-            if !told.contains(&text) {
+            if told.insert(text.clone()) {
                 observer.remark(&text);
-                told.insert(text);
             }
         };
         loop {
@@ -228,14 +227,7 @@ impl Reader {
             }
             let plan = plan?;
             if let Some(trust) = &self.trust {
-                trust.record(&plan, to.held().map(|held| held.commit))?;
-            }
-            if let Some(head) = plan.signed.as_ref().and_then(|signed| signed.unsigned_head) {
-                let text = format!(
-                    "versions above {}, up to {head}, are not signed by the trusted keys; they are skipped",
-                    plan.version
-                );
-                tell(text, told);
+                trust.record(&plan, to.held().map(|held| held.commit), observer)?;
             }
             let start = plan.start.as_deref().map(|shards| check_start(shards, to.held()));
             if let Some(Err(error)) = start.map(|start| start.and_then(|()| self.check_layouts(&plan, to))) {

@@ -1,33 +1,34 @@
 //! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen (SPEC section
 //! 23.3).
 
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use deltachain::chain::{Plan, Planner, Signed, Trust};
+use deltachain::chain::{Plan, Planner, Signed, Trust, Unsigned};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
 use crate::directory::trust_record::{SeenHead, SignedCommit, TrustRecord};
+use crate::observer::Observer;
 
 /// The trust of a follower.
 #[derive(Debug)]
 pub(crate) struct Trusting {
     record: Mutex<TrustRecord>,
-    /// The head as it was listed last, if it is above the signed one.
-    skipped: Mutex<Option<u64>>,
+    /// The newest version that exists and is not signed, as it was found last.
+    unsigned: Mutex<Option<Unsigned>>,
     /// Where the record is kept; in the process alone if `None`.
     directory: Option<PathBuf>,
 }
 
 impl Trusting {
-    /// In memory: what is seen is forgotten when the process ends.
-    pub(crate) fn in_memory(trust: Trust) -> Self {
-        Self::new(TrustRecord { trust, seen: None, signed: Vec::new() }, None)
-    }
-
-    fn new(record: TrustRecord, directory: Option<PathBuf>) -> Self {
-        Self { record: Mutex::new(record), skipped: Mutex::default(), directory }
+    /// In memory, or in a directory where this was recorded before. In memory, what is seen is forgotten when the process
+    /// ends.
+    pub(crate) fn new(trust: Trust, before: Option<TrustRecord>, directory: Option<PathBuf>) -> Self {
+        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
+        let record = Mutex::new(TrustRecord { trust, seen, signed, unsigned: None });
+        Self { record, unsigned: Mutex::default(), directory }
     }
 
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
@@ -49,10 +50,8 @@ impl Trusting {
                 .in_file(directory)),
             };
         };
-        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
-        let record = TrustRecord { trust, seen, signed };
-        record.write(directory)?;
-        Ok(Some(Self::new(record, Some(directory.to_owned()))))
+        let trusting = Self::new(trust, before, Some(directory.to_owned()));
+        trusting.write().map(|()| Some(trusting))
     }
 
     /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
@@ -61,13 +60,14 @@ impl Trusting {
         planner.trust(record.trust.clone(), record.seen().filter(|_| counts_seen))
     }
 
-    /// Records what a plan has found out, before it is followed. If it fails, the commit that is `held` stays.
+    /// Records what a plan has found out, before it is followed, and tells the observer. If it fails, the commit that is
+    /// `held` stays.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn record(&self, plan: &Plan, held: Option<Digest>) -> Result<()> {
+    pub(crate) fn record(&self, plan: &Plan, held: Option<Digest>, observer: &dyn Observer) -> Result<()> {
         let Some(Signed { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
-        *self.skipped.lock().unwrap_or_else(PoisonError::into_inner) = *unsigned_head;
+        self.tell(*unsigned_head, observer);
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signed = record.signed.clone();
         signed.retain(|old| old.commit != plan.commit && Some(old.commit) == held);
@@ -76,6 +76,7 @@ impl Trusting {
             trust: record.trust.clone(),
             seen: seen.map(|(version, commit)| SeenHead { version, commit }),
             signed,
+            unsigned: unsigned_head.map(|unsigned| unsigned.to_string()),
         };
         if now != *record {
             self.directory.iter().try_for_each(|directory| now.write(directory))?;
@@ -84,16 +85,22 @@ impl Trusting {
         Ok(())
     }
 
-    /// The head as the last plan found it, if it is not signed.
-    pub(crate) fn skipped(&self) -> Option<u64> {
-        *self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Tells the observer of a version that exists and is not signed, once.
+    pub(crate) fn tell(&self, unsigned: Option<Unsigned>, observer: &dyn Observer) {
+        let before = mem::replace(&mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner), unsigned);
+        unsigned.filter(|_| unsigned != before).iter().for_each(|unsigned| observer.remark(&unsigned.to_string()));
     }
 
-    /// Writes the record again, into a directory that has been made again.
+    /// The newest version that exists and is not signed, as it was found last.
+    pub(crate) fn unsigned(&self) -> Option<Unsigned> {
+        *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the record, also into a directory that has been made again.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn write_again(&self) -> Result<()> {
+    pub(crate) fn write(&self) -> Result<()> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         self.directory.iter().try_for_each(|directory| record.write(directory))
     }

@@ -117,10 +117,11 @@ pub(crate) fn notes_of(
     entries: &BTreeMap<u64, Entry>,
     trust: Option<&Trust>,
 ) -> Result<BTreeMap<u64, Vec<Note>>> {
-    let listing = Listing::default().with(objects.iter().map(|object| object.name));
+    let listing = if store.can_list() { Listing::default() } else { Listing::of_head(None) };
+    let listing = listing.with(objects.iter().map(|object| object.name));
     let names = entries.iter().flat_map(|(&version, Entry { digest, .. })| {
         let own = trust.map(|trust| trust.own_notes(chain, version, *digest)).unwrap_or_default();
-        if store.can_list() { listing.notes(version, *digest, &own) } else { own.into_iter().collect() }
+        listing.notes(version, *digest, &own)
     });
     let mut contents = store.get_all(&names.collect::<Vec<_>>())?;
     contents.sort_unstable_by_key(|(name, _)| *name);

@@ -64,6 +64,7 @@ pub fn unready(server: &ServerRecord, status: &FollowStatus, most: MaxLag, is_fo
     match version {
         _ if !is_followed => Some("nobody follows the chain".to_owned()),
         _ if *paused => Some("it is paused".to_owned()),
+        _ if status.unsigned.is_some() => status.unsigned.clone(),
         None => Some("it does not answer with a version of the chain".to_owned()),
         Some(version) if !status.versions.iter().any(|known| known.is(*version, state)) => {
             Some(format!("its version {} is none that the directory has held", version_name(*version, state)))
@@ -163,6 +164,8 @@ impl Health {
         if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
             problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
         }
+        let trust = held.as_ref().and_then(|held| held.trust.as_ref());
+        problems.extend(trust.and_then(TrustStatus::problem));
         let command = status.command.as_ref().map(|command| CommandHealth {
             succeeded: ran
                 .filter(|ran| held.as_ref().is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))
@@ -186,9 +189,18 @@ impl Health {
                 .filter_map(|(server, unready)| of_server(server, unready.as_deref(), is_followed)),
         );
         let stored = status.stored.filter(|stored| Some(stored.version) == version).map(|stored| stored.time);
-        let mut health = Self {
+        Ok(Self {
             healthy: problems.is_empty(),
             problems,
+            version,
+            state: held.as_ref().map(|held| held.state.to_string()),
+            commit: held.as_ref().map(|held| held.commit.to_string()),
+            chain: held.as_ref().map(|held| held.chain.to_string()),
+            directory: held.as_ref().map(|held| held.directory.to_string_lossy().into_owned()),
+            proof: held.as_ref().map(|held| held.proof.name()),
+            switched: held.as_ref().and_then(|held| held.switched).map(Time::from),
+            trust: trust.cloned(),
+            metadata: held.map(|held| held.metadata),
             stored,
             age_seconds: stored.map(|stored| stored.age().as_secs_f64()),
             head: status.head,
@@ -203,20 +215,7 @@ impl Health {
             command,
             ready: max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none)),
             servers,
-            ..Self::default()
-        };
-        if let Some(held) = held {
-            health.version = Some(held.version);
-            health.state = Some(held.state.to_string());
-            health.commit = Some(held.commit.to_string());
-            health.chain = Some(held.chain.to_string());
-            health.metadata = Some(held.metadata);
-            health.directory = Some(held.directory.to_string_lossy().into_owned());
-            health.proof = Some(held.proof.name());
-            health.trust = held.trust;
-            health.switched = held.switched.map(Time::from);
-        }
-        Ok(health)
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use deltachain::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::directory::names::if_there;
 use crate::operation::time::Time;
 
 const STATUS: &str = "status.json";
@@ -63,6 +64,8 @@ pub struct FollowStatus {
     pub last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
     pub command: Option<CommandStatus>,
+    /// Why the version held does not count as signed; nothing if it does, or if every version is taken.
+    pub unsigned: Option<String>,
 }
 
 impl FollowStatus {
@@ -271,12 +274,11 @@ impl Records {
     pub fn write_servers(&self, servers: Option<&ServersRecord>) -> Result<()> {
         match servers {
             Some(servers) => self.write(SERVERS, servers, true),
-            None => match fs::remove_file(self.directory.join(SERVERS)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(Error::io("removing", error).in_file(self.directory.join(SERVERS)))
-                }
-                _ => Ok(()),
-            },
+            None => {
+                let path = self.directory.join(SERVERS);
+                let removed = if_there(fs::remove_file(&path)).map(drop);
+                removed.map_err(|error| Error::io("removing", error).in_file(path))
+            }
         }
     }
 
@@ -315,12 +317,11 @@ impl Records {
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.directory.join(name);
         let reading = |error| Error::io("reading", error).in_file(&path);
-        let length = match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(found) if !found.is_file() => return Err(Error::usage("not a file").in_file(path)),
-            found => found.map_err(reading)?.len(),
-        };
-        if length > LONGEST {
+        let Some(found) = if_there(fs::symlink_metadata(&path)).map_err(reading)? else { return Ok(None) };
+        if !found.is_file() {
+            return Err(Error::usage("not a file").in_file(path));
+        }
+        if found.len() > LONGEST {
             return Err(Error::usage("too long for a record").in_file(path));
         }
         let bytes = fs::read(&path).map_err(reading)?;
@@ -335,10 +336,7 @@ impl Records {
         let bytes = serde_json::to_vec(record).map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
         let write = || -> io::Result<()> {
             // What a killed process has left. `create_new` does not write through a link.
-            match fs::remove_file(&new) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            if_there(fs::remove_file(&new))?;
             let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
             file.write_all(&bytes)?;
             if sync {

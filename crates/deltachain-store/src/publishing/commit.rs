@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use deltachain::chain::{
-    Commit, FileReference, ObjectName, Parent, Route, check_folders, check_taken, note_taken, union_of,
+    Commit, FileReference, ObjectName, Parent, Route, Trust, check_folders, check_taken, note_taken, union_of,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -16,7 +16,7 @@ use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::{Published, PublishedRoute};
-use crate::publishing::signing::{Signing, check_head, store_note};
+use crate::publishing::signing::{check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent: these.
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
@@ -47,7 +47,7 @@ pub(crate) fn commit(
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
-    (options, signing): (&PublishOptions, &Signing<'_>),
+    (options, chain, trust): (&PublishOptions, Digest, Option<&Trust>),
 ) -> Result<(Published, bool)> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     options.check_empty(parts.iter().all(|part| part.table.tensors.is_empty()))?;
@@ -74,7 +74,7 @@ pub(crate) fn commit(
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !options.sign.is_empty() {
-        let (_, taken) = store_note(store, signing.chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+        let (_, taken) = store_note(store, chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
         taken.first().map_or(Ok(()), |own| Err(note_taken(*own)))?;
     }
     if !put_last(store, attempts, name, &bytes)? {
@@ -85,8 +85,8 @@ pub(crate) fn commit(
         if let Err(error) = check_taken(commit.version, &bytes, found.as_deref()) {
             // The writer that was faster may have published the same step.
             let published = repeated(found.as_deref(), &commit, options)?.ok_or(error)?;
-            if let Some(trust) = signing.trust {
-                check_head(store, signing.chain, (published.version, published.commit), trust)?;
+            if let Some(trust) = trust {
+                check_head(store, chain, (published.version, published.commit), trust)?;
             }
             return Ok((published, true));
         }

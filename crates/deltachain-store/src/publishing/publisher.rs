@@ -23,7 +23,7 @@ use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, Published};
-use crate::publishing::signing::{Signing, check_head, trust_of};
+use crate::publishing::signing::{check_head, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
@@ -283,8 +283,8 @@ impl Publisher {
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
         attempts.extend(attempt_of(&self.store, &foreign)?);
-        let signing = Signing { chain: Digest::of_bytes(&self.chain), trust: self.trust.as_ref() };
-        let (published, is_certain) = commit(&self.store, &parent, (path, &attempts), &parts, (&options, &signing))?;
+        let signing = (&options, Digest::of_bytes(&self.chain), self.trust.as_ref());
+        let (published, is_certain) = commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
         if published.is_new {
             self.committed(published.version, published.commit);
             let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());

@@ -2,22 +2,13 @@
 
 use std::sync::Arc;
 
-use deltachain::chain::{Note, ObjectName, Signer, Trust, head_not_signed, note_taken};
+use deltachain::chain::{Listing, Note, ObjectName, Signer, Trust, head_not_signed, note_taken};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::documents::commit_of;
 use crate::access::store::Store;
 use crate::publishing::options::PublishOptions;
-
-/// What a commit needs to know to be signed.
-#[derive(Debug)]
-pub(crate) struct Signing<'a> {
-    /// Digest of the chain document's bytes.
-    pub(crate) chain: Digest,
-    /// Whose versions are followed, if that matters.
-    pub(crate) trust: Option<&'a Trust>,
-}
 
 /// By which keys the head has to be signed that a publisher follows: those that it was given, or its own, of which one is enough.
 /// `None` if it does not sign and was given none.
@@ -42,14 +33,13 @@ pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option
 
 /// R-SIG-03: whether the head, a version with this commit, may be followed.
 pub(crate) fn check_head(store: &Store, chain: Digest, (version, commit): (u64, Digest), trust: &Trust) -> Result<()> {
-    let is_signed = |names: Vec<ObjectName>| {
-        let notes = store.get_all(&names)?.into_iter();
+    let own = trust.own_notes(chain, version, commit);
+    let is_signed = |listed: Listing| {
+        let notes = store.get_all(&listed.notes(version, commit, &own))?.into_iter();
         let notes: Vec<Note> = notes.filter_map(|(name, content)| Note::read(name, chain, &content?)).collect();
         Ok::<_, Error>(trust.signers(&notes).len() >= trust.quorum())
     };
-    let own = trust.own_notes(chain, version, commit);
-    let is_signed = is_signed(own.iter().copied().collect())?
-        || is_signed(store.listed_notes(version)?.notes(version, commit, &own))?;
+    let is_signed = is_signed(Listing::of_head(None))? || is_signed(store.listed_notes(version)?)?;
     if is_signed { Ok(()) } else { Err(head_not_signed(version, commit)) }
 }
 

@@ -10,8 +10,9 @@ use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust, TrustedKe
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Keep, Polling, PublishOptions, Published,
-    Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune, sign,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Polling, PublishOptions,
+    Published, Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune,
+    sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -144,12 +145,13 @@ fn a_stranger_on_top_is_skipped_and_told() {
     let stranger = signing(&["stranger"]).trust(Some(trust(&["stranger"]))).vouch(Some(chain.commit(3)));
     chain.publish(stranger).unwrap();
     let notes = Notes::default();
-    assert!(follower.prepare(None, &notes).unwrap().is_none());
-    assert!(
-        notes.remarks().iter().any(|text| text.contains("above 2, up to 4, are not signed")),
-        "{notes:?}",
-        notes = notes.remarks()
-    );
+    for _ in 0..3 {
+        assert!(follower.prepare(None, &notes).unwrap().is_none());
+    }
+    let text = "version 4 exists, but none of the trusted keys has signed it";
+    assert_eq!(notes.remarks(), [text]);
+    let status = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap();
+    assert_eq!((status.unsigned.as_deref(), status.problem()), (Some(text), None));
     let error = follower.prepare(Some(3), &()).unwrap_err();
     assert_eq!((rule(&error), error.class()), ("R-SIG-01", ErrorClass::Chain));
     // Another one, that has nothing, gets the same.
@@ -375,6 +377,35 @@ fn trust_is_not_forgotten_at_a_restart() {
 }
 
 #[test]
+fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
+    let chain = Chain::signed(3);
+    chain.publish(PublishOptions::default()).unwrap();
+    assert_eq!(advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(), 3);
+    let health = || Health::of(&chain.directory(), None).unwrap();
+    assert!(health().healthy);
+    // The stranger's version stays, since no signed one is as new.
+    let mut follower = chain.follower();
+    keeps(&mut follower, 3, "R-CHN-14");
+    let problem = "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
+    assert_eq!((health().healthy, health().problems), (false, vec![problem.to_owned()]));
+    chain.publish(signing(&["a"]).vouch(Some(chain.commit(3)))).unwrap();
+    assert_eq!(advance(&mut follower).unwrap(), 4);
+    assert!(health().healthy, "{:?}", health().problems);
+    drop(follower);
+    // Nor does a key count that has been removed; one of two is not enough.
+    let two = Trust::new(["a", "b"].map(|name| key(name).public().clone()), 2).unwrap();
+    for (trust, by) in [(trust(&["b"]), "0 of 1"), (two, "1 of 2")] {
+        let mut follower = chain.open(FollowerOptions::default().trust(Some(trust))).unwrap();
+        keeps(&mut follower, 4, "R-CHN-14");
+        assert!(health().problems[0].contains(by), "{:?}", health().problems);
+    }
+    // A version of before that is signed is as good as a new one.
+    sign(&chain.store, 4, chain.commit(4), &[key("b")]).unwrap();
+    assert_eq!(advance(&mut chain.open(FollowerOptions::default().trust(Some(trust(&["b"])))).unwrap()).unwrap(), 4);
+    assert!(health().healthy, "{:?}", health().problems);
+}
+
+#[test]
 fn a_directory_that_was_removed_keeps_its_trust() {
     let chain = Chain::signed(2);
     let mut follower = chain.follower();
@@ -416,7 +447,11 @@ fn a_quorum_is_made_up_later() {
     chain.publish(signing(&["a"])).unwrap();
     let mut follower = chain.open(FollowerOptions::default().trust(Some(two.clone()))).unwrap();
     let error = follower.prepare(None, &()).unwrap_err();
-    assert!(rule(&error) == "R-SIG-01" && follower.is_missing(None, &error));
+    let notes = Notes::default();
+    for _ in 0..2 {
+        assert!(rule(&error) == "R-SIG-01" && follower.is_missing(None, &error, &notes));
+    }
+    assert_eq!(notes.remarks(), ["version 0 exists, but 1 of the trusted keys signed it, not 2"]);
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
     assert_eq!((error.class(), chain.notes(0).len()), (ErrorClass::Usage, 2));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::chain::{Note, Signed, Signer, SigningKey, Trust, VerifierKey};
+use crate::chain::{Note, Signed, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 fn key(name: &str) -> Arc<dyn Signer> {
     Arc::new(SigningKey::from_seed(name, Digest::of_bytes(name.as_bytes()).0).unwrap())
@@ -103,7 +103,9 @@ fn the_head_is_the_highest_signed_version() {
             let plan = stranger.planned(None, held, &a, None);
             assert_eq!(short(&plan), Ok(5));
             let signed = of_plan(plan);
-            assert_eq!((signed.seen, signed.unsigned_head), (store.seen(5), Some(7)));
+            let unsigned = signed.unsigned_head.unwrap().to_string();
+            assert_eq!(signed.seen, store.seen(5));
+            assert_eq!(unsigned, "version 7 exists, but none of the trusted keys has signed it");
         }
         // Also if it is not a document, or of another version.
         stranger.put(commit(7), b"{}".to_vec());
@@ -115,7 +117,34 @@ fn the_head_is_the_highest_signed_version() {
     let stranger = Store::signed(5).add(&[(Some(4), &[10])]);
     let plan = stranger.planned(None, stranger.held(4), &a, None);
     assert_eq!(path(plan.as_ref().unwrap()), (None, vec![]));
-    assert_eq!(of_plan(plan).unsigned_head, Some(5));
+    assert_eq!(of_plan(plan).unsigned_head.unwrap().version, 5);
+}
+
+#[test]
+fn trust_that_does_not_fit_is_no_rollback() {
+    let store = Store::signed(6);
+    let unsigned = |outcome: Outcome| {
+        let error = outcome.unwrap_err();
+        (
+            error.rule().unwrap(),
+            error.unsigned().map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)),
+        )
+    };
+    // Of those that wait for another signature, the newest is named.
+    let both = trust(&["a", "b"], 2);
+    let by_a = Some((5, 1, 2));
+    assert_eq!(unsigned(store.planned(None, None, &both, None)), ("R-SIG-01", by_a));
+    assert_eq!(unsigned(store.planned(Some(5), None, &both, None)), ("R-SIG-01", by_a));
+    for held in [store.held(4), store.held(5)] {
+        assert_eq!(unsigned(store.planned(None, held, &both, None)), ("R-CHN-14", by_a));
+        let removed = store.planned(None, held, &trust(&["b"], 1), None);
+        assert_eq!(unsigned(removed), ("R-CHN-14", Some((5, 0, 1))));
+    }
+    assert_eq!(unsigned(store.planned(None, None, &trust(&["b"], 1), store.seen(5))), ("R-CHN-14", Some((5, 0, 1))));
+    // A rollback, and no version at all, have nothing to do with signatures.
+    let a = trust(&["a"], 1);
+    assert_eq!(unsigned(Store::signed(4).planned(None, store.held(5), &a, None)), ("R-CHN-14", None));
+    assert_eq!(unsigned(Store::signed(0).planned(None, None, &a, None)), ("R-SIG-01", None));
 }
 
 #[test]
@@ -378,7 +407,7 @@ fn what_is_above_the_head_costs_few_rounds() {
         Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect())
     };
     let plan = planner.plan_with(|from, _| Ok(store.listing(from)), fetch).unwrap();
-    assert_eq!((plan.version, plan.signed.unwrap().unsigned_head), (2, Some(199)));
+    assert_eq!((plan.version, plan.signed.unwrap().unsigned_head.unwrap().version), (2, 199));
     assert!(rounds < 15 && fetched < 650, "{rounds} {fetched}");
     // Who cannot list asks for own notes only.
     let mut planner = self::planner(None, None).trust(a.clone(), None);
@@ -426,4 +455,29 @@ fn keys_are_told_apart_by_more_than_their_names() {
     let other: VerifierKey = SigningKey::from_seed("a", [9; 32]).unwrap().public().clone();
     let store = Store::signed(3);
     assert_eq!(short(&store.planned(None, None, &Trust::new([other], 1).unwrap(), None)), Err(("R-SIG-01", None)));
+}
+
+#[test]
+fn keys_are_trusted_for_their_chains() {
+    let store = Store::signed(3);
+    let only = |name: &str, chain| TrustedKey { chains: [chain].into(), ..key(name).public().clone().into() };
+    let (here, other) = (store.digest(ObjectName::Chain), Digest([7; 32]));
+    let trusted = |keys: Vec<TrustedKey>, quorum| Trust::new(keys, quorum).unwrap();
+    assert_eq!(short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)), Ok(2));
+    // Before anything else of the chain, whatever is held, and whatever the caller accepts.
+    let of_other = trusted(vec![only("a", other)], 1);
+    let held_of_other = store.held(1).map(|held| Held { chain: other, ..held });
+    for held in [None, store.held(1), held_of_other] {
+        for accept in [None, Some(store.digest(commit(2)))] {
+            for wanted in [None, Some(2), Some(9)] {
+                let mut planner = Planner::new(wanted, held, accept, &Limits::default()).trust(of_other.clone(), None);
+                assert_eq!(rule_and_file(&store.drive(&mut planner).unwrap_err()), ("R-SIG-05", "chain.json".into()));
+            }
+        }
+    }
+    // As if such a key were not there; the quorum counts the others.
+    let both = |quorum| trusted(vec![only("a", other), key("b").public().clone().into()], quorum);
+    assert_eq!(short(&store.planned(None, None, &both(1), None)), Err(("R-SIG-01", None)));
+    assert_eq!(short(&store.planned(None, None, &both(2), None)), Err(("R-SIG-05", None)));
+    assert_eq!(short(&store.sign(1, &["a", "b"]).planned(None, None, &both(1), None)), Ok(1));
 }

@@ -13,7 +13,7 @@ use deltachain::{Error, ErrorClass, Result};
 use deltachain_engines::{self as engines, Fleet, News, Target};
 use deltachain_store::{
     At, Failure, FollowEvent, FollowOptions, FollowStatus, HeldVersion, MaxLag, Observer, Phase, Records, Switched,
-    Time,
+    Time, inspect_directory,
 };
 use serde_json::json;
 
@@ -267,6 +267,9 @@ impl<'a> Operation<'a> {
 
     /// After a look: for `status`, and for metrics.
     fn write(&mut self, held: Option<u64>) {
+        // What cannot be read, `status` reads once more.
+        let shown = inspect_directory(self.records.directory()).ok().flatten();
+        self.status.unsigned = shown.and_then(|shown| shown.trust?.problem());
         self.metrics.looked(held, &self.status);
         self.readiness.iter().for_each(|readiness| readiness.polled(&self.status));
         self.write_status();

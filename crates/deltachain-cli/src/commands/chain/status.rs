@@ -33,9 +33,10 @@ fn as_text(health: &Health) -> String {
     }
     if let Some(status) = &health.trust {
         let names = status.signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
-        let by = if names.is_empty() { "not known: it is older than the trust".to_owned() } else { printable(&names) };
+        let by = if names.is_empty() { "not known".to_owned() } else { printable(&names) };
         let (quorum, keys) = (status.trust.quorum(), status.trust.keys().len());
         lines.push(format!("signed    {by}; wanted are {quorum} of {keys} keys"));
+        lines.extend(status.unsigned.iter().map(|text| format!("unsigned  {text}")));
     }
     if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {
         lines.push(format!("age       {}, published {stored}", short(age)));
