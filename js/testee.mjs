@@ -20,7 +20,7 @@ const HELLO = {
   protocol: 2,
   operations: Object.keys(OPERATIONS),
   without: [],
-  additions: ['signatures', 'in-place'],
+  additions: ['signatures', 'in-place', 'signatures-1.2'],
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */

@@ -201,6 +201,15 @@ def pairs(last):
     return chain
 
 
+def moved(chain, *names):
+    """A copy in which these objects lie in another folder, and links lead to them."""
+    result = chain.copy()
+    for number, name in enumerate(names):
+        result.objects[f"elsewhere/{number}"] = result.objects[name]
+        result.objects[name] = Symlink("../" * name.count("/") + f"elsewhere/{number}")
+    return result
+
+
 def tar(objects):
     """A plain archive of regular files and symbolic links, the same for the same objects. Long names are as GNU tar
     writes them."""

@@ -1,6 +1,6 @@
 """Chains whose versions have assets (SPEC sections 17.2 and 19, step 7), and stores with symbolic links (17.1)."""
 from .chains import CHAIN, Chain, Symlink, asset_name, bad, commit_name, digest, good, halves, line
-from .chains import routes_name, step, union, whole
+from .chains import moved, routes_name, step, union, whole
 from .chains_fallback import damaged
 from .documents import asset
 from .model import EMPTY
@@ -113,14 +113,6 @@ def documents_with_unknown_keys():
 @makes_vectors
 def symbolic_links():
     """Objects that a directory keeps elsewhere; what a read of the name gives is what counts."""
-    def moved(chain, *names):
-        """These objects lie in another folder, and links lead to them."""
-        result = chain.copy()
-        for number, name in enumerate(names):
-            result.objects[f"elsewhere/{number}"] = result.objects[name]
-            result.objects[name] = Symlink("../" * name.count("/") + f"elsewhere/{number}")
-        return result
-
     def linked(id, store, path, reason, **others):
         return good(f"symbolic-links/{id}", store, path, reason, section="17.1", features=["symbolic-links"], **others)
     chain = line(2)

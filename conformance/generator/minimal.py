@@ -37,7 +37,7 @@ def answers(vectors):
 def requests(vector, folder):
     """What is asked of it: (vector, operation, request)."""
     chain, members = os.path.join(folder, "chain"), vector.members
-    with tarfile.open(fileobj=io.BytesIO(vector.file)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(vector.whole())) as archive:
         archive.extractall(chain, filter="tar")
     held = members.get("held")
     if held:

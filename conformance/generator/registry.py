@@ -2,7 +2,7 @@
 file and name become their `generator`."""
 from dataclasses import dataclass, field
 
-SPEC = "1.1"  # version of SPEC.md
+SPEC = "1.2"  # version of SPEC.md
 SINCE = {"23": "1.1", "24": "1.1"}  # by the section of an addition, the version that took it in
 FUNCTIONS = []
 MADE = {}  # id -> Vector, in the order in which they are made
@@ -23,14 +23,20 @@ class Vector:
     members: dict = field(default_factory=dict)  # other members of the index's entry; a State stands for its path
     source: object = None  # what the file was made from, for those who make invalid ones of it
     generator: str = None
+    since: str = None  # the version of SPEC.md that it came with
 
-    def since(self):
-        return SINCE.get(self.section.split(".")[0], "1.0")
+    def whole(self):
+        """The file that testees get."""
+        grown = self.members.get("grown")
+        if grown is None:
+            return self.file
+        at = grown["at"]
+        return self.file[:at] + self.file[at:at + 1] * (grown["length"] - len(self.file)) + self.file[at:]
 
     def entry(self):
         """The entry of the index, but for the digests of files."""
         return {"id": self.id, "kind": self.kind, "file": f"vectors/{self.id}{self.suffix}", "section": self.section,
-                "rules": sorted(set(self.rules)), "features": sorted(set(self.features)), "since": self.since(),
+                "rules": sorted(set(self.rules)), "features": sorted(set(self.features)), "since": self.since,
                 "generator": self.generator, "reason": self.reason, "twin": self.twin, **self.members,
                 "expect": self.expect}
 
@@ -40,6 +46,14 @@ def makes_vectors(function):
     return function
 
 
+def makes_vectors_since(version):
+    """The same, of vectors that came later than the text that their section is in."""
+    def mark(function):
+        function.since = version
+        return makes_vectors(function)
+    return mark
+
+
 def collect():
     """Runs all functions, in the order in which their modules were imported."""
     for function in FUNCTIONS:
@@ -47,5 +61,7 @@ def collect():
         for vector in function():
             assert vector.id not in MADE, f"two vectors have the id {vector.id}"
             vector.generator = f"{file}:{function.__name__}"
+            since = SINCE.get(vector.section.split(".")[0], "1.0")
+            vector.since = getattr(function, "since", since)
             MADE[vector.id] = vector
     return sorted(MADE.values(), key=lambda vector: vector.id)

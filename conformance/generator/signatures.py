@@ -23,15 +23,28 @@ class Key:
     def public(self):
         return self.private().public_key().public_bytes_raw()
 
+    def hash(self):
+        """What the names of its own notes end with."""
+        return hashlib.sha256(self.name.encode() + b"\n\x01" + self.public()).digest()
+
     def id(self):
-        return hashlib.sha256(self.name.encode() + b"\n\x01" + self.public()).digest()[:4]
+        return self.hash()[:4]
 
     def sign(self, text):
         return self.private().sign(text.encode() if isinstance(text, str) else text)
 
-    def text(self):
-        """What readers are given."""
-        return f"{self.name}+{self.id().hex()}+{b64(bytes([1]) + self.public())}"
+    def text(self, *chains):
+        """What readers are given, with the digests of chains."""
+        return " ".join([f"{self.name}+{self.id().hex()}+{b64(bytes([1]) + self.public())}", *chains])
+
+
+@dataclass(frozen=True)
+class PublicKey(Key):
+    """A key of which only the public half is known, or which has no other."""
+    bytes: bytes
+
+    def public(self):
+        return self.bytes
 
 
 def b64(data):
@@ -79,6 +92,12 @@ def put(chain, version, data, *, named=None, of=None, note_digest=None):
     return chain.with_object(name, data)
 
 
+def put_own(chain, version, key, data=None, **names):
+    """The chain with a note under the name of the own note of a key: what that key signs, or other bytes."""
+    return put(chain, version, note_of(chain, version, key) if data is None else data, note_digest=key.hash().hex(),
+               **names)
+
+
 def signed(chain, *versions, by=(FIRST,)):
     """The chain with a note by each of these keys on each of the versions."""
     for version in versions:
@@ -88,8 +107,8 @@ def signed(chain, *versions, by=(FIRST,)):
 
 
 def trust(*keys, quorum=1, seen=None):
-    """What a reader is given; the first test key if nothing is said. `seen`: a version and the digest of its commit."""
-    return {"keys": [key.text() for key in keys or (FIRST,)], "quorum": quorum,
+    """What a reader is given: keys, or texts; the first test key if nothing is said. `seen`: a version and the digest of its commit."""
+    return {"keys": [key if isinstance(key, str) else key.text() for key in keys or (FIRST,)], "quorum": quorum,
             "seen": seen and {"version": seen[0], "commit": seen[1]}}
 
 
@@ -98,17 +117,17 @@ def seen(chain, version, *keys, quorum=1):
     return trust(*keys, quorum=quorum, seen=(version, digest(chain.commits[version])))
 
 
-def counts(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None):
+def counts(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None, features=()):
     """A vector of a chain with one version, whose notes count for enough keys."""
     chain = chain or with_notes(*notes)
-    return good(f"notes/{id}", chain, [0], reason, section="23.2", trust=trust(*keys, quorum=quorum))
+    return good(f"notes/{id}", chain, [0], reason, section="23.2", trust=trust(*keys, quorum=quorum), features=features)
 
 
-def does_not_count(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None, twin="one"):
+def does_not_count(id, reason, *notes, keys=(FIRST,), quorum=1, chain=None, twin="one", features=()):
     """The same; they do not, so no version is signed."""
     chain = chain or with_notes(*notes)
     return bad(f"notes/{id}", chain, "R-SIG-01", f"notes/{twin}", reason, section="23.2",
-               trust=trust(*keys, quorum=quorum))
+               trust=trust(*keys, quorum=quorum), features=features)
 
 
 def with_notes(*notes):

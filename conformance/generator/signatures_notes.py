@@ -1,7 +1,7 @@
 """Notes (SPEC section 23.2): those that count, and those of which one thing is wrong. The chain has one
 version, so that a note that does not count is R-SIG-01."""
-from .chains import commit_name, digest, good, line
-from .registry import makes_vectors
+from .chains import commit_name, digest, good, line, moved
+from .registry import makes_vectors, makes_vectors_since
 from .signatures import (
     FIRST, LINES, NOTE_BYTES, NOTES, SECOND, THIRD, UNKNOWN, counts, does_not_count, note, note_of, public_test_key,
     put, signature_line, text_of, trust, with_notes)
@@ -167,18 +167,20 @@ def other_names():
         yield does_not_count(f"name-{id}", reason, chain=CHAIN.with_object(other, one))
 
 
+def rubbish(number, chain=None, **names):
+    """A chain with a good note, and so many others before it in the order of their names."""
+    one = note(TEXT, GOOD)
+    assert digest(one) > "00" * 31 + "ff"
+    chain = chain or put(CHAIN, 0, one)
+    for first in range(number):
+        chain = put(chain, 0, b"rubbish", note_digest=f"{first:064x}", **names)
+    return chain
+
+
 @makes_vectors
 def many():
     """Notes before the good one in the order of their names."""
     one = note(TEXT, GOOD)
-    assert digest(one) > "00" * 31 + "ff"
-
-    def rubbish(number, upper=False, **names):
-        chain = put(CHAIN, 0, one)
-        for first in range(number):
-            low = f"{first:064x}"
-            chain = put(chain, 0, b"rubbish", note_digest=low, **names)
-        return chain
     yield counts(f"after-{NOTES - 1}", f"{NOTES - 1} notes come before it", chain=rubbish(NOTES - 1))
     yield does_not_count(f"after-{NOTES}", f"{NOTES} notes come before it", chain=rubbish(NOTES),
                          twin=f"after-{NOTES - 1}")
@@ -195,3 +197,21 @@ def many():
         chain = put(chain, 0, b"rubbish", note_digest=f"{number:063x}")
         chain = put(chain, 0, b"rubbish", note_digest=f"{number:064x}.tmp")
     yield counts("after-what-is-none", "objects whose names are not those of notes come before it", chain=chain)
+
+
+@makes_vectors_since("1.2")
+def many_and_others():
+    """What is among the notes that are looked at, and what is not."""
+    before = rubbish(NOTES - 1)
+    last = "00" * 31 + "ff"
+    yield does_not_count("after-63-and-one-too-long", f"{NOTES - 1} notes come before it, and one that is too long",
+                         chain=put(before, 0, bytes(NOTE_BYTES + 1), note_digest=last), twin=f"after-{NOTES - 1}")
+    folder = put(before, 0, b"rubbish", note_digest=f"{last}/rubbish")
+    yield counts("after-63-and-a-folder", f"{NOTES - 1} notes come before it, and a folder with the name of one",
+                 chain=folder)
+    name = next(name for name in with_notes(note(TEXT, GOOD)).objects if name.startswith("signatures/"))
+    yield counts("symbolic-link", "the note is a link to elsewhere", chain=moved(with_notes(note(TEXT, GOOD)), name),
+                 features=["symbolic-links"])
+    odd = public_test_key(4, "a\uffffb\ufdd0")
+    yield counts("names-noncharacters", "the name of the key has characters that Unicode leaves to programs",
+                 note_of(CHAIN, 0, odd), keys=(odd,))

@@ -1,9 +1,9 @@
 """Reading with trust (SPEC section 23.3): which version is the head, versions by number, and what else a
 reader finds in such a chain."""
-from .chains import CHAIN, Chain, bad, commit_name, digest, good, line, pairs, whole
+from .chains import CHAIN, Chain, bad, commit_name, digest, good, line, moved, pairs, tar, whole
 from .chains_held import of, other
 from .documents import chain_document
-from .registry import makes_vectors
+from .registry import makes_vectors, makes_vectors_since
 from .signatures import (
     FIRST, SECOND, THIRD, UNKNOWN, note, note_of, put, signature_line, signed, text_of, trust)
 
@@ -194,3 +194,39 @@ def held():
                   "another chain, all of it signed", held=of(line(2), 1))
     yield refused("held-other-chain-unsigned", other(2), "R-CHN-13", "held", "another chain, not signed",
                   held=of(line(2), 1), version=2)
+
+
+LONG = (1 << 26) + 1  # bytes of a document that no reader reads
+
+
+@makes_vectors_since("1.2")
+def commits():
+    """Signed commits that are not as usual."""
+    yield taken("symbolic-link", moved(all_signed(2), commit_name(2)), [0, 1, 2], "the signed head is a link to elsewhere",
+                features=["symbolic-links"])
+    blanks = b" " * LONG
+    chain = all_signed(1).with_object(commit_name(2), blanks)
+    chain = put(chain, 2, note_of(chain, 2, FIRST))
+    whole_file, at = tar(chain.objects), 0
+    at = whole_file.index(b" " * 4096)
+    for vector in (taken("too-long-on-top", line(1), [0, 1],
+                         "the version above is signed, and its commit is longer than any reader reads"),
+                   refused("too-long-number", line(1), "R-SIG-01", "every-version",
+                           "the version asked for is signed, and its commit is longer than any reader reads",
+                           version=2)):
+        vector.file = whole_file[:at + 1] + whole_file[at + LONG:]
+        vector.members = vector.members | {"grown": {"at": at, "length": len(whole_file)}}
+        assert vector.whole() == whole_file
+        yield vector
+
+
+@makes_vectors_since("1.2")
+def shards_and_gaps():
+    """R-CHN-17 comes after the commits between what is held and what is wanted."""
+    chain = signed(line(3), 3).without(commit_name(1))
+    yield refused("gap-and-no-such-shard", chain, "R-CHN-03", "held",
+                  "a commit between is missing, and a shard is taken that is not there", held=0, take={"shards": [5]})
+    fork = line(1).publish(whole(2), 1, metadata={"run": "other"})
+    yield refused("fork-and-no-such-shard", signed(fork, 2), "R-CHN-05", "held",
+                  "another commit of the version held is the head, and a shard is taken that is not there",
+                  held=of(line(2), 2), take={"shards": [5]})

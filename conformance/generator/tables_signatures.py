@@ -1,13 +1,19 @@
 """Tables of functions.json for signed commits (SPEC section 23.2)."""
 import hashlib
 
-from .signatures import FIRST, SECOND, UNKNOWN, Key, b64, note, public_test_key, signature_line, trust
+from .signatures import (
+    FIRST, SECOND, UNKNOWN, Key, PublicKey, b64, note, note_name, public_test_key, signature_line, trust)
 from .signatures_lines import ODD, WHITE, cosignature, other_base64, other_lengths, other_signatures
 from .signatures_notes import CHAIN, TEXT
+from .signatures_refused import LOW_ORDER, wrong_chains, with_sign
 
 ABOUT = {
     "verifier_keys": "Section 23.2: public keys as readers are given them, with name, ID and the 32 bytes. Of a text "
                      "that is none, `legal` is false.",
+    "low_order": "Section 23.2: keys with the 32 bytes, and whether these are of low order, so that a reader refuses them.",
+    "trusted_keys": "Section 23.2: keys as they are given with the chains that they are trusted for. Of a text that is "
+                    "none, `legal` is false.",
+    "own_notes": "Section 23.2: the name of the own note of a key on the commit of a version; `commit` is a digest.",
     "trust": "Sections 23.1 and 23.2: keys and a quorum; where `legal` is false, a reader refuses them.",
     "note_texts": "Section 23.2: the text of a note on the commit of a version; `chain` and `commit` are digests.",
     "signature_lines": "Section 23.2: a line, a key and a text, and whether the line is this key's, and its signature "
@@ -24,7 +30,8 @@ GO_LINE = ("\u2014 PeterNeumann "
 
 
 def made():
-    return {"verifier_keys": verifier_keys(), "trust": trusts(), "note_texts": note_texts(),
+    return {"verifier_keys": verifier_keys(), "low_order": low_order(), "trusted_keys": trusted_keys(),
+            "own_notes": own_notes(), "trust": trusts(), "note_texts": note_texts(),
             "signature_lines": signature_lines(), "notes": notes()}
 
 
@@ -53,6 +60,31 @@ def of_another_kind(kind):
     """A key with an ID that is right for its kind."""
     data = bytes([kind]) + FIRST.public()
     return f"{FIRST.name}+{hashlib.sha256(FIRST.name.encode() + bytes([10]) + data).hexdigest()[:8]}+{b64(data)}"
+
+
+def low_order():
+    """All 14, and others that look like them or differ in the sign."""
+    low = [(public, True) for one in LOW_ORDER for public in (one, with_sign(one))]
+    others = [key.public() for key in (FIRST, SECOND, UNKNOWN)]
+    others += [with_sign(public) for public in others]
+    # Points of the curve by their y: 3, 4, 2^255 - 19 - 3 and 2^255 - 19 + 3.
+    others += [bytes([3, *bytes(31)]), bytes([4, *bytes(31)]), bytes.fromhex("ea" + "ff" * 30 + "7f"),
+               bytes.fromhex("f0" + "ff" * 30 + "7f")]
+    return [{"key": PublicKey("k", b"", public).text(), "public": public.hex(), "low_order": is_low}
+            for public, is_low in low + [(public, False) for public in others]]
+
+
+def trusted_keys():
+    one, two = "ab" * 32, "01" * 32
+    return [{"text": FIRST.text(*chains), "chains": chains} for chains in ([], [one], [two, one], [one] * 2)] + [
+        {"text": text, "legal": False} for _, _, text in wrong_chains()]
+
+
+def own_notes():
+    odd = public_test_key(4, ODD)
+    return [{"key": key.text(), "version": version, "commit": commit,
+             "name": note_name(version, commit, key.hash().hex())}
+            for key in (FIRST, SECOND, odd) for version, commit in ((0, "ab" * 32), (2**53 - 1, "01" * 32))]
 
 
 def trusts():

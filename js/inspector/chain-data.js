@@ -1,7 +1,7 @@
 /** What the chain's documents say, in the form that the view wants. */
 import { blake3Hex, openChain, parseDocument, DeltachainError } from '../src/index.js';
 import { commitName, routesName } from '../src/plan.js';
-import { Notes } from '../src/signatures.js';
+import { Notes, keysOf } from '../src/signatures.js';
 
 /** Requests at one time. */
 const TOGETHER = 8;
@@ -14,7 +14,8 @@ const TOGETHER = 8;
  * @property {string} digest of the commit's bytes
  * @property {import('../src/documents.js').Route[]} routes
  * @property {{ name: string, text: string }[]} documents
- * @property {import('../src/signatures.js').Note[]} notes on the commit, well-formed
+ * @property {import('../src/signatures.js').Note[]} notes on the commit, well-formed, that are listed and named by their digest
+ * @property {import('../src/signatures.js').Key[]} signers those of the keys that were given last that have signed it
  */
 
 /** A chain, read as far as it was asked for. */
@@ -41,7 +42,7 @@ export class ChainData {
     const bytes = await this.chain.document('chain.json');
     this.chainText = new TextDecoder().decode(bytes);
     this.chainDigest = blake3Hex(bytes);
-    this.#notes = await Notes.list(this.store, this.chainDigest);
+    this.#notes = new Notes(this.store, this.chainDigest);
     for (const name of (await this.store.list?.('routes')) ?? []) {
       const parts = /^(\d{20})-(\d{10})\.json$/.exec(name);
       if (parts === null) continue;
@@ -80,7 +81,13 @@ export class ChainData {
     }
     const digest = blake3Hex(bytes);
     const notes = await this.#notes.on(version, digest);
-    this.versions.set(version, { version, commit, digest, routes, documents, notes });
+    this.versions.set(version, { version, commit, digest, routes, documents, notes, signers: [] });
+  }
+
+  /** Finds which of the keys have signed the versions that were read. @param {import('../src/signatures.js').TrustedKey[]} keys */
+  async findSigners(keys) {
+    const own = keysOf(keys, this.chainDigest);
+    for (const one of this.known) one.signers = await this.#notes.signers(one.version, one.digest, own, own.length);
   }
 
   /** Versions that were read, ascending. */

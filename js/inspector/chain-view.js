@@ -3,7 +3,7 @@ import { at, copyButton, copyable, make, refusal, say, table } from './dom.js';
 import { ChainData } from './chain-data.js';
 import { arcs, columns } from './charts.js';
 import { showLink } from './link-view.js';
-import { showTrust, showsSigners, signersOfVersion, startTrust, trusted } from './trust.js';
+import { showTrust, showsSigners, signersOfVersion, startTrust, trusted, trustedKeys } from './trust.js';
 import { counted, grouped, percent, size } from './words.js';
 
 /** Versions that are read at first, and with each press of "earlier". */
@@ -36,6 +36,7 @@ export async function showChain(name, store, { remote, wish = {} }) {
     await data.open();
     const start = Math.max(0, data.head - VERSIONS + 1);
     await data.load(start, data.head);
+    await data.findSigners(trustedKeys());
     if (mine !== opened) return;
     [current, first, shares, local] = [data, start, new Map(), !remote];
     at('chain-name').textContent = name;
@@ -243,6 +244,7 @@ async function loadEarlier() {
   const start = Math.max(0, first - VERSIONS);
   try {
     await current.load(start, first);
+    await current.findSigners(trustedKeys());
     if (mine !== opened) return;
     first = start;
     showAll();
@@ -258,8 +260,15 @@ export function startChainView(changed) {
   at('holds').addEventListener('change', plan);
   at('wants').addEventListener('change', plan);
   at('earlier').addEventListener('click', loadEarlier);
-  startTrust(() => {
-    if (current === null) return;
+  startTrust(async () => {
+    const [data, keys] = [current, trustedKeys()];
+    if (data === null) return;
+    try {
+      await data.findSigners(keys);
+    } catch (error) {
+      say(refusal(error), true);
+    }
+    if (data !== current || keys !== trustedKeys()) return;
     showVersions();
     showSignatures();
     void plan();

@@ -1,6 +1,6 @@
 /** Who signed the versions of a chain: the keys that the user trusts, and what they make of the notes. */
 import { DeltachainError } from '../src/index.js';
-import { checkTrust, signersOf } from '../src/signatures.js';
+import { checkTrust } from '../src/signatures.js';
 import { at, make, refusal, say } from './dom.js';
 import { counted } from './words.js';
 
@@ -11,11 +11,17 @@ const MOST_BYTES = 65536;
 /** Of what strangers may write as they like, this much is shown: characters of a name, and names. */
 const [MOST_CHARACTERS, MOST_NAMES] = [40, 4];
 
+/** @type {import('../src/signatures.js').TrustedKey[]} */
+const NONE = [];
+
 /** What the form says, as given and checked; null without keys, or if they are wrong. */
-let given = /** @type {{ trust: import('../src/signatures.js').Trust, keys: import('../src/signatures.js').Key[] } | null} */ (null);
+let given = /** @type {{ trust: import('../src/signatures.js').Trust, keys: import('../src/signatures.js').TrustedKey[] } | null} */ (null);
 
 /** What the user trusts; null for nobody. */
 export const trusted = () => given?.trust ?? null;
+
+/** The keys of whom the user trusts. */
+export const trustedKeys = () => given?.keys ?? NONE;
 
 /** The keys of a text: one in each line; `#` begins a comment. @param {string} text */
 const keysOf = (text) => text.split('\n').map((line) => line.trim()).filter((line) => line !== '' && !line.startsWith('#'));
@@ -54,7 +60,7 @@ export async function takeKeys(files) {
   for (const [path, file] of files) {
     const may = !path.includes('/') && file.size <= MOST_BYTES && !/\.(dcf|safetensors|json)$/.test(path);
     const keys = may ? keysOf(await file.text()) : [];
-    if (keys.length > 0 && keys.every((key) => /^[^+\s]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+$/.test(key))) found.push(...keys);
+    if (keys.length > 0 && keys.every((key) => /^[^+\s]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+( [0-9a-f]{64})*$/.test(key))) found.push(...keys);
     else others.push(/** @type {[string, File]} */ ([path, file]));
   }
   if (found.length > 0) {
@@ -72,8 +78,7 @@ function claimed({ notes }) {
 }
 
 /** Those of the trusted keys that have signed a version, and whether they are enough. @param {Version} version */
-function signed({ notes }) {
-  const signers = given === null ? [] : signersOf(notes, given.keys);
+function signed({ signers }) {
   return { signers, enough: signers.length > 0 && signers.length >= given.trust.quorum };
 }
 
@@ -85,8 +90,7 @@ function names(before, all, kind) {
 }
 
 /** Whether there is something to show beside the versions. @param {import('./chain-data.js').ChainData} data */
-export const showsSigners = ({ store, known }) =>
-  store.list !== undefined && (given !== null || known.some(({ notes }) => notes.length > 0));
+export const showsSigners = ({ known }) => given !== null || known.some(({ notes }) => notes.length > 0);
 
 /** Who signed a version. @param {Version} version */
 export function signersOfVersion(version) {
@@ -106,13 +110,12 @@ export function signersOfVersion(version) {
  * @param {() => boolean} current whether that chain is still shown
  */
 export async function showTrust(data, current) {
-  at('signatures').hidden = data.store.list === undefined && given === null;
   const versions = data.known;
   const noted = versions.filter(({ notes }) => notes.length > 0).length;
   const enough = versions.filter((version) => signed(version).enough).length;
   const shown = counted(versions.length, 'version');
-  at('signatures-summary').textContent = data.store.list === undefined ? 'Signatures: not found'
-    : given !== null ? `Signatures: ${enough} of ${shown} signed`
+  at('signatures-summary').textContent = given !== null ? `Signatures: ${enough} of ${shown} signed`
+    : data.store.list === undefined ? 'Signatures: not listed'
     : noted === 0 ? 'Signatures: none' : `Signatures: of ${noted} of ${shown}, unverified`;
   const box = at('signed-head');
   box.className = 'note';

@@ -1,5 +1,5 @@
 /** Chains: SPEC section 19. `plan` looks at documents alone, `replay` builds a version. */
-import { ensure, usage } from './errors.js';
+import { ensure } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
 import { parseDocument } from './documents.js';
@@ -116,9 +116,6 @@ export class Chain {
   /** @param {PlanOptions} options */
   async #planner({ version = null, held = null, accept = null, direct = false, trust = null }) {
     const checked = trust === null ? null : checkTrust(trust);
-    if (checked !== null && this.store.list === undefined) {
-      throw usage('trust needs a store that can be listed: signatures are found by their names');
-    }
     const planner = new Planner(this.store, this.limits, direct, checked);
     await planner.begin(version, held, accept);
     return planner;

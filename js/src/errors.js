@@ -107,6 +107,7 @@ const RULES = {
   'R-CHN-15': ['CHAIN', '19'],
   'R-CHN-16': ['CORRUPT', '19'],
   'R-SIG-01': ['CHAIN', '23.3'],
+  'R-SIG-05': ['CHAIN', '23.3'],
   'R-SUM-03': ['STATE_MISMATCH', '24.6'],
   'R-SUM-04': ['STATE_MISMATCH', '24.6'],
 };

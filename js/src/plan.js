@@ -7,11 +7,12 @@ import { blake3Hex } from './digests.js';
 import { parseDocument } from './documents.js';
 import { LIMITS } from './limits.js';
 import { versionDigits } from './names.js';
-import { Notes } from './signatures.js';
+import { Notes, keysOf } from './signatures.js';
 
 /** @typedef {import('./documents.js').Commit} Commit */
 /** @typedef {import('./documents.js').Route} Route */
 /** @typedef {import('./signatures.js').CheckedTrust} CheckedTrust */
+/** @typedef {import('./signatures.js').Key} Key */
 /** @typedef {import('./signatures.js').Seen} Seen */
 /** @typedef {import('./store.js').Store} Store */
 
@@ -85,20 +86,23 @@ export class Planner {
     ensure(chain !== null, 'R-CHN-01', 'there is no chain.json');
     parseDocument('chain', chain, this.limits);
     this.chainDigest = blake3Hex(chain);
+    const { trust } = this;
+    const keys = keysOf(trust?.keys ?? [], this.chainDigest);
+    ensure(trust === null || keys.length >= trust.quorum, 'R-SIG-05', 'too few keys are trusted for this chain');
     const same = () => {
       ensure(held === null || held.chain === this.chainDigest, 'R-CHN-13', 'this is another chain than the held one');
     };
-    const { trust } = this;
     const seen = trust?.seen ?? null;
     const seenLater = seen !== null && (held === null || held.version < seen.version);
     let known = [held, seenLater ? seen : null].filter((one) => one !== null);
     // To what is held there is no step. Whether it was held before, only the caller knows.
     const mayStep = known.length > 0 && accept !== null && accept !== held?.commit;
     if (held !== null && !mayStep) same();
-    const signed = trust === null ? null : await this.#findSigned(version, trust);
     // Where a step back is allowed, the held commit may be gone, and older ones not.
-    const found = async () =>
-      (await this.#findHead(held?.version ?? null)) ?? (mayStep ? await this.#findHead(null) : null);
+    const newest = Math.max(0, ...known.map((one) => one.version));
+    const found = async () => (await this.#findHead(newest)) ?? (mayStep ? await this.#findHead(0) : null);
+    const versions = async () => (version !== null ? [version] : this.#downwards(found, mayStep ? 0 : newest));
+    const signed = trust === null ? null : await this.#findSigned(await versions(), version === null, keys, trust.quorum);
     const head = version ?? (trust === null ? await found() : (signed?.version ?? null));
     const backwards = () => {
       const forward = version !== null || known.every((one) => (head ?? -1) >= one.version);
@@ -131,25 +135,29 @@ export class Planner {
   }
 
   /**
-   * The commit of a version, or of the highest that is signed; null if there is none. Its bytes are those whose
-   * signatures were verified: another reading may give others.
-   * @param {number | null} version null for the head
-   * @param {CheckedTrust} trust
+   * The commit of the first version that is signed; null if there is none. Its bytes are those whose signatures were
+   * verified: another reading may give others.
+   * @param {Iterable<number>} versions
+   * @param {boolean} any if it is not one that must be signed
+   * @param {Key[]} keys that are trusted for this chain
+   * @param {number} quorum
    */
-  async #findSigned(version, { keys, quorum }) {
-    // Before the notes, which are stored before the commits.
-    const commits = version === null ? await this.#listCommits() : [version];
-    const notes = await Notes.list(this.store, this.chainDigest);
-    const head = commits.reduce((a, b) => Math.max(a, b), -1);
-    for (const one of commits.filter((one) => version !== null || notes.have(one)).sort((a, b) => b - a)) {
-      const bytes = await this.#read(commitName(one));
-      ensure(bytes !== null || version === null, 'R-CHN-03', `there is no commit ${one}`);
-      const signers = bytes === null ? [] : await notes.signers(one, blake3Hex(bytes), keys);
-      if (bytes === null || signers.length < quorum) continue;
-      this.unsigned = one < head ? head : null;
-      return { version: one, bytes };
+  async #findSigned(versions, any, keys, quorum) {
+    const notes = new Notes(this.store, this.chainDigest);
+    let top = null;
+    for (const version of versions) {
+      top ??= version;
+      const isTop = version === top;
+      // The list comes after the commits, before which notes are stored.
+      if (!isTop && this.store.list !== undefined && !(await notes.have(version))) continue;
+      const bytes = await this.#read(commitName(version));
+      ensure(bytes !== null || any, 'R-CHN-03', `there is no commit ${version}`);
+      if (bytes === null || bytes.length > this.limits.documentBytes) continue;
+      if ((await notes.signers(version, blake3Hex(bytes), keys, quorum)).length < quorum) continue;
+      this.unsigned = isTop ? null : top;
+      return { version, bytes };
     }
-    ensure(version === null, 'R-SIG-01', `version ${version} is not signed by those who are trusted`);
+    ensure(any, 'R-SIG-01', `version ${top} is not signed by those who are trusted`);
     return null;
   }
 
@@ -205,14 +213,29 @@ export class Planner {
     return names.map(Number).filter((version) => Number.isSafeInteger(version));
   }
 
-  /** Newest version; null if there is none. @param {number | null} known a version that existed once */
+  /**
+   * Versions that have a commit, as far as that is known, from the highest on.
+   * @param {() => Promise<number | null>} find the highest, where none can be listed
+   * @param {number} least
+   */
+  async #downwards(find, least) {
+    if (this.store.list !== undefined) {
+      return (await this.#listCommits()).filter((version) => version >= least).sort((a, b) => b - a);
+    }
+    const head = (await find()) ?? -1;
+    return (function* () {
+      for (let version = head; version >= least; version--) yield version;
+    })();
+  }
+
+  /** Newest version; null if there is none. @param {number} known a version that existed once, or 0 */
   async #findHead(known) {
     if (this.store.list !== undefined) {
       const versions = await this.#listCommits();
       return versions.length === 0 ? null : versions.reduce((a, b) => Math.max(a, b));
     }
     const exists = async (/** @type {number} */ version) => (await this.store.open(commitName(version))) !== null;
-    let low = known ?? 0;
+    let low = known;
     if (!(await exists(low))) return null;
     let step = 1;
     while (await exists(low + step)) {

@@ -12,9 +12,11 @@ import { versionDigits } from './names.js';
 /** @typedef {import('./store.js').Store} Store */
 
 /**
- * A public key. `id` has 8 hexadecimal digits.
- * @typedef {{ name: string, id: string, bytes: Uint8Array }} Key
+ * A public key. `hash` has 64 hexadecimal digits: it names the key's own notes, and begins with `id`, which has 8.
+ * @typedef {{ name: string, id: string, hash: string, bytes: Uint8Array }} Key
  */
+
+/** A key that is trusted for the chains of these digests, or for all if there is none. @typedef {Key & { chains: string[] }} TrustedKey */
 
 /**
  * A note on a commit, well-formed; who its lines say that they are from is not verified, and signatures of other kinds
@@ -28,9 +30,10 @@ import { versionDigits } from './names.js';
  */
 
 /**
- * Whose versions a reader takes (SPEC section 23.3). The store must have `list`.
+ * Whose versions a reader takes (SPEC section 23.3). In a store without `list` only the own notes of keys are found.
  * @typedef {object} Trust
- * @property {string[]} keys public keys, each as `NAME+ID+KEY`
+ * @property {string[]} keys public keys, each as `NAME+ID+KEY`, or `NAME+ID+KEY CHAIN CHAIN` to trust it only for these
+ *   chains, which are the digests of their `chain.json`
  * @property {number} [quorum] how many of them must have signed a version: 1 if not given
  * @property {Seen | null} [seen] the newest signed head that was met so far, as `record` was told
  * @property {(seen: Seen) => void | Promise<void>} [record] told of the signed head that takes the place of `seen`,
@@ -38,7 +41,7 @@ import { versionDigits } from './names.js';
  *   noticed
  */
 
-/** @typedef {{ keys: Key[], quorum: number, seen: Seen | null, record: NonNullable<Trust['record']> }} CheckedTrust */
+/** @typedef {{ keys: TrustedKey[], quorum: number, seen: Seen | null, record: NonNullable<Trust['record']> }} CheckedTrust */
 
 hashes.sha512 = sha512;
 
@@ -49,6 +52,16 @@ const LINES = 100;
 const ED25519 = 1;
 const ID_BYTES = 4;
 const SIGNATURE_BYTES = 64;
+/** Public keys for which anybody can make signatures, with the highest bit 0. */
+const LOW_ORDER = new Set([
+  '0000000000000000000000000000000000000000000000000000000000000000',
+  '0100000000000000000000000000000000000000000000000000000000000000',
+  '26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05',
+  'c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a',
+  'ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f',
+  'edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f',
+  'eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f',
+]);
 
 /** @param {string} name */
 const isKeyName = (name) => name !== '' && !/[+\u0000-\u0020\p{White_Space}\p{Surrogate}]/u.test(name);
@@ -59,6 +72,9 @@ function unbase64(text) {
   const binary = atob(text);
   return btoa(binary) === text ? Uint8Array.from(binary, (character) => character.charCodeAt(0)) : null;
 }
+
+/** @param {Uint8Array} bytes of a public key */
+export const isLowOrder = (bytes) => LOW_ORDER.has(hex(bytes.map((byte, i) => (i === 31 ? byte & 0x7f : byte))));
 
 /**
  * @param {string} text `NAME+ID+KEY`
@@ -72,10 +88,24 @@ export function parseKey(text, place = 0) {
     throw usage(`key ${place + 1} is not a public key of Ed25519, written NAME+ID+KEY`);
   }
   const named = new TextEncoder().encode(`${name}\n`);
-  const right = hex(sha256.create().update(named).update(typed).digest().subarray(0, 4)) === id;
-  if (!right) throw usage(`the ID of key ${place + 1}, ${name}, is not that of its text, which is damaged`);
-  return { name, id, bytes: typed.subarray(1) };
+  const hash = hex(sha256.create().update(named).update(typed).digest());
+  if (!hash.startsWith(id)) throw usage(`the ID of key ${place + 1}, ${name}, is not that of its text, which is damaged`);
+  const bytes = typed.subarray(1);
+  if (isLowOrder(bytes)) throw usage(`anybody can sign with key ${place + 1}, ${name}, which is of low order`);
+  return { name, id, hash, bytes };
 }
+
+/** @param {string} text `NAME+ID+KEY CHAIN CHAIN` @param {number} [place] as of a key @returns {TrustedKey} */
+export function parseTrustedKey(text, place = 0) {
+  const [key, ...chains] = text.split(' ');
+  if (!chains.every((chain) => /^[0-9a-f]{64}$/.test(chain))) {
+    throw usage(`the chains of key ${place + 1} are not digests, each after one space`);
+  }
+  return { ...parseKey(key, place), chains };
+}
+
+/** Those of the keys that are trusted for a chain. @param {TrustedKey[]} keys @param {string} chain digest */
+export const keysOf = (keys, chain) => keys.filter(({ chains }) => chains.length === 0 || chains.includes(chain));
 
 /**
  * Checks what a caller trusts, before anything is read.
@@ -83,7 +113,7 @@ export function parseKey(text, place = 0) {
  * @returns {CheckedTrust}
  */
 export function checkTrust({ keys, quorum = 1, seen = null, record = () => {} }) {
-  const own = keys.map((text, i) => parseKey(text, i));
+  const own = keys.map((text, i) => parseTrustedKey(text, i));
   // One key under two names would count as two, and of two with one name and ID a note does not say which is meant.
   for (const each of [own.map(({ bytes }) => hex(bytes)), own.map(({ name, id }) => `${name}+${id}`)]) {
     if (new Set(each).size < own.length) throw usage('a key is given twice, maybe under another name');
@@ -160,57 +190,68 @@ export function signersOf(notes, keys) {
   return keys.filter((key) => found.has(key));
 }
 
-/** The notes of a chain, as a store lists them. */
+/** The notes of a chain. */
 export class Notes {
-  /** Names of the notes on commits of each version, ascending. @type {Map<string, string[]>} */
-  #names = new Map();
+  /** Names of the notes on commits of each version; listed when they are needed. @type {Promise<Map<string, string[]>> | null} */
+  #names = null;
 
-  /** @param {Store} store @param {string} chain digest of `chain.json` @param {string[]} names in `signatures` */
-  constructor(store, chain, names) {
+  /** @param {Store} store @param {string} chain digest of `chain.json` */
+  constructor(store, chain) {
     this.store = store;
     this.chain = chain;
-    for (const name of names.sort()) {
+  }
+
+  async #list() {
+    const byVersion = new Map();
+    for (const name of ((await this.store.list?.('signatures')) ?? []).sort()) {
       if (!/^\d{20}(-[0-9a-f]{64}){2}$/.test(name)) continue;
       const version = name.slice(0, 20);
-      if (!this.#names.has(version)) this.#names.set(version, []);
-      this.#names.get(version)?.push(name);
+      if (!byVersion.has(version)) byVersion.set(version, []);
+      byVersion.get(version).push(`signatures/${name}`);
     }
-  }
-
-  /** @param {Store} store which can be listed @param {string} chain digest of `chain.json` */
-  static async list(store, chain) {
-    return new Notes(store, chain, (await store.list?.('signatures')) ?? []);
-  }
-
-  /**
-   * The well-formed notes on a commit.
-   * @param {number} version
-   * @param {string} commit digest
-   */
-  async on(version, commit) {
-    const text = noteText(this.chain, version, commit);
-    const start = `${versionDigits(version)}-${commit}-`;
-    const names = this.#of(version).filter((name) => name.startsWith(start)).slice(0, NOTES);
-    const read = await Promise.all(names.map((name) => this.#read(name)));
-    return read.flatMap((bytes, i) => {
-      const right = bytes !== null && blake3Hex(bytes) === names[i].slice(start.length);
-      return (right && parseNote(bytes, text)) || [];
-    });
+    return byVersion;
   }
 
   /** @param {number} version */
-  #of(version) {
-    return this.#names.get(versionDigits(version)) ?? [];
+  async #of(version) {
+    this.#names ??= this.#list();
+    return (await this.#names).get(versionDigits(version)) ?? [];
   }
 
-  /** Whether there are notes on commits of a version, whatever they say. @param {number} version */
-  have(version) {
-    return this.#of(version).length > 0;
+  /** Whether a list shows notes on commits of a version, whatever they say. @param {number} version */
+  async have(version) {
+    return (await this.#of(version)).length > 0;
   }
 
-  /** The bytes of a note; null if it is gone, or too long. @param {string} name */
-  async #read(name) {
-    const source = await this.store.open(`signatures/${name}`);
+  /**
+   * The well-formed notes on a commit that a list shows: the first ones, beside the own notes of these keys.
+   * @param {number} version
+   * @param {string} commit digest
+   * @param {Key[]} [keys]
+   */
+  async on(version, commit, keys = []) {
+    const own = keys.map((key) => ownNote(version, commit, key));
+    const start = noteStart(version, commit);
+    const names = (await this.#of(version)).filter((name) => name.startsWith(start) && !own.includes(name));
+    return this.#read(version, commit, names.slice(0, NOTES), (name, bytes) => name === start + blake3Hex(bytes));
+  }
+
+  /**
+   * Those of some notes that are well-formed and have the right name.
+   * @param {number} version
+   * @param {string} commit digest
+   * @param {string[]} names
+   * @param {(name: string, bytes: Uint8Array) => boolean} isRight
+   */
+  async #read(version, commit, names, isRight) {
+    const text = noteText(this.chain, version, commit);
+    const read = await Promise.all(names.map((name) => this.#bytes(name)));
+    return read.flatMap((bytes, i) => (bytes !== null && isRight(names[i], bytes) && parseNote(bytes, text)) || []);
+  }
+
+  /** The bytes of a note; null if there is none, or it is too long. @param {string} name */
+  async #bytes(name) {
+    const source = await this.store.open(name);
     if (source === null) return null;
     try {
       return source.length > NOTE_BYTES ? null : await source.read(0, source.length);
@@ -220,13 +261,21 @@ export class Notes {
   }
 
   /**
-   * Those of the keys that have signed a commit.
+   * Those of the keys that have signed a commit. Own notes are asked for first, the others if they are not enough.
    * @param {number} version
    * @param {string} commit digest
-   * @param {Key[]} keys
+   * @param {Key[]} keys that are trusted for this chain
+   * @param {number} enough keys
    */
-  async signers(version, commit, keys) {
-    const notes = await this.on(version, commit);
-    return signersOf(notes, keys);
+  async signers(version, commit, keys, enough) {
+    const own = await this.#read(version, commit, keys.map((key) => ownNote(version, commit, key)), () => true);
+    const found = signersOf(own, keys);
+    return found.length >= enough ? found : signersOf([...own, ...(await this.on(version, commit, keys))], keys);
   }
 }
+
+/** What names of notes on a commit begin with. @param {number} version @param {string} commit digest */
+const noteStart = (version, commit) => `signatures/${versionDigits(version)}-${commit}-`;
+
+/** The name of the own note of a key. @param {number} version @param {string} commit digest @param {Key} key */
+export const ownNote = (version, commit, { hash }) => noteStart(version, commit) + hash;

@@ -9,7 +9,8 @@ import { blobSource, openHttp } from './sources.js';
  * @property {(name: string) => Promise<(Source & { close?(): Promise<void> }) | null>} open null if there is no such
  *   object
  * @property {(folder: string) => Promise<string[]>} [list] names in `commits`, `routes` or `signatures`, without the
- *   folder; a store that cannot list lacks it, and then only the routes of commits are known, and no signatures
+ *   folder; a store that cannot list lacks it, and then only the routes of commits are known, and the own
+ *   notes of keys
  */
 
 /**

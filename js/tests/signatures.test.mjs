@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { hashes } from '@noble/ed25519';
-import { blake3Hex, bytesSource, httpStore, openChain } from '../src/index.js';
+import { blake3Hex, bytesSource, openChain } from '../src/index.js';
 import { Notes, parseKey } from '../src/signatures.js';
 import { note, noteName, noteText, testKey } from './signing.mjs';
 import { worked, workedDocument } from './worked.mjs';
@@ -105,10 +105,64 @@ test('trust that cannot be meant so is refused before anything is read', async (
   assert.deepEqual(asked, []);
 });
 
-test('a store that cannot be listed is refused', async () => {
-  const fetch = () => assert.fail('something was read');
-  const chain = openChain(httpStore('http://127.0.0.1:9/chain', { fetch }));
-  await assert.rejects(chain.plan({ trust: trusting([alice]) }), { class: 'USAGE', message: /listed/ });
+/** The same store, which cannot list. @param {Record<string, Uint8Array>} objects @param {string[]} [asked] */
+const unlisted = (objects, asked) => ({ open: storeOf(objects, asked).open });
+
+/** The own note of a key on a version. @param {typeof alice} key @param {Uint8Array[]} all @param {number} version */
+const own = (key, all, version, by = [key]) => {
+  const [name, bytes] = note(by, CHAIN, version, all[version]);
+  return { [name.slice(0, -64) + key.hash]: bytes };
+};
+
+test('own notes are found without a list', async () => {
+  const all = commits(5);
+  const objects = { ...chainOf(all, { 3: [[alice]] }), ...own(alice, all, 1), ...own(alice, all, 2), ...own(bob, all, 2) };
+  const chain = openChain(unlisted(objects));
+  const trust = trusting([alice, bob]);
+  assert.deepEqual([await chain.head(), await chain.head({ trust }), (await chain.plan({ trust })).unsigned], [4, 2, 4]);
+  assert.equal((await chain.plan({ trust: { ...trust, quorum: 2 } })).version, 2);
+  assert.equal((await chain.plan({ trust: trusting([alice]), held: record(all, 1) })).version, 2);
+  assert.equal((await chain.plan({ trust, version: 1 })).version, 1);
+  await assert.rejects(chain.plan({ trust, version: 3 }), { rule: 'R-SIG-01' });
+  await assert.rejects(chain.plan({ trust: trusting([mallory]) }), { rule: 'R-SIG-01' });
+  await assert.rejects(chain.plan({ trust, held: record(all, 3) }), { rule: 'R-CHN-14' });
+  await assert.rejects(chain.plan({ trust: { ...trust, seen: seenAt(all, 3) } }), { rule: 'R-CHN-14' });
+  assert.equal((await chain.plan({ trust, held: record(all, 3), accept: blake3Hex(all[2]) })).version, 2);
+  assert.equal(await openChain(storeOf(objects)).head({ trust }), 3);
+});
+
+test('own notes are asked for first, and a list only if they are not enough', async () => {
+  const all = commits(2);
+  const objects = { ...chainOf(all), ...own(alice, all, 1) };
+  const lists = [];
+  const store = storeOf(objects);
+  const counting = { ...store, list: (folder) => (lists.push(folder), store.list(folder)) };
+  for (const [trust, expected] of [[trusting([alice]), 0], [trusting([alice, bob]), 0], [trusting([alice, bob], { quorum: 2 }), 1]]) {
+    lists.length = 0;
+    await openChain(counting).plan({ trust }).catch(({ rule }) => assert.equal(rule, 'R-SIG-01'));
+    assert.equal(lists.filter((folder) => folder === 'signatures').length, expected);
+  }
+  // What is held is the lowest that can be the head.
+  const asked = [];
+  await assert.rejects(openChain(unlisted(chainOf(all), asked)).plan({ trust: trusting([alice]), held: record(all, 1) }), { rule: 'R-CHN-14' });
+  assert.deepEqual(asked.filter((name) => name.startsWith('signatures/') && !name.includes('00000000000000000001')), []);
+});
+
+test('a key may be trusted for some chains alone', async () => {
+  const all = commits(1);
+  const objects = chainOf(all, { 0: [[alice, bob]] });
+  const [here, there] = [blake3Hex(CHAIN), blake3Hex(FIRST)];
+  const given = (...keys) => ({ keys });
+  for (const trust of [given(`${alice.text} ${here}`), given(`${alice.text} ${there} ${here}`), given(`${bob.text} ${there}`, alice.text)]) {
+    assert.equal((await plan(objects, { trust })).version, 0);
+  }
+  for (const trust of [given(`${alice.text} ${there}`), { ...given(alice.text, `${bob.text} ${there}`), quorum: 2 }]) {
+    for (const more of [{}, { held: { ...record(all, 0), chain: there } }, { version: 9 }]) {
+      const refused = { class: 'CHAIN', rule: 'R-SIG-05', section: '23.3' };
+      await assert.rejects(plan(objects, { trust, ...more }), refused);
+    }
+  }
+  await assert.rejects(plan(objects, { trust: given(`${alice.text} all`) }), { class: 'USAGE', rule: null });
 });
 
 /** Whether version 0 is signed by the quorum with these objects in the folder of signatures. */
@@ -404,9 +458,9 @@ test('commits are listed before the notes, which are stored before them', async 
 
 test('who has signed, for those who show it', async () => {
   const all = commits(1);
-  const notes = await Notes.list(storeOf(chainOf(all, { 0: [[alice, mallory], [bob]] })), blake3Hex(CHAIN));
+  const notes = new Notes(storeOf(chainOf(all, { 0: [[alice, mallory], [bob]] })), blake3Hex(CHAIN));
   const keys = [alice, bob].map((key) => parseKey(key.text));
-  assert.deepEqual((await notes.signers(0, blake3Hex(FIRST), keys)).map((key) => key.name), ['alice', bob.name]);
+  assert.deepEqual((await notes.signers(0, blake3Hex(FIRST), keys, 2)).map((key) => key.name), ['alice', bob.name]);
   const claimed = (await notes.on(0, blake3Hex(FIRST))).flatMap(({ lines }) => lines.map(({ name }) => name));
   assert.deepEqual(claimed.sort(), ['alice', bob.name, 'mallory']);
   assert.deepEqual(await notes.on(1, blake3Hex(FIRST)), []);

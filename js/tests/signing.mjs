@@ -15,9 +15,10 @@ export function testKey(name, seed, type = 1) {
   const secret = createPrivateKey({ key: Buffer.concat([PKCS8, Buffer.alloc(32, seed)]), format: 'der', type: 'pkcs8' });
   const bytes = Buffer.from(createPublicKey(secret).export({ format: 'jwk' }).x, 'base64url');
   const typed = Buffer.concat([Buffer.of(type), bytes]);
-  const id = createHash('sha256').update(`${name}\n`).update(typed).digest().subarray(0, 4);
+  const hash = createHash('sha256').update(`${name}\n`).update(typed).digest();
+  const id = hash.subarray(0, 4);
   return {
-    name, bytes, id: id.toString('hex'),
+    name, bytes, id: id.toString('hex'), hash: hash.toString('hex'),
     text: `${name}+${id.toString('hex')}+${typed.toString('base64')}`,
     /** @param {string} text */
     line: (text) => `\u2014 ${name} ${Buffer.concat([id, sign(null, Buffer.from(text), secret)]).toString('base64')}\n`,

@@ -12,7 +12,7 @@ from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
 from .model import table_digest, table_of
 
 COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
-NOTES = "signatures/{:020}-{}-([0-9a-f]{{64}})"  # a pattern for their names
+NOTES = "signatures/{:020}-{}-[0-9a-f]{{64}}"  # a pattern for their names
 
 # What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards.
 Held = namedtuple("Held", "version commit chain shards")
@@ -104,6 +104,9 @@ class Reader:
     def plan(self, version=None):
         """Steps 1 to 4: the version (of the head for None) and the cheapest path to it, a list of steps."""
         _, self.chain_digest = self.document("chain.json", "chain", "R-CHN-01")
+        if self.trust:
+            self.keys = self.trust.keys_of(self.chain_digest)
+            check(len(self.keys) >= self.trust.quorum, "R-SIG-05", "too few keys are trusted for this chain")
         number = version
         if version is None:
             signed = filter(self.is_signed, reversed(self.store.numbers("commits/", 20)))
@@ -139,10 +142,13 @@ class Reader:
         data = self.store.get(COMMIT.format(version), DOCUMENT_BYTES + 1)
         commit, counted = blake3(data).hexdigest(), set()
         text = signatures.note_text(self.chain_digest, version, commit)
-        for name in self.store.matches(NOTES.format(version, commit))[:signatures.NOTES]:
-            note = self.store.get(f"signatures/{name[0]}", signatures.NOTE_BYTES + 1)
-            if len(note) <= signatures.NOTE_BYTES and blake3(note).hexdigest() == name[1]:
-                counted |= signatures.counts_for(note, text, self.trust.keys)
+        own = [signatures.own_note(version, commit, key) for key in self.keys]
+        others = [name[0] for name in self.store.matches(NOTES.format(version, commit)) if name[0] not in own]
+        for name in own + others[:signatures.NOTES]:
+            note = self.store.get(f"signatures/{name}", signatures.NOTE_BYTES + 1)
+            if note is not None and len(note) <= signatures.NOTE_BYTES and (
+                    name in own or blake3(note).hexdigest() == name[-64:]):
+                counted |= signatures.counts_for(note, text, self.keys)
         return len(data) <= DOCUMENT_BYTES and len(counted) >= self.trust.quorum
 
     def check_wanted(self, number):

@@ -13,24 +13,38 @@ ED25519 = b"\1"
 NOTE_BYTES, NOTES, LINES = 16384, 64, 100
 # Of a key: no plus sign, no control character and no white space.
 NAME = "([^+\0-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)"
-KEY = re.compile(NAME + r"\+([0-9a-f]{8})\+([A-Za-z0-9+/]{44})")  # 33 bytes
+KEY = re.compile(NAME + r"\+([0-9a-f]{8})\+([A-Za-z0-9+/]{44})((?: [0-9a-f]{64})*)")  # 33 bytes, and chains
 LINE = re.compile(f"\u2014 {NAME} ([^ ]+)")
 
-Key = namedtuple("Key", "name id public")
+# Public keys for which anybody can make signatures, with the highest bit 0.
+LOW_ORDER = {bytes.fromhex(digits) for digits in (
+    "00" * 32, "01" + "00" * 31, "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "ec" + "ff" * 30 + "7f", "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f")}
+
+Key = namedtuple("Key", "name id public hash chains")  # `hash`, of which the ID is the beginning, names its own notes
 Seen = namedtuple("Seen", "version commit")  # the newest head that was met, and the digest of its commit
 
 
-def key_id(name, public):
-    return hashlib.sha256(name.encode() + b"\n" + ED25519 + public).digest()[:4]
+def key_hash(name, public):
+    return hashlib.sha256(name.encode() + b"\n" + ED25519 + public).digest()
+
+
+def is_low_order(public):
+    return public[:31] + bytes([public[31] & 0x7F]) in LOW_ORDER
 
 
 def key(text):
-    """The public key that is written so; None if it is none."""
+    """The public key that is written so, with the chains that it is trusted for, or none for all; None if there is no
+    such key."""
     match = KEY.fullmatch(text)
     data = b64decode(match[3]) if match else b""
-    if data[:1] != ED25519 or key_id(match[1], data[1:]).hex() != match[2]:
+    if data[:1] != ED25519 or is_low_order(data[1:]):
         return None
-    return Key(match[1], bytes.fromhex(match[2]), data[1:])
+    hash = key_hash(match[1], data[1:])
+    if hash[:4].hex() != match[2]:
+        return None
+    return Key(match[1], hash[:4], data[1:], hash.hex(), tuple(match[4].split()))
 
 
 class Trust:
@@ -43,6 +57,15 @@ class Trust:
             good = good and len({same(one) for one in self.keys}) == len(self.keys)
         if not good:
             raise DcfError("USAGE", None, "these are no different public keys with a quorum of them")
+
+    def keys_of(self, chain):
+        """The keys that are trusted for a chain."""
+        return [key for key in self.keys if not key.chains or chain in key.chains]
+
+
+def own_note(version, commit, key):
+    """The name of a key's own note, without the folder."""
+    return f"{version:020}-{commit}-{key.hash}"
 
 
 def note_text(chain, version, commit):

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) const FORMAT: u64 = 3;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 31] = [
+pub(crate) const FEATURES: [&str; 32] = [
     "dense",
     "sparse",
     "absolute",
@@ -44,13 +44,14 @@ pub(crate) const FEATURES: [&str; 31] = [
     "symbolic-links",
     "signatures",
     IN_PLACE,
+    "signatures-1.2",
 ];
 
 /// The feature of spec/in-place.md.
 pub(crate) const IN_PLACE: &str = "in-place";
 
 /// Features of additions to version 1.0 of the format: vectors with one of these are only for testees that name it.
-pub(crate) const ADDITIONS: [&str; 2] = ["signatures", IN_PLACE];
+pub(crate) const ADDITIONS: [&str; 3] = ["signatures", IN_PLACE, "signatures-1.2"];
 
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];

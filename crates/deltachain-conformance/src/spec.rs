@@ -92,10 +92,10 @@ impl Spec {
     fn parse(text: &str) -> Self {
         let (sections, blocks) = divide(text);
         let mut rules: Vec<SpecRule> = blocks.iter().flat_map(defined_in).collect();
-        for rule in rules.iter_mut().filter(|rule| rule.class != WRITER) {
+        for rule in rules.iter_mut().filter(|rule| rule.class != WRITER && rule.class != "conduct") {
             rule.steps = steps(rule, &blocks);
         }
-        let (writer_rules, rules) = rules.into_iter().partition(|rule| rule.class == WRITER);
+        let (writer_rules, rules) = rules.into_iter().partition(|rule| rule.class == WRITER || rule.class == "conduct");
         Self { sections, rules, writer_rules }
     }
 
@@ -174,7 +174,7 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
     for (start, _) in text.match_indices("**R-") {
         let Some((id, rest)) = text[start + 2..].split_once("**") else { continue };
         let Some((class, rest)) = rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')) else { continue };
-        if class != WRITER && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
+        if class != "conduct" && class != WRITER && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
             continue;
         }
         // A definition is at the beginning of the sentences that demand something, or at their end.

@@ -185,6 +185,13 @@ test('why a delta is dense', { skip }, async (t) => {
   assert.deepEqual(problems, []);
 });
 
+/** The own note of a key on a version of a chain in a folder, as name and bytes. */
+function ownNote(key, folder, version) {
+  const commit = readFileSync(join(folder, `commits/${String(version).padStart(20, '0')}.json`));
+  const [name, bytes] = note([key], readFileSync(join(folder, 'chain.json')), version, commit);
+  return [name.slice(0, -64) + key.hash, bytes];
+}
+
 test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, async (t) => {
   const folder = scratch(t);
   cpSync(file('js/inspector/excerpt'), join(folder, 'run 7'), { recursive: true });
@@ -198,12 +205,19 @@ test('a chain over HTTP: versions, a late joiner, a link by ranges', { skip }, a
   await page.click('#open-address button');
   await page.locator('#chain-name', { hasText: url }).waitFor();
   await linkNamed(page, 'version 2 to version 3');
-  // Where nothing can be listed, it is not said that nothing is signed.
-  await page.locator('#signed-head.error', { hasText: 'USAGE' }).waitFor();
-  await page.locator('#plan .error', { hasText: 'listed' }).waitFor();
-  assert.equal(await page.locator('#versions thead th').count(), 5);
+  // Where nothing can be listed, own notes are found.
+  await page.locator('#signed-head.error', { hasText: 'R-SIG-01' }).waitFor();
+  await page.locator('#plan .error', { hasText: 'R-SIG-01' }).waitFor();
+  assert.equal(await page.locator('#versions thead th').count(), 6);
+  const [name, bytes] = ownNote(testKey('alice', 1), join(folder, 'run 7'), 2);
+  mkdirSync(join(folder, 'run 7/signatures'));
+  writeFileSync(join(folder, 'run 7', name), bytes);
+  await page.fill('#quorum', '2');
+  await page.fill('#quorum', '1');
+  await page.locator('#signatures-summary', { hasText: '1 of 4 versions signed' }).waitFor();
+  await page.locator('#signed-head', { hasText: 'The newest version that is signed is 2.' }).waitFor();
   await page.fill('#keys', '');
-  assert.equal(await page.locator('#signatures').isHidden(), true);
+  await page.locator('#signatures-summary', { hasText: 'not listed' }).waitFor();
   const versions = asked('log', join(folder, 'run 7')).versions;
   const rows = await page.locator('#versions tbody tr').evaluateAll((lines) => lines.map((line) => [...line.cells].map((cell) => cell.innerText)));
   assert.deepEqual(rows.map((cells) => Number(cells[0])), versions.map((one) => one.version));
