@@ -7,7 +7,7 @@ import re
 from . import tables_decoded, tables_functions
 from .builder import MAGIC, stream_names
 from .index import HERE, pretty, read_bytes
-from .links import CLASSES, SPEC_TEXT
+from .links import ADDITIONS, CLASSES, SPEC_TEXT
 from .links_extension import AREA
 from .model import DESCRIBED, DTYPES, EMPTY, PIECE
 from .registry import SPEC
@@ -58,9 +58,9 @@ def number(text):
     return 2 ** int(power[1]) if power else int(text)
 
 
-def found(pattern):
+def found(pattern, text=SPEC_TEXT):
     """The one place where the text says it."""
-    places = re.findall(pattern.replace(" ", r"\s+"), SPEC_TEXT, re.DOTALL)
+    places = re.findall(pattern.replace(" ", r"\s+"), text, re.DOTALL)
     assert len(set(places)) == 1, f"{pattern}: {places}"
     return places[0]
 
@@ -113,7 +113,17 @@ def constants():
             "code": int(found(r"\| (\d+) \| \*described\* \|")), "name": "[A-Z][A-Z0-9_]{0,31}",
             "bits": [1, int(found(r"\| varint \| bits per element \| 1 to (\d+) \|"))], "lane_bytes": [1, 2, 4, 8],
             "exponent_bits": int(found(r"otherwise at most (\d+), and less than"))},
-        "context_strings": {"state_digest": found(r"context string `([^`]+)`")},
+        "context_strings": {"state_digest": found(r"context string `([^`]+)`"),
+                            "sums": found(r"string `([^`]+)` and no input", ADDITIONS),
+                            "sums_of_a_link": found(r"string `([^`]+)` over the base", ADDITIONS)},
+        "sums": {"prime": 2 ** 31 - 1, "compatible_bit": int(found(r"Compatible feature bit (\d+) announces", ADDITIONS)),
+                 "record_kind": int(found(r"announces the record of kind (\d+)", ADDITIONS)),
+                 "tables_digest": found(r"12288 numbers as `u32`, in this order, is `([0-9a-f]{64})`", ADDITIONS)},
+        "notes": {"first_line": found(r"```\n(deltachain commit v\d+)\nCHAIN", ADDITIONS),
+                  "most_bytes": int(found(r"and at most ([\d,]+) bytes;", ADDITIONS).replace(",", "")),
+                  "most_lines": int(found(r"signature lines, from 1 to (\d+)", ADDITIONS)),
+                  "looked_at": int(found(r"first (\d+) of all others", ADDITIONS))},
+        "low_order_keys": found(r"one of these seven: ```\n((?:[0-9a-f]{64}\n){7})```", ADDITIONS).split(),
         "empty_state": empty,
         "piece_bytes": PIECE,
         "window_bytes": WINDOW,
@@ -154,6 +164,9 @@ def header(known):
 
     def escaped(hexadecimal):
         return '"' + "".join(f"\\x{byte:02x}" for byte in bytes.fromhex(hexadecimal)) + '"'
+
+    def split(digest):
+        return "".join(f"\\\n    {escaped(digest[at:at + 32])} " for at in (0, 32)).rstrip()
     lines = [
         "/* The constants of SPEC.md, the delta chain format, for C99. Made by conformance/generator/tables.py;",
         "   constants.json has the same for other programs. CC0-1.0. */",
@@ -166,9 +179,23 @@ def header(known):
               for field in known["header"]]
     lines += ["", "/* Digests and pieces (sections 2.3 and 3). */",
               define("STATE_DIGEST_CONTEXT", json.dumps(known["context_strings"]["state_digest"])),
-              define("EMPTY_STATE", "".join(
-                  f"\\\n    {escaped(known['empty_state'][at:at + 32])} " for at in (0, 32)).rstrip(), "32 bytes"),
+              define("EMPTY_STATE", split(known["empty_state"]), "32 bytes"),
               define("PIECE_BYTES", big(known["piece_bytes"])), define("WINDOW_BYTES", big(known["window_bytes"])), "",
+              "/* In place (section 24). */",
+              define("SUMS_CONTEXT", json.dumps(known["context_strings"]["sums"])),
+              define("SUMS_OF_A_LINK_CONTEXT", json.dumps(known["context_strings"]["sums_of_a_link"])),
+              define("SUMS_PRIME", big(known["sums"]["prime"])),
+              define("SUMS_COMPATIBLE_BIT", known["sums"]["compatible_bit"]),
+              define("SUMS_RECORD_KIND", known["sums"]["record_kind"]),
+              define("SUMS_TABLES_DIGEST", split(known["sums"]["tables_digest"]), "32 bytes"), "",
+              "/* Signed commits (section 23). */",
+              define("NOTE_FIRST_LINE", json.dumps(known["notes"]["first_line"])),
+              define("MOST_NOTE_BYTES", known["notes"]["most_bytes"]),
+              define("MOST_NOTE_LINES", known["notes"]["most_lines"]),
+              define("NOTES_LOOKED_AT", known["notes"]["looked_at"]),
+              "/* Keys of low order, 32 bytes each; either sign bit. */",
+              f"static const char deltachain_low_order_keys[{len(known['low_order_keys'])}][33] = {{",
+              *(f"    {split(key)}," for key in known["low_order_keys"]), "};", "",
               "/* Limits (section 13): what every reader supports at least, and what no file may exceed. */"]
     for limit in known["limits"]:
         lines += [define(f"LEAST_{name_of(limit['quantity'])}", big(limit["least"]), limit["rule"]),

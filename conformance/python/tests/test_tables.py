@@ -1,6 +1,7 @@
 """The tables for implementers (../../constants.json and others), against this reader."""
 import json
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -33,6 +34,18 @@ class Constants(unittest.TestCase):
         self.assertEqual(self.known["empty_state"], model.EMPTY_DIGEST.hex())
         self.assertEqual([Dtype(**dtype) for dtype in self.known["dtypes"]], [*DTYPES.values()])
         self.assertEqual(self.known["described"]["code"], DESCRIBED)
+
+    def test_additions(self):
+        sums, notes, contexts = (self.known[name] for name in ("sums", "notes", "context_strings"))
+        self.assertEqual((sums["prime"], sums["compatible_bit"], sums["record_kind"]),
+                         (in_place.P, in_place.BIT - 1, in_place.KIND))
+        drawn = struct.pack("<12288I", *in_place.NUMBERS)
+        self.assertEqual(in_place.blake3(drawn).hexdigest(), sums["tables_digest"])
+        source = Path(in_place.__file__).read_text()
+        self.assertTrue(all(f'"{contexts[name]}"' in source for name in ("sums", "sums_of_a_link")))
+        self.assertEqual([*notes.values()], [signatures.note_text("", 0, "").split("\n")[0], signatures.NOTE_BYTES,
+                                             signatures.LINES, signatures.NOTES])
+        self.assertEqual({bytes.fromhex(key) for key in self.known["low_order_keys"]}, signatures.LOW_ORDER)
 
     def test_limits(self):
         def values(limits):
