@@ -11,7 +11,7 @@ from .links_valid_pieces import by_rule, with_lanes
 from .links_valid_structure import ONE
 from .model import EMPTY, PIECE, State, tensor
 from .registry import Vector, makes_vectors_since
-from .sums import CONTEXT, KIND, binding, data_of, sums, vector, with_area, with_sums
+from .sums import CONTEXT, KIND, UNSUPPORTED, binding, data_of, sums, vector, with_area, with_sums
 
 
 @makes_vectors_since("1.2")
@@ -47,15 +47,15 @@ def pieces():
                 "of a sequence")
     yield last
     file, found = listed(base, first, [("a", 1), ("b", 0)])
-    yield broken("order-without-part", "R-SUM-03", "R-SUM-03 of a tensor, R-SUM-04 of the next one, which has no part", file,
-                 found, "in-place/order-listed")
+    yield broken("order-without-part", "R-SUM-03", "R-SUM-03 of a tensor, R-SUM-04 of the next one, which has no part",
+                 file, found, "in-place/order-listed")
     file, found = listed(first, second, [("b", 0)])
-    wrong = broken("order-part-missing", "R-SUM-04", "R-SUM-04 of a tensor without a part; also the second of a sequence",
-                   file, found, "in-place/order-listed")
+    wrong = broken("order-part-missing", "R-SUM-04", "R-SUM-04 of a tensor without a part; also the second of a "
+                   "sequence", file, found, "in-place/order-listed")
     yield wrong
     file, found = listed(base, first, [("a", 1)])
-    yield broken("order-links-without-part", "R-SUM-03", "R-SUM-03 of the first link, R-SUM-04 of a tensor without a part in "
-                 "the second", file, found, "in-place/order-listed", then=[wrong])
+    yield broken("order-links-without-part", "R-SUM-03", "R-SUM-03 of the first link, R-SUM-04 of a tensor without a "
+                 "part in the second", file, found, "in-place/order-listed", then=[wrong])
     zeros = by_rule("in-place-pieces-base", "U64", PIECE + 80, multiply=0, add=0)
     both = with_lanes(zeros, "in-place-pieces-both", {0: b"\1" * 8, PIECE - 8: b"\2" * 8, PIECE: b"\3" * 8,
                                                      PIECE + 72: b"\4" * 8})
@@ -71,24 +71,26 @@ def steps():
     def bad(id, file, rule, reason, operations=("apply", "in-place"), base=BASE, more=(), **limits):
         refusal = {"class": CLASSES[rule], "rule": rule}
         return Vector(f"links/in-place/{id}", file.encode(), "24.6", reason, dict.fromkeys(operations, refusal),
-                      rules=[rule], twin="links/in-place/wrong-twin", features=sorted({*file.features(), "in-place", *more}),
-                      members={"base": base} | limits)
+                      rules=[rule], twin="links/in-place/wrong-twin",
+                      features=sorted({*file.features(), "in-place", *more}), members={"base": base} | limits)
 
     def damaged(**more):
         file = link(BASE, TARGET, *plans(), **more)
         file.segments[0].crc = 0
         return with_sums(file)
-    yield bad("order-base-segment", damaged(), "R-APP-01", "the memory is not the base, and a segment is damaged", base=TARGET)
+    yield bad("order-base-segment", damaged(), "R-APP-01", "the memory is not the base, and a segment is damaged",
+              base=TARGET)
     file = damaged()
     file.header |= {"target": BASE.digest()}
     yield bad("order-target-segment", file, "R-APP-05", "the header promises another state, and a segment is damaged")
     yield bad("order-layout-segment", damaged(metadata=[("deltachain.layout", "{}")]), "R-LAY-01",
               "the layout is none, and a segment is damaged", more=["layout"])
     fresh = BASE.changed("in-place-set-bytes", c=tensor("U8", bytes(100)))
-    yield bad("set-bytes", with_sums(link(BASE, fresh)), "R-LIM-04", "the tensors that are set are larger than the caller "
-              "allows", ("check", "apply", "sums", "in-place"), more=["set-limit"], set_bytes=99)
+    yield bad("set-bytes", with_sums(link(BASE, fresh)), "R-LIM-04", "the tensors that are set are larger than the "
+              "caller allows", ("check", "apply", "sums", "in-place"), more=["set-limit"], set_bytes=99)
     yield good("smallest", link(EMPTY, EMPTY), "the smallest link, with its binding: memory without a tensor")
     file = link(ONE, ONE)
     assert data_of(file) == binding(file)
     yield vector("sums/none-record-of-nothing", with_area(file, AREA + record(KIND, b"")), "24.3",
-                 "a link without entries, and a record without its binding", {"class": "UNSUPPORTED", "rule": None}, found=None)
+                 "a link without entries, and a record without its binding", UNSUPPORTED,
+                 found=None)
