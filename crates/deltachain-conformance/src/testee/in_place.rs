@@ -1,10 +1,10 @@
 //! The operations of spec/in-place.md: `sums` and `in-place`.
 
-use deltachain::{StateSums, StateTable};
 use deltachain::files::SafetensorsState;
 use deltachain::sums::Sums;
 use deltachain::tensor::MemoryState;
 use deltachain::{Replay, Result, check_sequence, rules};
+use deltachain::{StateSums, StateTable};
 use serde_json::{Value, json};
 
 use crate::testee::link::{limits, open};
