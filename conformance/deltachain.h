@@ -271,6 +271,7 @@ static const struct deltachain_rule deltachain_rules[] = {
     {"R-SIG-01", "23.3", DELTACHAIN_CHAIN},
     {"R-SUM-03", "24.6", DELTACHAIN_STATE_MISMATCH},
     {"R-SUM-04", "24.6", DELTACHAIN_STATE_MISMATCH},
+    {"R-LAY-03", "25.2", DELTACHAIN_STATE_MISMATCH},
 };
 
 #endif

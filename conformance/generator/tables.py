@@ -60,7 +60,7 @@ def number(text):
 
 def found(pattern):
     """The one place where the text says it."""
-    places = re.findall(pattern, SPEC_TEXT, re.DOTALL)
+    places = re.findall(pattern.replace(" ", r"\s+"), SPEC_TEXT, re.DOTALL)
     assert len(set(places)) == 1, f"{pattern}: {places}"
     return places[0]
 

@@ -82,6 +82,8 @@ impl Planner {
             if by.len() >= signatures.trust.quorum() {
                 signatures.by = Some(by);
                 signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
+                // What was read above is as if it were not there.
+                self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(above) if *above > version));
                 return Some(version);
             }
             signatures.highest.get_or_insert((version, by.len()));
