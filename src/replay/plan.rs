@@ -115,14 +115,17 @@ impl<S: Source> Planner<'_, S> {
         let Some(start) = self.course.lineage(lineage).start else { return Ok(None) };
         let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
         let piece = address(piece)?;
-        Ok(pieces.and_then(|pieces| pieces.get(piece)).copied())
+        // Tensors without bytes have no piece, and so the sums of no bytes.
+        Ok(pieces.map(|pieces| pieces.get(piece).copied().unwrap_or(Sums::ZERO)))
     }
 
     /// The sums that a link has for a piece.
     fn sums_of(&self, (link, entry): Place, piece: u64) -> Result<Option<PieceSums>> {
         let of_link = self.sums.links.get(link).and_then(Option::as_ref);
         let piece = address(piece)?;
-        Ok(of_link.and_then(|sums| sums.entries.get(entry)?.get(piece).copied()))
+        let pieces = of_link.and_then(|sums| sums.entries.get(entry));
+        let none = PieceSums { piece: Sums::ZERO, coded: Sums::ZERO };
+        Ok(pieces.map(|pieces| pieces.get(piece).copied().unwrap_or(none)))
     }
 
     /// The pieces that links write, which need no more than lanes.
@@ -263,6 +266,8 @@ struct Plans<'a, S> {
     segments: Segments<'a, S>,
     groups: VecDeque<Group>,
     ready: VecDeque<PiecePlan>,
+    /// The first of pieces without a part, told when all have been planned: whatever is UNSUPPORTED comes before it.
+    failure: Option<Failure>,
 }
 
 impl<S: Source> Replay<'_, S> {
@@ -272,7 +277,8 @@ impl<S: Source> Replay<'_, S> {
     /// [`piece`](PieceStep::piece). Nothing may be written before all plans have been proven in all their steps. Lanes
     /// that lie in several places are proven in each. [`in_place`](Self::in_place) does that for any [state](crate::tensor::State).
     ///
-    /// Pieces without a part have no plan; that their sums stay is compared here. Memory: the coded lanes of a group of pieces,
+    /// Pieces without a part have no plan; that their sums stay is compared here, and told after all plans, so that the first
+    /// failure of all is known to [`in_place`](Self::in_place) alone. Memory: the coded lanes of a group of pieces,
     /// of all links.
     ///
     /// # Errors
@@ -288,7 +294,7 @@ impl<S: Source> Replay<'_, S> {
         }
         let groups = planner.course.grouped(planner.items()?)?;
         let segments = Segments::of(&self.links, &groups);
-        Ok(Plans { replay: self, sums, taken, segments, groups: groups.into(), ready: VecDeque::new() })
+        Ok(Plans { replay: self, sums, taken, segments, groups: groups.into(), ready: VecDeque::new(), failure: None })
     }
 
     /// The sums, if they are followed.
@@ -343,14 +349,13 @@ impl<S: Source> Plans<'_, S> {
     fn fill(&mut self, group: &Group) -> Result<()> {
         let course = Course { links: &self.replay.links, taken: &self.taken };
         let planned = Planner { course, sums: self.sums }.plan(group, &self.segments)?;
-        let mut least = None;
         for Planned { item: (lineage, _), plan, failure, .. } in planned {
-            least = Failure::least(least, failure);
+            self.failure = Failure::least(self.failure.take(), failure);
             let name = course.lineage(lineage).info.name();
             let plan = plan.ok_or_else(|| Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(name))?;
             self.ready.extend(Some(plan).filter(|plan| !plan.steps.is_empty()));
         }
-        least.map_or(Ok(()), |failure| Err(failure.into_error()))
+        Ok(())
     }
 }
 
@@ -359,10 +364,12 @@ impl<S: Source> Iterator for Plans<'_, S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() {
-            let group = self.groups.pop_front()?;
+            let Some(group) = self.groups.pop_front() else {
+                return self.failure.take().map(|failure| Err(failure.into_error()));
+            };
             if let Err(error) = self.fill(&group) {
                 self.groups.clear();
-                self.ready.clear();
+                (self.ready, self.failure) = (VecDeque::new(), None);
                 let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
                 let first = if is_fault { self.replay.first_fault().err() } else { None };
                 return Some(Err(first.unwrap_or(error)));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::cases::Case;
+use crate::cases::{Case, Operation};
 use crate::index::{ADDITIONS, FEATURES, NOT_MINIMAL};
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
@@ -88,7 +88,9 @@ impl Session {
         }
         let is_left_out =
             |feature: &&String| ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature);
-        if let Some(addition) = features.iter().find(is_left_out) {
+        // What an addition has put into a link is ignored by readers without it: they answer as ever.
+        let is_of_any = matches!(case.operation, Operation::Check | Operation::Apply | Operation::Patches);
+        if let Some(addition) = features.iter().find(is_left_out).filter(|_| !is_of_any) {
             return Some(Unasked::ByProfile(format!("a reader need not know the addition {addition}")));
         }
         let operation = case.operation.name();

@@ -16,8 +16,8 @@ const TEXT: &str = concat!(
     include_str!("../../../spec/worked-files.md")
 );
 
-/// The word that rules for writers have instead of a class.
-const WRITER: &str = "writer";
+/// The words that rules have instead of a class if no file can break them: those for writers, and those for what readers do.
+const NOT_CLASSES: [&str; 2] = ["writer", "conduct"];
 
 /// The section that orders the steps of readers of links, which is part 1 of the text.
 const OF_LINKS: &str = "10";
@@ -57,14 +57,14 @@ pub(crate) struct Spec {
     sections: Vec<(String, String)>,
     /// The rules that readers check, in the order of the text.
     pub(crate) rules: Vec<SpecRule>,
-    /// The rules that only bind writers.
+    /// The rules that no file can break.
     pub(crate) writer_rules: Vec<SpecRule>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SpecRule {
     pub(crate) id: String,
-    /// The error class, or `writer`.
+    /// The error class, `writer` or `conduct`.
     class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
@@ -92,10 +92,10 @@ impl Spec {
     fn parse(text: &str) -> Self {
         let (sections, blocks) = divide(text);
         let mut rules: Vec<SpecRule> = blocks.iter().flat_map(defined_in).collect();
-        for rule in rules.iter_mut().filter(|rule| rule.class != WRITER && rule.class != "conduct") {
+        for rule in rules.iter_mut().filter(|rule| !NOT_CLASSES.contains(&rule.class.as_str())) {
             rule.steps = steps(rule, &blocks);
         }
-        let (writer_rules, rules) = rules.into_iter().partition(|rule| rule.class == WRITER || rule.class == "conduct");
+        let (writer_rules, rules) = rules.into_iter().partition(|rule| NOT_CLASSES.contains(&rule.class.as_str()));
         Self { sections, rules, writer_rules }
     }
 
@@ -174,7 +174,9 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
     for (start, _) in text.match_indices("**R-") {
         let Some((id, rest)) = text[start + 2..].split_once("**") else { continue };
         let Some((class, rest)) = rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')) else { continue };
-        if class != "conduct" && class != WRITER && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
+        if !NOT_CLASSES.contains(&class)
+            && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+        {
             continue;
         }
         // A definition is at the beginning of the sentences that demand something, or at their end.
