@@ -7,11 +7,9 @@ import { LIMITS } from './limits.js';
 import { open } from './link.js';
 import { Planner, commitName, readDocument } from './plan.js';
 import { checkTrust } from './signatures.js';
-import { OtherLayout, PathLayout, namedLayouts } from './layout.js';
 import { digestOfTable, emptyState } from './state.js';
 
 /** @typedef {import('./plan.js').HeldRecord} HeldRecord */
-/** @typedef {import('./layout.js').KnownLayout} KnownLayout */
 /** @typedef {import('./plan.js').Step} Step */
 /** @typedef {import('./signatures.js').Trust} Trust */
 /** @typedef {import('./state.js').State} State */
@@ -20,8 +18,8 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./apply.js').StateWriter} StateWriter */
 
 /**
- * What a reader holds, with the whole state of each shard; `layouts` as a replay with layouts gave them.
- * @typedef {HeldRecord & { shards: State[], layouts?: KnownLayout[] }} Held
+ * What a reader holds, with the whole state of each shard.
+ * @typedef {HeldRecord & { shards: State[] }} Held
  */
 
 /**
@@ -56,7 +54,6 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {boolean} [assets] read the assets, too
  * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
  *   each shard, when all is proven but assets
- * @property {boolean} [layouts] for a tool that writes files: compare layouts with those that commits name (SPEC section 25)
  * @property {AbortSignal} [signal]
  * @typedef {HeadOptions & ReplayOnly} ReplayOptions
  */
@@ -71,7 +68,6 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {string} chain
  * @property {Map<number, { table: Table, state: State }>} shards
  * @property {{ name: string, bytes: Uint8Array }[]} assets
- * @property {Map<number, KnownLayout>} layouts of the shards taken, if they were wanted: to be recorded with what is held
  * @property {number | null} unsigned as in a `Plan`
  */
 
@@ -151,8 +147,7 @@ export class Chain {
     ensure(lacks === undefined, 'R-CHN-17', `version ${planner.wanted} has ${commit.shards.length} shards, not ${lacks}`);
     const held = planner.held === null ? null : (options.held ?? null);
     if (held !== null) await checkHeld(planner, held, taken);
-    const builder = new Builder(this, planner, held, taken, options);
-    const built = await builder.build();
+    const built = await new Builder(this, planner, held, taken, options).build();
     if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
     const assets = options.assets ? await this.#assets(commit) : [];
     const shards = new Map();
@@ -161,7 +156,7 @@ export class Chain {
       shards.set(shard, { table, state });
     }
     const { wanted: version, chainDigest: chain, unsigned } = planner;
-    return { version, state: commit.state, commit: digest, chain, shards, assets, layouts: builder.layouts(), unsigned };
+    return { version, state: commit.state, commit: digest, chain, shards, assets, unsigned };
   }
 
   /** Step 7. @param {import('./documents.js').Commit} commit */
@@ -223,23 +218,6 @@ class Builder {
     /** @param {string} name */
     this.take = (name) => names === null || names.has(name);
     this.partial = names !== null;
-    /** @type {Map<number, PathLayout>} */
-    this.paths = new Map();
-  }
-
-  /** What is known of the layouts, if they are wanted. */
-  layouts() {
-    const known = [...this.paths].map(([shard, { layout, proven }]) => /** @type {const} */ ([shard, { layout: layout ?? '', proven }]));
-    return new Map(this.options.layouts ? known : []);
-  }
-
-  /** R-LAY-03 where a path ends: of what is held if it has no route, and with trust. @param {Step[]} path */
-  async #checkLayouts(path) {
-    const named = namedLayouts((await this.planner.commit(this.planner.wanted)).commit);
-    for (const [shard, layout] of this.paths) {
-      if (path.length === 0) layout.compare(named?.[shard]);
-      if (this.options.trust) layout.checkProven();
-    }
   }
 
   /** @returns {Promise<Map<number, { table: Table, state: State }>>} */
@@ -252,21 +230,18 @@ class Builder {
       for (const shard of this.taken) {
         const state = fromHeld && this.held !== null ? this.held.shards[shard] : emptyState();
         shards.set(shard, { table: await state.table(), state });
-        const known = fromHeld ? this.held?.layouts?.[shard] : undefined;
-        this.paths.set(shard, new PathLayout(known ?? null));
       }
-      let at = 0;
-      try {
-        for (; at < path.length; at++) await this.#follow(path[at], shards);
-        if (this.options.layouts) await this.#checkLayouts(path);
-        return shards;
-      } catch (error) {
-        const isLayout = error instanceof OtherLayout;
-        const step = path[isLayout ? error.route : at];
-        if (step === undefined && !isLayout) throw error;
-        if (step === undefined) this.planner.failHeld(/** @type {OtherLayout} */ (error).error);
-        else this.planner.failRoute(step, isLayout ? error.error : error);
+      let failed = false;
+      for (const step of path) {
+        try {
+          await this.#follow(step, shards);
+        } catch (error) {
+          this.planner.failRoute(step, error);
+          failed = true;
+          break;
+        }
       }
+      if (!failed) return shards;
     }
   }
 
@@ -289,12 +264,6 @@ class Builder {
         const writer = memoryWriter();
         const base = { table: async () => before.table, readPiece: before.state.readPiece };
         const table = await applyLinks([link], base, writer, { take: this.take, signal: this.options.signal });
-        if (this.options.layouts) {
-          const inCommit = commit.routes.some(({ from, files }) => from === step.from && sameFiles(files, step.files));
-          const target = { metadata: link.index.metadata, base: before.table, target: table };
-          const route = { fromNothing: step.from === null, stands: inCommit && !this.partial };
-          this.paths.get(shard)?.follow(target, route, namedLayouts(commit)?.[shard]);
-        }
         shards.set(shard, { table, state: writer.state() });
       } finally {
         await source.close?.();
@@ -302,10 +271,6 @@ class Builder {
     }
   }
 }
-
-/** @param {Step['files']} a @param {Step['files']} b */
-const sameFiles = (a, b) =>
-  a.length === b.length && a.every(({ digest, size }, i) => digest === b[i].digest && size === b[i].size);
 
 /** BLAKE3 of a file, a piece at a time. @param {import('./sources.js').Source} source */
 async function digestOf(source) {

@@ -110,7 +110,6 @@ const RULES = {
   'R-SIG-05': ['CHAIN', '23.3'],
   'R-SUM-03': ['STATE_MISMATCH', '24.6'],
   'R-SUM-04': ['STATE_MISMATCH', '24.6'],
-  'R-LAY-03': ['STATE_MISMATCH', '25.2'],
 };
 
 /** Why something was refused. `message` is for people, the other members for programs. */
