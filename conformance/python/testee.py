@@ -76,7 +76,7 @@ MINIMAL = "--minimal" in sys.argv[1:]
 OPERATIONS = {"check": check, "apply": apply, "patches": patches, "sums": sums, "in-place": take_in_place,
               "encode": encode} | testee_chain.operations(MINIMAL)
 HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": [],
-         "additions": ["signatures", "in-place", "signatures-1.2"]} | ({"profile": "minimal-chain"} if MINIMAL else {})
+         "additions": ["signatures", "in-place", "signatures-1.2", "layouts"]} | ({"profile": "minimal-chain"} if MINIMAL else {})
 
 
 def read(path):
