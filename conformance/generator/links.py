@@ -21,7 +21,7 @@ def text_of(name):
 
 
 SPEC_TEXT = text_of("SPEC.md")
-ADDITIONS = text_of("spec/signatures.md") + text_of("spec/in-place.md")
+ADDITIONS = text_of("spec/signatures.md") + text_of("spec/in-place.md") + text_of("spec/layouts.md")
 # Rules of readers with their classes; writers' rules have "writer" in place of a class.
 CLASSES = dict(re.findall(r"\*\*(R-[A-Z]{3}-\d{2})\*\*\s+\(([A-Z_]+)\)", SPEC_TEXT + ADDITIONS))
 

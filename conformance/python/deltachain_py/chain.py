@@ -237,9 +237,9 @@ class Reader:
                 shards = self.begin(path)
                 for self.at_fault in path:
                     shards = self.follow(self.at_fault, shards)
-                for shard in shards.values():
-                    known = not self.layouts or self.trust is None or shard.layout.proven
-                    self.check_layout(known, shard.layout.unproven, "no signed commit vouches for the layout")
+                for shard in shards.values() if self.layouts and self.trust else ():
+                    proven, unproven = shard.layout.proven, shard.layout.unproven
+                    self.check_layout(proven, unproven, "no signed commit vouches for the layout")
                 break
             self.failed.append(self.at_fault)
         commit = self.commit(version)[0]
@@ -259,8 +259,8 @@ class Reader:
     def begin(self, path):
         """The shards taken, {number: Shard}, where the path begins: the empty state, or what is held."""
         if path and path[0].start is None:
-            return {number: Shard({}, {}, Layout(layout.ONE_FILE)) for number in range(len(path[0].files))
-                    if self.takes_shard(number)}
+            numbers = filter(self.takes_shard, range(len(path[0].files)))
+            return {number: Shard({}, {}, Layout(layout.ONE_FILE)) for number in numbers}
         commit = self.commit(self.held.version)[0]
         shards, digests = {}, commit["shards"]
         check(len(self.held.shards) == len(digests), "R-APP-01", f"{len(self.held.shards)} shards are held")

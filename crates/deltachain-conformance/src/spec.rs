@@ -9,7 +9,9 @@ const TEXT: &str = concat!(
     "\n",
     include_str!("../../../spec/signatures.md"),
     "\n",
-    include_str!("../../../spec/in-place.md")
+    include_str!("../../../spec/in-place.md"),
+    "\n",
+    include_str!("../../../spec/layouts.md")
 );
 
 /// The word that rules for writers have instead of a class.
@@ -29,9 +31,10 @@ struct Addition {
     order: &'static str,
 }
 
-const ADDITIONS: [Addition; 2] = [
+const ADDITIONS: [Addition; 3] = [
     Addition { section: "23", name: "spec/signatures.md", order: "23.3" },
     Addition { section: "24", name: "spec/in-place.md", order: "24.6" },
+    Addition { section: "25", name: "spec/layouts.md", order: "25.2" },
 ];
 
 /// What steps mean by words, without naming rules: how the ids begin.
