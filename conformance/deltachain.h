@@ -267,9 +267,11 @@ static const struct deltachain_rule deltachain_rules[] = {
     {"R-CHN-12", "19", DELTACHAIN_STATE_MISMATCH},
     {"R-CHN-15", "19", DELTACHAIN_CHAIN},
     {"R-CHN-16", "19", DELTACHAIN_CORRUPT},
+    {"R-SIG-05", "23.3", DELTACHAIN_CHAIN},
     {"R-SIG-01", "23.3", DELTACHAIN_CHAIN},
     {"R-SUM-03", "24.6", DELTACHAIN_STATE_MISMATCH},
     {"R-SUM-04", "24.6", DELTACHAIN_STATE_MISMATCH},
+    {"R-LAY-03", "25.2", DELTACHAIN_STATE_MISMATCH},
 };
 
 #endif
