@@ -20,7 +20,7 @@ const HELLO = {
   protocol: 2,
   operations: Object.keys(OPERATIONS),
   without: [],
-  additions: ['signatures', 'in-place', 'signatures-1.2'],
+  additions: ['signatures', 'in-place', 'signatures-1.2', 'layouts'],
 };
 
 /** @type {(() => Promise<void>)[]} files that the current request has opened */
@@ -157,7 +157,7 @@ async function plan(request) {
 
 /** @param {any} request */
 async function replay(request) {
-  const { version, accept, shards, tensors, trust = null } = request;
+  const { version, accept, shards, tensors, trust = null, layouts = false } = request;
   let held = null;
   if (request.held !== null) {
     const states = [];
@@ -169,7 +169,7 @@ async function replay(request) {
     await mkdir(folder);
     const chain = openChain(directoryStore(request.chain), { limits: limitsOf(request) });
     const result = await chain.replay({
-      version, held, accept, shards, tensors, trust, assets: true,
+      version, held, accept, shards, tensors, trust, layouts, assets: true,
       writer: (shard) => output(join(folder, `${shard}.safetensors`)),
     });
     for (const { name, bytes } of result.assets) {
@@ -177,7 +177,8 @@ async function replay(request) {
       await mkdir(dirname(path), { recursive: true });
       await writeFile(path, bytes);
     }
-    return { version: result.version, digest: result.state };
+    const digests = result.layouts?.map(({ layout }) => blake3Hex(new TextEncoder().encode(layout)));
+    return { version: result.version, digest: result.state, layouts: digests };
   } catch (error) {
     await rm(folder, { recursive: true, force: true });
     throw error;

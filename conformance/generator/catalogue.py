@@ -12,4 +12,5 @@ from . import chains_held, chains_routes, chains_parts, chains_assets  # noqa: F
 from . import chains_accept, chains_direct, chains_shards, chains_folders  # noqa: F401
 from . import signatures_notes, signatures_lines, signatures_reading, signatures_seen  # noqa: F401
 from . import signatures_own, signatures_chains, signatures_refused  # noqa: F401
+from . import chains_layouts  # noqa: F401
 from . import in_place_valid, in_place_record, in_place_refused, in_place_order  # noqa: F401

@@ -231,6 +231,7 @@ class Held:
     commit: str = None
     chain: str = None
     shards: list = None
+    layouts: list = None  # texts, each with whether it is proven
 
 
 def member_list(chain, held, take, **others):
@@ -241,6 +242,8 @@ def member_list(chain, held, take, **others):
         found["held"] = {"version": version, "commit": held.commit or digest(chain.commits[version]),
                          "chain": held.chain or digest(chain.document),
                          "shards": chain.shards[version] if held.shards is None else held.shards}
+        if held.layouts is not None:
+            found["held"]["layouts"] = held.layouts
     if take:
         found["take"] = {"shards": take.get("shards"), "tensors": take.get("tensors")}
     return found

@@ -53,4 +53,4 @@ def requests(vector, folder):
             "case": vector.id, "operation": operation, "chain": chain, "held": held, "version": members["version"],
             "accept": None, "shards": None, "tensors": None, "set_bytes": members.get("set_bytes"),
             "coded_bytes": members.get("coded_bytes"), "direct": members.get("direct", False),
-            "trust": members.get("trust"), "output": os.path.join(folder, "output")}
+            "trust": members.get("trust"), "layouts": "layouts" in vector.features, "output": os.path.join(folder, "output")}

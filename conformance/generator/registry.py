@@ -3,7 +3,7 @@ file and name become their `generator`."""
 from dataclasses import dataclass, field
 
 SPEC = "1.2"  # version of SPEC.md
-SINCE = {"23": "1.1", "24": "1.1"}  # by the section of an addition, the version that took it in
+SINCE = {"23": "1.1", "24": "1.1", "25": "1.2"}  # by the section of an addition, the version that took it in
 FUNCTIONS = []
 MADE = {}  # id -> Vector, in the order in which they are made
 

@@ -76,7 +76,7 @@ MINIMAL = "--minimal" in sys.argv[1:]
 OPERATIONS = {"check": check, "apply": apply, "patches": patches, "sums": sums, "in-place": take_in_place,
               "encode": encode} | testee_chain.operations(MINIMAL)
 HELLO = {"testee": "deltachain_py", "protocol": 2, "operations": list(OPERATIONS), "without": [],
-         "additions": [] if "--old" in sys.argv[1:] else ["signatures", "in-place", "signatures-1.2"]}
+         "additions": [] if "--old" in sys.argv[1:] else ["signatures", "in-place", "signatures-1.2", "layouts"]}
 HELLO |= {"profile": "minimal-chain"} if MINIMAL else {}
 
 

@@ -17,7 +17,8 @@ def reader(request, kind, **taken):
     held = request["held"]
     if held is not None:
         shards = [safetensors.read(path) for path in held.get("shards", [])]
-        held = Held(held["version"], held["commit"], held["chain"], shards)
+        layouts = [(shard["layout"], shard["proven"]) for shard in held.get("layouts", [])]
+        held = Held(held["version"], held["commit"], held["chain"], shards, layouts)
     trust = request.get("trust")  # requests that have nothing to do with it lack it
     if trust is not None:
         trust = Trust(trust["keys"], trust["quorum"], trust["seen"] and Seen(**trust["seen"]))
@@ -32,8 +33,8 @@ def plan(request, kind):
 
 def replay(request, kind):
     limits = Limits(set_bytes=request["set_bytes"], coded_bytes=request["coded_bytes"])
-    result = reader(request, kind, limits=limits, shards=request["shards"], tensors=request["tensors"]).replay(
-        request["version"])
+    taken = {"shards": request["shards"], "tensors": request["tensors"], "layouts": request.get("layouts", False)}
+    result = reader(request, kind, limits=limits, **taken).replay(request["version"])
     files = {f"{number}.safetensors": safetensors.encode(state) for number, state in result.shards.items()}
     files |= {f"assets/{name}": data for name, data in result.assets.items()}
     folder = Path(request["output"])
@@ -41,7 +42,8 @@ def replay(request, kind):
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    return {"version": result.version, "digest": result.digest}
+    answer = {"version": result.version, "digest": result.digest}
+    return answer if result.layouts is None else answer | {"layouts": result.layouts}
 
 
 def operations(minimal):

@@ -7,7 +7,7 @@ import { DeltachainError, ensure } from './errors.js';
 import { compareStrings } from './bytes.js';
 import { DIGEST_OF_NOTHING, blake3Hex } from './digests.js';
 import { pieceCount, pieceLength, sameDtype } from './dtypes.js';
-import { checkLayout } from './layout.js';
+import { LAYOUT, readLayout, valueOf } from './layout.js';
 import { applyPart } from './parts.js';
 import { digestOfTable, emptyState } from './state.js';
 
@@ -93,7 +93,8 @@ export function nextTable(link, before, layouts) {
   }
   const result = digestOfTable(after);
   ensure(result === header.target, 'R-APP-05', `the result is ${result}, the link promises ${header.target}`);
-  if (layouts) checkLayout(index.metadata, after);
+  const layout = valueOf(index.metadata, LAYOUT);
+  if (layouts && layout !== undefined) readLayout(layout, after);
   return after;
 }
 

@@ -11,11 +11,11 @@ function writeString(text) {
   return `"${text.replace(/["\\\u0000-\u001f]/g, escape)}"`;
 }
 
-/** @param {unknown} value @returns {string} */
-function write(value) {
+/** The text of a value whose objects are maps, in their order. @param {unknown} value @returns {string} */
+export function writeCanonical(value) {
   if (typeof value === 'string') return writeString(value);
-  if (Array.isArray(value)) return `[${value.map(write).join(',')}]`;
-  if (value instanceof Map) return `{${[...value].map(([k, v]) => `${writeString(k)}:${write(v)}`).join(',')}}`;
+  if (Array.isArray(value)) return `[${value.map(writeCanonical).join(',')}]`;
+  if (value instanceof Map) return `{${[...value].map(([k, v]) => `${writeString(k)}:${writeCanonical(v)}`).join(',')}}`;
   return String(value);
 }
 
@@ -77,7 +77,7 @@ export const strings = (value) => {
 export function readCanonical(text, form) {
   try {
     const value = form(JSON.parse(text));
-    return write(value) === text ? value : undefined;
+    return writeCanonical(value) === text ? value : undefined;
   } catch (error) {
     if (error instanceof WrongForm || error instanceof SyntaxError || error instanceof RangeError) return undefined;
     throw error;

@@ -2,13 +2,15 @@
 import { ensure } from './errors.js';
 import { memoryWriter, applyLinks } from './apply.js';
 import { Hasher } from './digests.js';
-import { parseDocument } from './documents.js';
+import { compareRoutes, parseDocument } from './documents.js';
+import { LAYOUT, LayoutProof, valueOf } from './layout.js';
 import { LIMITS } from './limits.js';
 import { open } from './link.js';
 import { Planner, commitName, readDocument } from './plan.js';
 import { checkTrust } from './signatures.js';
 import { digestOfTable, emptyState } from './state.js';
 
+/** @typedef {import('./layout.js').Recorded} Recorded */
 /** @typedef {import('./plan.js').HeldRecord} HeldRecord */
 /** @typedef {import('./plan.js').Step} Step */
 /** @typedef {import('./signatures.js').Trust} Trust */
@@ -18,9 +20,11 @@ import { digestOfTable, emptyState } from './state.js';
 /** @typedef {import('./apply.js').StateWriter} StateWriter */
 
 /**
- * What a reader holds, with the whole state of each shard.
- * @typedef {HeldRecord & { shards: State[] }} Held
+ * What a reader holds, with the whole state of each shard; of one that looks at layouts also what it has recorded of them.
+ * @typedef {HeldRecord & { shards: State[], layouts?: Recorded[] }} Held
  */
+
+/** A shard on a path. @typedef {{ table: Table, state: State, proof: LayoutProof<Step> }} Followed */
 
 /**
  * A path to a version; `from` is the held version, or null. `unsigned`, with trust, is the highest version above the
@@ -52,6 +56,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {number[] | null} [shards] numbers of the shards to take; all, if not given
  * @property {string[] | null} [tensors] names of the tensors to take; all, if not given
  * @property {boolean} [assets] read the assets, too
+ * @property {boolean} [layouts] look at layouts, for who writes files by them (SPEC section 25). Files are then read whole
  * @property {(shard: number) => StateWriter} [writer] where a shard goes; to memory, if not given. It is asked once for
  *   each shard, when all is proven but assets
  * @property {AbortSignal} [signal]
@@ -67,6 +72,7 @@ import { digestOfTable, emptyState } from './state.js';
  * @property {string} commit
  * @property {string} chain
  * @property {Map<number, { table: Table, state: State }>} shards
+ * @property {Recorded[] | null} layouts of the shards taken, in order, to be recorded; null if they were not looked at
  * @property {{ name: string, bytes: Uint8Array }[]} assets
  * @property {number | null} unsigned as in a `Plan`
  */
@@ -150,13 +156,15 @@ export class Chain {
     const built = await new Builder(this, planner, held, taken, options).build();
     if (taken.length === commit.shards.length) checkUnion(commit.state, [...built.values()]);
     const assets = options.assets ? await this.#assets(commit) : [];
+    const proofs = [...built.values()].map(({ proof }) => ({ layout: proof.text(), proven: proof.proven }));
     const shards = new Map();
     for (const [shard, { table, state }] of built) {
       if (options.writer !== undefined) await copy(table, state, options.writer(shard), options);
       shards.set(shard, { table, state });
     }
     const { wanted: version, chainDigest: chain, unsigned } = planner;
-    return { version, state: commit.state, commit: digest, chain, shards, assets, unsigned };
+    const layouts = options.layouts ? proofs : null;
+    return { version, state: commit.state, commit: digest, chain, shards, layouts, assets, unsigned };
   }
 
   /** Step 7. @param {import('./documents.js').Commit} commit */
@@ -218,34 +226,64 @@ class Builder {
     /** @param {string} name */
     this.take = (name) => names === null || names.has(name);
     this.partial = names !== null;
+    /** What fails if a path does; null: what is held. @type {Step | null} */
+    this.atFault = null;
   }
 
-  /** @returns {Promise<Map<number, { table: Table, state: State }>>} */
+  /** @returns {Promise<Map<number, Followed>>} */
   async build() {
     for (;;) {
       const path = await this.planner.path();
-      const fromHeld = path.length === 0 || path[0].from !== null;
-      /** @type {Map<number, { table: Table, state: State }>} */
-      const shards = new Map();
-      for (const shard of this.taken) {
-        const state = fromHeld && this.held !== null ? this.held.shards[shard] : emptyState();
-        shards.set(shard, { table: await state.table(), state });
-      }
-      let failed = false;
-      for (const step of path) {
-        try {
+      this.atFault = null;
+      try {
+        const shards = await this.#begin(path);
+        for (const step of path) {
+          this.atFault = step;
           await this.#follow(step, shards);
-        } catch (error) {
-          this.planner.failRoute(step, error);
-          failed = true;
-          break;
         }
+        if (this.options.layouts && this.options.trust) {
+          for (const { proof } of shards.values()) {
+            this.#ensureLayout(proof.proven, proof.unproven, 'no signed commit vouches for a layout');
+          }
+        }
+        return shards;
+      } catch (error) {
+        if (this.atFault === null) this.planner.failHeld(error);
+        else this.planner.failRoute(this.atFault, error);
       }
-      if (!failed) return shards;
     }
   }
 
-  /** One route, shard by shard. @param {Step} step @param {Map<number, { table: Table, state: State }>} shards */
+  /** The shards where a path begins. @param {Step[]} path */
+  async #begin(path) {
+    const held = path.length === 0 || path[0].from !== null ? this.held : null;
+    /** @type {Map<number, Followed>} */
+    const shards = new Map();
+    for (const shard of this.taken) {
+      const state = held?.shards[shard] ?? emptyState();
+      const table = await state.table();
+      const proof = new LayoutProof();
+      const recorded = this.options.layouts ? held?.layouts?.[shard] : undefined;
+      if (recorded !== undefined) proof.hold(recorded, table);
+      shards.set(shard, { table, state, proof });
+      if (path.length === 0 && this.options.layouts) await this.#compareLayout(proof, this.planner.wanted, shard);
+    }
+    return shards;
+  }
+
+  /** @param {LayoutProof<Step>} proof @param {number} version @param {number} shard */
+  async #compareLayout(proof, version, shard) {
+    const { commit } = await this.planner.commit(version);
+    this.#ensureLayout(proof.compare(commit, shard), proof.origin, 'the commit names another layout');
+  }
+
+  /** R-LAY-03. @param {boolean} condition @param {Step | null} step at fault if not; null: what is held @param {string} why */
+  #ensureLayout(condition, step, why) {
+    if (!condition) this.atFault = step;
+    ensure(condition, 'R-LAY-03', why);
+  }
+
+  /** One route, shard by shard. @param {Step} step @param {Map<number, Followed>} shards */
   async #follow(step, shards) {
     const { commit } = await this.planner.commit(step.version);
     for (const [shard, before] of shards) {
@@ -255,7 +293,7 @@ class Builder {
       try {
         ensure(source.length === size, 'R-CHN-10', `the file ${digest} has ${source.length} bytes instead of ${size}`);
         // Of a part just its segments are read: then the size is all that is compared.
-        if (!this.partial) {
+        if (!this.partial || this.options.layouts) {
           ensure((await digestOf(source)) === digest, 'R-CHN-10', `the file ${digest} has another digest`);
         }
         const link = await open(source, { limits: this.limits });
@@ -264,7 +302,12 @@ class Builder {
         const writer = memoryWriter();
         const base = { table: async () => before.table, readPiece: before.state.readPiece };
         const table = await applyLinks([link], base, writer, { take: this.take, signal: this.options.signal });
-        shards.set(shard, { table, state: writer.state() });
+        if (this.options.layouts) {
+          const stands = commit.routes.some((route) => compareRoutes(route, step) === 0);
+          before.proof.follow(step, stands, valueOf(link.index.metadata, LAYOUT), before.table, table);
+          await this.#compareLayout(before.proof, step.version, shard);
+        }
+        shards.set(shard, { table, state: writer.state(), proof: before.proof });
       } finally {
         await source.close?.();
       }

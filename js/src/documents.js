@@ -152,8 +152,8 @@ function checkRoutes(version, routes) {
   });
 }
 
-/** @param {Route} a @param {Route} b */
-function compareRoutes(a, b) {
+/** 0 for the same route. @param {Route} a @param {Route} b */
+export function compareRoutes(a, b) {
   const [x, y] = [a.from ?? -1, b.from ?? -1];
   if (x !== y) return x - y;
   if (a.bytes !== b.bytes) return a.bytes < b.bytes ? -1 : 1;

@@ -106,6 +106,7 @@ const RULES = {
   'R-CHN-12': ['STATE_MISMATCH', '19'],
   'R-CHN-15': ['CHAIN', '19'],
   'R-CHN-16': ['CORRUPT', '19'],
+  'R-LAY-03': ['STATE_MISMATCH', '25.2'],
   'R-SIG-01': ['CHAIN', '23.3'],
   'R-SIG-05': ['CHAIN', '23.3'],
   'R-SUM-03': ['STATE_MISMATCH', '24.6'],
@@ -127,7 +128,7 @@ export class DeltachainError extends Error {
     this.class = errorClass;
     /** Rule that is broken, such as `R-IDX-05`; null if there is none. */
     this.rule = rule;
-    /** Section of SPEC.md, of spec/signatures.md (23) or of spec/in-place.md (24), that defines the rule; null without a rule. */
+    /** Section of SPEC.md, of spec/signatures.md (23), spec/in-place.md (24) or spec/layouts.md (25), that defines the rule; null without a rule. */
     this.section = rule === null ? null : RULES[rule][1];
     /** Where in the file, in bytes; null if the fault has no single place. */
     this.offset = place.offset ?? null;

@@ -1,10 +1,16 @@
-/** The layout of safetensors files in a link's metadata: SPEC section 12, R-LAY-01. */
-import { array, nullable, object, readCanonical, string, strings } from './canonical.js';
+/** Layouts of safetensors files: in a link's metadata (SPEC section 12, R-LAY-01), named by commits (section 25). */
+import { array, nullable, object, readCanonical, string, strings, writeCanonical } from './canonical.js';
 import { compareStrings } from './bytes.js';
+import { blake3Hex } from './digests.js';
 import { ensure } from './errors.js';
 import { folderOf, foldersOf, isPathName, withoutCase } from './names.js';
 
-const KEY = 'deltachain.layout';
+/** @typedef {import('./state.js').Table} Table */
+/** The files of a layout, with `name`, `metadata` and `tensors`. @typedef {Map<string, any>[]} Files */
+/** A layout as a reader records it: the text, and whether it is proven. @typedef {{ layout: string, proven: boolean }} Recorded */
+
+export const LAYOUT = 'deltachain.layout';
+const LAYOUTS = 'deltachain.layouts';
 const FORM = object({
   files: array(object({ name: nullable(string()), metadata: nullable(strings), tensors: nullable(array(string())) }), 1),
 });
@@ -12,14 +18,16 @@ const FORM = object({
 /** Whether different ones of these names differ in more than case. @param {string[]} names */
 const differWithoutCase = (names) => new Set(names).size === new Set(names.map(withoutCase)).size;
 
+/** What metadata have for a key. @param {[string, string][]} metadata @param {string} key */
+export const valueOf = (metadata, key) => metadata.find(([own]) => own === key)?.[1];
+
 /**
- * Checks the layout of a link, if it has one, against the tensors of its target.
- * @param {[string, string][]} metadata
+ * The files of a layout, checked against the tensors of its state.
+ * @param {string} text
  * @param {{ has(name: string): boolean, size: number, keys(): Iterable<string> }} target
+ * @returns {Files}
  */
-export function checkLayout(metadata, target) {
-  const text = metadata.find(([key]) => key === KEY)?.[1];
-  if (text === undefined) return;
+export function readLayout(text, target) {
   const layout = readCanonical(text, FORM);
   ensure(layout !== undefined, 'R-LAY-01', 'the layout does not have its one legal form');
   const files = /** @type {Map<string, any>[]} */ (layout.get('files'));
@@ -45,7 +53,7 @@ export function checkLayout(metadata, target) {
     const folder = folderOf(file.get('name') ?? '');
     const inside = [...(tensors ?? target.keys())].every((tensor) => tensor.startsWith(folder));
     ensure(inside, 'R-LAY-01', 'the name of a tensor does not begin with the folder of its file');
-    if (tensors === null) return;
+    if (tensors === null) return files;
     ensure(ascending(tensors), 'R-LAY-01', 'the tensors of a file are not ascending');
     for (const tensor of tensors) {
       ensure(target.has(tensor) && !placed.has(tensor), 'R-LAY-01', 'a tensor that is not there, or is twice', { tensor });
@@ -53,4 +61,84 @@ export function checkLayout(metadata, target) {
     }
   }
   ensure(placed.size === target.size, 'R-LAY-01', 'a tensor is in no file');
+  return files;
+}
+
+/** One file without a name. @type {Files} */
+const ONE_FILE = [new Map([['name', null], ['metadata', null], ['tensors', null]])];
+
+/** The layout of a target whose link states none. @param {Files} files @param {Table} before @param {Table} after */
+function carriedOver(files, before, after) {
+  const folders = files.map((file) => folderOf(file.get('name') ?? ''));
+  const lists = files.map((file) => /** @type {string[]} */ (file.get('tensors') ?? []).filter((name) => after.has(name)));
+  for (const name of after.keys()) {
+    if (before.has(name)) continue;
+    let place = -1;
+    folders.forEach((folder, i) => {
+      if (name.startsWith(folder) && (place < 0 || folder.length >= folders[place].length)) place = i;
+    });
+    ensure(place >= 0, 'R-LAY-01', 'the layout of the base has no file for a tensor that is added', { tensor: name });
+    lists[place].push(name);
+  }
+  if (files.length === 1) return files;
+  return files.map((file, i) => new Map([...file, ['tensors', lists[i].sort(compareStrings)]]));
+}
+
+/**
+ * The digest of the layout of a shard that a commit names; undefined if it names none (SPEC section 25.1).
+ * @param {{ metadata: [string, string][], shards: string[] }} commit
+ * @param {number} shard
+ */
+function named({ metadata, shards }, shard) {
+  const digests = valueOf(metadata, LAYOUTS)?.split(' ') ?? [];
+  const legal = digests.length === shards.length && digests.every((digest) => /^[0-9a-f]{64}$/.test(digest));
+  return legal ? digests[shard] : undefined;
+}
+
+/** The layout of a shard on a path, and what is known of it (SPEC section 25.2). @template Step */
+export class LayoutProof {
+  files = ONE_FILE;
+  proven = false;
+  /** The step that the layout comes from; null: what is held. @type {Step | null} */
+  origin = null;
+  /** The last step that proves nothing by itself; null: what is held. @type {Step | null} */
+  unproven = null;
+
+  /** Of a version held. @param {Recorded} recorded @param {Table} table */
+  hold({ layout, proven }, table) {
+    this.files = readLayout(layout, table);
+    this.proven = proven;
+  }
+
+  /**
+   * After a file that was hashed whole.
+   * @param {Step & { from: number | null }} step
+   * @param {boolean} stands whether its route stands in the commit
+   * @param {string | undefined} stated
+   * @param {Table} before
+   * @param {Table} after
+   */
+  follow(step, stands, stated, before, after) {
+    this.files = stated === undefined ? carriedOver(this.files, before, after) : readLayout(stated, after);
+    const known = stated !== undefined || step.from === null || this.proven;
+    if (known) this.origin = step;
+    if (!stands) this.unproven = step;
+    this.proven = stands && known;
+  }
+
+  /**
+   * Compares it with what the commit of its version names.
+   * @param {Parameters<typeof named>[0]} commit
+   * @param {number} shard
+   */
+  compare(commit, shard) {
+    const digest = named(commit, shard);
+    if (digest === undefined) return true;
+    this.proven = digest === blake3Hex(new TextEncoder().encode(this.text()));
+    return this.proven;
+  }
+
+  text() {
+    return writeCanonical(new Map([['files', this.files]]));
+  }
 }

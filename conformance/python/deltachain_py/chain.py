@@ -1,4 +1,4 @@
-"""Chains: the store (section 17) and its reader (sections 19 and 23.3)."""
+"""Chains: the store (section 17) and its reader (sections 19, 23.3 and 25.2)."""
 import re
 from collections import namedtuple
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from . import documents, signatures
+from . import documents, layout, signatures
 from . import link as dcf
 from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
 from .model import table_digest, table_of
@@ -14,13 +14,16 @@ from .model import table_digest, table_of
 COMMIT, ROUTES, FILE, ASSET = "commits/{:020}.json", "routes/{:020}-{:010}.json", "files/{}.dcf", "assets/{}"
 NOTES = "signatures/{:020}-{}-[0-9a-f]{{64}}"  # a pattern for their names
 
-# What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards.
-Held = namedtuple("Held", "version commit chain shards")
+# What a reader holds: the digests of the commit and of chain.json, and (only for `replay`) the states of all shards,
+# and of one that looks at layouts, their texts, each with whether it is proven.
+Held = namedtuple("Held", "version commit chain shards layouts", defaults=[()])
 # A route on a path: it starts at a version or at None, nothing; where it stands: the document, and the place in it; and
 # whether it is known to be direct.
 Step = namedtuple("Step", "version start files document place direct")
-Shard = namedtuple("Shard", "state table")  # the tensors that are taken; the table of all
-Result = namedtuple("Result", "version digest shards assets")  # {number: state}, {name: bytes}
+Shard = namedtuple("Shard", "state table layout")  # the tensors that are taken; the table and the layout of all
+# The files; whether they are proven; the steps that they come from, and that prove nothing (None: what is held).
+Layout = namedtuple("Layout", "files proven origin unproven", defaults=[False, None, None])
+Result = namedtuple("Result", "version digest shards assets layouts")  # {number: state}, {name: bytes}, digests
 
 
 def direct_cost(path):
@@ -65,16 +68,16 @@ class Reader:
 
     It takes the given shards (numbers) and of them the given tensors (names); None means all. `accept` is the digest
     of a commit for which it gives up what it holds, unless it holds that commit. The cheapest path is that of `cost`.
-    With `trust`, it takes versions that these keys have signed.
+    With `trust`, it takes versions that these keys have signed. With `layouts`, it looks at them (section 25).
     """
 
     def __init__(self, store, held=None, limits=Limits(), shards=None, tensors=None, accept=None, cost=cost,
-                 trust=None):
+                 trust=None, layouts=False):
         self.store, self.held, self.limits, self.cost, self.trust = store, held, limits, cost, trust
         seen = trust.seen if trust else None
         self.seen = None if held and seen and held.version >= seen.version else seen
         self.accept = None if held and held.commit == accept else accept
-        self.shards = shards
+        self.shards, self.layouts = shards, layouts
         self.takes_shard = lambda number: shards is None or number in shards
         self.takes = lambda name: tensors is None or name in tensors
         self.failures = []   # what was passed over, in the order in which it was met
@@ -229,13 +232,16 @@ class Reader:
         """
         while True:
             version, path = self.plan(version)
-            step = None
+            self.at_fault = None
             with self.passing_over():
                 shards = self.begin(path)
-                for step in path:
-                    shards = self.follow(step, shards)
+                for self.at_fault in path:
+                    shards = self.follow(self.at_fault, shards)
+                for shard in shards.values() if self.layouts and self.trust else ():
+                    proven, unproven = shard.layout.proven, shard.layout.unproven
+                    self.check_layout(proven, unproven, "no signed commit vouches for the layout")
                 break
-            self.failed.append(step)
+            self.failed.append(self.at_fault)
         commit = self.commit(version)[0]
         if len(shards) == len(commit["shards"]):  # step 6
             table = {}
@@ -246,32 +252,64 @@ class Reader:
         assets = {}
         for asset in commit["assets"]:  # step 7
             assets[asset["name"]] = self.object(ASSET, asset, "R-CHN-15", "R-CHN-16")
-        return Result(version, commit["state"], {number: shard.state for number, shard in shards.items()}, assets)
+        layouts = [layout.digest(shard.layout.files) for shard in shards.values()] if self.layouts else None
+        states = {number: shard.state for number, shard in shards.items()}
+        return Result(version, commit["state"], states, assets, layouts)
 
     def begin(self, path):
         """The shards taken, {number: Shard}, where the path begins: the empty state, or what is held."""
         if path and path[0].start is None:
-            return {number: Shard({}, {}) for number in range(len(path[0].files)) if self.takes_shard(number)}
-        shards, digests = {}, self.commit(self.held.version)[0]["shards"]
+            numbers = filter(self.takes_shard, range(len(path[0].files)))
+            return {number: Shard({}, {}, Layout(layout.ONE_FILE)) for number in numbers}
+        commit = self.commit(self.held.version)[0]
+        shards, digests = {}, commit["shards"]
         check(len(self.held.shards) == len(digests), "R-APP-01", f"{len(self.held.shards)} shards are held")
         for number, (state, digest) in enumerate(zip(self.held.shards, digests)):
             if self.takes_shard(number):
                 table = table_of(state)
                 check(table_digest(table).hex() == digest, "R-APP-01", f"shard {number} is not that of the commit")
-                shards[number] = Shard({name: state[name] for name in state if self.takes(name)}, table)
+                found = None
+                if self.layouts:
+                    text, proven = self.held.layouts[number]
+                    found = Layout(layout.parse(text, table), proven)
+                    found = found if path else self.compare(found, commit, number)
+                shards[number] = Shard({name: state[name] for name in state if self.takes(name)}, table, found)
         return shards
 
     def follow(self, step, bases):
         """Step 5 for one route: the shards of the version that it leads to."""
-        digests, shards = self.commit(step.version)[0]["shards"], {}
+        commit, shards = self.commit(step.version)[0], {}
         for number, base in bases.items():
             file = step.files[number]
             link = dcf.parse(self.object(FILE, file, "R-CHN-09", "R-CHN-10"), self.limits)
-            same = link.header.target.hex() == digests[number]
+            same = link.header.target.hex() == commit["shards"][number]
             check(same, "R-CHN-11", "it does not lead to the shard", FILE.format(file["digest"]))
             table = dcf.promise(link, base.table)
-            shards[number] = Shard(dcf.build(link, base.state, self.takes), table)
+            found = self.compare(self.layout(step, link, base, table), commit, number) if self.layouts else None
+            shards[number] = Shard(dcf.build(link, base.state, self.takes), table, found)
         return shards
+
+    def layout(self, step, link, base, table):
+        """That of a shard after a file (section 25.2), before it is compared."""
+        files, proven, origin, unproven = base.layout
+        text = dict(link.index.metadata).get(layout.KEY)
+        files = layout.carried(files, base.table, table) if text is None else layout.parse(text, table)
+        stands = {"from": step.start, "files": step.files} in self.commit(step.version)[0]["routes"]
+        new = text is not None or step.start is None
+        return Layout(files, stands and (new or proven), step if new or proven else origin,
+                      unproven if stands else step)
+
+    def compare(self, found, commit, number):
+        """The layout of a shard, which is proven if the commit of its version names it."""
+        named = documents.layouts(commit)[number]
+        same = named in (None, layout.digest(found.files))
+        self.check_layout(same, found.origin, "the commit names another layout")
+        return found._replace(proven=found.proven or named is not None)
+
+    def check_layout(self, good, step, message):
+        if not good:
+            self.at_fault = step
+        check(good, "R-LAY-03", message)
 
     def object(self, pattern, reference, missing, wrong):
         """The bytes of a file or an asset that a document names by digest and size."""

@@ -13,6 +13,7 @@ VERSION = 1
 BEGIN = re.compile(rb'\{"deltachain":(0|[1-9][0-9]{0,15}),')
 LARGEST = 2**53 - 1
 DIRECT = "deltachain.direct"
+LAYOUTS = "deltachain.layouts"
 NUMBERS = re.compile("(0|[1-9][0-9]{0,15})( (0|[1-9][0-9]{0,15}))*")
 
 # The table: members in their order; [item, least number of items]; a pattern for strings; the integers, or the
@@ -69,6 +70,13 @@ def direct(document):
     numbers = [int(number) for number in mark.split(" ")] if NUMBERS.fullmatch(mark) else []
     known = {number for number, route in enumerate(routes) if route["from"] is None}
     return known.union(numbers) if ascending(numbers) and all(number < len(routes) for number in numbers) else known
+
+
+def layouts(commit):
+    """The digest of each shard's layout (section 25.1); None for each, if the commit does not name them."""
+    named = commit["metadata"].get(LAYOUTS, "").split(" ")
+    legal = len(named) == len(commit["shards"]) and all(fits(digest, DIGEST) for digest in named)
+    return named if legal else [None] * len(commit["shards"])
 
 
 def is_asset_name(name):

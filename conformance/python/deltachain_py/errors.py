@@ -24,7 +24,7 @@ RULES = _classes(
 # Those that only a reader in place can report (spec/in-place.md).
 IN_PLACE_RULES = _classes(STATE_MISMATCH="SUM-03 SUM-04")
 
-# Those that only a reader of a chain can report (part 2, and spec/signatures.md).
+# Those that only a reader of a chain can report (part 2, spec/signatures.md and spec/layouts.md).
 CHAIN_RULES = _classes(
     LIMIT="LIM-05 LIM-07",
     MALFORMED="DOC-01 DOC-03 DOC-04 DOC-05 DOC-06 DOC-08",
@@ -32,7 +32,7 @@ CHAIN_RULES = _classes(
     CHAIN="CHN-01 CHN-02 CHN-03 CHN-04 CHN-05 CHN-06 CHN-07 CHN-08 CHN-09 CHN-13 CHN-14 CHN-15 CHN-17 "
           "SIG-01 SIG-05",
     CORRUPT="CHN-10 CHN-16",
-    STATE_MISMATCH="CHN-11 CHN-12")
+    STATE_MISMATCH="CHN-11 CHN-12 LAY-03")
 _CLASS = RULES | IN_PLACE_RULES | CHAIN_RULES
 
 

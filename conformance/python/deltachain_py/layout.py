@@ -1,12 +1,16 @@
 """The layout of safetensors files that a link may carry (section 12): which file holds which tensors."""
 from itertools import chain
 
+from blake3 import blake3
+
 from . import documents
 from .errors import check
 from .names import ascending, distinct, folder, folders, is_path
 
 KEY = "deltachain.layout"
 FORM = {"files": [{"name": (None, ".*"), "metadata": (None, documents.METADATA), "tensors": (None, [".*", 0])}, 1]}
+
+ONE_FILE = [{"name": None, "metadata": None, "tensors": None}]
 
 
 def parse(text, tensors):
@@ -29,3 +33,18 @@ def parse(text, tensors):
     inside = all(tensor.startswith(folder(name)) for name, among in named.items() for tensor in among)
     check(inside, "R-LAY-01", "a tensor's name does not begin with the folder of its file", KEY)
     return files
+
+
+def carried(files, before, after):
+    """The files of a target without the key: those of its base. The tables of both."""
+    named = [folder(file["name"] or "") for file in files]
+    lists = [[name for name in file["tensors"] or [] if name in after] for file in files]
+    for name in after.keys() - before.keys():
+        fitting = [(len(begin), place) for place, begin in enumerate(named) if name.startswith(begin)]
+        check(fitting, "R-LAY-01", f"no file for {name!r}", KEY)
+        lists[max(fitting)[1]].append(name)
+    return files if len(files) == 1 else [file | {"tensors": sorted(names)} for file, names in zip(files, lists)]
+
+
+def digest(files):
+    return blake3(documents.encode({"files": files})).hexdigest()

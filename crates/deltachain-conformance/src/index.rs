@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) const FORMAT: u64 = 3;
 
 /// What a reader must know to be measured by a vector, and may say that it does not.
-pub(crate) const FEATURES: [&str; 32] = [
+pub(crate) const FEATURES: [&str; 33] = [
     "dense",
     "sparse",
     "absolute",
@@ -45,13 +45,17 @@ pub(crate) const FEATURES: [&str; 32] = [
     "signatures",
     IN_PLACE,
     "signatures-1.2",
+    LAYOUTS,
 ];
 
 /// The feature of spec/in-place.md.
 pub(crate) const IN_PLACE: &str = "in-place";
 
+/// The feature of spec/layouts.md.
+pub(crate) const LAYOUTS: &str = "layouts";
+
 /// Features of additions to version 1.0 of the format: vectors with one of these are only for testees that name it.
-pub(crate) const ADDITIONS: [&str; 3] = ["signatures", IN_PLACE, "signatures-1.2"];
+pub(crate) const ADDITIONS: [&str; 4] = ["signatures", IN_PLACE, "signatures-1.2", LAYOUTS];
 
 /// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
@@ -177,6 +181,16 @@ pub(crate) struct Held {
     pub(crate) chain: String,
     /// A whole state per shard.
     pub(crate) shards: Vec<String>,
+    /// A layout per shard, where layouts are looked at.
+    pub(crate) layouts: Option<Vec<HeldLayout>>,
+}
+
+/// A layout, as a reader has recorded it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HeldLayout {
+    layout: String,
+    proven: bool,
 }
 
 /// The keys that the reader trusts.
@@ -343,6 +357,8 @@ pub(crate) struct ReplayResult {
     /// Name to BLAKE3-256.
     #[serde(default)]
     pub(crate) assets: BTreeMap<String, String>,
+    /// BLAKE3-256 of the layout of each shard that is taken, where layouts are looked at.
+    pub(crate) layouts: Option<Vec<String>>,
 }
 
 /// A member that may be null but must be there.

@@ -110,6 +110,9 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
                 return Err(format!("version {} instead of {}", answer.version, expected.version));
             }
             same_digest("answer", &answer.digest, &expected.digest)?;
+            if answer.layouts != expected.layouts {
+                return Err(format!("layouts {:?} instead of {:?}", answer.layouts, expected.layouts));
+            }
             check_version(&request.output, expected, case.vector.take.is_some(), workshop)?;
             Ok(Verdict::Right)
         }
@@ -197,6 +200,7 @@ struct AppliedAnswer {
 struct ReplayedAnswer {
     version: u64,
     digest: String,
+    layouts: Option<Vec<String>>,
 }
 
 fn typed<T: DeserializeOwned>(members: Map<String, Value>) -> Judged<T> {
@@ -428,7 +432,7 @@ mod tests {
         union.insert("a", Dtype::U8, &[0], Vec::new()).unwrap();
         union.insert("b", Dtype::U8, &[0], Vec::new()).unwrap();
         let digest = StateDigests::of(&union, &()).unwrap().state.to_string();
-        ReplayResult { version: 0, digest, shards: shards.into(), assets: assets.into() }
+        ReplayResult { version: 0, digest, shards: shards.into(), assets: assets.into(), layouts: None }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::by_rule;
 use crate::cases::{Case, Expectation, Operation};
-use crate::index::{Grown, Held, Vector};
+use crate::index::{Grown, Held, LAYOUTS, Vector};
 use crate::problem::{Problem, Result};
 use crate::suite::Suite;
 use crate::unpack::unpack;
@@ -153,9 +153,12 @@ impl<'a> Workshop<'a> {
                 if let (Some(members), Some(version)) = (&mut held, &vector.held) {
                     let shards = version.shards.iter().map(|shard| text(&self.state(shard)?));
                     members["shards"] = json!(shards.collect::<Result<Vec<_>>>()?);
+                    if let Some(layouts) = &version.layouts {
+                        members["layouts"] = json!(layouts);
+                    }
                 }
                 let take = vector.take.as_ref();
-                let members = json!({
+                let mut members = json!({
                     "chain": text(&self.chain(vector)?)?,
                     "held": held,
                     "version": vector.version,
@@ -165,6 +168,9 @@ impl<'a> Workshop<'a> {
                     "set_bytes": vector.set_bytes,
                     "coded_bytes": vector.coded_bytes,
                 });
+                if vector.features.iter().any(|feature| feature == LAYOUTS) {
+                    members["layouts"] = json!(true);
+                }
                 (Some("result"), members)
             }
         };

@@ -9,13 +9,14 @@ use deltachain::chain::{
     Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference,
     RoutesDocument, Trust, TrustedKey, check_held, check_target, check_union,
 };
+use deltachain::rules::LAY_03;
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};
 use serde_json::{Value, json};
 
 use crate::testee::link::limits;
 use crate::testee::request::Request;
-use crate::testee::shard::{Shard, Take};
+use crate::testee::shard::{LayoutCheck, Shard, Take};
 
 pub(super) fn document(request: &Request<'_>) -> Result<Value> {
     let path = request.path("file")?;
@@ -41,19 +42,27 @@ pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
 }
 
 pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
-    let held = request.object("held").map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
+    let version = request.object("held");
+    let held = version.as_ref().map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
+    let looks_at_layouts = request.is_set("layouts");
     let shards = request.optional_numbers("shards")?.map(|numbers| numbers.into_iter().collect::<BTreeSet<_>>());
     let last = shards.iter().flatten().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).max();
     let tensors = request.optional_texts("tensors")?.map(|names| names.into_iter().collect());
     let replay = Replay {
         chain: Chain(request.path("chain")?),
         held,
+        held_layouts: version.as_ref().map_or(Ok(Vec::new()), Request::layouts)?,
+        layouts: looks_at_layouts.then(|| request.object("trust").is_some()),
         take: Take { shards, tensors },
         limits: limits(request),
         output: request.path("output")?,
     };
-    let plan = replay.run(planner(request)?.shards(last))?;
-    Ok(json!({ "version": plan.version, "digest": plan.state.to_string() }))
+    let (plan, digests) = replay.run(planner(request)?.shards(last))?;
+    let mut answer = json!({ "version": plan.version, "digest": plan.state.to_string() });
+    if looks_at_layouts {
+        answer["layouts"] = digests.iter().map(Digest::to_string).collect();
+    }
+    Ok(answer)
 }
 
 fn planner(request: &Request<'_>) -> Result<Planner> {
@@ -159,17 +168,22 @@ struct Replay<'a> {
     chain: Chain<'a>,
     /// A file for each shard of the version held.
     held: Vec<PathBuf>,
+    /// For each of its shards the text of the layout, and whether it is proven; none where layouts are not looked at.
+    held_layouts: Vec<(String, bool)>,
+    /// Whether they must be proven; `None` if they are not looked at.
+    layouts: Option<bool>,
     take: Take,
     limits: Limits,
     output: &'a Path,
 }
 
 impl Replay<'_> {
-    fn run(&self, mut planner: Planner) -> Result<Plan> {
+    /// The plan that was followed, and the layouts of the shards that are taken.
+    fn run(&self, mut planner: Planner) -> Result<(Plan, Vec<Digest>)> {
         loop {
             let plan = self.chain.plan(&mut planner)?;
             match self.build(&plan) {
-                Ok(()) => return Ok(plan),
+                Ok(layouts) => return Ok((plan, layouts)),
                 Err(Failure::Held(error)) => planner.fail_held(error),
                 Err(Failure::File(file, error)) => planner.fail_file(file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(hop, error),
@@ -178,8 +192,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Steps 5 to 7. The output appears when everything has been checked.
-    fn build<'p>(&self, plan: &'p Plan) -> Result<(), Failure<'p>> {
+    /// Steps 5 to 7: the layouts. The output appears when everything has been checked.
+    fn build<'p>(&self, plan: &'p Plan) -> Result<Vec<Digest>, Failure<'p>> {
         let folder = self.output.parent().unwrap_or(self.output);
         let scratch = tempfile::tempdir_in(folder).map_err(writing(self.output))?;
         let mut shards = self.start(plan)?;
@@ -198,7 +212,7 @@ impl Replay<'_> {
         fs::rename(scratch.path(), self.output).map_err(writing(self.output))?;
         // It has another name now, so there is nothing to remove.
         let _ = scratch.keep();
-        Ok(())
+        Ok(shards.iter().filter_map(|(_, shard)| shard.layout()).collect())
     }
 
     /// The shards that are taken, by number, where the path begins: shards of the held version, or empty states.
@@ -206,7 +220,8 @@ impl Replay<'_> {
         let taken = (0..plan.shards.len()).filter(|number| self.take.has_shard(*number));
         let Some(named) = &plan.start else { return Ok(taken.map(|number| (number, Shard::empty())).collect()) };
         let held = taken.filter_map(|number| Some((number, self.held.get(number)?)));
-        let shards = held.map(|(number, path)| Ok((number, Shard::open(path, &self.take)?)));
+        let shards =
+            held.map(|(number, path)| Ok((number, Shard::open(path, self.held_layouts.get(number), &self.take)?)));
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let digests = shards.iter().map(|(number, shard)| (*number, shard.digest()));
         check_held(named, self.held.len(), digests).map_err(Failure::Held)?;
@@ -231,9 +246,11 @@ impl Replay<'_> {
             };
             links.push(open().map_err(|error| refused(hop, error))?);
         }
-        shard.follow(&links, &self.take, scratch).map_err(|error| {
+        let check = self.layouts.map(|must_be_proven| LayoutCheck { plan, shard: number, must_be_proven });
+        shard.follow(&links, check, &self.take, scratch).map_err(|error| {
             match error.link().and_then(|link| plan.hops.get(link)) {
                 Some(hop) => refused(hop, error),
+                None if error.is(&LAY_03) => Failure::Held(error),
                 None => Failure::Other(error),
             }
         })

@@ -54,6 +54,13 @@ impl<'a> Request<'a> {
         items.map(Some).ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
     }
 
+    /// Of a version held: the text of the layout of each shard, and whether it is proven.
+    pub(crate) fn layouts(&self) -> Result<Vec<(String, bool)>> {
+        let layouts = self
+            .optional_array("layouts", |item| Some((item["layout"].as_str()?.to_owned(), item["proven"].as_bool()?)));
+        Ok(layouts?.unwrap_or_default())
+    }
+
     pub(crate) fn digest(&self, name: &str) -> Result<Digest> {
         Digest::from_hex(self.text(name)?).ok_or_else(|| Error::usage(format!("{name} is not a digest")))
     }

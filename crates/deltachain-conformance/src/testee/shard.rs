@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use deltachain::files::{Layout, SafetensorsState, ScratchState, StagedSafetensors};
+use deltachain::chain::{LayoutProof, Plan, named_layouts};
+use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, ScratchState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
 use deltachain::{LinkReader, Replay, Result, Source, StateTable};
 
@@ -14,6 +15,15 @@ pub(super) struct Take {
     pub(super) shards: Option<BTreeSet<u64>>,
     /// Names; `None` for all.
     pub(super) tensors: Option<BTreeSet<String>>,
+}
+
+/// How the layout of a shard is looked at on the way of a plan (SPEC section 25.2).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LayoutCheck<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) shard: usize,
+    /// So it is with trust.
+    pub(super) must_be_proven: bool,
 }
 
 impl Take {
@@ -30,24 +40,29 @@ impl Take {
 pub(super) struct Shard {
     table: StateTable,
     layout: Option<Layout>,
+    proof: LayoutProof,
     data: Box<dyn State>,
 }
 
 impl Shard {
     pub(super) fn empty() -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { table, layout: None, data: Box::new(MemoryState::new()) }
+        Self { table, layout: None, proof: LayoutProof::default(), data: Box::new(MemoryState::new()) }
     }
 
-    /// A shard of the version held, whose state is in a file.
-    pub(super) fn open(path: &Path, take: &Take) -> Result<Self> {
+    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the text, and whether it is
+    /// proven.
+    pub(super) fn open(path: &Path, layout: Option<&(String, bool)>, take: &Take) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
         let table = StateTable::of(&state, &())?;
         let mut data = MemoryState::copy_of(&state)?;
         for info in state.tensors().iter().filter(|info| !take.has_tensor(info.name())) {
             data.remove(info.name());
         }
-        Ok(Self { table, layout: Some(state.layout().clone()), data: Box::new(data) })
+        let text = layout.map(|(text, _)| Layout::parse(text, state.tensors())).transpose()?;
+        let layout_held = text.unwrap_or_else(|| state.layout().clone());
+        let proof = LayoutProof::held(layout.is_some_and(|(_, is_proven)| *is_proven));
+        Ok(Self { table, layout: Some(layout_held), proof, data: Box::new(data) })
     }
 
     /// Of the whole shard, also if only a part is taken.
@@ -59,14 +74,41 @@ impl Shard {
         &self.table
     }
 
+    /// Of the whole shard.
+    pub(super) fn layout(&self) -> Option<Digest> {
+        self.layout.as_ref().map(Layout::digest)
+    }
+
     /// The shard that links make of this one, one after another: steps 7 to 9 of SPEC section 10.
-    pub(super) fn follow(&self, links: &[LinkReader<impl Source>], take: &Take, scratch: &Path) -> Result<Self> {
+    pub(super) fn follow(
+        &self,
+        links: &[LinkReader<impl Source>],
+        check: Option<LayoutCheck<'_>>,
+        take: &Take,
+        scratch: &Path,
+    ) -> Result<Self> {
         let is_taken = |name: &str| take.has_tensor(name);
         let mut replay = Replay::of_part(self.table.clone(), &is_taken).with_layout(self.layout.clone());
-        links.iter().try_for_each(|link| replay.push(link))?;
+        let mut proof = self.proof.clone();
+        for (number, link) in links.iter().enumerate() {
+            replay.push(link)?;
+            let hop = check.and_then(|LayoutCheck { plan, shard, .. }| Some((plan.hops.get(number)?, shard)));
+            if let (Some((hop, shard)), Some(layout)) = (hop, replay.layout()) {
+                proof.follow(hop, shard, (link.index().metadata.contains_key(LAYOUT_KEY), true), layout)?;
+            }
+        }
+        if let Some(LayoutCheck { plan, shard, must_be_proven }) = check {
+            if let (true, Some(layout)) = (links.is_empty(), &self.layout) {
+                let named = named_layouts(&plan.metadata, plan.shards.len());
+                proof.compare(named.as_ref().and_then(|named| named.get(shard)), || layout.digest())?;
+            }
+            if must_be_proven {
+                proof.check_proven()?;
+            }
+        }
         let data = ScratchState::create_in(scratch, &replay.tensors())?;
         replay.run(&*self.data, &data, &())?;
-        Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), data: Box::new(data) })
+        Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), proof, data: Box::new(data) })
     }
 
     /// Writes what is taken.

@@ -106,7 +106,7 @@ impl Folder {
                 let mut snapshot = Vec::new();
                 diff(&MemoryState::new(), state, &DiffOptions::default(), &mut snapshot).unwrap();
                 let snapshot = LinkReader::open(snapshot, &Limits::default()).unwrap();
-                let made = Shard::empty().follow(&[snapshot], &Take::default(), self.folder.path()).unwrap();
+                let made = Shard::empty().follow(&[snapshot], None, &Take::default(), self.folder.path()).unwrap();
                 let _ = fs::remove_file(path);
                 made.save(path).unwrap();
             }
