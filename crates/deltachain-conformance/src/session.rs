@@ -71,11 +71,11 @@ impl Session {
         &self.hello.testee
     }
 
-    /// What it is asked, in the versions of SPEC.md: `1.0 and signatures of 1.1`.
+    /// What it is asked, in the versions of SPEC.md: `1.0 and signatures`.
     pub(crate) fn format(&self) -> String {
         let known: Vec<&str> =
             ADDITIONS.into_iter().filter(|name| self.hello.additions.iter().any(|own| own == name)).collect();
-        if known.is_empty() { "1.0".to_owned() } else { format!("1.0 and {} of 1.1", known.join(", ")) }
+        if known.is_empty() { "1.0".to_owned() } else { format!("1.0 and {}", known.join(", ")) }
     }
 
     /// Why the testee is not to be asked this, if so.
