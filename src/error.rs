@@ -6,8 +6,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::chain::Unsigned;
 use crate::rules::{Rule, is_off};
+use crate::unsigned::Unsigned;
 
 /// Result of every fallible function of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -121,6 +121,7 @@ mod state_sums;
 pub mod sums;
 mod table;
 pub mod tensor;
+mod unsigned;
 mod varint;
 
 #[cfg(feature = "kernels")]

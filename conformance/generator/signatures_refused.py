@@ -21,7 +21,7 @@ def refused(id, reason, *keys, quorum=1, features=()):
     vector = good(f"trust/{id}", with_notes(note(TEXT, GOOD)), [0], reason, section="23.2",
                   trust=trust(*keys, quorum=quorum) if keys else {"keys": [], "quorum": quorum, "seen": None},
                   features=features)
-    vector.expect = dict.fromkeys(vector.expect, {"class": "USAGE", "rule": None})
+    vector.expect = {name: {"class": "USAGE", "rule": None} for name in vector.expect}
     return vector
 
 

@@ -507,8 +507,8 @@ def squash(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Joins consecutive links into one. The base is a file or a directory, or None if the first link is a snapshot; options
-    are those of `diff`."""
+    """Joins consecutive links into one. The base is a file or a directory, or None if the first link is a snapshot.
+    Options are those of `diff`."""
     paths = [os.fspath(link) for link in links]
     start = None if base is None else os.fspath(base)
     made = _native.squash_files(

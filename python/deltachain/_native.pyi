@@ -313,7 +313,7 @@ def apply_tensors(
     progress: _Progress,
 ) -> tuple[dict[str, Any], str]: ...
 def squash_files(
-    base: _Path,
+    base: _Path | None,
     links: Sequence[_Path],
     out: _Path,
     profile: str,

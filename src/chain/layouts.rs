@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::chain::{Commit, Hop};
 use crate::error::{Error, Result};
-use crate::layout::Layout;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
@@ -23,7 +22,7 @@ fn value(layouts: &[Digest]) -> String {
 }
 
 impl Commit {
-    /// Names the digest of the [layout](Layout::digest) of each shard, in order.
+    /// Names the digest of the [layout](crate::files::Layout::digest) of each shard, in order.
     pub fn name_layouts(&mut self, layouts: &[Digest]) {
         self.metadata.insert(KEY.to_owned(), value(layouts));
     }
@@ -54,7 +53,7 @@ impl LayoutProof {
     }
 
     /// After the file of a route for this shard: whether it states a layout, whether the whole of it is hashed, and the
-    /// layout then.
+    /// digest of the layout then.
     ///
     /// # Errors
     /// R-LAY-03 (`STATE_MISMATCH`) if the commit of the version that the route leads to names another layout. The
@@ -64,7 +63,7 @@ impl LayoutProof {
         hop: &Hop,
         shard: usize,
         (states, is_hashed): (bool, bool),
-        layout: &Layout,
+        layout: impl FnOnce() -> Digest,
     ) -> Result<()> {
         let is_new = states || hop.from.is_none();
         if is_new || self.is_proven {
@@ -76,7 +75,7 @@ impl LayoutProof {
         }
         self.routes += 1;
         self.is_proven = stands && (is_new || self.is_proven);
-        self.compare(hop.layouts.as_deref().and_then(|named| named.get(shard)), || layout.digest())
+        self.compare(hop.layouts.as_deref().and_then(|named| named.get(shard)), layout)
     }
 
     /// Compares the digest of the layout with the one that a commit names, if it does.
@@ -145,14 +144,13 @@ mod tests {
     }
 
     /// A path of routes: from nothing or not, in the commit or not, whether the file states a layout, what is named.
-    fn follow(held: Option<bool>, path: &[(bool, bool, bool, Option<&Layout>)]) -> (LayoutProof, Option<Error>) {
-        let layout = Layout::single_file(&[]);
+    fn follow(held: Option<bool>, path: &[(bool, bool, bool, Option<Digest>)]) -> (LayoutProof, Option<Error>) {
         let mut proof = held.map_or_else(LayoutProof::default, LayoutProof::held);
         for (version, &(is_from_nothing, is_in_commit, states, named)) in (1..).zip(path) {
-            let layouts = named.map(|named| vec![named.digest()]);
+            let layouts = named.map(|named| vec![named]);
             let from = (!is_from_nothing).then_some(version - 1);
             let hop = Hop { version, from, files: Vec::new(), shards: Vec::new(), layouts, is_in_commit };
-            if let Err(error) = proof.follow(&hop, 0, (states, true), &layout) {
+            if let Err(error) = proof.follow(&hop, 0, (states, true), || digest("layout")) {
                 return (proof, Some(error));
             }
         }
@@ -162,10 +160,7 @@ mod tests {
 
     #[test]
     fn who_is_at_fault() {
-        let right = Layout::single_file(&[]);
-        let other =
-            Layout::parse(r#"{"files":[{"name":"a.safetensors","metadata":null,"tensors":null}]}"#, &[]).unwrap();
-        let (right, other) = (Some(&right), Some(&other));
+        let (right, other) = (Some(digest("layout")), Some(digest("other")));
         let fault = |held, path: &[_]| follow(held, path).1.map(|error| (error.rule().unwrap(), error.link()));
         let at = |route| Some(("R-LAY-03", route));
         let (nothing, version) = (true, false);

@@ -51,13 +51,14 @@ mod retention;
 mod signatures;
 mod signed_head;
 
+pub use crate::unsigned::Unsigned;
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
 pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Route, RoutesDocument};
 pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
 pub use planner::Planner;
-pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, Unsigned, VerifierKey};
+pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]

@@ -19,7 +19,8 @@ LINE = re.compile(f"\u2014 {NAME} ([^ ]+)")
 # Public keys for which anybody can make signatures, with the highest bit 0.
 LOW_ORDER = {bytes.fromhex(digits) for digits in (
     "00" * 32, "01" + "00" * 31, "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "ec" + "ff" * 30 + "7f", "ed" + "ff" * 30 + "7f",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
     "ee" + "ff" * 30 + "7f")}
 
 Key = namedtuple("Key", "name id public hash chains")  # `hash`, of which the ID is the beginning, names its own notes

@@ -95,7 +95,8 @@ class Examples(unittest.TestCase):
         self.assertEqual(dcf.apply(file, base), target)
 
     def test_worked_files(self):  # section 16
-        with open(os.path.join(os.path.dirname(__file__), "..", "..", "..", "spec/worked-files.md"), encoding="utf-8") as file:
+        folder = os.path.join(os.path.dirname(__file__), "..", "..", "..", "spec")
+        with open(os.path.join(folder, "worked-files.md"), encoding="utf-8") as file:
             text = file.read()
         files = {}
         for name, body in re.findall(r"```hexdump (\w+)\n(.*?)```", text, re.DOTALL):

@@ -48,6 +48,7 @@ mod operation;
 mod publishing;
 mod retention;
 mod text;
+mod there;
 
 pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};

@@ -24,9 +24,9 @@ use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
-use crate::directory::names::if_there;
 use crate::observer::{InPhase, Observer, Phase};
 use crate::text;
+use crate::there::if_there;
 
 /// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
 /// reader (R-RET-02).

@@ -25,10 +25,8 @@ mod found;
 mod keys;
 mod note;
 mod trust;
-mod unsigned;
 
 pub(super) use found::Signatures;
 pub use keys::{Signer, SigningKey, VerifierKey};
 pub use note::Note;
 pub use trust::{Trust, TrustedKey};
-pub use unsigned::Unsigned;

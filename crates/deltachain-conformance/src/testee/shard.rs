@@ -94,7 +94,7 @@ impl Shard {
             replay.push(link)?;
             let hop = check.and_then(|LayoutCheck { plan, shard, .. }| Some((plan.hops.get(number)?, shard)));
             if let (Some((hop, shard)), Some(layout)) = (hop, replay.layout()) {
-                proof.follow(hop, shard, (link.index().metadata.contains_key(LAYOUT_KEY), true), layout)?;
+                proof.follow(hop, shard, (link.index().metadata.contains_key(LAYOUT_KEY), true), || layout.digest())?;
             }
         }
         if let Some(LayoutCheck { plan, shard, must_be_proven }) = check {

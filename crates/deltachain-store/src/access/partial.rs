@@ -10,7 +10,7 @@ use deltachain::{Error, Result};
 
 use crate::access::probe::{PROBES, is_probe};
 use crate::access::store::Store;
-use crate::directory::names::if_there;
+use crate::there::if_there;
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use deltachain::{Error, Result};
 
-use crate::directory::names::{if_there, is_real_file};
+use crate::directory::names::is_real_file;
+use crate::there::if_there;
 
 pub(crate) use deltachain::files::MARKER;
 

@@ -24,12 +24,13 @@ use deltachain::{Error, Result};
 
 use crate::directory::lock::{LOCK, open_lock};
 use crate::directory::marker::Kind;
-use crate::directory::names::{if_there, is_version, make_real_directory, version_names};
+use crate::directory::names::{is_version, make_real_directory, version_names};
 use crate::directory::own::{own, sync_directory};
 use crate::directory::record::Record;
 use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::directory::versions::{self, MODEL, RECORD, files_of, record_of};
 use crate::observer::Observer;
+use crate::there::if_there;
 
 const CURRENT: &str = "current";
 pub(crate) const VERSIONS: &str = "versions";

@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use deltachain::{Error, Result};
 
 use crate::directory::marker::{Kind, MARKER};
-use crate::directory::names::if_there;
 use crate::directory::{names, unfinished};
+use crate::there::if_there;
 
 /// How many names a refusal gives.
 const SHOWN: usize = 5;

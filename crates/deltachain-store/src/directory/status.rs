@@ -16,11 +16,12 @@ use serde::{Serialize, Serializer};
 use crate::access::store::Store;
 use crate::directory::marker::{Kind, MARKER};
 use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
-use crate::directory::names::{if_there, is_real_directory};
+use crate::directory::names::is_real_directory;
 use crate::directory::record::Record;
 use crate::directory::trust_record::{SeenHead, TrustRecord};
 use crate::directory::versions::{MODEL, files_of, record_if_there};
 use crate::text;
+use crate::there::if_there;
 
 /// The version that a subscriber's directory shows.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::directory::names::if_there;
 use crate::directory::own::{sync_directory, write_own};
 use crate::text;
+use crate::there::if_there;
 
 const FILE: &str = "trust.json";
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::directory::marker::{Kind, MARKER};
-use crate::directory::names::{self, RANDOM, UNFINISHED, if_there, is_real_directory, is_real_file};
+use crate::directory::names::{self, RANDOM, UNFINISHED, is_real_directory, is_real_file};
+use crate::there::if_there;
 
 /// A directory that is removed with everything in it when this is dropped.
 #[derive(Debug)]

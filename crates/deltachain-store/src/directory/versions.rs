@@ -15,9 +15,10 @@ use std::path::{Component, Path, PathBuf};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
-use crate::directory::names::{if_there, is_real_directory, is_real_file};
+use crate::directory::names::{is_real_directory, is_real_file};
 use crate::directory::record::Record;
 use crate::directory::unfinished::remove_empty;
+use crate::there::if_there;
 
 /// The name of a version's model.
 pub(crate) const MODEL: &str = "model";

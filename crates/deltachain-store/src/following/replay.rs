@@ -272,7 +272,7 @@ impl Following<'_> {
             replay.push(reader)?;
             if let (Some(_), Some(layout)) = (self.layouts, replay.layout()) {
                 let states = reader.index().metadata.contains_key(LAYOUT_KEY);
-                proof.follow(hop, shard.number, (states, link.is_whole()), layout)?;
+                proof.follow(hop, shard.number, (states, link.is_whole()), || layout.digest())?;
             }
         }
         if self.layouts == Some(Layouts::Proven) {

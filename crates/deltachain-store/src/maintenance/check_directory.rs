@@ -13,12 +13,13 @@ use serde::Serialize;
 use crate::advice::problems;
 use crate::directory::marker::Kind;
 use crate::directory::model_directory::current_in;
-use crate::directory::names::{if_there, is_link, is_real_directory, is_real_file, is_version};
+use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
 use crate::directory::record::Record;
 use crate::directory::versions::{MODEL, files_of, open_model, record_of};
 use crate::following::selection::Selection;
 use crate::following::shard::{has_changed, part};
 use crate::observer::{InPhase, Observer, Phase};
+use crate::there::if_there;
 
 /// What has been found in a subscriber's directory.
 #[derive(Debug, Default, Serialize)]

@@ -20,8 +20,8 @@ use deltachain::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::directory::names::if_there;
 use crate::operation::time::Time;
+use crate::there::if_there;
 
 const STATUS: &str = "status.json";
 const RAN: &str = "ran.json";

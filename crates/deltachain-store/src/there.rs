@@ -1,0 +1,11 @@
+//! What may not be there.
+
+use std::io;
+
+/// What is there, if anything is.
+pub(crate) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
