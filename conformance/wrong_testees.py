@@ -156,7 +156,7 @@ def main():
         reader = kind(folder)
         reports = pool.map(lambda fault: report(args.runner, reader, fault), chosen)
         for fault, done in zip(chosen, reports):
-            named = set(re.findall(r"SPEC(?:-[a-z-]+)?\.md section (\d+(?:\.\d+)?)", done.stdout))
+            named = set(re.findall(r"(?:SPEC|spec/[a-z-]+)\.md section (\d+(?:\.\d+)?)", done.stdout))
             summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
             good = done.returncode == 1 and fault.sections <= named
             missed += not good
