@@ -548,6 +548,9 @@ class Signed(ChainCase):
             self.assertEqual(rule(Reader(self.store, trust=trust).plan, number), expected)
         self.assertEqual(rule(Reader(self.store, self.held(3), trust=trust).plan), "R-CHN-14")
         self.assertEqual(rule(Reader(self.store, trust=self.sign()).plan), "R-SIG-01")
+        key = self.sign(3).keys[0]
+        elsewhere = f"{key.name}+{key.id.hex()}+{b64encode(bytes([1]) + key.public).decode()} {HEX}"
+        self.assertEqual(rule(Reader(self.store, trust=signatures.Trust([elsewhere], 1)).plan), "R-SIG-05")
         trust.seen = signatures.Seen(3, self.commits[3])
         self.assertEqual(rule(Reader(self.store, trust=trust).plan), "R-CHN-14")
         trust.seen = signatures.Seen(1, HEX)
