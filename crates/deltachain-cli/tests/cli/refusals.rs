@@ -151,8 +151,8 @@ fn outputs_that_exist() {
         &["diff", &step(0), &step(1), "-o", "precious"][..],
         &["snapshot", &step(0), "-o", "precious"],
         &["apply", "0.dcf", "-o", "precious"],
-        &["squash", "1.dcf", "2.dcf", "-o", "precious"],
-        &["squash", "1.dcf", "2.dcf", "-o", "3.dcf"],
+        &["squash", "0.dcf", "1.dcf", "-o", "precious"],
+        &["squash", "0.dcf", "1.dcf", "-o", "3.dcf"],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
         assert!(error["message"].as_str().unwrap().contains("--force"), "{error}");
