@@ -115,8 +115,9 @@ impl<S: Source> Planner<'_, S> {
         let Some(start) = self.course.lineage(lineage).start else { return Ok(None) };
         let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
         let piece = address(piece)?;
-        // Tensors without bytes have no piece, and so the sums of no bytes.
-        Ok(pieces.map(|pieces| pieces.get(piece).copied().unwrap_or(Sums::ZERO)))
+        // A tensor without bytes has no piece, and so the sums of no bytes.
+        let nothing = (self.course.lineage(lineage).info.bytes() == 0).then_some(Sums::ZERO);
+        Ok(pieces.and_then(|pieces| pieces.get(piece).copied().or(nothing)))
     }
 
     /// The sums that a link has for a piece.
@@ -124,8 +125,9 @@ impl<S: Source> Planner<'_, S> {
         let of_link = self.sums.links.get(link).and_then(Option::as_ref);
         let piece = address(piece)?;
         let pieces = of_link.and_then(|sums| sums.entries.get(entry));
-        let none = PieceSums { piece: Sums::ZERO, coded: Sums::ZERO };
-        Ok(pieces.map(|pieces| pieces.get(piece).copied().unwrap_or(none)))
+        let is_empty = self.course.written((link, entry))?.info.bytes() == 0;
+        let nothing = is_empty.then_some(PieceSums { piece: Sums::ZERO, coded: Sums::ZERO });
+        Ok(pieces.and_then(|pieces| pieces.get(piece).copied().or(nothing)))
     }
 
     /// The pieces that links write, which need no more than lanes.
