@@ -120,9 +120,8 @@ impl<S: Source> Replay<'_, S> {
         let mut by_lanes: BTreeSet<Item> = items.into_iter().collect();
         // No digest is compared in place, also not of a tensor without bytes.
         for (number, lineage) in taken.lineages.iter().enumerate().filter(|(_, one)| one.info.bytes() == 0) {
-            if !course.places(lineage).is_empty() && planner.takes((number, 0))? {
-                by_lanes.insert((number, 0));
-            }
+            let takes = planner.takes((number, 0))?;
+            by_lanes.extend(Some((number, 0)).filter(|_| !course.places(lineage).is_empty() && takes));
         }
         let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
         let builds = |item: Item| !by_lanes.contains(&item) || whole.contains(&item);

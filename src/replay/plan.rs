@@ -125,8 +125,8 @@ impl<S: Source> Planner<'_, S> {
         let of_link = self.sums.links.get(link).and_then(Option::as_ref);
         let piece = address(piece)?;
         let pieces = of_link.and_then(|sums| sums.entries.get(entry));
-        let is_empty = self.course.written((link, entry))?.info.bytes() == 0;
-        let nothing = is_empty.then_some(PieceSums { piece: Sums::ZERO, coded: Sums::ZERO });
+        let zero = PieceSums { piece: Sums::ZERO, coded: Sums::ZERO };
+        let nothing = (self.course.written((link, entry))?.info.bytes() == 0).then_some(zero);
         Ok(pieces.and_then(|pieces| pieces.get(piece).copied().or(nothing)))
     }
 
