@@ -14,3 +14,4 @@ from . import signatures_notes, signatures_lines, signatures_reading, signatures
 from . import signatures_own, signatures_chains, signatures_refused  # noqa: F401
 from . import chains_layouts  # noqa: F401
 from . import in_place_valid, in_place_record, in_place_refused, in_place_order  # noqa: F401
+from . import chains_in_place, chains_ignored  # noqa: F401

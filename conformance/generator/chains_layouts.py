@@ -219,8 +219,6 @@ def held_layouts():
                "another layout is held, which does not matter: the route states one", held=held(0, SPLIT, proven=False))
     yield good("held-other-without-key", line(None, None), [1], [OTHER], "another layout is held, and no commit has the key",
                held=held(0, OTHER, proven=False))
-    yield bad("held-other-proven", chain, [1], "held-proven", "another layout is held as proven: the route is at fault",
-              held=held(0, OTHER))
     pruned = without_routes(line(key, key), 0)
     yield bad("held-other-alone", pruned, [1], "held-proven", "another layout is held, and no path begins with nothing",
               held=held(0, OTHER, proven=False))

@@ -3,7 +3,7 @@ from functools import partial
 from pathlib import Path
 
 from deltachain_py import documents, safetensors
-from deltachain_py.chain import Held, MinimalReader, Reader, Store, cost, direct_cost
+from deltachain_py.chain import Held, InPlaceReader, MinimalReader, Reader, Store, cost, direct_cost
 from deltachain_py.errors import Limits
 from deltachain_py.signatures import Seen, Trust
 
@@ -48,4 +48,5 @@ def replay(request, kind):
 
 def operations(minimal):
     kind = MinimalReader if minimal else Reader
-    return {"document": document, "plan": partial(plan, kind=kind), "replay": partial(replay, kind=kind)}
+    return {"document": document, "plan": partial(plan, kind=kind), "replay": partial(replay, kind=kind),
+            "replay-in-place": partial(replay, kind=InPlaceReader)}

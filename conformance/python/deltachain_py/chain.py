@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from . import documents, layout, signatures
+from . import documents, in_place, layout, signatures
 from . import link as dcf
 from .errors import DOCUMENT_BYTES, DcfError, Limits, check, fail
 from .model import table_digest, table_of
@@ -280,24 +280,32 @@ class Reader:
         """Step 5 for one route: the shards of the version that it leads to."""
         commit, shards = self.commit(step.version)[0], {}
         for number, base in bases.items():
-            file = step.files[number]
-            link = dcf.parse(self.object(FILE, file, "R-CHN-09", "R-CHN-10"), self.limits)
-            same = link.header.target.hex() == commit["shards"][number]
-            check(same, "R-CHN-11", "it does not lead to the shard", FILE.format(file["digest"]))
+            link = self.link(step, number)
             table = dcf.promise(link, base.table)
             found = self.compare(self.layout(step, link, base, table), commit, number) if self.layouts else None
             shards[number] = Shard(dcf.build(link, base.state, self.takes), table, found)
         return shards
+
+    def link(self, step, number):
+        """That of a route for a shard."""
+        file = step.files[number]
+        link = dcf.parse(self.object(FILE, file, "R-CHN-09", "R-CHN-10"), self.limits)
+        same = link.header.target.hex() == self.commit(step.version)[0]["shards"][number]
+        check(same, "R-CHN-11", "it does not lead to the shard", FILE.format(file["digest"]))
+        return link
 
     def layout(self, step, link, base, table):
         """That of a shard after a file (section 25.2), before it is compared."""
         files, proven, origin, unproven = base.layout
         text = dict(link.index.metadata).get(layout.KEY)
         files = layout.carried(files, base.table, table) if text is None else layout.parse(text, table)
-        stands = {"from": step.start, "files": step.files} in self.commit(step.version)[0]["routes"]
+        stands = self.stands_in_commit(step)
         new = text is not None or step.start is None
         return Layout(files, stands and (new or proven), step if new or proven else origin,
                       unproven if stands else step)
+
+    def stands_in_commit(self, step):
+        return {"from": step.start, "files": step.files} in self.commit(step.version)[0]["routes"]
 
     def compare(self, found, commit, number):
         """The layout of a shard, which is proven if the commit of its version names it."""
@@ -319,6 +327,25 @@ class Reader:
         same = len(data) == reference["size"] and blake3(data).hexdigest() == reference["digest"]
         check(same, wrong, "not the size or the digest that is named", name)
         return data
+
+
+class InPlaceReader(Reader):
+    """What is held is memory, into which links are taken (section 24.6), by routes of commits alone (R-SUM-08)."""
+
+    def begin(self, path):
+        self.memory = super().begin(path)
+        self.links = {number: [] for number in self.memory}
+        return self.memory
+
+    def follow(self, step, bases):
+        in_place.refuse(not self.stands_in_commit(step), "the commit does not name this route")
+        shards = {}
+        for number, base in bases.items():  # once more from the beginning: only that was hashed
+            link = self.link(step, number)
+            self.links[number].append(link.data)
+            state = in_place.in_place(self.links[number], self.memory[number].state, self.limits)
+            shards[number] = Shard(state, dcf.promise(link, base.table), None)
+        return shards
 
 
 class MinimalReader(Reader):

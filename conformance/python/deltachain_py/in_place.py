@@ -122,12 +122,12 @@ def in_place(files, memory, limits=Limits()):
     coded = [{(part.entry.name, part.piece): (part, lanes) for part, lanes in dcf.decode(link)} for link in links]
     sums = [link_sums(link) for link in links]
     for link, parts, own in zip(links, coded, sums):
-        _refuse(own is None, "a link has no sums")
+        refuse(own is None, "a link has no sums")
         for entry in link.index.tensors:
-            _refuse(entry.operation != PATCH, f"{entry.name!r} is set or removed")
+            refuse(entry.operation != PATCH, f"{entry.name!r} is set or removed")
             for piece, number in enumerate(entry.segments):
                 part, _ = parts.get((entry.name, piece), (None, []))
-                _refuse(number > 0 and not is_local(part), f"a part of {entry.name!r} is not local")
+                refuse(number > 0 and not is_local(part), f"a part of {entry.name!r} is not local")
 
     known = {(name, piece): sums_of(tensor.data[slice(*piece_range(len(tensor.data), piece))])
              for name, tensor in memory.items() for piece in range(piece_count(len(tensor.data)))}
@@ -157,6 +157,6 @@ def in_place(files, memory, limits=Limits()):
     return {name: Tensor(tensor.dtype, tensor.shape, bytes(new[name])) for name, tensor in target.items()}
 
 
-def _refuse(condition, message):
+def refuse(condition, message):
     if condition:
         raise DcfError("UNSUPPORTED", None, message)

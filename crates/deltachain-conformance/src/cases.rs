@@ -20,6 +20,7 @@ pub(crate) enum Operation {
     Document,
     Plan,
     Replay,
+    ReplayInPlace,
 }
 
 impl Operation {
@@ -37,6 +38,7 @@ impl Operation {
             Self::Document => "document",
             Self::Plan => "plan",
             Self::Replay => "replay",
+            Self::ReplayInPlace => "replay-in-place",
         }
     }
 
@@ -111,6 +113,7 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
         asked(Operation::Document, expect.document.as_ref(), |_| Expectation::Document),
         asked(Operation::Plan, expect.plan.as_ref(), Expectation::Plan),
         asked(Operation::Replay, expect.replay.as_ref(), Expectation::Replay),
+        asked(Operation::ReplayInPlace, expect.replay_in_place.as_ref(), Expectation::Replay),
     ];
     let cases = questions.into_iter().flatten().map(|(operation, expectation)| {
         let id = format!("{}#{}", vector.id, operation.label());

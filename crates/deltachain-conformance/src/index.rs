@@ -235,6 +235,8 @@ pub(crate) struct Expect {
     pub(crate) document: Option<Expected<Nothing>>,
     pub(crate) plan: Option<Expected<PlanResult>>,
     pub(crate) replay: Option<Expected<ReplayResult>>,
+    #[serde(rename = "replay-in-place")]
+    pub(crate) replay_in_place: Option<Expected<ReplayResult>>,
 }
 
 /// A refusal, or what a valid answer has.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::cases::{Case, Operation};
-use crate::index::{ADDITIONS, FEATURES, NOT_MINIMAL};
+use crate::index::{ADDITIONS, FEATURES, IN_PLACE, NOT_MINIMAL};
 use crate::judge::{Verdict, answers, judge};
 use crate::problem::{Problem, Result};
 use crate::process::{Process, Reply, shortened};
@@ -15,7 +15,8 @@ use crate::workshop::Workshop;
 /// The one version of the protocol that this program speaks.
 pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
-const OPERATIONS: [&str; 9] = ["check", "apply", "patches", "sums", "in-place", "encode", "document", "plan", "replay"];
+const OPERATIONS: [&str; 10] =
+    ["check", "apply", "patches", "sums", "in-place", "encode", "document", "plan", "replay", "replay-in-place"];
 
 /// The profile of readers that leave out what SPEC section 14 allows a minimal chain reader.
 const MINIMAL: &str = "minimal-chain";
@@ -88,9 +89,13 @@ impl Session {
         }
         let is_left_out =
             |feature: &&String| ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature);
-        // What an addition has put into a link is ignored by readers without it: they answer as ever.
-        let is_of_any = matches!(case.operation, Operation::Check | Operation::Apply | Operation::Patches);
-        if let Some(addition) = features.iter().find(is_left_out).filter(|_| !is_of_any) {
+        // What an addition has put into a link, or beside it, is ignored by readers without it: they answer as ever.
+        let is_of_any = |addition: &String| match case.operation {
+            Operation::Check | Operation::Apply | Operation::Patches => true,
+            Operation::Plan | Operation::Replay => addition == IN_PLACE,
+            _ => false,
+        };
+        if let Some(addition) = features.iter().find(|feature| is_left_out(feature) && !is_of_any(feature)) {
             return Some(Unasked::ByProfile(format!("a reader need not know the addition {addition}")));
         }
         let operation = case.operation.name();

@@ -91,11 +91,12 @@ impl Suite {
                 Some(Expected::Valid(result)) => result.state.as_ref(),
                 _ => None,
             });
-        let replayed = match &vector.expect.replay {
-            Some(Expected::Valid(replay)) => Some(replay),
-            _ => None,
-        };
-        let shards = replayed.iter().flat_map(|replay| replay.shards.values()).filter_map(|shard| shard.state.as_ref());
+        let replayed =
+            [&vector.expect.replay, &vector.expect.replay_in_place].into_iter().filter_map(|expected| match expected {
+                Some(Expected::Valid(replay)) => Some(replay),
+                _ => None,
+            });
+        let shards = replayed.flat_map(|replay| replay.shards.values()).filter_map(|shard| shard.state.as_ref());
         let held = vector.held.iter().flat_map(|held| &held.shards);
         let base = vector.base.state();
         let mut states = results.chain(shards).chain(held).map(String::as_str).chain(base);
@@ -110,7 +111,7 @@ impl Suite {
                 || expect.sums.is_some()
                 || expect.in_place.is_some(),
             expect.document.is_some(),
-            expect.plan.is_some() || expect.replay.is_some(),
+            expect.plan.is_some() || expect.replay.is_some() || expect.replay_in_place.is_some(),
         );
         let fits = match vector.kind {
             Kind::Link => link && !document && !chain,

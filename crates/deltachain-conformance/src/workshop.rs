@@ -148,7 +148,7 @@ impl<'a> Workshop<'a> {
                 });
                 (None, members)
             }
-            Operation::Replay => {
+            Operation::Replay | Operation::ReplayInPlace => {
                 let mut held = vector.held.as_ref().map(held);
                 if let (Some(members), Some(version)) = (&mut held, &vector.held) {
                     let shards = version.shards.iter().map(|shard| text(&self.state(shard)?));

@@ -11,7 +11,7 @@ use deltachain::chain::{
 };
 use deltachain::rules::LAY_03;
 use deltachain::tensor::Digest;
-use deltachain::{Error, FileSource, Limits, LinkReader, Result};
+use deltachain::{Error, ErrorClass, FileSource, Limits, LinkReader, Result};
 use serde_json::{Value, json};
 
 use crate::testee::link::limits;
@@ -42,6 +42,15 @@ pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
 }
 
 pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
+    replayed(request, false)
+}
+
+/// The states of the version held are memory, and links are taken in place.
+pub(super) fn replay_in_place(request: &Request<'_>) -> Result<Value> {
+    replayed(request, true)
+}
+
+fn replayed(request: &Request<'_>, in_place: bool) -> Result<Value> {
     let version = request.object("held");
     let held = version.as_ref().map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
     let looks_at_layouts = request.is_set("layouts");
@@ -55,9 +64,11 @@ pub(super) fn replay(request: &Request<'_>) -> Result<Value> {
         layouts: looks_at_layouts.then(|| request.object("trust").is_some()),
         take: Take { shards, tensors },
         limits: limits(request),
+        in_place,
         output: request.path("output")?,
     };
-    let (plan, digests) = replay.run(planner(request)?.shards(last))?;
+    let planner = planner(request)?.shards(last);
+    let (plan, digests) = replay.run(if in_place { planner.in_place() } else { planner })?;
     let mut answer = json!({ "version": plan.version, "digest": plan.state.to_string() });
     if looks_at_layouts {
         answer["layouts"] = digests.iter().map(Digest::to_string).collect();
@@ -174,6 +185,7 @@ struct Replay<'a> {
     layouts: Option<bool>,
     take: Take,
     limits: Limits,
+    in_place: bool,
     output: &'a Path,
 }
 
@@ -233,6 +245,10 @@ impl Replay<'_> {
         let refused = |hop: &'p Hop, error: Error| {
             Failure::of(error.in_file(hop.files[number].name().to_string()), |error| Failure::Route(hop, error))
         };
+        if let Some(hop) = plan.hops.iter().find(|hop| self.in_place && !hop.is_in_commit) {
+            // R-SUM-08.
+            return Err(refused(hop, Error::refused(ErrorClass::Unsupported, "the commit does not name this route")));
+        }
         let mut links = Vec::with_capacity(plan.hops.len());
         for hop in &plan.hops {
             let (Some(file), Some(target)) = (hop.files.get(number), hop.shards.get(number)) else {
@@ -245,6 +261,12 @@ impl Replay<'_> {
                 Ok(link)
             };
             links.push(open().map_err(|error| refused(hop, error))?);
+        }
+        if self.in_place {
+            return shard.take_in_place(&links).map_err(|(link, error)| match plan.hops.get(link) {
+                Some(hop) => refused(hop, error),
+                None => Failure::Other(error),
+            });
         }
         let check = self.layouts.map(|must_be_proven| LayoutCheck { plan, shard: number, must_be_proven });
         shard.follow(&links, check, &self.take, scratch).map_err(|error| {
@@ -283,7 +305,8 @@ enum Failure<'p> {
 impl Failure<'_> {
     /// What the operating system refuses is not a reason to take another path.
     fn of(error: Error, broken: impl FnOnce(Error) -> Self) -> Self {
-        if error.rule().is_some() { broken(error) } else { Self::Other(error) }
+        let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
+        if is_fault { broken(error) } else { Self::Other(error) }
     }
 }
 

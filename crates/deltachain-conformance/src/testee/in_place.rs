@@ -1,9 +1,9 @@
 //! The operations of spec/in-place.md: `sums` and `in-place`.
 
-use deltachain::files::SafetensorsState;
+use deltachain::files::{Layout, SafetensorsState};
 use deltachain::sums::Sums;
 use deltachain::tensor::MemoryState;
-use deltachain::{Replay, Result, check_sequence, rules};
+use deltachain::{LinkReader, Replay, Result, Source, check_sequence, rules};
 use deltachain::{StateSums, StateTable};
 use serde_json::{Value, json};
 
@@ -36,14 +36,24 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
     check_sequence(&links.iter().collect::<Vec<_>>())?;
     let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
     let mut memory = files.as_ref().map_or_else(|| Ok(MemoryState::new()), |files| MemoryState::copy_of(files))?;
-    let (table, sums) = StateSums::hashed(&memory, &())?;
-    let mut replay = Replay::new(table).with_layout(files.map(|files| files.layout().clone())).with_sums(sums);
+    take(&links, &mut memory, files.map(|files| files.layout().clone()))?;
+    write(&memory, request.path("output")?)?;
+    // Of the memory: what a link says of its target is not compared in place.
+    Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))
+}
+
+/// Takes links that follow one another into memory, which is hashed first: the table and the layout of what they promise.
+pub(super) fn take(
+    links: &[LinkReader<impl Source>],
+    memory: &mut MemoryState,
+    layout: Option<Layout>,
+) -> Result<(StateTable, Option<Layout>)> {
+    let (table, sums) = StateSums::hashed(&*memory, &())?;
+    let mut replay = Replay::new(table).with_layout(layout).with_sums(sums);
     links.iter().try_for_each(|link| replay.push(link))?;
     // The library would build whole pieces instead, where lanes are not enough. Of sums it tells the first failure.
     let refused = replay.plans()?.find_map(|plan| plan.err().filter(|error| error.rule() != Some(rules::SUM_04.id)));
     refused.map_or(Ok(()), Err)?;
-    replay.in_place(&memory, u64::MAX, &())?.fit(&mut memory)?.apply()?;
-    write(&memory, request.path("output")?)?;
-    // Of the memory: what a link says of its target is not compared in place.
-    Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))
+    replay.in_place(&*memory, u64::MAX, &())?.fit(memory)?.apply()?;
+    Ok((replay.table().clone(), replay.layout().cloned()))
 }

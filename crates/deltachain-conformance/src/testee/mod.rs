@@ -25,7 +25,7 @@ use crate::testee::request::Request;
 type Operation = fn(&Request) -> deltachain::Result<Value>;
 
 /// What the reference library can do.
-const SUPPORTED: [(&str, Operation); 9] = [
+const SUPPORTED: [(&str, Operation); 10] = [
     ("check", link::check),
     ("apply", link::apply),
     ("patches", link::patches),
@@ -35,6 +35,7 @@ const SUPPORTED: [(&str, Operation); 9] = [
     ("document", chain::document),
     ("plan", chain::plan),
     ("replay", chain::replay),
+    ("replay-in-place", chain::replay_in_place),
 ];
 
 /// Answers requests until there are no more.

@@ -6,7 +6,9 @@ use std::path::Path;
 use deltachain::chain::{LayoutProof, Plan, named_layouts};
 use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, ScratchState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
-use deltachain::{LinkReader, Replay, Result, Source, StateTable};
+use deltachain::{Error, LinkReader, Replay, Result, Source, StateTable};
+
+use crate::testee::in_place;
 
 /// What is taken of a version.
 #[derive(Debug, Default)]
@@ -109,6 +111,19 @@ impl Shard {
         let data = ScratchState::create_in(scratch, &replay.tensors())?;
         replay.run(&*self.data, &data, &())?;
         Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), proof, data: Box::new(data) })
+    }
+
+    /// The shard that links make of this one in place (SPEC section 24.6), or the number of the link that is refused, and
+    /// why.
+    pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self, (usize, Error)> {
+        let first = |count: usize| {
+            let mut memory = MemoryState::copy_of(&*self.data)?;
+            let (table, layout) = in_place::take(&links[..count], &mut memory, self.layout.clone())?;
+            Ok(Self { table, layout, proof: self.proof.clone(), data: Box::new(memory) })
+        };
+        // One more each time, so that it is known which one is refused.
+        (1..links.len()).try_for_each(|count| first(count).map(drop).map_err(|error| (count - 1, error)))?;
+        first(links.len()).map_err(|error| (links.len().saturating_sub(1), error))
     }
 
     /// Writes what is taken.
