@@ -2,7 +2,7 @@
 from .chains import CHAIN, Chain, commit_name, digest, line
 from .chains_held import of, other
 from .registry import makes_vectors_since
-from .signatures import FIRST, SECOND, THIRD, seen, signed, trust
+from .signatures import FIRST, SECOND, THIRD, note, put, seen, signature_line, signed, text_of, trust
 from .signatures_reading import all_signed, refused, taken
 
 THIS, THAT = digest(line(0).document), digest(other(0).document)
@@ -44,6 +44,13 @@ def named():
                 SECOND.text(SOME), quorum=2, chain=both, twin="quorum")
     yield unfit("quorum-of-three", "two keys have to sign, and only one of three is trusted for this chain", FIRST,
                 SECOND.text(SOME), THIRD.text(THAT), quorum=2, chain=both, twin="quorum")
+    yield unfit("quorum-of-named", "two keys have to sign, one is trusted for this chain, the other one for another",
+                FIRST.text(THIS), SECOND.text(SOME), quorum=2, chain=both, twin="quorum")
+    for id, lines in (("after", (FIRST, SECOND)), ("before", (SECOND, FIRST))):
+        text = text_of(line(0), 0)
+        bad = note(text, *(signature_line(key, text, signature=bytes(64) if key is SECOND else None) for key in lines))
+        yield fits(f"bad-line-{id}", put(line(0), 0, bad), [0], "in the note of the trusted key, the line of a key "
+                   "that is trusted for another chain has a wrong signature", FIRST, SECOND.text(SOME))
     yield unfit("signed-by-another", "only a key that is trusted for another chain has signed", FIRST, SECOND.text(SOME),
                 chain=signed(line(1), 0, 1, by=(SECOND,)), rule="R-SIG-01")
 

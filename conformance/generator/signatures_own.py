@@ -3,7 +3,7 @@ from .chains import digest, moved
 from .registry import makes_vectors_since
 from .signatures import (
     FIRST, NOTE_BYTES, NOTES, SECOND, UNKNOWN, counts, does_not_count, note, note_of, put, put_own,
-    signature_line)
+    signature_line, text_of)
 from .signatures_notes import CHAIN, GOOD, TEXT, rubbish
 
 FEATURES = ["signatures-1.2"]
@@ -83,6 +83,15 @@ def that_do_not_count():
         CHAIN, 0, FIRST, note(TEXT, signature_line(FIRST, TEXT, signature=bytes(64)))))
     yield refused("other-version", "its name says version 1", put_own(CHAIN, 0, FIRST, named=1))
     yield refused("other-commit", "its name has the digest of another commit", put_own(CHAIN, 0, FIRST, of="cd" * 32))
+    for id, reason, other in (
+            ("chain", "it is a note on a commit of another chain", {"chain_digest": "ab" * 32}),
+            ("version", "it is a note on another version", {"number": "1"}),
+            ("commit", "it is a note on another commit", {"commit": "cd" * 32})):
+        text = text_of(CHAIN, 0, **other)
+        yield refused(f"text-other-{id}", reason, put_own(CHAIN, 0, FIRST, note(text, signature_line(FIRST, text))))
+    yield refused("of-a-key-of-another-chain", "a key that is trusted has signed under the name of the own note of one "
+                  "that is trusted for another chain", put_own(CHAIN, 0, SECOND, one), twin="of-another-trusted-key",
+                  keys=(FIRST, SECOND.text("ab" * 32)))
     digits = FIRST.hash().hex()
     for id, reason, end in (
             ("name-id", "its name ends with the key ID alone", digits[:8]),

@@ -1,8 +1,10 @@
 """What a reader refuses to begin with (SPEC sections 23.1 and 23.2): USAGE, without a rule. The first key has signed the
 one version."""
+import hashlib
+
 from .chains import good
 from .registry import makes_vectors_since
-from .signatures import FIRST, SECOND, Key, PublicKey, trust, with_notes
+from .signatures import FIRST, SECOND, Key, PublicKey, b64, trust, with_notes
 from .signatures_notes import GOOD, TEXT, note
 
 FEATURES = ["signatures-1.2"]
@@ -27,20 +29,26 @@ def refused(id, reason, *keys, quorum=1, features=()):
 
 @makes_vectors_since("1.2")
 def keys():
-    name, id, key = FIRST.text().split("+", 2)
+    name, id, key = SECOND.text().split("+", 2)  # of a key that is not there: one that is would be there twice
+    other = b"\x02" + SECOND.public()
+    id_of_other = hashlib.sha256(name.encode() + b"\n" + other).digest()[:4].hex()
     for what, reason, text in (
             ("empty", "is empty", ""), ("without-id", "has no ID", f"{name}+{key}"),
-            ("id-of-another", "has the ID of another key", f"{name}+{SECOND.id().hex()}+{key}"),
-            ("name-of-another", "has another name", FIRST.text().replace("-1+", "-2+")),
-            ("cut", "lacks its last character", FIRST.text()[:-1]),
-            ("line-feed", "ends with a line feed", FIRST.text() + "\n"),
+            ("id-of-another", "has the ID of another key", f"{name}+{FIRST.id().hex()}+{key}"),
+            ("name-of-another", "has another name", SECOND.text().replace("-2+", "-3+")),
+            ("cut", "lacks its last character", SECOND.text()[:-1]),
+            ("line-feed", "ends with a line feed", SECOND.text() + "\n"),
             ("private", "is a private one", f"PRIVATE+KEY+{name}+{id}+{key}"),
-            ("other-kind", "is of another kind", f"{name}+{id}+Ag{key[2:]}")):
+            ("other-kind", "is of another kind", f"{name}+{id}+{b64(other)}"),
+            ("other-kind-and-id", "is of another kind, of which it has the ID", f"{name}+{id_of_other}+{b64(other)}")):
         yield refused(f"key-{what}", f"one of two keys {reason}", FIRST, text)
     yield refused("key-twice", "the same key is given twice", FIRST, FIRST)
     yield refused("key-twice-otherwise", "the same key is given under another name, too", FIRST, Key("other", FIRST.seed))
     yield refused("key-twice-for-two", "the same key is given under another name, too, and two are needed", FIRST,
                   Key("other", FIRST.seed), quorum=2)
+    twins = [Key("public-test-key-twin", b"deltachain twin test key n%06d" % number) for number in (58263, 76267)]
+    assert twins[0].id() == twins[1].id(), "it shows nothing with these keys"
+    yield refused("key-of-the-same-name-and-id", "two of three keys have the same name and ID", FIRST, *twins)
     yield refused("no-key", "no key is given")
     yield refused("no-key-and-no-quorum", "no key is given, and none has to sign", quorum=0)
     yield refused("quorum-0", "none of the keys has to sign", FIRST, quorum=0)
