@@ -219,6 +219,9 @@ def held_layouts():
                "another layout is held, which does not matter: the route states one", held=held(0, SPLIT, proven=False))
     yield good("held-other-without-key", line(None, None), [1], [OTHER], "another layout is held, and no commit has the key",
                held=held(0, OTHER, proven=False))
+    for id, text, reason in (("text", "[]", "is none"), ("tensors", SPLIT.replace("bias", "other"), "is of other tensors")):
+        yield good(f"held-other-{id}", chain, [1], [NAMED], f"the text that was recorded {reason}: the path begins with "
+                   "nothing", held=held(0, text))
     pruned = without_routes(line(key, key), 0)
     yield bad("held-other-alone", pruned, [1], "held-proven", "another layout is held, and no path begins with nothing",
               held=held(0, OTHER, proven=False))

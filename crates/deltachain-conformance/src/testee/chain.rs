@@ -234,7 +234,7 @@ impl Replay<'_> {
         let held = taken.filter_map(|number| Some((number, self.held.get(number)?)));
         let shards =
             held.map(|(number, path)| Ok((number, Shard::open(path, self.held_layouts.get(number), &self.take)?)));
-        let shards = shards.collect::<Result<Vec<_>>>()?;
+        let shards = shards.collect::<Result<Vec<_>>>().map_err(|error| Failure::of(error, Failure::Held))?;
         let digests = shards.iter().map(|(number, shard)| (*number, shard.digest()));
         check_held(named, self.held.len(), digests).map_err(Failure::Held)?;
         Ok(shards)
