@@ -434,6 +434,29 @@ def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts:
     assert dc.digest(copy / "current" / "model.safetensors") == dc.digest(mine)
 
 
+def test_a_stranger_who_can_only_add_hides_no_version(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=FIRST)
+    publish(url, 1, sign_key=FIRST)
+    for number in range(64):
+        (url / "signatures" / f"{1:020}-{commit_of(url)}-{number:064x}").write_bytes(b"x")
+    with dc.Subscriber(url, trust=OF_FIRST) as sub:
+        assert take(sub) == 1
+
+
+def test_trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held(tmp_path: Path) -> None:
+    url, copy = tmp_path / "chain", tmp_path / "copy"
+    publish(url, 0)
+    with dc.Subscriber(url, host_copy=copy) as sub:
+        assert take(sub) == 0
+    with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
+        with pytest.raises(dc.ChainError):
+            take(sub)
+        assert not dc.status(copy).healthy
+        publish(url, 1, sign_key=FIRST, vouch=commit_of(url))
+        assert take(sub) == 1 and dc.status(copy).healthy
+
+
 def test_a_file_of_a_signed_commit_is_not_exchanged_for_a_part(tmp_path: Path) -> None:
     url, noise = tmp_path / "chain", random.Random(0).randbytes(9 << 20)
     tensors = {name: ("U8", (len(noise),), noise) for name in "ab"}

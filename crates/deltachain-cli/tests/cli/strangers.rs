@@ -161,3 +161,26 @@ fn a_file_of_a_signed_commit_is_not_exchanged_for_a_part() {
     folder.run(&pull).good();
     assert_eq!(files(&folder, "part"), ["model.safetensors"]);
 }
+
+#[test]
+fn a_stranger_who_can_only_add_hides_no_version() {
+    let folder = folder();
+    publish(&folder, "v0", &[]);
+    publish(&folder, "v1", &["--base", "v0"]);
+    let commit = Digest::of_bytes(&folder.read(&commit_name(1)));
+    for number in 0..64 {
+        folder.write(&format!("chain/signatures/{:020}-{commit}-{number:064x}", 1), "x");
+    }
+    assert_eq!(folder.json(&["pull", "chain", "new", "--trust", "a.pub"])["version"], 1);
+}
+
+#[test]
+fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
+    let folder = folder();
+    folder.run(&["publish", "chain", "v0"]).good();
+    folder.run(&["pull", "chain", "held"]).good();
+    let ran = folder.run(&["pull", "chain", "held", "--trust", "a.pub"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-CHN-14"), "{ran:?}");
+    let ran = folder.run(&["status", "held"]);
+    assert!(ran.code == Some(1) && ran.stdout.contains("signed"), "{ran:?}");
+}
