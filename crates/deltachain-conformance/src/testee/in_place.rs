@@ -1,15 +1,15 @@
 //! The operations of spec/in-place.md: `sums` and `in-place`.
 
-use deltachain::files::{Layout, SafetensorsState};
+use deltachain::StateTable;
+use deltachain::files::SafetensorsState;
 use deltachain::sums::Sums;
 use deltachain::tensor::MemoryState;
-use deltachain::{LinkReader, Replay, Result, Source, check_sequence, rules};
-use deltachain::{StateSums, StateTable};
+use deltachain::{Result, check_sequence};
 use serde_json::{Value, json};
 
 use crate::testee::link::{limits, open};
 use crate::testee::request::Request;
-use crate::testee::shard::write;
+use crate::testee::shard::{take, write};
 
 pub(super) fn sums(request: &Request<'_>) -> Result<Value> {
     let link = open(request.path("link")?, &limits(request))?;
@@ -40,20 +40,4 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
     write(&memory, request.path("output")?)?;
     // Of the memory: what a link says of its target is not compared in place.
     Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))
-}
-
-/// Takes links that follow one another into memory, which is hashed first: the table and the layout of what they promise.
-pub(super) fn take(
-    links: &[LinkReader<impl Source>],
-    memory: &mut MemoryState,
-    layout: Option<Layout>,
-) -> Result<(StateTable, Option<Layout>)> {
-    let (table, sums) = StateSums::hashed(&*memory, &())?;
-    let mut replay = Replay::new(table).with_layout(layout).with_sums(sums);
-    links.iter().try_for_each(|link| replay.push(link))?;
-    // The library would build whole pieces instead, where lanes are not enough. Of sums it tells the first failure.
-    let refused = replay.plans()?.find_map(|plan| plan.err().filter(|error| error.rule() != Some(rules::SUM_04.id)));
-    refused.map_or(Ok(()), Err)?;
-    replay.in_place(&*memory, u64::MAX, &())?.fit(memory)?.apply()?;
-    Ok((replay.table().clone(), replay.layout().cloned()))
 }

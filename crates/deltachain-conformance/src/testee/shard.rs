@@ -6,9 +6,7 @@ use std::path::Path;
 use deltachain::chain::{LayoutProof, Plan, named_layouts};
 use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, ScratchState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
-use deltachain::{Error, LinkReader, Replay, Result, Source, StateTable};
-
-use crate::testee::in_place;
+use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTable, rules};
 
 /// What is taken of a version.
 #[derive(Debug, Default)]
@@ -118,7 +116,7 @@ impl Shard {
     pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self, (usize, Error)> {
         let first = |count: usize| {
             let mut memory = MemoryState::copy_of(&*self.data)?;
-            let (table, layout) = in_place::take(&links[..count], &mut memory, self.layout.clone())?;
+            let (table, layout) = take(&links[..count], &mut memory, self.layout.clone())?;
             Ok(Self { table, layout, proof: self.proof.clone(), data: Box::new(memory) })
         };
         // One more each time, so that it is known which one is refused.
@@ -144,4 +142,20 @@ pub(super) fn write(state: &MemoryState, out: &Path) -> Result<()> {
 /// A file for a state, whatever the layout.
 pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetensors> {
     StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
+}
+
+/// Takes links that follow one another into memory, which is hashed first: the table and the layout of what they promise.
+pub(super) fn take(
+    links: &[LinkReader<impl Source>],
+    memory: &mut MemoryState,
+    layout: Option<Layout>,
+) -> Result<(StateTable, Option<Layout>)> {
+    let (table, sums) = StateSums::hashed(&*memory, &())?;
+    let mut replay = Replay::new(table).with_layout(layout).with_sums(sums);
+    links.iter().try_for_each(|link| replay.push(link))?;
+    // The library would build whole pieces instead, where lanes are not enough. Of sums it tells the first failure.
+    let refused = replay.plans()?.find_map(|plan| plan.err().filter(|error| error.rule() != Some(rules::SUM_04.id)));
+    refused.map_or(Ok(()), Err)?;
+    replay.in_place(&*memory, u64::MAX, &())?.fit(memory)?.apply()?;
+    Ok((replay.table().clone(), replay.layout().cloned()))
 }
