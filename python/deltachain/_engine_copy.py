@@ -129,10 +129,10 @@ class EngineCopy:
         return None if ready is None else ready.number
 
     def is_ready(self, number: int) -> bool:
-        """Whether a version is ready for this worker, or waiting would not help: it is older, or what was tried last
-        has failed. Only the process that manages the directory has to wait."""
+        """Whether a version is ready for this worker, or waiting would not help: it or a later one is held or ready, or
+        what was tried last has failed. Only the process that manages the directory has to wait."""
         with self._state:
-            is_there = self._ready is not None and self._ready.number >= number
+            is_there = any(one is not None and one.number >= number for one in (self._held, self._ready))
             return is_there or self._said is not None or not self.keeps
 
     def take(self, number: int | None, digest: str | None, timeout: float) -> Version:
@@ -198,9 +198,10 @@ class EngineCopy:
                 self._ready = None
 
     def lost(self) -> None:
-        """The engine's version is unknown: the next version is loaded as a whole."""
+        """The engine's version is unknown: the next version is loaded as a whole. The files are what they were."""
         with self._state:
-            self._held = self._ready = None
+            self._ready = self._ready or self._held
+            self._held = None
             self._stays = False
             self._state.notify_all()
 

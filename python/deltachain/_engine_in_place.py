@@ -117,10 +117,11 @@ class EngineInPlace:
         return found
 
     def is_ready(self, number: int) -> bool:
-        """Whether a version is ready, or waiting would not help. If a lower one is ready, the thread looks again. All
-        workers call this together."""
+        """Whether a version is ready, or waiting would not help: it is held already, also if other code has written to
+        the tensors since. If a lower one is ready, the thread looks again. All workers call this together."""
         with self._state:
-            if self._is_called:
+            held = self.version
+            if self._is_called or (held is not None and number <= held):
                 return True
             self._asked = max(self._asked, number)
             self._is_looking = self._is_looking or self._is_lower()

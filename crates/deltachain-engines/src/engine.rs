@@ -159,6 +159,11 @@ pub(crate) struct Seen {
 impl Seen {
     /// It has been paused, and not told to go on.
     pub(crate) const TORN: Self = Self { held: Held::Torn, is_paused: true };
+
+    /// Whether it serves a version.
+    pub(crate) fn serves(&self) -> bool {
+        matches!(self.held, Held::Version(_)) && !self.is_paused
+    }
 }
 
 /// A model in a server.
@@ -166,7 +171,7 @@ impl Seen {
 pub(crate) enum Held {
     /// A version.
     Version(Version),
-    /// It is whole, but no version of the chain.
+    /// It is whole, but no version of the chain; or it names itself otherwise, so that nobody knows.
     Other,
     /// It may be made of parts of two versions.
     Torn,

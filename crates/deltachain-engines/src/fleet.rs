@@ -14,6 +14,9 @@ use crate::server::Server;
 /// How often a server is asked what it has while that changes.
 const GLANCES: usize = 4;
 
+/// How long a server may take to prepare a version while it serves none: it is paused, or its model is another one.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
@@ -321,8 +324,14 @@ impl Shared {
         let is_due = state.seats[at].saw(target, &found);
         let found = match found {
             Ok(found) if is_due && !found.is_wanted => {
+                // What it has is known, whatever comes now and however long it takes.
+                if state.seats[at].record != before {
+                    self.write(&mut state);
+                }
+                let serves = found.seen.as_ref().is_some_and(Seen::serves);
+                let patience = if serves { server.timeout() } else { server.timeout().min(PATIENCE) };
                 let ready;
-                (state, ready) = self.prepare(state, server, target);
+                (state, ready) = self.prepare(state, server, target, patience);
                 match ready {
                     Ok(true) => Ok(found),
                     Ok(false) => return,
@@ -372,15 +381,16 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until a server that is to be changed has prepared a version, as long as a request may take. Whether it is
-    /// still wanted then.
+    /// Waits until a server that is to be changed has prepared a version, for this time at most. Whether it is still
+    /// wanted then.
     fn prepare<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         server: &Server,
         target: &Target,
+        patience: Duration,
     ) -> (MutexGuard<'a, State>, Result<bool>) {
-        let end = Instant::now() + server.timeout();
+        let end = Instant::now() + patience;
         while Instant::now() < end {
             drop(state);
             let ready = self.client.is_ready(server, &target.version);

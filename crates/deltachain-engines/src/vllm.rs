@@ -172,9 +172,10 @@ impl Client for Vllm {
         let said = what_it_says(server, Ask::Question)?;
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
         let is_paused = paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))?;
+        let is_named = |version: &Version| version.name() == said;
+        let held = if matches!(&held, Held::Version(version) if !is_named(version)) { Held::Other } else { held };
         let seen = Seen { held, is_paused };
-        let target = &target.version;
-        Ok(Found { is_wanted: seen == target.seen() && said == target.name(), seen: Some(seen) })
+        Ok(Found { is_wanted: seen == target.version.seen(), seen: Some(seen) })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {

@@ -30,7 +30,10 @@ def test_goes_ahead(tmp_path: Path) -> None:
         copy.go_on()
         until(lambda: copy.ready == 2)
         copy.taken(copy.take(2, digests[2], LONG))
+        assert copy.is_ready(2) and copy.is_ready(0)
         copy.lost()
+        # Other code has changed the engine, and not the files.
+        assert copy.is_ready(2) and not copy.is_ready(3)
         again = copy.take(2, digests[2], LONG)
         assert torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
     finally:

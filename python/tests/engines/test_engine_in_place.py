@@ -89,7 +89,10 @@ def test_says_whether_a_version_is_ready_and_looks_again_for_a_newer_one(tmp_pat
             until(lambda: engine.follower.is_ready(1))
             assert engine.follower.ready == 1 and engine.follower.is_ready(0)
             engine.update(1)
-            # Held already: only a newer one ends the wait.
+            # Waiting for what is held, or was before, would not help: what other code has written is loaded anew.
+            assert engine.follower.is_ready(1) and engine.follower.is_ready(0)
+            engine.follower.lost()
+            assert engine.follower.is_ready(1) and not engine.update(1)
             assert not engine.follower.is_ready(2)
             publish()
             until(lambda: engine.follower.is_ready(2))

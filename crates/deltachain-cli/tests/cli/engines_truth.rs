@@ -108,6 +108,56 @@ fn a_server_that_somebody_has_paused_goes_on() {
     assert!(serves(&server, &folder));
 }
 
+/// A server that downloads the chain itself, at version 0, and one that would never have prepared the next one.
+fn downloading() -> (Folder, Engine) {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.state().downloads = true;
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--until", "0"]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    server.state().preparing = u64::MAX;
+    server.forget();
+    (folder, server)
+}
+
+#[test]
+fn a_server_that_serves_no_version_is_not_waited_for() {
+    let spoilt: [fn(&mut stand_in::Process); 3] = [
+        |process| process.paused = true,
+        |process| process.workers = [Model::Other, Model::Other],
+        |process| "mine".clone_into(&mut process.weight_version),
+    ];
+    std::thread::scope(|scope| {
+        for spoil in spoilt {
+            scope.spawn(move || {
+                let (folder, server) = downloading();
+                spoil(&mut server.state().process);
+                let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
+                server.wait_for("deltachain_is_ready");
+                // While it is waited for, `status` says how it is.
+                let (code, held) = status(&folder);
+                assert_eq!(code, Some(1), "{held}");
+                server.wait_for("/resume");
+                assert!(follow.end());
+                assert!(serves(&server, &folder));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_that_serves_a_version_is_waited_for() {
+    let (folder, server) = downloading();
+    publish(&folder, 1);
+    let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
+    (0..5).for_each(|_| server.wait_for("deltachain_is_ready"));
+    assert_eq!(status(&folder).1["servers"][0]["version"], 0);
+    server.state().preparing = 0;
+    server.wait_for("/resume");
+    assert!(follow.end());
+    assert!(serves(&server, &folder));
+}
+
 // E4
 #[test]
 fn weights_that_somebody_has_changed_are_brought_back() {
@@ -377,15 +427,23 @@ fn who_does_not_say_what_he_holds_stays_paused() {
 
 #[test]
 fn it_says_that_it_is_changing_while_it_loads() {
-    let folder = chain(2);
+    let folder = chain(1);
     let server = Engine::start();
-    server.befalls("/update_weights", Fate::Hangs);
-    let follow = start(&folder, "vllm", &[&server], &[]);
-    server.wait_for("/update_weights");
-    assert_eq!(server.state().process.weight_version, "changing");
-    let (code, found) = status(&folder);
-    assert_eq!((code, &found["servers"][0]["changing"]), (Some(0), &json!(true)), "{found}");
-    drop(follow);
+    // An update is healthy if the server has had a version.
+    for healthy in [false, true] {
+        if healthy {
+            until(&folder, "vllm", "0", &[&server]).good();
+            publish(&folder, 1);
+        }
+        server.forget();
+        server.befalls("/update_weights", Fate::Hangs);
+        let follow = start(&folder, "vllm", &[&server], &[]);
+        server.wait_for("/update_weights");
+        assert_eq!(server.state().process.weight_version, "changing");
+        let (code, found) = status(&folder);
+        assert_eq!((code, &found["servers"][0]["changing"]), (Some(i32::from(!healthy)), &json!(true)), "{found}");
+        drop(follow);
+    }
 }
 
 // E3

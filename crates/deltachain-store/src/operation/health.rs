@@ -239,12 +239,15 @@ fn of_lag(max_lag: MaxLag, version: u64, status: &FollowStatus, is_followed: boo
 /// `unready` is why it is not ready.
 fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) -> Option<String> {
     let ServerRecord { url, version, changing, failures, last_failure, paused, .. } = server;
-    let paused = if *paused { "; it is paused" } else { "" };
+    let is_paused = *paused;
+    let paused = if is_paused { "; it is paused" } else { "" };
     let text = last_failure.as_deref().unwrap_or_default();
     match failures {
         1.. => Some(format!("failures of server {url}: {failures}; {text}{paused}")),
         0 if !is_followed => Some(format!("the version of server {url} is unknown: no follower is running{paused}")),
-        0 if version.is_none() && !changing => Some(format!("the version of server {url} is unknown")),
+        // In an update, it has the version before.
+        0 if version.is_none() => Some(format!("the version of server {url} is unknown{paused}")),
+        0 if is_paused && !changing => Some(format!("server {url} is paused")),
         0 => unready.map(|text| format!("server {url} is not ready: {text}")),
     }
 }
