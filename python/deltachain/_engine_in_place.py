@@ -89,8 +89,8 @@ class EngineInPlace:
         # Whether the thread looks for a version, or is to; and whether it has to end that.
         self._is_looking = True
         self._is_called = self._stop = False
-        # The highest version that was asked for since it may look.
-        self._asked = 0
+        # The highest version that was asked for since it may look; and the one that was taken last.
+        self._asked, self._taken = 0, -1
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
 
@@ -120,8 +120,7 @@ class EngineInPlace:
         """Whether a version is ready, or waiting would not help: it is held already, also if other code has written to
         the tensors since. If a lower one is ready, the thread looks again. All workers call this together."""
         with self._state:
-            held = self.version
-            if self._is_called or (held is not None and number <= held):
+            if self._is_called or number <= self._taken:
                 return True
             self._asked = max(self._asked, number)
             self._is_looking = self._is_looking or self._is_lower()
@@ -193,7 +192,7 @@ class EngineInPlace:
 
     def taken(self, version: Staged) -> None:
         """The engine has this version now."""
-        self._ready = None
+        self._ready, self._taken = None, version.number
 
     def lost(self) -> None:
         """Other code has written to the tensors: the next version is loaded as a whole."""
