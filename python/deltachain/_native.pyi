@@ -87,6 +87,7 @@ class Publisher:
         skips: list[int],
         assets: bool,
         max_changed: float | None,
+        refuse_nonfinite: bool,
         allow_empty: bool,
         keep_last: int | None,
         scratch: _Path | None,

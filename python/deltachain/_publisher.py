@@ -241,6 +241,8 @@ class Publisher:
             although later versions were lost for good. Look at it before, since you vouch for it.
         max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
             against mistakes. Elements that are removed or added count.
+        refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is refused, with the names
+            of the tensors. What an engine has computed with them may stay in its caches after a rollback.
         allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused
             otherwise.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
@@ -277,6 +279,7 @@ class Publisher:
         skips: Sequence[int] = (),
         other_files: bool = True,
         max_changed: float | None = None,
+        refuse_nonfinite: bool = False,
         allow_empty: bool = False,
         sign_key: Signer | Sequence[Signer] | None = None,
         trust: Trusted | Sequence[Trusted] | None = None,
@@ -348,6 +351,7 @@ class Publisher:
                 skips,
                 other_files,
                 max_changed,
+                refuse_nonfinite,
                 allow_empty,
                 keep_last,
                 None if scratch is None else os.fspath(scratch),

@@ -230,6 +230,7 @@ impl Publisher {
         skips: Vec<u64>,
         assets: bool,
         max_changed: Option<f64>,
+        refuse_nonfinite: bool,
         allow_empty: bool,
         keep_last: Option<u64>,
         scratch: Option<PathBuf>,
@@ -244,6 +245,7 @@ impl Publisher {
             .skips(skips)
             .assets(assets)
             .max_changed(max_changed)
+            .refuse_nonfinite(refuse_nonfinite)
             .allow_empty(allow_empty)
             .keep_last(keep_last)
             .scratch(scratch)

@@ -82,14 +82,19 @@ impl SafetensorsState {
         }
     }
 
-    /// Opens these files of a directory, by their names in a layout, whatever else lies there. Nobody else may write to
-    /// them: it is not [checked](State::check_unchanged).
+    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none for the empty state.
+    /// Nobody else may write to them: it is not [checked](State::check_unchanged).
     ///
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_files<'n>(directory: &Path, names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut indexes = Indexes::new();
+        if names.is_empty() {
+            let (path, layout, listing) = (directory.to_owned(), Layout::single_file(&[]), Listing::default());
+            let (shards, tensors, places) = (Vec::new(), Vec::new(), Vec::new());
+            return Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: false });
+        }
         for (folder, files) in by_folder(&names) {
             let name = index_name(files.into_iter());
             let path = directory.join(folder).join(&name);

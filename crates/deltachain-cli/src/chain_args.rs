@@ -197,6 +197,9 @@ pub(crate) struct PublishArgs {
     /// count
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
+    /// Refuse a state with values that are not finite (NaN or infinite), and name the tensors
+    #[arg(long)]
+    pub(crate) refuse_nonfinite: bool,
     /// Publish the version even if it has no tensors, so that all readers empty their models
     #[arg(long)]
     pub(crate) allow_empty: bool,

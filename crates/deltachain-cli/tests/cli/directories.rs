@@ -198,3 +198,15 @@ fn a_pipeline_is_published_and_pulled() {
     assert!(bare.stderr.contains("(other files are turned off): model_index.json, tokenizer/vocab.txt"), "{bare:?}");
     assert!(bare.stderr.contains("not published: checkpoint-500"), "{bare:?}");
 }
+
+#[test]
+fn without_tensors_a_restart_goes_on_from_what_is_held() {
+    let folder = crate::engines::chain(1);
+    let follow = || folder.run(&["follow", "chain", "held", "--no-tensors", "--once"]);
+    follow().good();
+    let again = follow();
+    assert!(again.good().contains("version 0 is in") && !again.stderr.contains("note"), "{again:?}");
+    crate::engines::publish(&folder, 1);
+    let next = follow();
+    assert!(next.good().contains("version 1 from version 0") && !next.stderr.contains("note"), "{next:?}");
+}

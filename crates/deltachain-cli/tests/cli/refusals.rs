@@ -280,3 +280,26 @@ fn no_secret_is_shown() {
         }
     }
 }
+
+#[test]
+fn values_that_are_not_finite() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    let header = r#"{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    let model = |name: &str, a: [u16; 2], b: f32| {
+        let data = [&a[0].to_le_bytes()[..], &a[1].to_le_bytes(), &b.to_le_bytes()].concat();
+        folder.write(name, safetensors(header, &data));
+    };
+    model("good.safetensors", [0x3F80, 0x8000], f32::MAX);
+    model("bad.safetensors", [0x7FC0, 0xFF80], f32::INFINITY);
+    let publish = |model| folder.run(&["publish", "chain", model, "--refuse-nonfinite", "--profile", "local,compact"]);
+    for last in 0..2 {
+        let ran = publish("bad.safetensors");
+        assert!(ran.code == Some(2) && ran.stderr.contains(r#""a" (2), "b" (1); nothing was published"#), "{ran:?}");
+        if last == 0 {
+            publish("good.safetensors").good();
+        }
+    }
+    assert_eq!(folder.json(&["log", "chain"])["versions"].as_array().unwrap().len(), 1);
+    folder.run(&["publish", "chain", "bad.safetensors"]).good();
+}

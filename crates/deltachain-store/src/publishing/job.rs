@@ -16,6 +16,7 @@ use crate::assets::in_store::store_assets;
 use crate::assets::other_files::list;
 use crate::directory::scratch::Scratch;
 use crate::observer::{InPhase, Observer, Phase};
+use crate::publishing::finite::Counting;
 use crate::publishing::kept::{Kept, Place};
 use crate::publishing::model::End;
 use crate::publishing::new_link::{Coding, NewLink};
@@ -207,7 +208,14 @@ impl Job<'_> {
         let Self { parent, shard, of, options, observer, .. } = *self;
         let codings = Coding::of(&options.profiles)?;
         let place = bases.place;
-        let make = |base: Option<End<'_>>, coding| NewLink::make(base, self.target, coding, place, observer);
+        let make = |base: Option<End<'_>>, coding| {
+            if !options.refuse_nonfinite {
+                return NewLink::make(base, self.target, coding, place, observer);
+            }
+            let counting = Counting::new(self.target.state);
+            let link = NewLink::make(base, End { state: &counting, ..self.target }, coding, place, observer)?;
+            counting.check().map(|()| link)
+        };
         let mut needs_snapshot = true;
         if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), bases.source.end()) {
             let before = base.state.tensors().iter().map(TensorInfo::lanes).fold(0, u64::saturating_add);

@@ -41,6 +41,9 @@ deltachain::setters! {
         /// model by mistake, or one that was not loaded. Elements that are removed or added count; it is a share of
         /// those before or after, whichever are more.
         pub max_changed: Option<f64> = None,
+        /// Whether a version with values that are not finite, NaN or infinities, is refused as USAGE: of all dtypes of the
+        /// table that have some. What an engine has computed with them may stay in its caches after a rollback.
+        pub refuse_nonfinite: bool = false,
         /// Whether a version may have no tensors at all. Readers would empty their models, so it is refused as USAGE
         /// otherwise.
         pub allow_empty: bool = false,

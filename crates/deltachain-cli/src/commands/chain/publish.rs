@@ -39,6 +39,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .if_changed(args.if_changed)
         .once(args.once.clone())
         .max_changed(args.max_changed.map(|percent| percent / 100.0))
+        .refuse_nonfinite(args.refuse_nonfinite)
         .allow_empty(args.allow_empty)
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())

@@ -1,0 +1,123 @@
+//! Values that are not finite, NaN and infinities, counted while they are read anyway.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use deltachain::tensor::{Dtype, Lanes, State, TensorInfo};
+use deltachain::{Error, Result};
+
+/// As many tensors are named.
+const NAMED: usize = 5;
+
+/// A state whose values that are not finite are counted when they are read.
+pub(crate) struct Counting<'a> {
+    state: &'a dyn State,
+    /// By tensor and place, so that what is read again is not counted again.
+    found: Mutex<BTreeMap<(usize, u64), u64>>,
+}
+
+impl<'a> Counting<'a> {
+    pub(crate) fn new(state: &'a dyn State) -> Self {
+        Self { state, found: Mutex::default() }
+    }
+
+    /// # Errors
+    /// USAGE if values that have been read are not finite.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut tensors = BTreeMap::new();
+        for (&(tensor, _), count) in &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
+            *tensors.entry(tensor).or_insert(0) += count;
+        }
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        let name = |(tensor, count): (&usize, &u64)| {
+            let name = self.state.tensors().get(*tensor).map_or("", TensorInfo::name);
+            format!("{name:?} ({count})")
+        };
+        let named: Vec<_> = tensors.iter().take(NAMED).map(name).collect();
+        let more = match tensors.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Err(Error::usage(format!(
+            "values are not finite (NaN or infinite): {}{more}; nothing was published",
+            named.join(", ")
+        )))
+    }
+}
+
+impl State for Counting<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.state.tensors()
+    }
+
+    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.state.read(tensor, offset, out)?;
+        let count = self.tensors().get(tensor).map_or(0, |info| not_finite(info.dtype(), out));
+        if count > 0 {
+            self.found.lock().unwrap_or_else(PoisonError::into_inner).insert((tensor, offset), count);
+        }
+        Ok(())
+    }
+
+    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
+        self.state.gather(tensor, lanes, out)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        self.state.check_unchanged()
+    }
+}
+
+/// How many of these numbers are not finite. Those of described dtypes are not known.
+fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
+    fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
+        bytes.as_chunks().0.iter().map(|value| u64::from(is_not(*value))).sum()
+    }
+    match dtype {
+        Dtype::BF16 => count(bytes, |value| u16::from_le_bytes(value) & 0x7F80 == 0x7F80),
+        Dtype::F16 => count(bytes, |value| u16::from_le_bytes(value) & 0x7C00 == 0x7C00),
+        Dtype::F32 | Dtype::C64 => count(bytes, |value| !f32::from_le_bytes(value).is_finite()),
+        Dtype::F64 => count(bytes, |value| !f64::from_le_bytes(value).is_finite()),
+        Dtype::F8_E5M2 => count(bytes, |[value]| value & 0x7C == 0x7C),
+        Dtype::F8_E4M3 => count(bytes, |[value]| value & 0x7F == 0x7F),
+        Dtype::F8_E8M0 => count(bytes, |[value]| value == 0xFF),
+        Dtype::F8_E4M3FNUZ | Dtype::F8_E5M2FNUZ => count(bytes, |[value]| value == 0x80),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltachain::tensor::MemoryState;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_finite_is_counted_once() {
+        let mut state = MemoryState::new();
+        let mut insert = |name: &str, dtype, bytes: &[u8], width: usize| {
+            state.insert(name, dtype, &[(bytes.len() / width) as u64], bytes.to_vec()).unwrap();
+        };
+        let f32s: Vec<u8> =
+            [1.0, f32::NAN, f32::NEG_INFINITY, f32::MAX].iter().flat_map(|one| one.to_le_bytes()).collect();
+        insert("a", Dtype::BF16, &[0x80, 0x7F, 0x7F, 0x7F, 0xC0, 0xFF], 2);
+        insert("b", Dtype::F16, &[0x00, 0x7C, 0xFF, 0x7B], 2);
+        insert("c", Dtype::F32, &f32s, 4);
+        insert("d", Dtype::F8_E5M2, &[0x7B, 0x7C, 0xFF], 1);
+        insert("e", Dtype::F8_E4M3, &[0x7E, 0x7F, 0xFF], 1);
+        insert("f", Dtype::F8_E4M3FNUZ, &[0x7F, 0x80, 0xFF], 1);
+        insert("g", Dtype::F8_E8M0, &[0xFE, 0xFF], 1);
+        insert("h", Dtype::I32, &[0xFF; 4], 4);
+        let counting = Counting::new(&state);
+        counting.check().unwrap();
+        for _ in 0..2 {
+            for (number, info) in state.tensors().iter().enumerate() {
+                counting.read(number, 0, &mut vec![0; usize::try_from(info.bytes()).unwrap()]).unwrap();
+            }
+        }
+        let told = counting.check().unwrap_err().to_string();
+        assert!(told.contains(r#""a" (2), "b" (1), "c" (2), "d" (2), "e" (2) and 2 more; nothing"#), "{told}");
+    }
+}
