@@ -72,6 +72,8 @@ pub enum Outcome {
         text: String,
         /// Whether it stays paused until then.
         stays_paused: bool,
+        /// Whether it did not answer: it is tried as soon as it does.
+        is_silent: bool,
         /// How long the pause is.
         pause: Duration,
     },
@@ -483,7 +485,8 @@ impl Seat {
         self.record.last_failure = Some(text.clone());
         self.pause = if is_first { poll } else { self.pause.saturating_mul(2).min(LONGEST_PAUSE) };
         self.again = Some(Instant::now() + self.pause);
-        Outcome::Failed { text, stays_paused: left.is_some_and(|left| left.is_paused), pause: self.pause }
+        let stays_paused = left.is_some_and(|left| left.is_paused);
+        Outcome::Failed { text, stays_paused, is_silent: self.is_silent, pause: self.pause }
     }
 
     fn record(&mut self, seen: &Seen) {

@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod engine;
+mod fit;
 mod fleet;
 mod lora;
 mod server;

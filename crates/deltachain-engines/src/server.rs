@@ -114,8 +114,7 @@ impl Server {
         };
         let (status, bytes) = answer.map_err(|error| self.failed(path, cause(&error)))?;
         if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&bytes).trim().chars().take(QUOTED).collect();
-            return Err(self.failed(path, format!("refused with {status}: {said}")));
+            return Err(self.failed(path, format!("refused with {status}: {}", refusal(&bytes))));
         }
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
@@ -140,6 +139,21 @@ impl Server {
         let path = path.split('?').next().unwrap_or_default();
         Error::io(format!("asking the server for {path}"), io::Error::other(text.into())).in_file(&self.url)
     }
+}
+
+/// What the body of a refusal says, without what vLLM puts around it (`v1/engine/core.py` and
+/// `v1/executor/multiproc_executor.py`).
+fn refusal(bytes: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let whole = String::from_utf8_lossy(bytes);
+    let mut text = body["error"]["message"].as_str().unwrap_or(&whole).trim();
+    for (before, after) in [
+        ("Call to collective_rpc method failed: ", ""),
+        ("Worker failed with error '", "', please check the stack trace above for the root cause"),
+    ] {
+        text = text.strip_prefix(before).and_then(|text| text.strip_suffix(after)).unwrap_or(text);
+    }
+    text.chars().take(QUOTED).collect()
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -178,6 +192,22 @@ pub fn parse_url(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_says_what_the_worker_said() {
+        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the stack \
+                       trace above for the root cause";
+        let body = serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
+        assert_eq!(refusal(body.to_string().as_bytes()), "no chain");
+        for (body, said) in [
+            (" no JSON ", "no JSON"),
+            (r#"{"detail":"x"}"#, r#"{"detail":"x"}"#),
+            (r#"{"error":{"message":"Call to collective_rpc method failed: one worker"}}"#, "one worker"),
+            ("Worker failed with error 'x', and more", "Worker failed with error 'x', and more"),
+        ] {
+            assert_eq!(refusal(body.as_bytes()), said);
+        }
+    }
 
     #[test]
     fn servers_are_named_by_plain_urls() {

@@ -1,11 +1,13 @@
 //! SGLang, which reads a version from its directory.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 use serde_json::json;
 
 use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
+use crate::fit::misfit;
 use crate::server::{Ask, Server};
 
 /// A server of SGLang.
@@ -48,6 +50,11 @@ impl Client for Sglang {
     }
 
     fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
+        // SGLang reads a version into its model, and dies of one that does not fit.
+        let info = server.get("/model_info", Ask::Question)?;
+        if let Some(why) = misfit(Path::new(text(&info, "model_path")), Path::new(&target.directory)) {
+            return Err(server.failed("/update_weights_from_disk", format!("not sent, since {why}")).into());
+        }
         let began = Instant::now();
         if let Err(error) = server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change) {
             let resumed = server.post("/continue_generation", &json!({}), Ask::Change);
@@ -60,7 +67,7 @@ impl Client for Sglang {
             "flush_cache": true,
         });
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
-        // SGLang says that it takes back what it has loaded, but reads the same files for that.
+        // SGLang says that it takes back what it has loaded, but it reads the new files for that.
         updated
             .and_then(|_| server.post("/continue_generation", &json!({}), Ask::Change))
             .map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
 use crate::engines::{VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until};
-use crate::support::{Folder, Ran};
+use crate::support::{Folder, Ran, bytes_file};
 
 /// One look, which brings the server to the newest version or fails.
 fn once(folder: &Folder, engine: &str, server: &Engine) -> Ran {
@@ -371,6 +371,25 @@ fn what_follows_from_a_request_to_other_engines_that_fails() {
         let expected: &[&str] = if engine == "sglang" { &[] } else { &["model@1", "model@2"] };
         assert_eq!(adapters, expected, "{failed:?}");
     }
+}
+
+// F5
+#[test]
+fn a_version_that_does_not_fit_is_not_sent_to_a_server_that_would_die_of_it() {
+    let folder = chain(1);
+    let server = Engine::start();
+    for (own, why) in [
+        (&[("a", &[1, 2][..])][..], "has the shape [2], and that of the version [1]"),
+        (&[("a", &[1]), ("b", &[2])], r#"the version has no \"b\""#),
+        (&[], r#"the version has \"a\", which its model does not have"#),
+    ] {
+        folder.write("own/model.safetensors", bytes_file(own));
+        server.state().process.model = folder.at("own").to_str().unwrap().to_owned();
+        let failed = failure(&once(&folder, "sglang", &server)).to_string();
+        assert!(failed.contains(why) && server.names().is_empty(), "{failed}");
+    }
+    folder.write("own/model.safetensors", bytes_file(&[("a", &[7]), ("lm_head.weight", &[1])]));
+    once(&folder, "sglang", &server).good();
 }
 
 #[test]

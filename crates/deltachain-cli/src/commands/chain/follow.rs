@@ -361,11 +361,14 @@ impl<'a> Operation<'a> {
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
                 format!("server {} has version {version}{stood}\n  time   {time}", printable(server))
             }
-            engines::Outcome::Failed { text, stays_paused, pause } => {
+            engines::Outcome::Failed { text, stays_paused, is_silent, pause } => {
                 self.metrics.server_failed(server);
                 if !self.watcher.takes_json() {
                     let paused = if *stays_paused { "; it stays paused" } else { "" };
-                    let again = format!("; retrying in {:.1} s", pause.as_secs_f64());
+                    let again = match is_silent {
+                        true => "; waits for the server".to_owned(),
+                        false => format!("; retrying in {:.1} s", pause.as_secs_f64()),
+                    };
                     self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                     return Ok(());
                 }
