@@ -10,6 +10,7 @@
 //! servers.rs  all servers at once, when a trainer says so
 //! engine.rs   what an engine is
 //! vllm.rs, sglang.rs, lora.rs   what is asked of a server, in which order
+//! fit.rs      whether a version fits a server
 //! server.rs   requests to one server
 //! ```
 
