@@ -7,6 +7,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import socket
 import socketserver
 import subprocess
@@ -97,132 +98,183 @@ def kept(chain: Path) -> str:
     return str(copy)
 
 
-def proof(folder: Path) -> list[list[Any]]:
+def name_of(published: dc.Published) -> str:
+    return f"{published.version}@{published.digest[:12]}"
+
+
+class Case:
+    """A server, the chain that it follows, and a proxy before it.
+
+    Args:
+        folder: of the model.
+        way: how versions get to the server: the follower's copy, a copy of its own, or in place.
+    """
+
+    def __init__(self, folder: Path, way: str) -> None:
+        self.folder, self.is_own, self.plain = folder, way != "copy", way == "in-place"
+        self.chain, self.copy = folder / "recovered", folder / "recovered-copy"
+        for made in (self.chain, self.copy):
+            shutil.rmtree(made, ignore_errors=True)
+        self.fresh = {number: fresh(folder, number, plain=self.plain) for number in (3, 4)}
+        self.words = ["--engine", "vllm", *(["--no-tensors"] if self.is_own else [])]
+        self.configuration = {"chain": str(self.chain)} if self.is_own else {}
+        self.rows: list[list[Any]] = []
+        # The version that was published last, and the number of its weights.
+        self.newest, self.number = self.publish(4), 4
+
+    def publish(self, number: int) -> dc.Published:
+        """The next version; versions are the weights of 3 and 4 in turn."""
+        with dc.Publisher(self.chain, like=self.folder / "base", profile="local") as publisher:
+            self.newest, self.number = publisher.publish(tensors_of(self.folder / f"saved-{number}")), number
+        return self.newest
+
+    def begin(self, **more: Any) -> Server:
+        configuration = self.configuration | more
+        return Server(self.folder / "other", self.folder / "server.log", configuration, plain=self.plain)
+
+    def follow(self, url: str) -> Follow:
+        return Follow(self.chain, self.copy, url, *self.words)
+
+    def is_newest(self, server: Server) -> bool:
+        """Whether it serves the newest version, and says so."""
+        # Asked by nobody, for no time.
+        (state,) = server.call("deltachain_state", follower="", lease="0")
+        is_paused = server.ask("GET", "/is_paused")["is_paused"]
+        return (state["digest"], server.named(), is_paused) == (self.newest.digest, name_of(self.newest), False)
+
+    def recovers(self, name: str, server: Server, following: Follow) -> None:
+        """It is brought to the newest version, and answers like a fresh one."""
+        seconds = following.until(lambda: self.is_newest(server))
+        self.rows.append([name, server.answers() == self.fresh[self.number], f"{seconds:.1f} s"])
+
+
+def killed(case: Case, server: Server, proxy: Proxy) -> None:
+    """Between two requests."""
+    for path in ("/pause?mode=keep", "/start_weight_update", "/update_weights", "/finish_weight_update"):
+        before = case.newest
+        case.publish(7 - case.number)
+        is_killed = threading.Event()
+        with case.follow(proxy.url) as following:
+
+            def kill(asked: str, path: str = path, following: Follow = following, event: Any = is_killed) -> None:
+                if asked == path and not event.is_set():
+                    following.kill()
+                    event.set()
+
+            proxy.answered = kill
+            is_killed.wait(120)
+        proxy.answered = lambda path: None
+        said = server.named()
+        # The lease of a follower with this directory is its own.
+        with case.follow(server.url) as following:
+            case.recovers(f"killed after {path}", server, following)
+        case.rows[-1][2] += f"; meanwhile it said {said}"
+        if path == "/pause?mode=keep":
+            case.rows[-1][1] &= said == name_of(before)
+        elif path != "/finish_weight_update":
+            case.rows[-1][1] &= said == "changing"
+
+
+def changed(case: Case, server: Server, following: Follow) -> None:
+    """By somebody else, while it is followed."""
+    server.call("reload_weights", weights_path=str(case.folder / "other"))
+    case.recovers("reloaded behind the backend", server, following)
+    server.ask("POST", "/pause?mode=keep")
+    case.recovers("paused by somebody else", server, following)
+    server.ask("POST", "/update_weight_version", {"new_version": "mine"})
+    case.recovers("named by somebody else", server, following)
+
+
+def proof(folder: Path, way: str) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
-    rows: list[list[Any]] = []
-    chain, copy = folder / "recovered", folder / "recovered-copy"
-    second, other, stranger = folder / "second-copy", folder / "other-chain", folder / "other-kind"
-    for made in (chain, copy, second, other, stranger, folder / "other-chain-copy", folder / "other-kind-copy"):
+    case = Case(folder, way)
+    with case.begin() as server, Proxy(server) as proxy:
+        with case.follow(server.url) as following:
+            case.recovers("first version", server, following)
+        killed(case, server, proxy)
+        if not case.is_own:
+            by_hand(case, server)
+        with case.follow(proxy.url) as following:
+            following.until(lambda: "/is_paused" in proxy.paths)
+            changed(case, server, following)
+            if not case.is_own:
+                refusals(case, server, proxy, following)
+        server.end(signal.SIGKILL)
+    if case.is_own:
+        # The newest version is there before the port is open, and nobody publishes another one.
+        with case.begin(start="newest", timeout=120.0) as server, case.follow(server.url) as following:
+            case.recovers("started with the newest version", server, following)
+    return case.rows
+
+
+def by_hand(case: Case, server: Server) -> None:
+    """Somebody else updates it, while nobody follows: another model of the same number, and weights that do not fit."""
+    folder, rows, before = case.folder, case.rows, case.newest
+    other, stranger = folder / "other-chain", folder / "other-kind"
+    for made in (other, stranger, folder / "other-chain-copy", folder / "other-kind-copy"):
         shutil.rmtree(made, ignore_errors=True)
-    fresh_of = {number: fresh(folder, number, plain=False) for number in (3, 4)}
-    with dc.Publisher(chain, like=folder / "base") as publisher:
-        first = publisher.publish(tensors_of(folder / "saved-4"))
-    # The same number, and other weights; and weights that do not fit.
     with dc.Publisher(other, like=folder / "base") as publisher:
         its = publisher.publish(tensors_of(folder / "saved-1"))
     with dc.Publisher(stranger) as publisher:
         unfit = publisher.publish({name: tensor[:1] for name, tensor in tensors_of(folder / "base").items()})
+    server.begin(host_copy=kept(other))
+    server.update(its.version, its.digest)
+    server.ask("POST", "/update_weight_version", {"new_version": name_of(before)})
+    rows.append(["another chain on the server", server.answers() not in case.fresh.values(), "as it was told"])
+    with case.follow(server.url) as following:
+        case.recovers("brought back from another chain", server, following)
+    server.begin(host_copy=kept(stranger))
+    said = refused(lambda: server.update(unfit.version, unfit.digest))
+    is_paused = server.ask("GET", "/is_paused")["is_paused"]
+    rows.append(["torn by a chain that does not fit", is_paused and "two versions" in said, said[:200]])
+    with case.follow(server.url) as following:
+        case.recovers("brought back from torn", server, following)
 
-    with Server(folder / "other", folder / "server.log", plain=False) as server, Proxy(server) as proxy:
 
-        def is_at(published: dc.Published) -> bool:
-            # Asked by nobody, for no time.
-            (state,) = server.call("deltachain_state", follower="", lease="0")
-            is_paused = server.ask("GET", "/is_paused")["is_paused"]
-            return (state["digest"], server.named(), is_paused) == (published.digest, name_of(published), False)
+def refusals(case: Case, server: Server, proxy: Proxy, following: Follow) -> None:
+    """What the server refuses, and what the follower makes of it."""
+    rows, second = case.rows, case.folder / "second-copy"
+    shutil.rmtree(second, ignore_errors=True)
+    server.ask("POST", "/start_weight_update", {})
+    info = {"update_info": {"version": 0, "digest": case.newest.digest}}
+    said = refused(lambda: server.ask("POST", "/update_weights", info))
+    rows.append(["an update by hand while it is followed", "updates this server" in said, said[:200]])
+    command = [sys.executable, "-m", "deltachain", "follow", case.chain, second, "--engine", "vllm", "--once"]
+    ran = subprocess.run([*command, "--server", server.url], capture_output=True, text=True)
+    said = ran.stdout + ran.stderr
+    good = ran.returncode == 1 and str(case.copy) in said and server.answers() == case.fresh[case.number]
+    rows.append(["a second follower", good, said[-300:]])
 
-        def recovers(name: str, number: int, published: dc.Published) -> None:
-            """A follower brings the server to a version, and it answers like a fresh one."""
-            with Follow(chain, copy, server.url, "--engine", "vllm") as following:
-                seconds = following.until(lambda: is_at(published))
-                good = server.answers() == fresh_of[number]
-            rows.append([name, good, f"{seconds:.1f} s"])
+    # The real server refuses an update, and ends that connection; each time it goes on with what it has.
+    def change(path: str, data: bytes) -> bytes:
+        if path == "/update_weights" and proxy.paths.count(path) <= 5:
+            return re.sub(b'"digest":"[0-9a-f]{64}"', b'"digest":"' + b"0" * 64 + b'"', data)
+        return data
 
-        def name_of(published: dc.Published) -> str:
-            return f"{published.version}@{published.digest[:12]}"
+    proxy.changed = change
+    proxy.paths.clear()
+    before = case.newest
+    case.publish(7 - case.number)
+    named = set()
 
-        recovers("first version", 4, first)
+    def is_there() -> bool:
+        named.add(server.named())
+        return case.is_newest(server)
 
-        # Killed between two requests. Versions 1 to 4 are the weights of 3 and 4 in turn.
-        before, number = first, 4
-        for path in ("/pause?mode=keep", "/start_weight_update", "/update_weights", "/finish_weight_update"):
-            number = 7 - number
-            with dc.Publisher(chain, like=folder / "base") as publisher:
-                published = publisher.publish(tensors_of(folder / f"saved-{number}"))
-            killed = threading.Event()
-            with Follow(chain, copy, proxy.url, "--engine", "vllm") as following:
-
-                def kill(asked: str, path: str = path, following: Follow = following, killed: Any = killed) -> None:
-                    if asked == path and not killed.is_set():
-                        following.kill()
-                        killed.set()
-
-                proxy.answered = kill
-                killed.wait(120)
-            proxy.answered = lambda path: None
-            said = server.named()
-            # The lease of a follower with this directory is its own.
-            recovers(f"killed after {path}", number, published)
-            rows[-1][2] += f"; meanwhile it said {said}"
-            if path == "/pause?mode=keep":
-                rows[-1][1] &= said == name_of(before)
-            elif path != "/finish_weight_update":
-                rows[-1][1] &= said == "changing"
-            before = published
-
-        # Somebody else updates it by hand, while nobody follows: the same number, and another model.
-        server.begin(host_copy=kept(other))
-        server.update(its.version, its.digest)
-        server.ask("POST", "/update_weight_version", {"new_version": name_of(before)})
-        rows.append(["another chain on the server", server.answers() not in fresh_of.values(), "as it was told"])
-        recovers("brought back from another chain", number, before)
-        server.begin(host_copy=kept(stranger))
-        said = refused(lambda: server.update(unfit.version, unfit.digest))
-        is_paused = server.ask("GET", "/is_paused")["is_paused"]
-        rows.append(["torn by a chain that does not fit", is_paused and "two versions" in said, said[:200]])
-        recovers("brought back from torn", number, before)
-
-        with Follow(chain, copy, proxy.url, "--engine", "vllm") as following:
-            following.until(lambda: "/is_paused" in proxy.paths)
-            # While it is followed: weights that are changed, a pause, an update by hand, another follower.
-            server.call("reload_weights", weights_path=str(folder / "other"))
-            seconds = following.until(lambda: is_at(before))
-            good = server.answers() == fresh_of[number]
-            rows.append(["reloaded behind the backend", good, f"{seconds:.1f} s"])
-            server.ask("POST", "/pause?mode=keep")
-            seconds = following.until(lambda: is_at(before))
-            rows.append(["paused by somebody else", server.answers() == fresh_of[number], f"{seconds:.1f} s"])
-            server.ask("POST", "/start_weight_update", {})
-            info = {"update_info": {"version": 0, "digest": first.digest}}
-            said = refused(lambda: server.ask("POST", "/update_weights", info))
-            rows.append(["an update by hand while it is followed", "updates this server" in said, said[:200]])
-            command = [sys.executable, "-m", "deltachain", "follow", chain, second, "--engine", "vllm", "--once"]
-            ran = subprocess.run([*command, "--server", server.url], capture_output=True, text=True)
-            said = ran.stdout + ran.stderr
-            good = ran.returncode == 1 and str(copy) in said and server.answers() == fresh_of[number]
-            rows.append(["a second follower", good, said[-300:]])
-
-            # The real server refuses an update, and ends that connection; each time it goes on with what it has.
-            def change(path: str, data: bytes) -> bytes:
-                if path == "/update_weights" and proxy.paths.count(path) <= 5:
-                    return re.sub(b'"digest":"[0-9a-f]{64}"', b'"digest":"' + b"0" * 64 + b'"', data)
-                return data
-
-            proxy.changed = change
-            proxy.paths.clear()
-            number = 7 - number
-            with dc.Publisher(chain, like=folder / "base") as publisher:
-                published = publisher.publish(tensors_of(folder / f"saved-{number}"))
-            named = set()
-
-            def is_there() -> bool:
-                named.add(server.named())
-                return is_at(published)
-
-            seconds = following.until(is_there)
-            resumed, asked = proxy.paths.count("/resume"), proxy.paths.count("/update_weights")
-            good = (resumed, asked) == (6, 6) and server.answers() == fresh_of[number]
-            good = good and named <= {name_of(before), "changing", name_of(published)}
-            rows.append(["refused 5 times", good, f"{seconds:.1f} s, resumed each time ({resumed} of {asked})"])
-    return rows
+    seconds = following.until(is_there)
+    resumed, asked = proxy.paths.count("/resume"), proxy.paths.count("/update_weights")
+    good = (resumed, asked) == (6, 6) and server.answers() == case.fresh[case.number]
+    good = good and named <= {name_of(before), "changing", name_of(case.newest)}
+    rows.append(["refused 5 times", good, f"{seconds:.1f} s, resumed each time ({resumed} of {asked})"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--way", choices=["copy", "own-copy", "in-place"], default="copy")
     given = parser.parse_args()
-    given.out.write_text(json.dumps(proof(given.folder)))
+    given.out.write_text(json.dumps(proof(given.folder, given.way)))
 
 
 if __name__ == "__main__":

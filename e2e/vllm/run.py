@@ -217,8 +217,13 @@ def followed(run: Run) -> None:
         out = run.work / "qwen3" / f"follow-in-place-{workers}.json"
         found = run.child("follow.py", "in-place", out.parent, out, "--workers", workers, out=out)
         run.rows(f"follow --engine vllm --no-tensors, in place, {workers} worker{'s' * (workers - 1)}", found)
-    out = run.work / "qwen3" / "recoveries.json"
-    run.rows("follow --engine vllm, recoveries", run.child("recoveries.py", out.parent, out, out=out))
+    for way, mode in (
+        ("copy", "follow --engine vllm"),
+        ("own-copy", "follow --engine vllm --no-tensors, reload"),
+        ("in-place", "follow --engine vllm --no-tensors, in place"),
+    ):
+        out = run.work / "qwen3" / f"recoveries-{way}.json"
+        run.rows(f"{mode}, recoveries", run.child("recoveries.py", out.parent, out, "--way", way, out=out))
 
 
 def trained(run: Run) -> None:
