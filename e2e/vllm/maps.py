@@ -114,6 +114,20 @@ def refusal(folder: Path) -> list[list[Any]]:
     return rows
 
 
+def stranded(folder: Path) -> list[list[Any]]:
+    """A model that keeps a view of a parameter, which vLLM packs here: as `proof`."""
+    engine = Updated(folder, plain=False)
+    start = engine.shows()
+    rows: list[list[Any]] = []
+    for mode in ("auto", "reload"):
+        try:
+            engine.begin(mode)
+            rows.append([f"{mode} is refused", False, "it was not"])
+        except dc.UnsupportedError as error:
+            rows.append([f"{mode} is refused", "conv_weights" in str(error) and engine.shows() == start, str(error)])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -121,8 +135,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--packed", action="store_true")
     parser.add_argument("--refused", action="store_true")
+    parser.add_argument("--stranded", action="store_true")
     given = parser.parse_args()
-    rows = refusal(given.folder) if given.refused else proof(given.folder, given.workers, given.packed)
+    if given.stranded:
+        rows = stranded(given.folder)
+    else:
+        rows = refusal(given.folder) if given.refused else proof(given.folder, given.workers, given.packed)
     given.out.write_text(json.dumps(rows))
 
 

@@ -31,6 +31,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    # Its layers keep a view of a parameter, which vLLM packs on some CPUs.
+    "mamba2": (
+        "Mamba2",
+        {
+            "tie_word_embeddings": False,
+            "num_heads": 4,
+            "head_dim": 32,
+            "state_size": 16,
+            "n_groups": 1,
+            "chunk_size": 32,
+        },
+    ),
     "moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2}),

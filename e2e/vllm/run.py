@@ -264,6 +264,12 @@ def maps(run: Run) -> None:
     run.child("models.py", "gpt-oss", folder, 1)
     out = folder / "maps.json"
     run.rows("sparse and reload, in process, gpt-oss", run.child("maps.py", folder, out, "--refused", out=out))
+    # On processors with AVX-512 for BF16, vLLM packs its convolutions.
+    folder = run.work / "maps" / "mamba2"
+    shutil.rmtree(folder, ignore_errors=True)
+    run.child("models.py", "mamba2", folder, 3)
+    out = folder / "maps.json"
+    run.rows("in process, mamba2, packed", run.child("maps.py", folder, out, "--stranded", out=out))
     # Experts that vLLM packs.
     out = run.work / "maps" / "moe" / "maps-packed.json"
     rows = run.child("maps.py", out.parent, out, "--packed", out=out)

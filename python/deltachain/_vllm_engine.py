@@ -19,7 +19,7 @@ from ._errors import Error, TornError, UnsupportedError, UsageError
 from ._maps import Map, taken
 from ._vllm_replies import are_whole
 from ._vllm_settings import Settings, fixed, merged
-from ._vllm_worker import Lease, WeightSums, add_to
+from ._vllm_worker import Lease, WeightSums, add_to, stranded
 
 # Before anything of vLLM is imported: it names all that is missing.
 _vllm_api.check()
@@ -214,6 +214,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             return
         if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
             raise UnsupportedError("quantised experts on CPUs are untested, and vLLM packs them only once")
+        self._refuse_stranded()
         reason = self._why_not_sparse(settings)
         if reason is not None and settings.mode == "sparse":
             raise UnsupportedError(f"sparse updates are not possible: {reason}")
@@ -226,6 +227,14 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             "sparse" if is_sparse else "full reloads",
             "" if reason is None or settings.mode == "reload" else f", since {reason}",
         )
+
+    def _refuse_stranded(self) -> None:
+        if lost := stranded(self.model):
+            named = ", ".join(lost[:_LISTED]) + (f", and {len(lost) - _LISTED} more" if len(lost) > _LISTED else "")
+            raise UnsupportedError(
+                f"vLLM's reload does not renew {named}, which are views of parameters that it has packed: "
+                "the model would answer with parts of an older version"
+            )
 
     def _change_to(self, settings: Settings, is_sparse: bool) -> None:
         """Follows a chain, in place or by a copy."""
@@ -583,6 +592,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             if missing:
                 raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
         self._pack_again()
+        self._refuse_stranded()
 
     def _lost(self, loaded: set[str]) -> list[str]:
         """Of the parameters that the model's loader has loaded, those that vLLM's reload has lost: it replaces the

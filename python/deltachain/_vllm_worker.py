@@ -12,7 +12,7 @@ import torch
 from ._in_place import Changes
 from ._sums import MODULUS, PIECE_BYTES, of_lanes, of_storage
 
-__all__ = ["Lease", "WeightSums", "add_to"]
+__all__ = ["Lease", "WeightSums", "add_to", "stranded"]
 
 
 class WeightSums:
@@ -84,6 +84,20 @@ def _sums(names: dict[int, tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]
 def _packed(model: torch.nn.Module) -> list[Any]:
     """On CPUs, vLLM keeps packed weights in an object that a reload recreates; the parameter is then empty."""
     return [module.cpu_linear for module in model.modules() if hasattr(module, "cpu_linear")]
+
+
+def stranded(model: torch.nn.Module) -> list[str]:
+    """Buffers and attributes that are views of a parameter whose memory no parameter has any more: vLLM has packed or
+    replaced it. A load renews parameters, so these keep the values of another model, and the model may read them."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return [
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        for name, tensor in {**vars(module), **dict(module.named_buffers(recurse=False))}.items()
+        if isinstance(tensor, torch.Tensor)
+        and isinstance(tensor._base, torch.nn.Parameter)
+        and tensor.untyped_storage().data_ptr() not in own
+    ]
 
 
 class Lease:

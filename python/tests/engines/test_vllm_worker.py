@@ -36,6 +36,21 @@ def swapped(weight: Any) -> Any:
     return flat.view(weight.shape)
 
 
+def test_views_of_memory_that_no_parameter_has_are_named() -> None:
+    made = model()
+    # As mixers of state-space models keep it: a buffer, and an attribute.
+    made[1].register_buffer("kept", made[1].weight.view(-1), persistent=False)
+    made[2].other = made[2].weight[1:]
+    made[2].constant = torch.arange(4)[1:]
+    assert _vllm_worker.stranded(made) == []
+    # Written where it is, as a reload does.
+    made[1].weight.data.mul_(2)
+    assert _vllm_worker.stranded(made) == []
+    made[1].weight = torch.nn.Parameter(made[1].weight.data.clone())
+    made[2].weight.data = made[2].weight.data.clone()
+    assert _vllm_worker.stranded(made) == ["1.kept", "2.other"]
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     "a reset": lambda made: [zero(parameter) for parameter in made.parameters()],
     "the smallest parameter": lambda made: zero(made[1].bias),
