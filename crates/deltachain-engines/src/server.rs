@@ -100,6 +100,11 @@ impl Server {
         }
     }
 
+    /// Whether it answers a request in this time, and does not refuse it.
+    pub(crate) fn responds(&self, path: &str, time: Duration) -> bool {
+        self.send(path, None, self.timeout.min(time)).is_ok_and(|(status, _)| status.is_success())
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value, ask: Ask) -> Result<Value> {
         self.ask(path, Some(body), ask)
     }

@@ -10,6 +10,9 @@ use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version
 use crate::fit::misfit;
 use crate::server::{Ask, Server};
 
+/// How long a server that is not paused may take to make a token: SGLang's own limit.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A server of SGLang.
 #[derive(Debug)]
 struct Sglang {
@@ -36,9 +39,12 @@ impl Engine {
 impl Client for Sglang {
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found> {
         let info = server.get("/model_info", Ask::Question)?;
-        let seen = known.filter(|known| text(&info, "weight_version") == known.name());
-        let is_wanted = seen == Some(&target.version) && text(&info, "model_path") == target.directory;
-        Ok(Found { is_wanted, seen: seen.map(Version::seen) })
+        let named = known.filter(|known| text(&info, "weight_version") == known.name());
+        // Nothing else tells that it is paused. It makes a token, unless it is making others.
+        let is_paused = !server.responds("/health_generate", PATIENCE);
+        let seen = named.map(|version| Seen { is_paused, ..version.seen() });
+        let is_wanted = seen == Some(target.version.seen()) && text(&info, "model_path") == target.directory;
+        Ok(Found { is_wanted, seen })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {

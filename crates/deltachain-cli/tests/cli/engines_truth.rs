@@ -373,6 +373,18 @@ fn what_follows_from_a_request_to_other_engines_that_fails() {
     }
 }
 
+// F8
+#[test]
+fn a_server_of_sglang_that_somebody_has_paused_goes_on() {
+    let folder = chain(1);
+    let server = Engine::start();
+    until(&folder, "sglang", "0", &[&server]).good();
+    server.names();
+    server.state().process.paused = true;
+    once(&folder, "sglang", &server).good();
+    assert!(!server.state().process.paused && !server.names().is_empty());
+}
+
 // F5
 #[test]
 fn a_version_that_does_not_fit_is_not_sent_to_a_server_that_would_die_of_it() {

@@ -258,7 +258,13 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         };
         if !matches!(
             name.as_str(),
-            "/weight_info" | "/model_info" | "/v1/models" | "/is_paused" | "deltachain_state" | "/v1/completions"
+            "/weight_info"
+                | "/model_info"
+                | "/health_generate"
+                | "/v1/models"
+                | "/is_paused"
+                | "deltachain_state"
+                | "/v1/completions"
         ) {
             now.calls.push((name.clone(), body.clone()));
         }
@@ -436,7 +442,9 @@ impl State {
                 }
             }
 
-            // SGLang.
+            // SGLang. srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token, after 20 seconds.
+            "/health_generate" if process.paused => return Err("no token".to_owned()),
+            "/health_generate" => {}
             "/model_info" => {
                 return Ok(json!({ "weight_version": process.weight_version, "model_path": process.model }));
             }
