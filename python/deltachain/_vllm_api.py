@@ -15,7 +15,7 @@ __all__ = ["check", "check_configuration"]
 # vLLM shows what its own loggers say.
 _logger = logging.getLogger("vllm.deltachain")
 
-# Versions tested in `e2e/vllm`.
+# Versions tested in `e2e/engines`.
 _TESTED = ("0.32.",)
 
 # Each: a module, a name in it, and the number of arguments that it is called with; None if it is not called.

@@ -1,7 +1,7 @@
 """Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
 docs/engines.md. `./task engines` starts it.
 
-    python3 e2e/vllm/run.py --wheel WHEEL --work DIR [--short]
+    python3 e2e/engines/run.py --wheel WHEEL --work DIR [--short]
 
 The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
 start on two cores, so all of it takes about half an hour. Cargo builds the S3 server. `--short` makes the proof in
