@@ -23,7 +23,7 @@ from typing import Any
 import deltachain as dc
 from follow import Follow
 from models import tensors_of
-from server import Server, fresh
+from server import Running, Server, fresh
 
 
 class Proxy:
@@ -35,7 +35,7 @@ class Proxy:
         paths: what was asked.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Running) -> None:
         self.changed: Callable[[str, bytes], bytes] = lambda path, data: data
         self.answered: Callable[[str], None] = lambda path: None
         self.paths: list[str] = []

@@ -1,4 +1,4 @@
-"""A server of vLLM over HTTP, asked as a trainer or a follower asks it, for the programs beside this file."""
+"""Servers of vLLM and SGLang over HTTP, asked as a trainer or a follower asks them."""
 
 from __future__ import annotations
 
@@ -13,65 +13,35 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 # Longer than a block of the prefix cache (128 tokens on CPUs), so that there is something to keep.
 PROMPTS = [[2 + 7 * number % 500 for number in range(180)], [5, 6, 7, 8]]
 
 
-class Server:
+class Running:
     """A server that runs while the block lasts.
 
     Args:
-        model: what it starts with.
         log: a file for what it says.
-        configuration: the backend's settings in the server's configuration.
-        plain: see `plain.py`.
-        workers: processes among which the model is divided.
-        surroundings: more variables of its environment.
-        words: more words of its command.
+        command, environment: what runs it; `{port}` stands for its port.
     """
 
-    def __init__(
-        self,
-        model: Path,
-        log: Path,
-        configuration: dict[str, Any] | None = None,
-        *,
-        plain: bool = True,
-        workers: int = 1,
-        surroundings: dict[str, str] | None = None,
-        words: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, log: Path, command: list[str], environment: dict[str, str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        python = os.environ.get("ENGINES_PYTHON", sys.executable)
-        command = [python, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "it"]
-        command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
-        command += ["--weight-transfer-config", '{"backend": "deltachain"}', "--tensor-parallel-size", str(workers)]
-        command += ["--additional-config", json.dumps({"deltachain": configuration or {}})]
-        command += words
-        environment = {
-            **os.environ,
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "ENGINES_PLAIN": str(int(plain)),
-            **(surroundings or {}),
-        }
-        if workers > 1:
-            # Otherwise each worker wants processors of its own.
-            environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            command, stdout=log.open("ab"), stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            [word.replace("{port}", str(port)) for word in command],
+            stdout=log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
         )
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         while True:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended:\n{self.log.read_text()[-3000:]}")
@@ -110,6 +80,51 @@ class Server:
         assert isinstance(found, dict)
         return found
 
+
+class Server(Running):
+    """One of vLLM.
+
+    Args:
+        model: what it starts with.
+        log: a file for what it says.
+        configuration: the backend's settings in the server's configuration.
+        plain: see `plain.py`.
+        workers: processes among which the model is divided.
+        surroundings: more variables of its environment.
+        words: more words of its command.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        configuration: dict[str, Any] | None = None,
+        *,
+        plain: bool = True,
+        workers: int = 1,
+        surroundings: dict[str, str] | None = None,
+        words: Sequence[str] = (),
+    ) -> None:
+        python = os.environ.get("ENGINES_PYTHON", sys.executable)
+        command = [python, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--host", "127.0.0.1", "--port", "{port}", "--model", str(model), "--served-model-name", "it"]
+        command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
+        command += ["--weight-transfer-config", '{"backend": "deltachain"}', "--tensor-parallel-size", str(workers)]
+        command += ["--additional-config", json.dumps({"deltachain": configuration or {}})]
+        command += words
+        environment = {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "ENGINES_PLAIN": str(int(plain)),
+            **(surroundings or {}),
+        }
+        if workers > 1:
+            # Otherwise each worker wants processors of its own.
+            environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        super().__init__(log, command, environment)
+
     def complete(self, prompt: list[int], tokens: int = 12, model: str = "it") -> list[Any]:
         """Greedy tokens, and the log probability of each."""
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
@@ -147,6 +162,41 @@ class Server:
         self.ask("POST", "/finish_weight_update", {"weight_version": f"{number}@{digest[:12]}"})
         self.ask("POST", "/resume")
         return time.monotonic() - begin
+
+
+class Sglang(Running):
+    """One of SGLang, whose kernels are torch's.
+
+    Args:
+        model: what it starts with.
+        log: a file for what it says.
+        words: more words of its command.
+    """
+
+    def __init__(self, model: Path, log: Path, *words: str) -> None:
+        command = [os.environ["SGLANG_PYTHON"], "-m", "sglang.launch_server", "--model-path", str(model)]
+        command += ["--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--attention-backend", "torch_native"]
+        command += ["--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup"]
+        command += ["--mem-fraction-static", "0.4", "--max-total-tokens", "2048", *words]
+        stubs = str(Path(__file__).resolve().parent / "stubs")
+        super().__init__(log, command, {"PYTHONPATH": stubs, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"})
+
+    def generate(self, prompt: list[int], tokens: int = 12) -> dict[str, Any]:
+        """Greedy tokens, with what belongs to them."""
+        sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+        return self.ask("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True})
+
+    def answers(self) -> list[Any]:
+        """What it says to each prompt, one after the other: tokens and log probabilities, without its cache."""
+        found = []
+        for prompt in PROMPTS:
+            self.ask("POST", "/flush_cache")
+            found.append(self.generate(prompt)["meta_info"]["output_token_logprobs"])
+        return found
+
+    def named(self) -> str:
+        """What it says that it has."""
+        return str(self.ask("GET", "/model_info")["weight_version"])
 
 
 def fresh(folder: Path, number: int, *, plain: bool, workers: int = 1) -> list[Any]:
