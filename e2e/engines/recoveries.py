@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import shutil
 import signal
@@ -13,6 +14,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +25,7 @@ from typing import Any
 import deltachain as dc
 from follow import Follow
 from models import tensors_of
-from server import Running, Server, fresh
+from server import PROMPTS, Running, Server, fresh
 
 
 class Proxy:
@@ -207,6 +209,52 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
     return case.rows
 
 
+def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
+    """Followers killed at random instants, while versions are published and a client asks all the time: as `proof`."""
+    case, chance, end = Case(folder, way), random.Random(0), threading.Event()
+    # By what servers say, the number of the weights.
+    numbers = {name_of(case.newest): case.number}
+    judged = {"of the version named": 0, "across an update": 0, "wrong": 0, "refused": 0}
+    with case.begin() as server:
+
+        def ask() -> None:
+            while not end.is_set():
+                try:
+                    before, answer, after = server.named(), server.complete(PROMPTS[1]), server.named()
+                except OSError:
+                    judged["refused"] += 1
+                    continue
+                if before != after or before not in numbers:
+                    judged["across an update"] += 1
+                else:
+                    good = answer == case.fresh[numbers[before]][1]
+                    judged["of the version named" if good else "wrong"] += 1
+
+        with case.follow(server.url) as following:
+            case.recovers("first version", server, following)
+        client = threading.Thread(target=ask)
+        client.start()
+        try:
+            for _ in range(count):
+                case.publish(7 - case.number)
+                numbers[name_of(case.newest)] = case.number
+                with case.follow(server.url) as following:
+                    time.sleep(chance.uniform(0.0, 1.5))
+                    following.kill()
+            # A request that waits goes on now.
+            with case.follow(server.url) as following:
+                following.until(lambda: case.is_newest(server))
+                end.set()
+                client.join()
+                case.recovers(f"after {count} kills", server, following)
+        finally:
+            end.set()
+    said = ", ".join(f"{number} {name}" for name, number in judged.items())
+    good = not judged["wrong"] and not judged["refused"] and judged["of the version named"] > 0
+    case.rows.append([f"answers during {count} kills", good, said])
+    return case.rows
+
+
 def by_hand(case: Case, server: Server) -> None:
     """Somebody else updates it, while nobody follows: another model of the same number, and weights that do not fit."""
     folder, rows, before = case.folder, case.rows, case.newest
@@ -273,8 +321,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--way", choices=["copy", "own-copy", "in-place"], default="copy")
+    parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()
-    given.out.write_text(json.dumps(proof(given.folder, given.way)))
+    rows = kills(given.folder, given.way, given.kills) if given.kills else proof(given.folder, given.way)
+    given.out.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -223,7 +223,9 @@ def followed(run: Run) -> None:
         ("in-place", "follow --engine vllm --no-tensors, in place"),
     ):
         out = run.work / "qwen3" / f"recoveries-{way}.json"
-        run.rows(f"{mode}, recoveries", run.child("recoveries.py", out.parent, out, "--way", way, out=out))
+        words = ["recoveries.py", out.parent, out, "--way", way]
+        run.rows(f"{mode}, recoveries", run.child(*words, out=out))
+        run.rows(f"{mode}, killed at random", run.child(*words, "--kills", 34, out=out))
 
 
 def trained(run: Run) -> None:

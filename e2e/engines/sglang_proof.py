@@ -170,11 +170,11 @@ def kills(folder: Path, count: int) -> list[list[Any]]:
                 with case.follow(server.url) as following:
                     time.sleep(chance.uniform(0.0, 1.5))
                     following.kill()
-            with case.follow(server.url) as following:
-                case.recovers(f"after {count} kills", server, following)
         finally:
             end.set()
             client.join()
+        with case.follow(server.url) as following:
+            case.recovers(f"after {count} kills", server, following)
     said = ", ".join(f"{number} {name}" for name, number in judged.items())
     good = not judged["wrong"] and not judged["refused"] and judged["of the version named"] > 0
     case.rows.append([f"answers during {count} kills", good, said])

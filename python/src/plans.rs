@@ -2,9 +2,10 @@
 //! tensors.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use deltachain::sums::Sums;
 use deltachain::tensor::TensorInfo;
@@ -14,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{internal, no_pickle, usage};
 use crate::memory::{Buffer, Kept};
-use crate::work::{How, Threads, pool, run};
+use crate::work::{How, Threads, pool, run_apart};
 
 /// Name, dtype, shape and digest.
 pub(crate) type TableRow = (String, String, Vec<u64>, String);
@@ -32,6 +33,9 @@ type StepRow = (usize, Option<Buffer>, bool, Buffer, [u32; 2], [u32; 2], [u32; 2
 /// Lanes of plans that are handed over at once, and how often that is done ahead.
 const LANES_AT_ONCE: usize = 1 << 16;
 const AHEAD: usize = 1;
+
+/// How long the thread sleeps that hands them over, if nobody takes them and there is nothing else to do.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes of whole tensors that are built at once.
 pub(crate) const BYTES_AT_ONCE: u64 = 32 << 20;
@@ -72,9 +76,11 @@ impl Plans {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((receiver, thread)) = taken else { return Ok(Vec::new()) };
         let receiver = Mutex::new(receiver);
-        let message =
-            run(py, &How::default(), |_| Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()))?;
-        match message {
+        // Not in the pool, whose only thread may be the one that is waited for.
+        let message = run_apart(py, &How::default(), |_| {
+            Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok())
+        })?;
+        match message.flatten() {
             Some(Message::Some(plans)) => {
                 let receiver = receiver.into_inner().unwrap_or_else(PoisonError::into_inner);
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((receiver, thread));
@@ -97,7 +103,7 @@ impl Plans {
 fn hand_over(route: &PreparedRoute, sender: &SyncSender<Message>) -> Result<()> {
     let tables: Vec<_> = route.base_tables().collect();
     let (mut plans, mut lanes) = (Vec::new(), 0);
-    let send = |plans| sender.send(Message::Some(plans)).map_err(|_| Error::usage("stopped"));
+    let send = |plans| send(sender, Message::Some(plans));
     route.plans(&mut |shard, plan| {
         let info = tables.get(shard).and_then(|table| table.tensors.get(plan.tensor));
         let info = info.ok_or_else(|| Error::usage("a plan of no tensor"))?;
@@ -112,6 +118,21 @@ fn hand_over(route: &PreparedRoute, sender: &SyncSender<Message>) -> Result<()> 
         Ok(())
     })?;
     if plans.is_empty() { Ok(()) } else { send(plans) }
+}
+
+/// Sends from a thread of a pool, which does other work of the pool as long as nobody takes it: whoever is to take it may
+/// wait for that.
+fn send(sender: &SyncSender<Message>, mut message: Message) -> Result<()> {
+    loop {
+        message = match sender.try_send(message) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Disconnected(_)) => return Err(Error::usage("stopped")),
+            Err(TrySendError::Full(message)) => message,
+        };
+        if rayon::yield_now() != Some(rayon::Yield::Executed) {
+            thread::sleep(LOOK);
+        }
+    }
 }
 
 fn row((info, count, plan): Planned) -> PlanRow {

@@ -2,6 +2,7 @@
 //! sees Ctrl-C.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -59,7 +60,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
 /// How work is done: by how many threads, with which progress function, until when.
 #[derive(Default)]
 pub(crate) struct How {
-    /// Threads that compute; as many as there are processors if `None`.
+    /// Threads that compute; as many as there are processors, and two at least, if `None`.
     pub(crate) threads: Option<Threads>,
     /// Called as `progress(phase, done, total)` from the caller's thread, in bytes.
     pub(crate) progress: Option<Py<PyAny>>,
@@ -284,7 +285,9 @@ pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<Thr
     if let Some(pool) = pools.1.get(&threads) {
         return Ok(Arc::clone(pool));
     }
-    let builder = ThreadPoolBuilder::new().num_threads(threads.map_or(0, |threads| threads.0));
+    // Also where a process is bound to one processor: a thread that downloads computes nothing.
+    let own = || thread::available_parallelism().map_or(1, NonZeroUsize::get).max(2);
+    let builder = ThreadPoolBuilder::new().num_threads(threads.map_or_else(own, |threads| threads.0));
     let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
     let pool = Arc::new(built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))?);
     pools.1.insert(threads, Arc::clone(&pool));

@@ -478,3 +478,30 @@ def test_what_a_function_must_return_is_said(url: str, made: Any) -> None:
         with pytest.raises(dc.UsageError, match="must return a mapping from names to tensors, or None"):
             update.apply()
         assert subscriber.torn and subscriber.version is None
+
+
+ON_ONE_PROCESSOR = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch, deltachain as dc
+tensors = {name: torch.zeros(100_000, dtype=torch.bfloat16) for name in "abcd"}
+def load(given):
+    for name, tensor in given():
+        tensors[name].copy_(tensor)
+    return tensors
+with dc.Subscriber(sys.argv[1], into=load, threads=1) as subscriber:
+    for number in (0, 1):
+        subscriber.prepare(number, timeout=60).apply()
+    print(subscriber.proof, int(sum(tensor.long().sum() for tensor in tensors.values())))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes are bound to processors on Linux alone")
+def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
+    # Inference engines bind their workers to processors. More is handed over than fits the queue.
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        for number in range(2):
+            publisher.publish({name: torch.full((100_000,), number, dtype=torch.bfloat16) for name in "abcd"})
+    command = [sys.executable, "-c", ON_ONE_PROCESSOR, str(tmp_path / "chain")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["changed_lanes", "400000"], ran.stderr
