@@ -367,7 +367,9 @@ impl State {
             // entrypoints/rl/online/api_router.py
             "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
-            "/health" => {}
+            // SGLang's srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token, after 20 seconds.
+            "/health_generate" if process.paused => return Err("no token".to_owned()),
+            "/health" | "/health_generate" => {}
             "/pause?mode=keep" | "/pause?mode=wait" | "/pause?mode=abort" => {
                 process.paused = true;
                 name.rsplit('=').next().unwrap().clone_into(&mut process.mode);
@@ -442,9 +444,7 @@ impl State {
                 }
             }
 
-            // SGLang. srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token, after 20 seconds.
-            "/health_generate" if process.paused => return Err("no token".to_owned()),
-            "/health_generate" => {}
+            // SGLang.
             "/model_info" => {
                 return Ok(json!({ "weight_version": process.weight_version, "model_path": process.model }));
             }
