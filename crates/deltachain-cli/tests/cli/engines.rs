@@ -212,6 +212,23 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
 }
 
 #[test]
+fn a_chain_that_cannot_be_taken_in_place_is_said_to_be() {
+    let folder = chain(1);
+    let server = Engine::start();
+    server.state().downloads = true;
+    for (version, profile) in [(0, ""), (1, "compact"), (2, "local")] {
+        if version > 0 {
+            folder.write("model.safetensors", bytes_file(&[("a", &[version])]));
+            folder.run(&["publish", "chain", "model.safetensors", "--profile", profile]).good();
+        }
+        let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let is_told = format!("{ran:?}").contains("--profile local");
+        assert_eq!(is_told, profile == "compact", "{ran:?}");
+    }
+}
+
+#[test]
 fn sglang_reads_the_directory_of_just_this_version() {
     let folder = chain(1);
     let server = Engine::start();

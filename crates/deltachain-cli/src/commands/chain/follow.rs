@@ -87,6 +87,8 @@ struct Operation<'a> {
     /// Which servers are ready for requests, as was said last.
     ready: Vec<bool>,
     is_ready: bool,
+    /// Whether the links to the last version could be taken in place.
+    is_local: bool,
     /// Why the last record could not be written.
     unwritten: Option<String>,
     /// Held as long as this process follows.
@@ -150,6 +152,7 @@ impl<'a> Operation<'a> {
             _http: http,
             ready: vec![false; args.engine.servers.len()],
             is_ready: false,
+            is_local: true,
             unwritten: None,
         })
     }
@@ -208,6 +211,16 @@ impl<'a> Operation<'a> {
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
             self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
+        }
+        // SPEC section 24.5.
+        let is_local = switched.from.is_none() || switched.metadata.contains_key("deltachain.in-place");
+        let was_local = std::mem::replace(&mut self.is_local, is_local);
+        if self.args.directory.no_tensors && self.fleet.is_some() && was_local && !is_local {
+            self.watcher.remark(&format!(
+                "version {} has no links that can be taken in place, so servers load it as a whole: publish with \
+                 --profile local",
+                switched.version
+            ));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
