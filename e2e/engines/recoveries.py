@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 import deltachain as dc
 from follow import Follow
 from models import tensors_of
-from server import PROMPTS, Running, Server, fresh
+from server import PROMPTS, Running, Server, fresh, refused
 
 
 class Proxy:
@@ -75,21 +74,25 @@ class Proxy:
         self.thread.start()
         return self
 
+    def kills(self, following: Follow, path: str) -> None:
+        """Kills a follower when the server has answered this request."""
+        is_killed = threading.Event()
+
+        def kill(asked: str) -> None:
+            if asked == path and not is_killed.is_set():
+                following.kill()
+                is_killed.set()
+
+        self.answered = kill
+        is_killed.wait(120)
+        self.answered = lambda path: None
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
-
-
-def refused(act: Callable[[], object]) -> str:
-    """What a server says that refuses this; nothing if it does not."""
-    try:
-        act()
-    except urllib.error.HTTPError as error:
-        return error.read().decode(errors="replace")
-    return ""
 
 
 def kept(chain: Path) -> str:
@@ -105,7 +108,95 @@ def name_of(published: dc.Published) -> str:
 
 
 class Case:
-    """A server, the chain that it follows, and a proxy before it.
+    """A chain that servers follow, and what they say that start with its versions: the weights of 4 and 3 in turn.
+
+    Args:
+        folder: of the model.
+        chain: the name of the chain.
+        fresh: by the number of weights.
+        words: of the follower's command.
+    """
+
+    def __init__(self, folder: Path, chain: str, fresh: dict[int, list[Any]], words: list[str]) -> None:
+        self.folder, self.fresh, self.words = folder, fresh, words
+        self.chain, self.copy = folder / chain, folder / f"{chain}-copy"
+        for made in (self.chain, self.copy):
+            shutil.rmtree(made, ignore_errors=True)
+        self.rows: list[list[Any]] = []
+        # By version, the number of its weights.
+        self.numbers: list[int] = []
+        self.newest = self.publish()
+
+    def publish(self) -> dc.Published:
+        """The next version."""
+        self.numbers.append(4 - len(self.numbers) % 2)
+        with dc.Publisher(self.chain, like=self.folder / "base", profile="local") as publisher:
+            self.newest = publisher.publish(tensors_of(self.folder / f"saved-{self.numbers[-1]}"))
+        return self.newest
+
+    def follow(self, url: str) -> Follow:
+        return Follow(self.chain, self.copy, url, *self.words)
+
+    def is_newest(self, server: Any) -> bool:
+        """Whether it serves the newest version, and says so."""
+        raise NotImplementedError
+
+    def is_right(self, server: Any) -> bool:
+        """Whether it answers like a fresh one."""
+        right: bool = server.answers() == self.fresh[self.numbers[-1]]
+        return right
+
+    def recovers(self, name: str, server: Any, following: Follow, asked: Callable[[], bool] = lambda: True) -> None:
+        """It is brought to the newest version, and answers like a fresh one."""
+        seconds = following.until(lambda: asked() and self.is_newest(server))
+        self.rows.append([name, self.is_right(server), f"{seconds:.1f} s"])
+
+    def kills(self, server: Any, count: int, answer: Callable[[], tuple[str | None, Any]]) -> None:
+        """Followers are killed at random instants, while versions are published and a client asks all the time.
+
+        `answer` gives what the server says to the second prompt, and the version that it names; None across an update.
+        """
+        chance, end = random.Random(0), threading.Event()
+        judged = {"of the version named": 0, "across an update": 0, "wrong": 0, "refused": 0}
+
+        def ask() -> None:
+            while not end.is_set():
+                try:
+                    name, said = answer()
+                except OSError:
+                    judged["refused"] += 1
+                    continue
+                if name is None or "@" not in name:
+                    judged["across an update"] += 1
+                else:
+                    good = said == self.fresh[self.numbers[int(name.partition("@")[0])]][1]
+                    judged["of the version named" if good else "wrong"] += 1
+
+        with self.follow(server.url) as following:
+            self.recovers("version 0", server, following)
+        client = threading.Thread(target=ask)
+        client.start()
+        try:
+            for _ in range(count):
+                self.publish()
+                with self.follow(server.url) as following:
+                    time.sleep(chance.uniform(0.0, 1.5))
+                    following.kill()
+            # A request that waits goes on now.
+            with self.follow(server.url) as following:
+                seconds = following.until(lambda: self.is_newest(server))
+                end.set()
+                client.join()
+                self.rows.append([f"after {count} kills", self.is_right(server), f"{seconds:.1f} s"])
+        finally:
+            end.set()
+        said = ", ".join(f"{number} {name}" for name, number in judged.items())
+        good = not judged["wrong"] and not judged["refused"] and judged["of the version named"] > 0
+        self.rows.append([f"answers during {count} kills", good, said])
+
+
+class Vllm(Case):
+    """Servers of vLLM.
 
     Args:
         folder: of the model.
@@ -113,59 +204,30 @@ class Case:
     """
 
     def __init__(self, folder: Path, way: str) -> None:
-        self.folder, self.is_own, self.plain = folder, way != "copy", way == "in-place"
-        self.chain, self.copy = folder / "recovered", folder / "recovered-copy"
-        for made in (self.chain, self.copy):
-            shutil.rmtree(made, ignore_errors=True)
-        self.fresh = {number: fresh(folder, number, plain=self.plain) for number in (3, 4)}
-        self.words = ["--engine", "vllm", *(["--no-tensors"] if self.is_own else [])]
+        self.is_own, self.plain = way != "copy", way == "in-place"
+        fresh_of = {number: fresh(folder, number, plain=self.plain) for number in (3, 4)}
+        words = ["--engine", "vllm", *(["--no-tensors"] if self.is_own else [])]
+        super().__init__(folder, "recovered", fresh_of, words)
         self.configuration = {"chain": str(self.chain)} if self.is_own else {}
-        self.rows: list[list[Any]] = []
-        # The version that was published last, and the number of its weights.
-        self.newest, self.number = self.publish(4), 4
-
-    def publish(self, number: int) -> dc.Published:
-        """The next version; versions are the weights of 3 and 4 in turn."""
-        with dc.Publisher(self.chain, like=self.folder / "base", profile="local") as publisher:
-            self.newest, self.number = publisher.publish(tensors_of(self.folder / f"saved-{number}")), number
-        return self.newest
 
     def begin(self, **more: Any) -> Server:
         configuration = self.configuration | more
         return Server(self.folder / "other", self.folder / "server.log", configuration, plain=self.plain)
 
-    def follow(self, url: str) -> Follow:
-        return Follow(self.chain, self.copy, url, *self.words)
-
     def is_newest(self, server: Server) -> bool:
-        """Whether it serves the newest version, and says so."""
         # Asked by nobody, for no time.
         (state,) = server.call("deltachain_state", follower="", lease="0")
         is_paused = server.ask("GET", "/is_paused")["is_paused"]
         return (state["digest"], server.named(), is_paused) == (self.newest.digest, name_of(self.newest), False)
 
-    def recovers(self, name: str, server: Server, following: Follow) -> None:
-        """It is brought to the newest version, and answers like a fresh one."""
-        seconds = following.until(lambda: self.is_newest(server))
-        self.rows.append([name, server.answers() == self.fresh[self.number], f"{seconds:.1f} s"])
 
-
-def killed(case: Case, server: Server, proxy: Proxy) -> None:
+def killed(case: Vllm, server: Server, proxy: Proxy) -> None:
     """Between two requests."""
     for path in ("/pause?mode=keep", "/start_weight_update", "/update_weights", "/finish_weight_update"):
         before = case.newest
-        case.publish(7 - case.number)
-        is_killed = threading.Event()
+        case.publish()
         with case.follow(proxy.url) as following:
-
-            def kill(asked: str, path: str = path, following: Follow = following, event: Any = is_killed) -> None:
-                if asked == path and not event.is_set():
-                    following.kill()
-                    event.set()
-
-            proxy.answered = kill
-            is_killed.wait(120)
-        proxy.answered = lambda path: None
+            proxy.kills(following, path)
         said = server.named()
         # The lease of a follower with this directory is its own.
         with case.follow(server.url) as following:
@@ -177,7 +239,7 @@ def killed(case: Case, server: Server, proxy: Proxy) -> None:
             case.rows[-1][1] &= said == "changing"
 
 
-def changed(case: Case, server: Server, following: Follow) -> None:
+def changed(case: Vllm, server: Server, following: Follow) -> None:
     """By somebody else, while it is followed."""
     server.call("reload_weights", weights_path=str(case.folder / "other"))
     case.recovers("reloaded behind the backend", server, following)
@@ -189,7 +251,7 @@ def changed(case: Case, server: Server, following: Follow) -> None:
 
 def proof(folder: Path, way: str) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
-    case = Case(folder, way)
+    case = Vllm(folder, way)
     with case.begin() as server, Proxy(server) as proxy:
         with case.follow(server.url) as following:
             case.recovers("first version", server, following)
@@ -210,52 +272,19 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
 
 
 def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
-    """Followers killed at random instants, while versions are published and a client asks all the time: as `proof`."""
-    case, chance, end = Case(folder, way), random.Random(0), threading.Event()
-    # By what servers say, the number of the weights.
-    numbers = {name_of(case.newest): case.number}
-    judged = {"of the version named": 0, "across an update": 0, "wrong": 0, "refused": 0}
+    """Followers killed at random instants: as `proof`."""
+    case = Vllm(folder, way)
     with case.begin() as server:
 
-        def ask() -> None:
-            while not end.is_set():
-                try:
-                    before, answer, after = server.named(), server.complete(PROMPTS[1]), server.named()
-                except OSError:
-                    judged["refused"] += 1
-                    continue
-                if before != after or before not in numbers:
-                    judged["across an update"] += 1
-                else:
-                    good = answer == case.fresh[numbers[before]][1]
-                    judged["of the version named" if good else "wrong"] += 1
+        def answer() -> tuple[str | None, Any]:
+            before, said, after = server.named(), server.complete(PROMPTS[1]), server.named()
+            return (before if before == after else None), said
 
-        with case.follow(server.url) as following:
-            case.recovers("first version", server, following)
-        client = threading.Thread(target=ask)
-        client.start()
-        try:
-            for _ in range(count):
-                case.publish(7 - case.number)
-                numbers[name_of(case.newest)] = case.number
-                with case.follow(server.url) as following:
-                    time.sleep(chance.uniform(0.0, 1.5))
-                    following.kill()
-            # A request that waits goes on now.
-            with case.follow(server.url) as following:
-                following.until(lambda: case.is_newest(server))
-                end.set()
-                client.join()
-                case.recovers(f"after {count} kills", server, following)
-        finally:
-            end.set()
-    said = ", ".join(f"{number} {name}" for name, number in judged.items())
-    good = not judged["wrong"] and not judged["refused"] and judged["of the version named"] > 0
-    case.rows.append([f"answers during {count} kills", good, said])
+        case.kills(server, count, answer)
     return case.rows
 
 
-def by_hand(case: Case, server: Server) -> None:
+def by_hand(case: Vllm, server: Server) -> None:
     """Somebody else updates it, while nobody follows: another model of the same number, and weights that do not fit."""
     folder, rows, before = case.folder, case.rows, case.newest
     other, stranger = folder / "other-chain", folder / "other-kind"
@@ -279,7 +308,7 @@ def by_hand(case: Case, server: Server) -> None:
         case.recovers("brought back from torn", server, following)
 
 
-def refusals(case: Case, server: Server, proxy: Proxy, following: Follow) -> None:
+def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> None:
     """What the server refuses, and what the follower makes of it."""
     rows, second = case.rows, case.folder / "second-copy"
     shutil.rmtree(second, ignore_errors=True)
@@ -290,7 +319,7 @@ def refusals(case: Case, server: Server, proxy: Proxy, following: Follow) -> Non
     command = [sys.executable, "-m", "deltachain", "follow", case.chain, second, "--engine", "vllm", "--once"]
     ran = subprocess.run([*command, "--server", server.url], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
-    good = ran.returncode == 1 and str(case.copy) in said and server.answers() == case.fresh[case.number]
+    good = ran.returncode == 1 and str(case.copy) in said and case.is_right(server)
     rows.append(["a second follower", good, said[-300:]])
 
     # The real server refuses an update, and ends that connection; each time it goes on with what it has.
@@ -302,7 +331,7 @@ def refusals(case: Case, server: Server, proxy: Proxy, following: Follow) -> Non
     proxy.changed = change
     proxy.paths.clear()
     before = case.newest
-    case.publish(7 - case.number)
+    case.publish()
     named = set()
 
     def is_there() -> bool:
@@ -311,7 +340,7 @@ def refusals(case: Case, server: Server, proxy: Proxy, following: Follow) -> Non
 
     seconds = following.until(is_there)
     resumed, asked = proxy.paths.count("/resume"), proxy.paths.count("/update_weights")
-    good = (resumed, asked) == (6, 6) and server.answers() == case.fresh[case.number]
+    good = (resumed, asked) == (6, 6) and case.is_right(server)
     good = good and named <= {name_of(before), "changing", name_of(case.newest)}
     rows.append(["refused 5 times", good, f"{seconds:.1f} s, resumed each time ({resumed} of {asked})"])
 

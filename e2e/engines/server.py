@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -197,6 +198,15 @@ class Sglang(Running):
     def named(self) -> str:
         """What it says that it has."""
         return str(self.ask("GET", "/model_info")["weight_version"])
+
+
+def refused(act: Callable[[], object]) -> str:
+    """What a server says that refuses this; nothing if it does not."""
+    try:
+        act()
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace")
+    return ""
 
 
 def fresh(folder: Path, number: int, *, plain: bool, workers: int = 1) -> list[Any]:

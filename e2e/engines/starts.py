@@ -9,15 +9,13 @@ import shutil
 import signal
 import socket
 import threading
-import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltachain as dc
 from follow import Follow
 from models import tensors_of
-from server import Server, fresh
+from server import Server, fresh, refused
 from store import Store, surroundings
 
 
@@ -39,15 +37,6 @@ class Trap:
 
     def __exit__(self, *_: object) -> None:
         self.listener.close()
-
-
-def refused(act: Callable[[], object]) -> str:
-    """What a server says that refuses this; nothing if it does not."""
-    try:
-        act()
-    except urllib.error.HTTPError as error:
-        return error.read().decode(errors="replace")
-    return ""
 
 
 def states(server: Server) -> set[tuple[Any, ...]]:
