@@ -3,19 +3,17 @@
 from . import chains
 from .builder import DENSE, PLANES
 from .chains import Chain, Held, Route, halves, step, whole
+from .chains_layouts import DEAR, leads
 from .links import CLASSES
 from .model import EMPTY, State, tensor
 from .registry import makes_vectors_since
 from .sums import UNSUPPORTED, sums, with_sums, wrong_lanes
 
 KEY = "deltachain.in-place"
-DEAR = 900  # bytes that are of no use
 
 
 def local(base, target, fill=0):
-    made = step(base, target)
-    made.metadata = [("", "." * fill)] * (fill > 0)
-    return with_sums(made)
+    return with_sums(leads(base, target, fill=fill))
 
 
 def route(source, version, shards=whole, fill=0):
@@ -26,9 +24,7 @@ def route(source, version, shards=whole, fill=0):
 
 def snapshot(version):
     """One that is dear: what is held is nearer."""
-    made = step(EMPTY, whole(version))
-    made.metadata = [("", "." * DEAR)]
-    return Route(None, links=[made])
+    return Route(None, links=[leads(EMPTY, whole(version), fill=DEAR)])
 
 
 def compact(source, version):
