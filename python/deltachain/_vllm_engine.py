@@ -230,10 +230,9 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
 
     def _refuse_stranded(self) -> None:
         if lost := stranded(self.model):
-            named = ", ".join(lost[:_LISTED]) + (f", and {len(lost) - _LISTED} more" if len(lost) > _LISTED else "")
             raise UnsupportedError(
-                f"vLLM's reload does not renew {named}, which are views of parameters that it has packed: "
-                "the model would answer with parts of an older version"
+                f"vLLM's reload does not renew {_listed(lost, ', ')}, which are views of parameters that it has "
+                "packed: the model would answer with parts of an older version"
             )
 
     def _change_to(self, settings: Settings, is_sparse: bool) -> None:
@@ -502,9 +501,8 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         # The follower proves what has been found, by the version's sums.
         found = taken(self._load_all, tensors(), self._tensors())
         if found.reload:
-            listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reload.items())[:_LISTED])
-            more = f"; and {len(found.reload) - _LISTED} more" if len(found.reload) > _LISTED else ""
-            _logger.warning("deltachain: cannot be written in place: %s%s", listed, more)
+            reasons = [f"{name}: {reason}" for name, reason in sorted(found.reload.items())]
+            _logger.warning("deltachain: cannot be written in place: %s", _listed(reasons, "; "))
             names = _layers_of(found)
             assert self._asked is not None
             if not names or self._asked.mode == "auto":
@@ -669,6 +667,12 @@ def _layers_of(found: Map) -> set[str]:
 
     together = set().union(*map(layers, found.reload))
     return {name for name in found.targets if layers(name) & together}
+
+
+def _listed(texts: list[str], between: str) -> str:
+    """The first of them, and how many more there are."""
+    more = [f"and {len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return between.join(texts[:_LISTED] + more)
 
 
 def _torn(version: Version | Staged, error: BaseException) -> TornError:

@@ -159,11 +159,6 @@ pub(crate) struct Seen {
 impl Seen {
     /// It has been paused, and not told to go on.
     pub(crate) const TORN: Self = Self { held: Held::Torn, is_paused: true };
-
-    /// Whether it serves a version.
-    pub(crate) fn serves(&self) -> bool {
-        matches!(self.held, Held::Version(_)) && !self.is_paused
-    }
 }
 
 /// A model in a server.

@@ -330,7 +330,7 @@ impl Shared {
                 if state.seats[at].record != before {
                     self.write(&mut state);
                 }
-                let serves = found.seen.as_ref().is_some_and(Seen::serves);
+                let serves = matches!(found.seen, Some(Seen { held: Held::Version(_), is_paused: false }));
                 let patience = if serves { server.timeout() } else { server.timeout().min(PATIENCE) };
                 let ready;
                 (state, ready) = self.prepare(state, server, target, patience);

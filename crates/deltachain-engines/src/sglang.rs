@@ -41,8 +41,8 @@ impl Client for Sglang {
         let info = server.get("/model_info", Ask::Question)?;
         let named = known.filter(|known| text(&info, "weight_version") == known.name());
         // Nothing else tells that it is paused. It makes a token, unless it is making others.
-        let is_paused = || !server.responds("/health_generate", PATIENCE);
-        let seen = named.map(|version| Seen { is_paused: is_paused(), ..version.seen() });
+        let seen =
+            named.map(|version| Seen { is_paused: !server.responds("/health_generate", PATIENCE), ..version.seen() });
         let is_wanted = seen == Some(target.version.seen()) && text(&info, "model_path") == target.directory;
         Ok(Found { is_wanted, seen })
     }

@@ -172,8 +172,10 @@ impl Client for Vllm {
         let said = what_it_says(server, Ask::Question)?;
         let paused = server.get("/is_paused", Ask::Question)?["is_paused"].as_bool();
         let is_paused = paused.ok_or_else(|| server.failed("/is_paused", "it does not say that"))?;
-        let is_named = |version: &Version| version.name() == said;
-        let held = if matches!(&held, Held::Version(version) if !is_named(version)) { Held::Other } else { held };
+        let held = match held {
+            Held::Version(version) if version.name() != said => Held::Other,
+            held => held,
+        };
         let seen = Seen { held, is_paused };
         Ok(Found { is_wanted: seen == target.version.seen(), seen: Some(seen) })
     }

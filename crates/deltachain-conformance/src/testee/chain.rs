@@ -262,19 +262,13 @@ impl Replay<'_> {
             };
             links.push(open().map_err(|error| refused(hop, error))?);
         }
-        if self.in_place {
-            return shard.take_in_place(&links).map_err(|(link, error)| match plan.hops.get(link) {
-                Some(hop) => refused(hop, error),
-                None => Failure::Other(error),
-            });
-        }
         let check = self.layouts.map(|must_be_proven| LayoutCheck { plan, shard: number, must_be_proven });
-        shard.follow(&links, check, &self.take, scratch).map_err(|error| {
-            match error.link().and_then(|link| plan.hops.get(link)) {
-                Some(hop) => refused(hop, error),
-                None if error.is(&LAY_03) => Failure::Held(error),
-                None => Failure::Other(error),
-            }
+        let followed =
+            if self.in_place { shard.take_in_place(&links) } else { shard.follow(&links, check, &self.take, scratch) };
+        followed.map_err(|error| match error.link().and_then(|link| plan.hops.get(link)) {
+            Some(hop) => refused(hop, error),
+            None if error.is(&LAY_03) => Failure::Held(error),
+            None => Failure::Other(error),
         })
     }
 

@@ -111,17 +111,17 @@ impl Shard {
         Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), proof, data: Box::new(data) })
     }
 
-    /// The shard that links make of this one in place (SPEC section 24.6), or the number of the link that is refused, and
-    /// why.
-    pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self, (usize, Error)> {
+    /// The shard that links make of this one in place (SPEC section 24.6). An error names the link that is refused.
+    pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self> {
         let first = |count: usize| {
             let mut memory = MemoryState::copy_of(&*self.data)?;
             let (table, layout) = take(&links[..count], &mut memory, self.layout.clone())?;
             Ok(Self { table, layout, proof: self.proof.clone(), data: Box::new(memory) })
         };
         // One more each time, so that it is known which one is refused.
-        (1..links.len()).try_for_each(|count| first(count).map(drop).map_err(|error| (count - 1, error)))?;
-        first(links.len()).map_err(|error| (links.len().saturating_sub(1), error))
+        let named = |count: usize| first(count).map_err(|error: Error| error.of_link(count.saturating_sub(1)));
+        (1..links.len()).try_for_each(|count| named(count).map(drop))?;
+        named(links.len())
     }
 
     /// Writes what is taken.

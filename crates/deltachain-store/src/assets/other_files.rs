@@ -61,8 +61,13 @@ pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) 
 
 /// Names in a sentence.
 pub(crate) fn list(names: &[String]) -> String {
-    let shown = names[..names.len().min(SHOWN)].join(", ");
-    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
+    list_of(names, SHOWN)
+}
+
+/// The same, with this many of them.
+pub(crate) fn list_of(names: &[String], most: usize) -> String {
+    let shown = names[..names.len().min(most)].join(", ");
+    if names.len() > most { format!("{shown} and {} more", names.len() - most) } else { shown }
 }
 
 /// Whether a model with this layout, which has these files in a directory, has just the other files of the directory `from`.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use deltachain::tensor::{Dtype, Lanes, State, TensorInfo};
 use deltachain::{Error, Result};
 
+use crate::assets::other_files::list_of;
+
 /// As many tensors are named.
 const NAMED: usize = 5;
 
@@ -35,15 +37,8 @@ impl<'a> Counting<'a> {
             let name = self.state.tensors().get(*tensor).map_or("", TensorInfo::name);
             format!("{name:?} ({count})")
         };
-        let named: Vec<_> = tensors.iter().take(NAMED).map(name).collect();
-        let more = match tensors.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        Err(Error::usage(format!(
-            "values are not finite (NaN or infinite): {}{more}; nothing was published",
-            named.join(", ")
-        )))
+        let named = list_of(&tensors.iter().map(name).collect::<Vec<_>>(), NAMED);
+        Err(Error::usage(format!("values are not finite (NaN or infinite): {named}; nothing was published")))
     }
 }
 

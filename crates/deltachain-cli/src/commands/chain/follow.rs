@@ -378,10 +378,8 @@ impl<'a> Operation<'a> {
                 self.metrics.server_failed(server);
                 if !self.watcher.takes_json() {
                     let paused = if *stays_paused { "; it stays paused" } else { "" };
-                    let again = match is_silent {
-                        true => "; waits for the server".to_owned(),
-                        false => format!("; retrying in {:.1} s", pause.as_secs_f64()),
-                    };
+                    let retrying = || format!("; retrying in {:.1} s", pause.as_secs_f64());
+                    let again = if *is_silent { "; waits for the server".to_owned() } else { retrying() };
                     self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                     return Ok(());
                 }
