@@ -31,6 +31,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -176,7 +177,8 @@ def main() -> None:
             rival()
         if when in told:
             stopped.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGKILL if when == "die" else signal.SIGSTOP)
+            # By this thread: until another one had taken a signal to the process, this one could go on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL if when == "die" else signal.SIGSTOP)
 
     def go_on() -> None:
         os.kill(int(stopped.read_text()), signal.SIGCONT)
