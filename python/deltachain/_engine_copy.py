@@ -47,6 +47,11 @@ class Version:
     path: str
     tensors: Mapping[str, Any]
 
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of its tensors."""
+        return {name: list(tensor.shape) for name, tensor in self.tensors.items()}
+
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
@@ -109,6 +114,7 @@ class EngineCopy:
         self._stop = False
         # Why the last attempt failed.
         self._said: str | None = None
+        self._polling = None if self._subscriber is None else self._subscriber._polling(_POLL_CHAIN, _POLL_CHAIN)
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
 
@@ -127,6 +133,17 @@ class EngineCopy:
         """The version that has been prepared for this worker."""
         ready = self._ready
         return None if ready is None else ready.number
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of the tensors of the version that is ready; none if there is none."""
+        ready = self._ready
+        return {} if ready is None else ready.shapes
+
+    @property
+    def failure(self) -> str | None:
+        """Why no newer version is ready: the last poll has failed."""
+        return None if self._polling is None else self._polling.failure
 
     def is_ready(self, number: int) -> bool:
         """Whether a version is ready for this worker, or waiting would not help: it or a later one is held or ready, or
@@ -268,8 +285,8 @@ class EngineCopy:
     def _go_ahead(self) -> None:
         """Prepares the newest version for this worker, repeatedly if this process manages the directory."""
         self._make_ready(self._find(None))
-        if self._subscriber is not None:
-            for update in self._subscriber.follow(stop=self._is_called, poll=_POLL_CHAIN, poll_longest=_POLL_CHAIN):
+        if self._subscriber is not None and self._polling is not None:
+            while update := self._subscriber._next(self._polling, False, until=self._is_called):
                 update.apply()
                 self._make_ready(self._find(None))
 

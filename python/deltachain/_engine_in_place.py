@@ -40,6 +40,12 @@ class Staged:
     extra: Any = None
 
     @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of its tensors; none if it is held already."""
+        native: Any = self.update._native
+        return {} if native is None else {name: shape for name, _, shape, _ in native.table}
+
+    @property
     def changes(self) -> Any:
         """What is written in place; None if all tensors are loaded."""
         native = self.update._native
@@ -99,6 +105,17 @@ class EngineInPlace:
         """The version that is ready."""
         ready = self._ready
         return None if ready is None else ready.number
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of the tensors of the version that is ready; none if there is none."""
+        ready = self._ready
+        return {} if ready is None else ready.shapes
+
+    @property
+    def failure(self) -> str | None:
+        """Why no newer version is ready: the last poll has failed."""
+        return self._polling.failure
 
     @property
     def version(self) -> int | None:

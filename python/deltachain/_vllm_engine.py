@@ -17,6 +17,7 @@ from ._engine_copy import EngineCopy, Version, shared_memory_directory
 from ._engine_in_place import EngineInPlace, Staged
 from ._errors import Error, TornError, UnsupportedError, UsageError
 from ._maps import Map, taken
+from ._native import misfit
 from ._vllm_replies import are_whole
 from ._vllm_settings import Settings, fixed, merged
 from ._vllm_worker import Lease, WeightSums, add_to, stranded
@@ -313,17 +314,23 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         state = "held" if held is not None else "torn" if self._is_torn else "other"
         return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
 
-    def is_ready(self, follower: str, version: int) -> bool:
-        """Whether this worker can load a version without waiting for it, or waiting would not help. Renews the lease of
-        this follower."""
+    def readiness(self, follower: str, version: int) -> dict[str, Any]:
+        """Whether this worker can load a version without waiting for it, or waiting would not help; and why it cannot.
+        Renews the lease of this follower."""
         if self._lease is not None:
             self._lease.renew(follower)
         if self._copy is None:
             if not {"chain", "host_copy"} & set(self._configured):
-                return True
+                return {"ready": True, "why": None}
             self.init_transfer_engine(DeltachainInitInfo())
         assert self._copy is not None
-        return self._copy.is_ready(version)
+        is_ready = self._copy.is_ready(version)
+        why = self._misfit(self._copy.shapes) if is_ready else self._copy.failure
+        return {"ready": is_ready, "why": why}
+
+    def _misfit(self, shapes: dict[str, list[int]]) -> str | None:
+        """Why a version does not fit the model, by the files that the server began with."""
+        return misfit(self.model_config.model, shapes) if shapes else None
 
     def _held(self) -> tuple[int, str] | None:
         """Number and digest of the model's version; None if it is torn or was changed. Reads all weights."""
@@ -368,7 +375,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         """Waits until the version is on this machine, compares its digest, and loads it.
 
         Raises:
-            UsageError: if no chain is known, or a digest is needed.
+            UsageError: if no chain is known, a digest is needed, or the version does not fit the model.
             UnsupportedError: for draft models.
             WrongBaseError, ChainError, TimeoutError, Error: if the version is not available. The model is unchanged.
             TornError: if loading failed half way: stay paused, and update again.
@@ -381,6 +388,7 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
             # First the worker that manages the copy: if it fails, the others would wait in vain.
             kept = self._together(lambda: self._take(update_info, keeps=True))
             read = self._together(lambda: self._take(update_info, keeps=False))
+            self._together(lambda: self._refuse_misfit(kept or read))
             waited = time.monotonic()
             taken, how = self._together(lambda: self._load(kept or read), TornError)
             self._together(lambda: self._settle(taken))
@@ -427,6 +435,10 @@ class DeltachainWeightTransferEngine(WeightTransferEngine[DeltachainInitInfo, De
         assert copy is not None
         assert settings is not None
         return copy.take(update_info.version, update_info.digest, settings.timeout) if copy.keeps == keeps else None
+
+    def _refuse_misfit(self, taken: Version | Staged | None) -> None:
+        if taken is not None and (why := self._misfit(taken.shapes)):
+            raise UsageError(f"USAGE: version {taken.number} does not fit: {why}")
 
     def _load(self, taken: Version | Staged | None) -> tuple[Version | Staged, str]:
         """Loads a version. Returns what was loaded, for the log."""

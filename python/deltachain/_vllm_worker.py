@@ -133,9 +133,10 @@ def _deltachain_state(worker: Any, follower: str, lease: str) -> dict[str, Any]:
     return state
 
 
-def _deltachain_is_ready(worker: Any, follower: str, version: str) -> dict[str, bool]:
+def _deltachain_is_ready(worker: Any, follower: str, version: str) -> dict[str, Any]:
     # vLLM turns what is neither an object nor a list into a text.
-    return {"ready": worker.weight_transfer_engine.is_ready(follower, int(version))}
+    ready: dict[str, Any] = worker.weight_transfer_engine.readiness(follower, int(version))
+    return ready
 
 
 def _deltachain_end_update(worker: Any) -> None:

@@ -1,9 +1,10 @@
 //! Inference servers of vLLM that a trainer brings to each version.
 
 use std::error::Error as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use deltachain_engines::{Failure, Pause, Servers as EngineServers};
+use deltachain_engines::{Failure, Pause, Servers as EngineServers, Shapes};
 use deltachain_store::Observer;
 use pyo3::prelude::*;
 
@@ -14,6 +15,12 @@ use crate::work::{How, OfProcess, Watch, run_apart};
 #[pyfunction]
 pub(crate) fn version_name(version: u64, digest: &str) -> String {
     deltachain::chain::version_name(version, digest)
+}
+
+/// Why a version does not fit the model in this directory, by names and shapes; None if it fits, or nobody knows.
+#[pyfunction]
+pub(crate) fn misfit(model: PathBuf, version: Shapes) -> Option<String> {
+    deltachain_engines::misfit(&model, &version)
 }
 
 /// Servers of vLLM that a trainer brings to each version, all at the same time.

@@ -38,7 +38,7 @@ mod native {
     #[pymodule_export]
     use crate::{
         directory::{find_version, is_managed, status},
-        engines::{Servers, version_name},
+        engines::{Servers, misfit, version_name},
         errors::class_advice,
         gate::{forked, leave},
         link::Link,

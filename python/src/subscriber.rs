@@ -115,7 +115,10 @@ impl Polled {
 
 /// How a chain is polled.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Polling(Mutex<ChainPolling>);
+pub(crate) struct Polling {
+    polling: Mutex<ChainPolling>,
+    failure: Mutex<Option<String>>,
+}
 
 #[pymethods]
 impl Polling {
@@ -123,7 +126,14 @@ impl Polling {
     #[new]
     fn new(poll: f64, poll_longest: f64) -> Self {
         let (poll, longest) = (seconds(poll), seconds(poll_longest));
-        Self(Mutex::new(ChainPolling::new(&FollowOptions::default().poll(poll).poll_longest(longest.max(poll)))))
+        let polling = ChainPolling::new(&FollowOptions::default().poll(poll).poll_longest(longest.max(poll)));
+        Self { polling: Mutex::new(polling), failure: Mutex::default() }
+    }
+
+    /// Why the last poll failed.
+    #[getter]
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -134,9 +144,11 @@ impl Polling {
 impl Polling {
     /// A poll of the head.
     fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
-        let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
             let made = polling.poll(follower, watch).map(|made| made.map(|made| prepared!(made, wrap)));
+            let failure = made.as_ref().err().map(|error| format!("{error:#}"));
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             Polled::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
                 // That it is to end is no failure.
                 watch.advance(Phase::Wait, 0)?;
@@ -148,7 +160,7 @@ impl Polling {
     /// Waits until the next poll. Whether the caller has ended that.
     fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
         let waited = run_apart(py, how, |watch| {
-            let mut polling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
             polling.wait(watch, || Ok(ControlFlow::Continue(()))).map(drop)
         })?;
         Ok(waited.is_none())

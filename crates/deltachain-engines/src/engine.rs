@@ -104,9 +104,9 @@ pub(crate) trait Client: Debug + Send + Sync {
     /// versions itself prepares them while it serves.
     ///
     /// # Errors
-    /// IO if it does not answer.
-    fn is_ready(&self, _server: &Server, _version: &Version) -> Result<bool> {
-        Ok(true)
+    /// IO if it does not answer, or the version does not fit its model.
+    fn readiness(&self, _server: &Server, _version: &Version) -> Result<Readiness> {
+        Ok(Readiness::Ready)
     }
 
     /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still, if
@@ -118,6 +118,15 @@ pub(crate) trait Client: Debug + Send + Sync {
 
     /// Following ends: nobody looks at the server any more.
     fn leave(&self, _server: &Server) {}
+}
+
+/// Whether a server can load a version without waiting for it.
+#[derive(Debug)]
+pub(crate) enum Readiness {
+    /// It can, or waiting would not help.
+    Ready,
+    /// Not yet; and what has failed there.
+    Waits(Option<String>),
 }
 
 /// A version: its number, and the state digest.

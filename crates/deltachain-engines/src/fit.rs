@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use deltachain::Error;
+
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{State, TensorInfo};
+
+use crate::server::Server;
 
 /// The layer that computes logits: files leave it out where it is the embedding, too.
 const TIED: &str = "lm_head.weight";
 
-/// Why the version in a directory does not fit a server whose model has been read from another one: tensors that only
-/// one of them has, or of other shapes. Nothing if it fits, or if that cannot be known: the server's is not on this
-/// machine any more. Dtypes may differ: servers convert.
-pub(crate) fn misfit(has: &Path, version: &Path) -> Option<String> {
-    let (has, version) = (SafetensorsState::open(has).ok()?, SafetensorsState::open(version).ok()?);
-    let shapes = |state: &SafetensorsState| -> BTreeMap<String, Vec<u64>> {
-        state.tensors().iter().map(|info: &TensorInfo| (info.name().to_owned(), info.shape().to_vec())).collect()
-    };
-    let (has, version) = (shapes(&has), shapes(&version));
+/// The shape of each tensor, by name.
+pub type Shapes = BTreeMap<String, Vec<u64>>;
+
+/// Why a version does not fit a server whose model has been read from this directory: tensors that only one of them
+/// has, or of other shapes. Nothing if it fits, or if that cannot be known: the directory is not on this machine any
+/// more. Dtypes may differ: servers convert.
+pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
+    let has = shapes(model)?;
     let mut names = has.keys().chain(version.keys()).filter(|name| *name != TIED);
     let name = names.find(|name| has.get(*name) != version.get(*name))?;
     Some(match (has.get(name), version.get(name)) {
@@ -25,4 +28,22 @@ pub(crate) fn misfit(has: &Path, version: &Path) -> Option<String> {
         (Some(_), None) => format!("the version has no {name:?}"),
         (None, _) => format!("the version has {name:?}, which its model does not have"),
     })
+}
+
+/// Why the version in a directory is not sent to a server that says where its model has been read from. What is not a
+/// whole path, only the server can find.
+pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Option<Error> {
+    let model = Some(Path::new(model)).filter(|model| model.is_absolute())?;
+    let why = misfit(model, &shapes(Path::new(version))?)?;
+    Some(not_sent(server, path, &why))
+}
+
+/// Nothing was sent to this path of a server.
+pub(crate) fn not_sent(server: &Server, path: &str, why: &str) -> Error {
+    server.failed(path, format!("not sent, since {why}"))
+}
+
+fn shapes(directory: &Path) -> Option<Shapes> {
+    let state = SafetensorsState::open(directory).ok()?;
+    Some(state.tensors().iter().map(|info: &TensorInfo| (info.name().to_owned(), info.shape().to_vec())).collect())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Client, Engine, Found, Held, READY_POLL, Seen, Target, Trouble, Version};
+use crate::engine::{Client, Engine, Found, Held, READY_POLL, Readiness, Seen, Target, Trouble, Version};
 use crate::server::Server;
 
 /// How often a server is asked what it has while that changes.
@@ -72,8 +72,8 @@ pub enum Outcome {
         text: String,
         /// Whether it stays paused until then.
         stays_paused: bool,
-        /// Whether it did not answer: it is tried as soon as it does.
-        is_silent: bool,
+        /// Whether it did not answer, or waits for the version itself: it is tried as soon as it is ready.
+        is_waited_for: bool,
         /// How long the pause is.
         pause: Duration,
     },
@@ -333,7 +333,7 @@ impl Shared {
                 let serves = matches!(found.seen, Some(Seen { held: Held::Version(_), is_paused: false }));
                 let patience = if serves { server.timeout() } else { server.timeout().min(PATIENCE) };
                 let ready;
-                (state, ready) = self.prepare(state, server, target, patience);
+                (state, ready) = self.prepare(state, at, target, patience);
                 match ready {
                     Ok(true) => Ok(found),
                     Ok(false) => return,
@@ -388,25 +388,41 @@ impl Shared {
     fn prepare<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        server: &Server,
+        at: usize,
         target: &Target,
         patience: Duration,
     ) -> (MutexGuard<'a, State>, Result<bool>) {
-        let end = Instant::now() + patience;
+        let (server, end) = (&self.servers[at], Instant::now() + patience);
         while Instant::now() < end {
             drop(state);
-            let ready = self.client.is_ready(server, &target.version);
+            let readiness = self.client.readiness(server, &target.version);
             state = self.lock();
             if state.stop || state.target.as_ref() != Some(target) {
                 return (state, Ok(false));
             }
-            match ready {
-                Ok(false) => {}
-                ready => return (state, ready),
+            match readiness {
+                Ok(Readiness::Ready) => return (state, Ok(true)),
+                Ok(Readiness::Waits(None)) => {}
+                Ok(Readiness::Waits(Some(text))) => self.waits(&mut state, at, target, text),
+                Err(error) => return (state, Err(error)),
             }
             state = self.changed.wait_timeout(state, READY_POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
         (state, Ok(true))
+    }
+
+    /// A server cannot prepare a version yet, for this reason.
+    fn waits(&self, state: &mut State, at: usize, target: &Target, text: String) {
+        let record = &mut state.seats[at].record;
+        if record.last_failure.as_ref() == Some(&text) {
+            return;
+        }
+        record.failures = record.failures.saturating_add(1);
+        record.last_failure = Some(text.clone());
+        let outcome = Outcome::Failed { text, stays_paused: record.paused, is_waited_for: true, pause: READY_POLL };
+        let (server, version) = (record.url.clone(), target.version.number);
+        state.news.push(News { server, version, took: Duration::ZERO, outcome });
+        self.write(state);
     }
 
     fn known(&self, at: usize) -> Option<Version> {
@@ -486,7 +502,7 @@ impl Seat {
         self.pause = if is_first { poll } else { self.pause.saturating_mul(2).min(LONGEST_PAUSE) };
         self.again = Some(Instant::now() + self.pause);
         let stays_paused = left.is_some_and(|left| left.is_paused);
-        Outcome::Failed { text, stays_paused, is_silent: self.is_silent, pause: self.pause }
+        Outcome::Failed { text, stays_paused, is_waited_for: self.is_silent, pause: self.pause }
     }
 
     fn record(&mut self, seen: &Seen) {

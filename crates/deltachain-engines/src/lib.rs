@@ -27,6 +27,7 @@ mod sglang;
 mod vllm;
 
 pub use engine::{Engine, Pause, Target, as_text};
+pub use fit::{Shapes, misfit};
 pub use fleet::{Fleet, News, Outcome, Records, ServerState};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Pause, READY_POLL, Version};
+use crate::engine::{Pause, READY_POLL, Readiness, Version};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::{Denied, Vllm, finish, resume, what_it_says};
 
@@ -122,7 +122,8 @@ impl Servers {
     pub fn prepare(&self, version: u64, wait: &(dyn Fn(Duration) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
-            while self.vllm.is_ready(server, version).is_ok_and(|is_ready| !is_ready) && began.elapsed() < self.timeout
+            while matches!(self.vllm.readiness(server, version), Ok(Readiness::Waits(_)))
+                && began.elapsed() < self.timeout
             {
                 wait(READY_POLL)?;
             }

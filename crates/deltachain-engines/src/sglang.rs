@@ -1,13 +1,12 @@
 //! SGLang, which reads a version from its directory.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 use serde_json::json;
 
 use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
-use crate::fit::misfit;
+use crate::fit::refused;
 use crate::server::{Ask, Server};
 
 /// How long a server that is not paused may take to make a token: SGLang's own limit.
@@ -58,8 +57,8 @@ impl Client for Sglang {
     fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
         // SGLang reads a version into its model, and dies of one that does not fit.
         let info = server.get("/model_info", Ask::Question)?;
-        if let Some(why) = misfit(Path::new(text(&info, "model_path")), Path::new(&target.directory)) {
-            return Err(server.failed("/update_weights_from_disk", format!("not sent, since {why}")).into());
+        if let Some(error) = refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory) {
+            return Err(error.into());
         }
         let began = Instant::now();
         if let Err(error) = server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change) {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::engine::{Client, Engine, Found, Held, Pause, Seen, Target, Trouble, Version, text};
+use crate::engine::{Client, Engine, Found, Held, Pause, Readiness, Seen, Target, Trouble, Version, text};
+use crate::fit::{not_sent, refused};
 use crate::server::{Ask, Server};
 
 /// What a server says while its model is being changed, and if nobody knows what its model is.
@@ -14,6 +15,7 @@ const CHANGING: &str = "changing";
 const UNKNOWN: &str = "unknown";
 
 const WORKERS: &str = "/collective_rpc";
+const UPDATE: &str = "/update_weights";
 
 /// How long a process that is not seen any more keeps others from its servers.
 const LEASE: Duration = Duration::from_secs(90);
@@ -99,15 +101,28 @@ impl Vllm {
     }
 
     /// Whether all workers can load a version without waiting for it, or waiting would not help.
-    pub(crate) fn is_ready(&self, server: &Server, version: u64) -> Result<bool> {
-        if self.init["host_copy"].is_string() {
+    ///
+    /// # Errors
+    /// IO, also if it does not fit their model.
+    pub(crate) fn readiness(&self, server: &Server, version: u64) -> Result<Readiness> {
+        if self.keeps_copy() {
             // This process has put it there.
-            return Ok(true);
+            return Ok(Readiness::Ready);
         }
         let told = json!({ "follower": self.follower, "version": version.to_string() });
         let answer = server.post(WORKERS, &json!({ "method": "deltachain_is_ready", "kwargs": told }), Ask::Change)?;
         let workers = answer["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Ok(workers.iter().all(|worker| worker["ready"] == true))
+        let why = workers.iter().find_map(|worker| worker["why"].as_str());
+        match why {
+            Some(why) if is_all(workers, "ready") => Err(not_sent(server, UPDATE, why)),
+            None if is_all(workers, "ready") => Ok(Readiness::Ready),
+            why => Ok(Readiness::Waits(why.map(str::to_owned))),
+        }
+    }
+
+    /// Whether the workers read the directory that this process keeps.
+    fn keeps_copy(&self) -> bool {
+        self.init["host_copy"].is_string()
     }
 
     /// Brings a server that this process has claimed to this version, and leaves it paused. Gives when it was told to
@@ -139,7 +154,7 @@ impl Vllm {
     /// Makes its workers load a version.
     pub(crate) fn load(&self, server: &Server, version: &Version) -> Result<()> {
         let update = json!({ "version": version.number, "digest": version.state, "follower": self.follower });
-        server.post("/update_weights", &json!({ "update_info": update }), Ask::Once).map(drop)
+        server.post(UPDATE, &json!({ "update_info": update }), Ask::Once).map(drop)
     }
 
     /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what it said before.
@@ -200,11 +215,18 @@ impl Client for Vllm {
         self.pause != Pause::Keep
     }
 
-    fn is_ready(&self, server: &Server, version: &Version) -> Result<bool> {
-        self.is_ready(server, version.number)
+    fn readiness(&self, server: &Server, version: &Version) -> Result<Readiness> {
+        self.readiness(server, version.number)
     }
 
     fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
+        if self.keeps_copy() {
+            let models = server.get("/v1/models", Ask::Question)?;
+            // Adapters come after the model.
+            if let Some(error) = refused(server, UPDATE, text(&models["data"][0], "root"), &target.directory) {
+                return Err(error.into());
+            }
+        }
         let serves_other = before == Some(&Seen { held: Held::Other, is_paused: false });
         let began = self.update(server, &target.version, serves_other)?;
         let left = Seen { is_paused: true, ..target.version.seen() };
@@ -215,6 +237,10 @@ impl Client for Vllm {
     fn leave(&self, server: &Server) {
         self.give_up(server);
     }
+}
+
+fn is_all(workers: &[Value], key: &str) -> bool {
+    workers.iter().all(|worker| worker[key] == true)
 }
 
 /// What a worker says that it holds.

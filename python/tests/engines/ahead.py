@@ -25,6 +25,15 @@ def published(folder: Path, versions: int, profile: Any = "compact") -> list[str
     return digests
 
 
+def tells_why(folder: Path, copy: Any) -> None:
+    """What looks for newer versions in FOLDER/chain says why it finds none."""
+    commits = folder / "chain/commits"
+    commits.rename(folder / "away")
+    until(lambda: "commits" in (copy.failure or ""))
+    (folder / "away").rename(commits)
+    until(lambda: copy.failure is None)
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Waits for a thread."""
     end = time.monotonic() + LONG

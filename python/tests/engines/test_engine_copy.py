@@ -12,7 +12,7 @@ import deltachain as dc
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from ahead import LONG, published, until  # noqa: E402
+from ahead import LONG, published, tells_why, until  # noqa: E402
 
 from deltachain import _engine_copy  # noqa: E402
 from deltachain._engine_copy import EngineCopy, shared_memory_directory  # noqa: E402
@@ -36,6 +36,17 @@ def test_goes_ahead(tmp_path: Path) -> None:
         assert copy.is_ready(2) and not copy.is_ready(3)
         again = copy.take(2, digests[2], LONG)
         assert torch.equal(again.tensors["weight"][:4].float(), torch.tensor([1.0, 1, 1, 0]))
+    finally:
+        copy.close()
+
+
+def test_tells_why_it_finds_no_newer_version(tmp_path: Path) -> None:
+    published(tmp_path, 2)
+    copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
+    try:
+        until(lambda: copy.ready == 1)
+        assert copy.shapes == {"weight": [1000], "bias": [8]}
+        tells_why(tmp_path, copy)
     finally:
         copy.close()
 

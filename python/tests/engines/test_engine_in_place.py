@@ -101,6 +101,13 @@ def test_says_whether_a_version_is_ready_and_looks_again_for_a_newer_one(tmp_pat
             engine.follower.close()
 
 
+def test_tells_why_it_finds_no_newer_version(tmp_path: Path, engine: Engine) -> None:
+    until(lambda: engine.follower.ready == 3)
+    assert engine.follower.shapes == {"weight": [1000], "bias": [8]}
+    engine.update(3)
+    ahead.tells_why(tmp_path, engine.follower)
+
+
 def test_what_is_refused_leaves_what_is_held(engine: Engine) -> None:
     engine.update(0)
     with pytest.raises(dc.WrongBaseError, match="was expected"):

@@ -385,23 +385,56 @@ fn a_server_of_sglang_that_somebody_has_paused_goes_on() {
     assert!(!server.state().process.paused && !server.names().is_empty());
 }
 
-// F5
+// F5, F6
 #[test]
-fn a_version_that_does_not_fit_is_not_sent_to_a_server_that_would_die_of_it() {
-    let folder = chain(1);
-    let server = Engine::start();
-    for (own, why) in [
-        (&[("a", &[1, 2][..])][..], "has the shape [2], and that of the version [1]"),
-        (&[("a", &[1]), ("b", &[2])], r#"the version has no \"b\""#),
-        (&[], r#"the version has \"a\", which its model does not have"#),
-    ] {
-        folder.write("own/model.safetensors", bytes_file(own));
-        server.state().process.model = folder.at("own").to_str().unwrap().to_owned();
-        let failed = failure(&once(&folder, "sglang", &server)).to_string();
-        assert!(failed.contains(why) && server.names().is_empty(), "{failed}");
+fn a_version_that_does_not_fit_is_not_sent() {
+    for engine in ["vllm", "sglang"] {
+        let folder = chain(1);
+        let server = Engine::start();
+        for (own, why) in [
+            (&[("a", &[1, 2][..])][..], "has the shape [2], and that of the version [1]"),
+            (&[("a", &[1]), ("b", &[2])], r#"the version has no \"b\""#),
+            (&[], r#"the version has \"a\", which its model does not have"#),
+        ] {
+            folder.write("own/model.safetensors", bytes_file(own));
+            server.state().process.model = folder.at("own").to_str().unwrap().to_owned();
+            let failed = failure(&once(&folder, engine, &server)).to_string();
+            assert!(failed.contains(why) && server.names().is_empty(), "{engine}: {failed}");
+        }
+        folder.write("own/model.safetensors", bytes_file(&[("a", &[7]), ("lm_head.weight", &[1])]));
+        once(&folder, engine, &server).good();
     }
-    folder.write("own/model.safetensors", bytes_file(&[("a", &[7]), ("lm_head.weight", &[1])]));
-    once(&folder, "sglang", &server).good();
+}
+
+// F6
+#[test]
+fn what_workers_say_that_does_not_fit_is_not_sent() {
+    let (folder, server) = downloading();
+    publish(&folder, 1);
+    server.state().preparing = 0;
+    server.state().why = Some("it has no \"b\"".to_owned());
+    server.names();
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
+    let failed = failure(&ran).to_string();
+    assert!(failed.contains("not sent, since it has no"), "{failed}");
+    let names = server.names();
+    assert!(names.iter().all(|name| name == "deltachain_is_ready"), "{names:?}");
+}
+
+// F10
+#[test]
+fn why_a_server_cannot_prepare_a_version_is_told() {
+    let (folder, server) = downloading();
+    server.state().why = Some("IO: the store is silent".to_owned());
+    publish(&folder, 1);
+    let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
+    (0..5).for_each(|_| server.wait_for("deltachain_is_ready"));
+    let (code, held) = status(&folder);
+    assert!(code == Some(1) && held["problems"].to_string().contains("the store is silent"), "{held}");
+    (server.state().why, server.state().preparing) = (None, 0);
+    server.wait_for("/resume");
+    assert!(follow.end());
+    assert_eq!(status(&folder).1["servers"][0]["failures"], 0);
 }
 
 #[test]

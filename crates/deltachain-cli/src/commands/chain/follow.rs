@@ -374,12 +374,12 @@ impl<'a> Operation<'a> {
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
                 format!("server {} has version {version}{stood}\n  time   {time}", printable(server))
             }
-            engines::Outcome::Failed { text, stays_paused, is_silent, pause } => {
+            engines::Outcome::Failed { text, stays_paused, is_waited_for, pause } => {
                 self.metrics.server_failed(server);
                 if !self.watcher.takes_json() {
                     let paused = if *stays_paused { "; it stays paused" } else { "" };
                     let retrying = || format!("; retrying in {:.1} s", pause.as_secs_f64());
-                    let again = if *is_silent { "; waits for the server".to_owned() } else { retrying() };
+                    let again = if *is_waited_for { "; waits for the server".to_owned() } else { retrying() };
                     self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
                     return Ok(());
                 }

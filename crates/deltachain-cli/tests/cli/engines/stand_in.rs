@@ -61,6 +61,8 @@ pub(crate) struct State {
     /// prepared a version yet.
     pub(crate) downloads: bool,
     pub(crate) preparing: u64,
+    /// What its workers say why they cannot load a version.
+    pub(crate) why: Option<String>,
     pub(crate) process: Process,
 }
 
@@ -101,7 +103,7 @@ pub(crate) struct Process {
     pub(crate) workers: [Model; 2],
     /// Worker 0: the follower that brings this server. Its lease lasts until a test takes it away.
     pub(crate) owner: Option<String>,
-    /// The directory that SGLang has loaded.
+    /// The directory that SGLang has loaded, or that vLLM was started with.
     pub(crate) model: String,
     pub(crate) adapters: BTreeMap<String, String>,
 }
@@ -391,7 +393,8 @@ impl State {
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
             "deltachain_is_ready" => {
                 self.preparing = self.preparing.saturating_sub(1);
-                return Ok(json!({ "results": [{ "ready": true }, { "ready": self.preparing == 0 }] }));
+                let answer = |is_ready| json!({ "ready": is_ready, "why": self.why });
+                return Ok(json!({ "results": [answer(true), answer(self.preparing == 0)] }));
             }
             "deltachain_end_update" => {
                 process.session = None;
@@ -458,7 +461,8 @@ impl State {
             // Adapters.
             "/v1/models" => {
                 let adapters = process.adapters.iter().map(|(name, path)| json!({ "id": name, "root": path }));
-                let models: Vec<_> = adapters.chain([json!({ "id": "base", "root": "/base" })]).collect();
+                let base = json!({ "id": "base", "root": process.model });
+                let models: Vec<_> = [base].into_iter().chain(adapters).collect();
                 return Ok(json!({ "data": models }));
             }
             "/v1/load_lora_adapter" => {
