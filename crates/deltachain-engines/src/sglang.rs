@@ -57,7 +57,8 @@ impl Client for Sglang {
     fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
         // SGLang reads a version into its model, and dies of one that does not fit.
         let info = server.get("/model_info", Ask::Question)?;
-        if let Some(error) = refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory) {
+        if let Some(error) = refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory)
+        {
             return Err(error.into());
         }
         let began = Instant::now();

@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from deltachain import _in_place, _parts, _sums, _vllm_worker  # noqa: E402
-from deltachain._vllm_worker import Lease, WeightSums, add_to  # noqa: E402
+from deltachain import _engine_weights, _in_place, _parts, _sums  # noqa: E402
+from deltachain._engine_weights import Lease, WeightSums  # noqa: E402
+from deltachain._vllm_worker import add_to  # noqa: E402
 
 
 def model() -> Any:
@@ -42,13 +43,13 @@ def test_views_of_memory_that_no_parameter_has_are_named() -> None:
     made[1].register_buffer("kept", made[1].weight.view(-1), persistent=False)
     made[2].other = made[2].weight[1:]
     made[2].constant = torch.arange(4)[1:]
-    assert _vllm_worker.stranded(made) == []
+    assert _engine_weights.stranded(made) == []
     # Written where it is, as a reload does.
     made[1].weight.data.mul_(2)
-    assert _vllm_worker.stranded(made) == []
+    assert _engine_weights.stranded(made) == []
     made[1].weight = torch.nn.Parameter(made[1].weight.data.clone())
     made[2].weight.data = made[2].weight.data.clone()
-    assert _vllm_worker.stranded(made) == ["1.kept", "2.other"]
+    assert _engine_weights.stranded(made) == ["1.kept", "2.other"]
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -100,7 +101,7 @@ def held(name: str, lanes: Any) -> _parts.Held:
 
 def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of lanes of one and of four bytes, of rows and of a transposed view, in several pieces."""
-    for module in (_vllm_worker, _sums):
+    for module in (_engine_weights, _sums):
         monkeypatch.setattr(module, "PIECE_BYTES", 1 << 14)
     made = model()
     sums = WeightSums(made)

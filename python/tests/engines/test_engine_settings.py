@@ -10,7 +10,7 @@ import pytest
 from conftest import model, write_model
 
 import deltachain as dc
-from deltachain._vllm_settings import Settings, fixed, merged
+from deltachain._engine_settings import Settings, fixed, merged
 
 CHAIN = "s3://models/run7"
 OF_FIRST = dc.public_key(dc.new_key("first"))
