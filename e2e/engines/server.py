@@ -172,15 +172,19 @@ class Sglang(Running):
         model: what it starts with.
         log: a file for what it says.
         words: more words of its command.
+        chain: what its own process downloads, if any.
     """
 
-    def __init__(self, model: Path, log: Path, *words: str) -> None:
+    def __init__(self, model: Path, log: Path, *words: str, chain: Path | None = None) -> None:
         command = [os.environ["SGLANG_PYTHON"], "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--attention-backend", "torch_native"]
         command += ["--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup"]
         command += ["--mem-fraction-static", "0.4", "--max-total-tokens", "2048", *words]
         stubs = str(Path(__file__).resolve().parent / "stubs")
-        super().__init__(log, command, {"PYTHONPATH": stubs, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"})
+        environment = {"PYTHONPATH": stubs, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
+        if chain is not None:
+            environment["DELTACHAIN_SGLANG"] = json.dumps({"chain": str(chain)})
+        super().__init__(log, command, environment)
 
     def generate(self, prompt: list[int], tokens: int = 12) -> dict[str, Any]:
         """Greedy tokens, with what belongs to them."""

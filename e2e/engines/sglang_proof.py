@@ -21,12 +21,19 @@ class OfSglang(Case):
 
     Args:
         folder: of the model.
+        is_own: whether its process downloads the chain, and writes in place.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_own: bool) -> None:
         self.log = folder / "sglang.log"
         fresh_of = {number: self._fresh(folder, number) for number in (3, 4)}
-        super().__init__(folder, "sglang-chain", fresh_of, ["--engine", "sglang"])
+        self.update = "/update_weights_from_tensor" if is_own else "/update_weights_from_disk"
+        words = ["--engine", "sglang", *(["--no-tensors"] if is_own else [])]
+        super().__init__(folder, "sglang-chain", fresh_of, words)
+        self.own = self.chain if is_own else None
+
+    def begin(self, *words: str) -> Sglang:
+        return Sglang(self.folder / "other", self.log, *words, chain=self.own)
 
     def _fresh(self, folder: Path, number: int) -> list[Any]:
         kept = folder / f"fresh-sglang-{number}.json"
@@ -52,7 +59,7 @@ def is_running(server: Sglang) -> bool:
 
 def killed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
     """Between two requests."""
-    for path in ("/pause_generation", "/update_weights_from_disk", "/continue_generation"):
+    for path in ("/pause_generation", case.update, "/continue_generation"):
         case.publish()
         with case.follow(proxy.url) as following:
             proxy.kills(following, path)
@@ -92,10 +99,10 @@ def unfit(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
     case.rows.append(["a chain that does not fit", good and case.is_right(server), said])
 
 
-def proof(folder: Path) -> list[list[Any]]:
+def proof(folder: Path, is_own: bool) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
-    case = OfSglang(folder)
-    with Sglang(folder / "other", case.log) as server, Proxy(server) as proxy:
+    case = OfSglang(folder, is_own)
+    with case.begin() as server, Proxy(server) as proxy:
         with case.follow(server.url) as following:
             case.recovers("version 0", server, following)
             for _ in range(3):
@@ -103,15 +110,16 @@ def proof(folder: Path) -> list[list[Any]]:
                 case.recovers(f"version {version}", server, following)
         killed(case, server, proxy)
         changed(case, server, proxy)
-        unfit(case, server, proxy)
+        if not is_own:
+            unfit(case, server, proxy)
     return case.rows
 
 
-def kills(folder: Path, count: int) -> list[list[Any]]:
+def kills(folder: Path, is_own: bool, count: int) -> list[list[Any]]:
     """Followers killed at random instants: as `proof`."""
-    case = OfSglang(folder)
+    case = OfSglang(folder, is_own)
     # Without a cache of prefixes, since numbers depend on how many tokens are computed at once.
-    with Sglang(folder / "other", case.log, "--disable-radix-cache") as server:
+    with case.begin("--disable-radix-cache") as server:
 
         def answer() -> tuple[str | None, Any]:
             meta = server.generate(PROMPTS[1])["meta_info"]
@@ -126,9 +134,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--own", action="store_true", help="its process downloads the chain, and writes in place")
     parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()
-    rows = kills(given.folder, given.kills) if given.kills else proof(given.folder)
+    rows = kills(given.folder, given.own, given.kills) if given.kills else proof(given.folder, given.own)
     given.out.write_text(json.dumps(rows))
 
 

@@ -56,8 +56,8 @@ class Settings:
     quorum: int = 1
 
 
-def fixed(additional: object) -> dict[str, Any]:
-    """The settings in the server's configuration, vLLM's `additional_config`.
+def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
+    """The settings in the server's configuration, vLLM's `additional_config`, or what stands for it in `place`.
 
     Raises:
         UsageError: if one is unknown or invalid.
@@ -66,19 +66,19 @@ def fixed(additional: object) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise UsageError(f"USAGE: the settings in {CONFIGURATION} must be an object")
+        raise UsageError(f"USAGE: the settings in {place} must be an object")
     unknown = sorted(set(given) - set(Settings.__slots__))
     if unknown:
         names = ", ".join(Settings.__slots__)
-        raise UsageError(f"USAGE: unknown in {CONFIGURATION}: {', '.join(map(str, unknown))}; the settings are {names}")
+        raise UsageError(f"USAGE: unknown in {place}: {', '.join(map(str, unknown))}; the settings are {names}")
     settings = {name: value for name, value in given.items() if value is not None}
     for name, value in settings.items():
         _check(name, value)
     if settings.get("start") == "newest" and not {"chain", "host_copy"} & set(settings):
-        raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {CONFIGURATION}')
+        raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {place}')
     if "trust" in settings and "chain" not in settings:
         raise UsageError(
-            f'USAGE: "trust" in {CONFIGURATION} needs "chain" there: who downloads the chain checks signatures '
+            f'USAGE: "trust" in {place} needs "chain" there: who downloads the chain checks signatures '
             "(`deltachain follow --trust`)"
         )
     trusted(settings.get("trust"), settings.get("quorum", 1))

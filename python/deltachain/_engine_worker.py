@@ -84,6 +84,13 @@ class EngineWorker:
         """
         raise NotImplementedError
 
+    def _check_loaded(self, found: Map) -> None:
+        """Refuses what `_load_all` has left out, by what was seen of it.
+
+        Raises:
+            UsageError: if so. The model is torn.
+        """
+
     def _refuse(self, settings: Settings) -> None:
         """Refuses a server that cannot follow with these settings.
 
@@ -400,6 +407,7 @@ class EngineWorker:
         self._map, self._rest = None, {}
         # The follower proves what has been found, by the version's sums.
         found = taken(self._load_all, tensors(), self._tensors())
+        self._check_loaded(found)
         if found.reload:
             reasons = [f"{name}: {reason}" for name, reason in sorted(found.reload.items())]
             self._log.warning("deltachain: cannot be written in place: %s", listed(reasons, "; "))

@@ -88,19 +88,18 @@ impl EngineArgs {
         let directory = found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
         let pause = self.pause.unwrap_or_default();
         match kind {
-            EngineKind::Sglang | EngineKind::VllmLora if !tensors => {
-                let text = format!("--no-tensors: servers of {} load the tensors in DIR", kind.name());
-                Err(Error::usage(text))
+            EngineKind::VllmLora if !tensors => {
+                Err(Error::usage("--no-tensors: servers of vllm-lora load the tensors in DIR"))
             }
+            EngineKind::Sglang if tensors => Engine::sglang(pause),
+            EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
                 // Never the chain: a server opens only that of its own configuration.
                 let mode = (self.update != UpdateMode::Auto).then_some(self.update);
                 let copy = if tensors { Some(as_text(&directory)?) } else { None };
                 let init = json!({ "host_copy": copy, "mode": mode });
-                let follower = format!("{}:{}", host(), as_text(&directory)?);
-                Engine::vllm(&init.to_string(), follower, poll, pause)
+                Engine::vllm(&init.to_string(), follower(&directory)?, poll, pause)
             }
-            EngineKind::Sglang => Engine::sglang(pause),
             EngineKind::VllmLora if self.pause.is_some() => {
                 Err(Error::usage("--pause: adapters are loaded without a pause"))
             }
@@ -131,6 +130,11 @@ impl EngineArgs {
         let timeout = Duration::from_secs_f64(self.server_timeout);
         self.servers.iter().map(|url| Server::new(url, token.clone(), timeout)).collect()
     }
+}
+
+/// What a process that keeps a directory calls itself.
+fn follower(directory: &Path) -> Result<String> {
+    Ok(format!("{}:{}", host(), as_text(directory)?))
 }
 
 /// What this machine calls itself.

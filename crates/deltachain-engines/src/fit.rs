@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::Error;
-
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{State, TensorInfo};
+use deltachain::{Error, Result};
 
 use crate::server::Server;
 
@@ -30,12 +29,15 @@ pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
     })
 }
 
-/// Why the version in a directory is not sent to a server that says where its model has been read from. What is not a
+/// Compares the version in a directory with the model of a server that says where it has read that from. What is not a
 /// whole path, only the server can find.
-pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Option<Error> {
-    let model = Some(Path::new(model)).filter(|model| model.is_absolute())?;
-    let why = misfit(model, &shapes(Path::new(version))?)?;
-    Some(not_sent(server, path, &why))
+///
+/// # Errors
+/// IO if it does not fit, and is not to be sent to this path.
+pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Result<()> {
+    let model = Some(Path::new(model)).filter(|model| model.is_absolute());
+    let why = model.zip(shapes(Path::new(version))).and_then(|(model, version)| misfit(model, &version));
+    why.map_or(Ok(()), |why| Err(not_sent(server, path, &why)))
 }
 
 /// Nothing was sent to this path of a server.

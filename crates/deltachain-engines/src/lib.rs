@@ -10,6 +10,7 @@
 //! servers.rs  all servers at once, when a trainer says so
 //! engine.rs   what an engine is
 //! vllm.rs, sglang.rs, lora.rs   what is asked of a server, in which order
+//! workers.rs  the same for all servers whose workers have the Python package
 //! fit.rs      whether a version fits a server
 //! server.rs   requests to one server
 //! ```
@@ -25,6 +26,7 @@ mod server;
 mod servers;
 mod sglang;
 mod vllm;
+mod workers;
 
 pub use engine::{Engine, Pause, Target, as_text};
 pub use fit::{Shapes, misfit};

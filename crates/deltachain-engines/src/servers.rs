@@ -10,7 +10,8 @@ use deltachain::{Error, Result};
 
 use crate::engine::{Pause, READY_POLL, Readiness, Version};
 use crate::server::{Ask, Server, parse_url};
-use crate::vllm::{Denied, Vllm, finish, resume, what_it_says};
+use crate::vllm::Vllm;
+use crate::workers::{Denied, Requests, Workers};
 
 /// No timeout is longer.
 const LONGEST: Duration = Duration::from_hours(24);
@@ -21,7 +22,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// Servers of vLLM with the backend `deltachain` of the Python package.
 #[derive(Debug)]
 pub struct Servers {
-    vllm: Vllm,
+    vllm: Workers<Vllm>,
     seats: Vec<Seat>,
     timeout: Duration,
     /// Those that have dropped out of the running update.
@@ -82,7 +83,7 @@ impl Servers {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
             Ok(Seat { server: Server::new(&url, None, timeout)?, stage: Mutex::default() })
         };
-        let vllm = Vllm::new(backend, name, Duration::ZERO, pause)?;
+        let vllm = Vllm::workers(backend, name, Duration::ZERO, pause)?;
         Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout, failed: Mutex::default() })
     }
 
@@ -109,7 +110,7 @@ impl Servers {
                 }
                 claimed => claimed?,
             }
-            Ok(self.vllm.init(server)?)
+            Ok(self.vllm.requests.init(server)?)
         })
     }
 
@@ -122,7 +123,7 @@ impl Servers {
     pub fn prepare(&self, version: u64, wait: &(dyn Fn(Duration) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
-            while matches!(self.vllm.readiness(server, version), Ok(Readiness::Waits(_)))
+            while matches!(self.vllm.is_ready(server, version), Ok(Readiness::Waits(_)))
                 && began.elapsed() < self.timeout
             {
                 wait(READY_POLL)?;
@@ -141,8 +142,8 @@ impl Servers {
         self.step(|server, stage| {
             // Nothing else is asked of a server that another process brings.
             self.vllm.claim(server)?;
-            *stage = Stage::Begun(what_it_says(server, Ask::Change)?);
-            self.vllm.start(server)?;
+            *stage = Stage::Begun(Vllm::what_it_says(server, Ask::Change)?);
+            self.vllm.requests.start(server)?;
             Ok(())
         });
         self.left()
@@ -156,7 +157,7 @@ impl Servers {
         let version = Version { number: version, state: state.to_owned() };
         self.left()?;
         self.step(|server, stage| match stage {
-            Stage::Begun(_) => Ok(self.vllm.load(server, &version)?),
+            Stage::Begun(_) => Ok(Vllm::load(server, &version, &self.vllm.follower)?),
             _ => Ok(()),
         });
         self.left()
@@ -171,7 +172,7 @@ impl Servers {
         self.left()?;
         self.step(|server, stage| {
             if let Stage::Begun(_) = stage {
-                finish(server, name)?;
+                Vllm::finish(server, name)?;
                 *stage = Stage::Brought;
             }
             Ok(())
@@ -192,7 +193,7 @@ impl Servers {
     pub fn resume(&self) -> Result<(), Vec<Failure>> {
         self.all(|server, stage| {
             if *stage == Stage::Brought {
-                resume(server).map_err(|error| Failure { stays_paused: true, ..error.into() })?;
+                self.vllm.requests.resume(server).map_err(|error| Failure { stays_paused: true, ..error.into() })?;
                 *stage = Stage::Idle;
             } else if self.recover(server, stage) {
                 let error =

@@ -1,13 +1,16 @@
-//! SGLang, which reads a version from its directory.
+//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a plugin, download the
+//! chain of their own configuration and write versions in place.
 
 use std::time::{Duration, Instant};
 
+use base64ct::{Base64, Encoding as _};
 use deltachain::{Error, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
 use crate::fit::refused;
 use crate::server::{Ask, Server};
+use crate::workers::{CHANGING, Requests, Workers};
 
 /// How long a server that is not paused may take to make a token: SGLang's own limit.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -20,18 +23,89 @@ struct Sglang {
 }
 
 impl Engine {
-    /// SGLang. `pause` is what becomes of running requests.
+    /// SGLang, which reads versions from their directories. `pause` is what becomes of running requests.
     ///
     /// # Errors
     /// USAGE: SGLang cannot wait for them.
     pub fn sglang(pause: Pause) -> Result<Self> {
+        Ok(Self(Box::new(Sglang::new(pause)?)))
+    }
+
+    /// SGLang with the Python package, whose workers download the chain of their own configuration. The rest is as for
+    /// [`vllm`](Self::vllm).
+    ///
+    /// # Errors
+    /// USAGE: SGLang cannot wait for running requests.
+    pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
+        Ok(Self(Box::new(Workers::new(Sglang::new(pause)?, follower, poll))))
+    }
+}
+
+impl Sglang {
+    fn new(pause: Pause) -> Result<Self> {
         let mode = match pause {
             // Requests wait, and what was computed with the old weights is computed again.
             Pause::Keep => "retract",
             Pause::Wait => return Err(Error::usage("SGLang cannot wait for running requests; use keep or abort")),
             Pause::Abort => "abort",
         };
-        Ok(Self(Box::new(Sglang { mode })))
+        Ok(Self { mode })
+    }
+
+    fn pause(&self, server: &Server) -> Result<()> {
+        server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change).map(drop)
+    }
+}
+
+/// What answers to it is the package's plugin: SGLang's own answers to questions have no room for more than the values
+/// of a weight, here the bytes of a text.
+const QUESTION: &str = "/get_weights_by_name";
+
+impl Requests for Sglang {
+    const INFO: &'static str = "/model_info";
+    const UPDATE: &'static str = "/update_weights_from_tensor";
+
+    fn call(&self, server: &Server, method: &str, told: Value, ask: Ask) -> Result<Vec<Value>> {
+        let name = json!({ "method": method, "kwargs": told }).to_string();
+        let answer = server.post(QUESTION, &json!({ "name": name }), ask)?;
+        let bytes: Vec<f64> = serde_json::from_value(answer).unwrap_or_default();
+        let bytes: Vec<u8> = bytes.iter().filter_map(|byte| format!("{byte}").parse().ok()).collect();
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Array(workers)) => Ok(workers),
+            Ok(told) => Err(server.failed(QUESTION, text(&told, "error"))),
+            Err(_) => Err(server.failed(QUESTION, "it has no plugin deltachain, or no chain")),
+        }
+    }
+
+    fn is_paused(&self, _: &Server, states: &[Value]) -> Result<bool> {
+        Ok(states.iter().any(|state| state["paused"] == true))
+    }
+
+    fn start(&self, server: &Server) -> Result<Instant> {
+        let began = Instant::now();
+        self.pause(server)?;
+        self.set_name(server, CHANGING)?;
+        Ok(began)
+    }
+
+    fn update(&self, server: &Server, version: &Version, follower: &str) -> Result<()> {
+        let told = json!({ "version": version.number, "digest": version.state, "follower": follower }).to_string();
+        let update = json!({
+            "load_format": "deltachain",
+            "serialized_named_tensors": [Base64::encode_string(told.as_bytes())],
+            "weight_version": version.name(),
+            "flush_cache": true,
+        });
+        server.post(Self::UPDATE, &update, Ask::Once).map(drop)
+    }
+
+    fn set_name(&self, server: &Server, name: &str) -> Result<()> {
+        let told = json!({ "new_version": name, "abort_all_requests": false });
+        server.post("/update_weight_version", &told, Ask::Change).map(drop)
+    }
+
+    fn resume(&self, server: &Server) -> Result<()> {
+        server.post("/continue_generation", &json!({}), Ask::Change).map(drop)
     }
 }
 
@@ -57,13 +131,10 @@ impl Client for Sglang {
     fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
         // SGLang reads a version into its model, and dies of one that does not fit.
         let info = server.get("/model_info", Ask::Question)?;
-        if let Some(error) = refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory)
-        {
-            return Err(error.into());
-        }
+        refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory)?;
         let began = Instant::now();
-        if let Err(error) = server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change) {
-            let resumed = server.post("/continue_generation", &json!({}), Ask::Change);
+        if let Err(error) = self.pause(server) {
+            let resumed = self.resume(server);
             return Err(Trouble { error, left: resumed.is_err().then_some(Seen::TORN) });
         }
         let update = json!({
@@ -74,9 +145,7 @@ impl Client for Sglang {
         });
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
         // SGLang says that it takes back what it has loaded, but it reads the new files for that.
-        updated
-            .and_then(|_| server.post("/continue_generation", &json!({}), Ask::Change))
-            .map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;
+        updated.and_then(|_| self.resume(server)).map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;
         Ok(Some(began.elapsed()))
     }
 }
