@@ -156,6 +156,8 @@ class Status:
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
     trust: dict[str, Any] | None = None
     """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if everybody's are."""
+    whole: str | None = None
+    """Why servers that download the chain themselves load its versions as a whole; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)

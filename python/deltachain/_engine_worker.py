@@ -216,7 +216,14 @@ class EngineWorker:
         held = self._held()
         version, digest = held or (None, None)
         state = "held" if held is not None else "torn" if self._is_torn else "other"
-        return {"state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds}
+        return {
+            "state": state,
+            "version": version,
+            "digest": digest,
+            "owner": owner,
+            "owner_seconds": seconds,
+            "downloads": "chain" in self._configured,
+        }
 
     def readiness(self, follower: str, version: int) -> dict[str, Any]:
         """Whether this worker can load a version without waiting for it, or waiting would not help; and why it cannot.

@@ -339,13 +339,6 @@ pub(crate) struct DirectoryArgs {
     pub(crate) limits: LimitArgs,
 }
 
-impl DirectoryArgs {
-    /// Patterns of the selected tensors; all if `None`.
-    pub(crate) fn selected(&self) -> Option<Vec<String>> {
-        if self.no_tensors { Some(Vec::new()) } else { self.tensors.clone() }
-    }
-}
-
 /// Bring a directory to a version of a chain
 ///
 /// Uses the cheapest path from the version in the directory, or from nothing. The version appears atomically, checked

@@ -114,6 +114,18 @@ impl EngineArgs {
         }
     }
 
+    /// The first server that answers, and whether it downloads the chain of its own configuration: then it reads no
+    /// directory. Nothing if none answers.
+    pub(crate) fn downloads(&self) -> Result<Option<(bool, &str)>> {
+        let engine = match self.engine {
+            Some(EngineKind::Vllm) => Engine::vllm("{}", String::new(), Duration::ZERO, Pause::Keep)?,
+            Some(EngineKind::Sglang) => Engine::sglang_in_place(String::new(), Duration::ZERO, Pause::Keep)?,
+            Some(EngineKind::VllmLora) | None => return Ok(None),
+        };
+        let servers = self.servers()?;
+        Ok(servers.iter().zip(&self.servers).find_map(|(server, url)| Some((engine.downloads(server)?, url.as_str()))))
+    }
+
     /// The servers.
     ///
     /// # Errors

@@ -18,6 +18,13 @@ pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Engine(pub(crate) Box<dyn Client>);
 
+impl Engine {
+    /// Whether a server downloads the chain of its own configuration; nothing if it does not answer.
+    pub fn downloads(&self, server: &Server) -> Option<bool> {
+        self.0.downloads(server)
+    }
+}
+
 /// What becomes of the requests that a server is answering when it is paused for an update: `keep`, `wait` or `abort`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pause {
@@ -115,6 +122,11 @@ pub(crate) trait Client: Debug + Send + Sync {
     /// # Errors
     /// IO, and what the server has then.
     fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble>;
+
+    /// Whether the server downloads versions itself; nothing if it does not answer.
+    fn downloads(&self, _server: &Server) -> Option<bool> {
+        Some(false)
+    }
 
     /// Following ends: nobody looks at the server any more.
     fn leave(&self, _server: &Server) {}

@@ -250,6 +250,13 @@ impl<R: Requests> Client for Workers<R> {
         Ok(Some(began.elapsed()))
     }
 
+    fn downloads(&self, server: &Server) -> Option<bool> {
+        // Of nobody's, for no time.
+        let told = json!({ "follower": "", "lease": "0" });
+        let states = self.requests.call(server, "deltachain_state", told, Ask::Question).ok()?;
+        Some(states.iter().any(|state| state["downloads"] == true))
+    }
+
     fn leave(&self, server: &Server) {
         self.give_up(server);
     }

@@ -11,13 +11,14 @@ use deltachain_store::{Records, ServerRecord, ServersRecord, Time};
 pub(crate) struct ServersWriter {
     records: Records,
     engine: String,
+    download: bool,
     /// What was written last.
     last: Mutex<Vec<ServerRecord>>,
 }
 
 impl ServersWriter {
-    pub(crate) fn new(records: &Records, engine: &str) -> Self {
-        Self { records: records.clone(), engine: engine.to_owned(), last: Mutex::default() }
+    pub(crate) fn new(records: &Records, engine: &str, download: bool) -> Self {
+        Self { records: records.clone(), engine: engine.to_owned(), download, last: Mutex::default() }
     }
 }
 
@@ -32,7 +33,7 @@ impl deltachain_engines::Records for ServersWriter {
             ServerRecord { since: server.version.map(|_| before.unwrap_or_else(Time::now)), ..record(server) }
         };
         *last = servers.iter().map(with_since).collect();
-        let record = ServersRecord { engine: self.engine.clone(), servers: last.clone() };
+        let record = ServersRecord { engine: self.engine.clone(), download: self.download, servers: last.clone() };
         self.records.write_servers(Some(&record))
     }
 }

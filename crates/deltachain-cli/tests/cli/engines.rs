@@ -191,13 +191,10 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
     let folder = chain(2);
     let server = Engine::start();
     server.state().downloads = true;
-    // A copy that another process keeps is refused.
-    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--once"]].concat());
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    server.names();
     server.state().preparing = 3;
-    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    // It says so, and no copy is kept here.
+    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--once"]].concat());
+    assert!(ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"), "{ran:?}");
     let calls = std::mem::take(&mut server.state().calls);
     let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, [&["deltachain_is_ready"; 3][..], &VLLM].concat());
@@ -225,7 +222,42 @@ fn a_chain_that_cannot_be_taken_in_place_is_said_to_be() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let is_told = format!("{ran:?}").contains("--profile local");
         assert_eq!(is_told, profile == "compact", "{ran:?}");
+        let whole = status(&folder).1["whole"].to_string();
+        assert_eq!(whole.contains("--profile local"), profile == "compact", "{whole}");
     }
+}
+
+#[test]
+fn sglang_with_the_plugin_downloads_the_chain_itself() {
+    let folder = chain(2);
+    let server = Engine::start();
+    server.state().downloads = true;
+    server.state().preparing = 2;
+    let ran = folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat());
+    assert!(ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"), "{ran:?}");
+    // A server that does not answer yet, after both were started again.
+    let silent = Engine::start();
+    silent.state().is_down = true;
+    let ran = folder.run(&[&arguments("sglang", &[&silent])[..], &["--once"]].concat());
+    assert!(ran.code == Some(1) && ran.stdout.contains("no tensors are kept here"), "{ran:?}");
+    let calls = ["/pause_generation", "/update_weight_version", "/update_weights_from_tensor", "/continue_generation"];
+    assert_eq!(server.names(), [&["deltachain_is_ready"; 2][..], &calls].concat());
+    let held = status(&folder).1;
+    assert_eq!(server.state().process.weight_version, name(1, &held["state"]));
+    // What others have done is seen, and put right.
+    for is_torn in [false, true] {
+        let whole = server.state().process.workers[0].clone();
+        server.state().process.paused = true;
+        server.state().process.workers[1] = if is_torn { stand_in::Model::Torn } else { whole.clone() };
+        folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat()).good();
+        healthy(&folder, "sglang", &[&server]);
+        assert!(!server.state().process.paused);
+        assert_eq!(server.state().process.workers, [whole.clone(), whole]);
+    }
+    // A server without it reads a directory.
+    let (folder, server) = (chain(1), Engine::start());
+    folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat()).good();
+    assert!(server.names().contains(&"/update_weights_from_disk".to_owned()));
 }
 
 #[test]
@@ -299,7 +331,7 @@ fn servers_and_engines_belong_together() {
         &["--engine", "vllm", "--server", "127.0.0.1:1"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--exec", "true"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--tensors", "a"],
-        &["--engine", "sglang", "--server", "http://127.0.0.1:1", "--no-tensors"],
+        &["--engine", "sglang", "--server", "http://127.0.0.1:1", "--no-tensors", "--pause", "wait"],
         &["--engine", "vllm-lora", "--server", "http://127.0.0.1:1", "--no-tensors"],
         &["--no-tensors", "--tensors", "a"],
         &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--server", "http://127.0.0.1:1/"],

@@ -125,6 +125,8 @@ pub struct Health {
     pub command: Option<CommandHealth>,
     /// The servers of --engine.
     pub servers: Vec<ServerRecord>,
+    /// Why those that download the chain themselves load its versions as a whole; `None` if they do not.
+    pub whole: Option<String>,
     /// Whether all servers are ready for requests; `None` without servers, or if nobody says how far behind is healthy.
     pub ready: Option<bool>,
 }
@@ -215,6 +217,7 @@ impl Health {
             command,
             ready: max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none)),
             servers,
+            whole: status.whole,
         })
     }
 }

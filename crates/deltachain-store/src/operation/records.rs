@@ -66,6 +66,8 @@ pub struct FollowStatus {
     pub command: Option<CommandStatus>,
     /// Why the version held does not count as signed; nothing if it does, or if every version is taken.
     pub unsigned: Option<String>,
+    /// Why servers that download the chain themselves load the version held as a whole; nothing if they do not.
+    pub whole: Option<String>,
 }
 
 impl FollowStatus {
@@ -183,6 +185,8 @@ impl Ran {
 pub struct ServersRecord {
     /// The kind of the servers, as --engine names it.
     pub engine: String,
+    /// Whether they download the chain themselves, so that the directory has no tensors.
+    pub download: bool,
     /// The servers, in the order of the options.
     pub servers: Vec<ServerRecord>,
 }

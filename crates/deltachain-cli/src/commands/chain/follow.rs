@@ -35,8 +35,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
-    let mut follower = open(args.chain.open()?, &args.directory)?;
-    let mut operation = Operation::new(args, &watcher)?;
+    let has_tensors = !args.directory.no_tensors && needs_tensors(args, &watcher)?;
+    let mut follower = open(args.chain.open()?, &args.directory, has_tensors)?;
+    let mut operation = Operation::new(args, &watcher, has_tensors)?;
     let options = FollowOptions::default().poll(Duration::from_secs_f64(args.poll)).poll_longest(poll_longest(args));
     let result =
         follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
@@ -49,6 +50,21 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     }
     // An interrupt is the normal end of following.
     if args.once { Err(error) } else { Ok(()) }
+}
+
+/// Whether servers read the directory. If none answers, as it was before.
+fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
+    let Some(kind) = args.engine.engine else { return Ok(true) };
+    let records = Records::in_directory(&args.directory.directory);
+    let before = || records.servers().ok().flatten().filter(|before| before.engine == kind.name());
+    let (downloads, who) = match args.engine.downloads()? {
+        Some(answer) => answer,
+        None => (before().is_some_and(|before| before.download), "before, a server"),
+    };
+    if downloads {
+        watcher.remark(&format!("{who} downloads the chain itself, so no tensors are kept here (--no-tensors)"));
+    }
+    Ok(!downloads)
 }
 
 /// The longest pause between two polls of the chain.
@@ -75,6 +91,7 @@ fn open_ports(args: &FollowArgs) -> Result<Vec<(SocketAddr, Port)>> {
 /// What is done besides keeping the directory at the newest version.
 struct Operation<'a> {
     args: &'a FollowArgs,
+    has_tensors: bool,
     watcher: &'a Watcher,
     records: Records,
     status: FollowStatus,
@@ -87,8 +104,6 @@ struct Operation<'a> {
     /// Which servers are ready for requests, as was said last.
     ready: Vec<bool>,
     is_ready: bool,
-    /// Whether the links to the last version could be taken in place.
-    is_local: bool,
     /// Why the last record could not be written.
     unwritten: Option<String>,
     /// Held as long as this process follows.
@@ -96,7 +111,7 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(args: &'a FollowArgs, watcher: &'a Watcher) -> Result<Self> {
+    fn new(args: &'a FollowArgs, watcher: &'a Watcher, has_tensors: bool) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
         let wanted = args.exec.command.as_ref().map(|command| Wanted {
             command: command.clone(),
@@ -110,11 +125,11 @@ impl<'a> Operation<'a> {
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
             Some(kind) => {
-                let engine = args.engine.engine(kind, records.directory(), !args.directory.no_tensors, poll)?;
+                let engine = args.engine.engine(kind, records.directory(), has_tensors, poll)?;
                 // What cannot be read is as nothing: then each server is brought to its version once more.
                 let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
                 let before = before.into_iter().flat_map(|before| before.servers).map(servers::before);
-                let writer = ServersWriter::new(&records, kind.name());
+                let writer = ServersWriter::new(&records, kind.name(), !has_tensors);
                 let before: Vec<_> = before.collect();
                 Some(Arc::new(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?))
             }
@@ -141,6 +156,7 @@ impl<'a> Operation<'a> {
         }
         Ok(Self {
             args,
+            has_tensors,
             watcher,
             lock: records.lock(),
             records,
@@ -152,7 +168,6 @@ impl<'a> Operation<'a> {
             _http: http,
             ready: vec![false; args.engine.servers.len()],
             is_ready: false,
-            is_local: true,
             unwritten: None,
         })
     }
@@ -207,20 +222,18 @@ impl<'a> Operation<'a> {
         self.metrics.switched(switched);
         self.metrics.command_is_new();
         service::says(&format!("at version {}", switched.version));
+        // SPEC section 24.5.
+        let is_whole = switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
+        let whole = (is_whole && !self.has_tensors && self.fleet.is_some()).then(|| {
+            let what = "has no links that can be taken in place, so servers load it as a whole";
+            format!("version {} {what}: publish with --profile local", switched.version)
+        });
+        let before = std::mem::replace(&mut self.status.whole, whole);
+        self.status.whole.iter().filter(|_| before.is_none()).for_each(|text| self.watcher.remark(text));
         self.found(switched.version, &switched.state.to_string(), switched.version.saturating_add(lag.versions));
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
             self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
-        }
-        // SPEC section 24.5.
-        let is_local = switched.from.is_none() || switched.metadata.contains_key("deltachain.in-place");
-        let was_local = std::mem::replace(&mut self.is_local, is_local);
-        if self.args.directory.no_tensors && self.fleet.is_some() && was_local && !is_local {
-            self.watcher.remark(&format!(
-                "version {} has no links that can be taken in place, so servers load it as a whole: publish with \
-                 --profile local",
-                switched.version
-            ));
         }
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);

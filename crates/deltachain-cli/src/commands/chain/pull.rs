@@ -13,7 +13,7 @@ use crate::output::{Output, printable_path};
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
-    let mut subscriber = open(args.chain.open()?, &args.directory)?;
+    let mut subscriber = open(args.chain.open()?, &args.directory, !args.directory.no_tensors)?;
     if let Some(prepared) = watched(output, |watcher| subscriber.prepare(args.version, watcher))? {
         let switched = subscriber.apply(prepared)?;
         let signed_by = signed_by(&args.directory)?;
@@ -47,7 +47,8 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
     })
 }
 
-pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Directory>> {
+/// The follower of a directory, with the tensors that are selected or none.
+pub(crate) fn open(store: Store, args: &DirectoryArgs, has_tensors: bool) -> Result<Follower<Directory>> {
     let other_files = match &args.with_files {
         Some(directory) => OtherFiles::Directory(directory.clone()),
         None if args.no_assets => OtherFiles::None,
@@ -56,7 +57,7 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs) -> Result<Follower<Direct
     let options = FollowerOptions::default()
         .limits(args.limits.limits())
         .shards(args.shards.clone())
-        .tensors(args.selected())
+        .tensors(if has_tensors { args.tensors.clone() } else { Some(Vec::new()) })
         .cache_bytes(args.cache)
         .trust_directory(args.trust_directory)
         .other_files(other_files)

@@ -55,6 +55,7 @@ fn as_text(health: &Health) -> String {
     }
     lines.extend(health.command.iter().map(command_as_text));
     lines.extend(health.servers.iter().map(server_as_text));
+    lines.extend(health.whole.iter().map(|text| format!("in place  no: {text}")));
     lines.push(health.process.map_or_else(|| "follower  none".to_owned(), |pid| format!("follower  process {pid}")));
     if health.healthy {
         lines.push("healthy".to_owned());

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 
 /// A server. Calls are named by their path; `/collective_rpc` by the method that it calls.
@@ -230,8 +231,14 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         if reader.read_exact(&mut body).is_err() {
             return; // killed in the middle of it
         }
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let name = if path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
+        let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        // The package's plugin for SGLang.
+        let is_plugin = path == "/get_weights_by_name";
+        if is_plugin {
+            body = serde_json::from_str(&text(&body, "name")).unwrap();
+        }
+        let name =
+            if is_plugin || path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
         let mut now = shared.state.lock().unwrap();
         now.tokens.extend(header("authorization"));
         if name == "deltachain_state" {
@@ -240,9 +247,11 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         if now.is_down {
             return;
         }
-        let at = now.fates.iter().position(|(called, _)| *called == name);
+        // Which is asked once, before anything else.
+        let is_first = body["kwargs"]["follower"] == "";
+        let at = now.fates.iter().position(|(called, _)| *called == name && !is_first);
         let fate = at.map(|at| now.fates.remove(at).1);
-        let hangs = fate == Some(Fate::Hangs) || now.hang.contains(name.as_str());
+        let hangs = fate == Some(Fate::Hangs) || now.hang.contains(name.as_str()) && !is_first;
         let answer = match fate {
             _ if hangs => Err(String::new()),
             Some(Fate::Refused) => Err("as the test said".to_owned()),
@@ -256,8 +265,16 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
                 Err("as the test said: it may hold parts of two versions".to_owned())
             }
             _ if name == "/v1/completions" => Ok(Value::Null),
+            _ if is_plugin && !now.downloads => Err("Get parameter by name failed".to_owned()),
             _ => now.answer(&name, &body),
         };
+        // SGLang's srt/managers/io_struct.py, `GetWeightsByNameReqOutput`: numbers.
+        let answer = answer.map(|answer| match answer["results"].as_array() {
+            Some(results) if is_plugin => {
+                json!(Value::from(results.clone()).to_string().bytes().map(f64::from).collect::<Vec<_>>())
+            }
+            _ => answer,
+        });
         if !matches!(
             name.as_str(),
             "/weight_info"
@@ -451,6 +468,18 @@ impl State {
             "/model_info" => {
                 return Ok(json!({ "weight_version": process.weight_version, "model_path": process.model }));
             }
+            // The package's plugin.
+            "/update_weights_from_tensor" => {
+                assert_eq!(text(body, "load_format"), "deltachain");
+                let told = Base64::decode_vec(body["serialized_named_tensors"][0].as_str().unwrap()).unwrap();
+                let update: Value = serde_json::from_slice(&told).unwrap();
+                if process.owner.as_deref() != update["follower"].as_str() {
+                    return Err("another follower brings this server".to_owned());
+                }
+                let version = Model::Version(update["version"].as_u64().unwrap(), text(&update, "digest"));
+                process.workers = [version.clone(), version];
+                process.weight_version = text(body, "weight_version");
+            }
             "/update_weights_from_disk" => {
                 // It is there, and whole.
                 process.model = text(body, "model_path");
@@ -496,7 +525,10 @@ impl State {
             };
             let owner = other.as_ref().filter(|_| rank == 0);
             let seconds = owner.map(|_| 47.5);
-            json!({ "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds })
+            json!({
+                "state": state, "version": version, "digest": digest, "owner": owner, "owner_seconds": seconds,
+                "downloads": self.downloads, "paused": self.process.paused,
+            })
         };
         let results: Vec<_> = self.process.workers.iter().enumerate().map(result).collect();
         json!({ "results": results })
