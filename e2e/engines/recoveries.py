@@ -107,6 +107,16 @@ def name_of(published: dc.Published) -> str:
     return f"{published.version}@{published.digest[:12]}"
 
 
+def stranger(folder: Path) -> tuple[Path, dc.Published]:
+    """A chain of a model with tensors of the same names, and other shapes; and its version."""
+    chain = folder / "other-kind"
+    for old in (chain, folder / "other-kind-copy"):
+        shutil.rmtree(old, ignore_errors=True)
+    with dc.Publisher(chain, profile="local") as publisher:
+        made = publisher.publish({name: tensor[:1] for name, tensor in tensors_of(folder / "base").items()})
+    return chain, made
+
+
 class Case:
     """A chain that servers follow, and what they say that start with its versions: the weights of 4 and 3 in turn.
 
@@ -150,6 +160,17 @@ class Case:
         """It is brought to the newest version, and answers like a fresh one."""
         seconds = following.until(lambda: asked() and self.is_newest(server))
         self.rows.append([name, self.is_right(server), f"{seconds:.1f} s"])
+
+    def unfit(self, server: Any, proxy: Proxy, stranger: Path, paths: set[str]) -> None:
+        """A chain whose versions do not fit: nothing is sent that changes the server (`paths`)."""
+        before, copy = server.answers(), stranger.with_name(f"{stranger.name}-followed")
+        shutil.rmtree(copy, ignore_errors=True)
+        proxy.paths.clear()
+        with Follow(stranger, copy, proxy.url, *self.words) as following:
+            following.until(lambda: copy.is_dir() and any("not sent" in said for said in dc.status(copy).problems))
+            (said, *_) = dc.status(copy).problems
+        good = not paths & set(proxy.paths) and server.answers() == before
+        self.rows.append(["a chain that does not fit is not sent", good, said[:200]])
 
     def kills(self, server: Any, count: int, answer: Callable[[], tuple[str | None, Any]]) -> None:
         """Followers are killed at random instants, while versions are published and a client asks all the time.
@@ -268,6 +289,9 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
         # The newest version is there before the port is open, and nobody publishes another one.
         with case.begin(start="newest", timeout=120.0) as server, case.follow(server.url) as following:
             case.recovers("started with the newest version", server, following)
+    unfit, _ = stranger(folder)
+    with case.begin(**({"chain": str(unfit)} if case.is_own else {})) as server, Proxy(server) as proxy:
+        case.unfit(server, proxy, unfit, {"/pause?mode=keep", "/update_weights"})
     return case.rows
 
 
@@ -287,25 +311,23 @@ def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
 def by_hand(case: Vllm, server: Server) -> None:
     """Somebody else updates it, while nobody follows: another model of the same number, and weights that do not fit."""
     folder, rows, before = case.folder, case.rows, case.newest
-    other, stranger = folder / "other-chain", folder / "other-kind"
-    for made in (other, stranger, folder / "other-chain-copy", folder / "other-kind-copy"):
+    other, (unfit, theirs) = folder / "other-chain", stranger(folder)
+    for made in (other, folder / "other-chain-copy"):
         shutil.rmtree(made, ignore_errors=True)
     with dc.Publisher(other, like=folder / "base") as publisher:
         its = publisher.publish(tensors_of(folder / "saved-1"))
-    with dc.Publisher(stranger) as publisher:
-        unfit = publisher.publish({name: tensor[:1] for name, tensor in tensors_of(folder / "base").items()})
     server.begin(host_copy=kept(other))
     server.update(its.version, its.digest)
     server.ask("POST", "/update_weight_version", {"new_version": name_of(before)})
     rows.append(["another chain on the server", server.answers() not in case.fresh.values(), "as it was told"])
     with case.follow(server.url) as following:
         case.recovers("brought back from another chain", server, following)
-    server.begin(host_copy=kept(stranger))
-    said = refused(lambda: server.update(unfit.version, unfit.digest))
-    is_paused = server.ask("GET", "/is_paused")["is_paused"]
-    rows.append(["torn by a chain that does not fit", is_paused and "two versions" in said, said[:200]])
+    server.begin(host_copy=kept(unfit))
+    said = refused(lambda: server.update(theirs.version, theirs.digest))
+    (state,) = server.call("deltachain_state", follower="", lease="0")
+    rows.append(["a chain that does not fit, by hand", state["state"] == "held" and "shape" in said, said[:200]])
     with case.follow(server.url) as following:
-        case.recovers("brought back from torn", server, following)
+        case.recovers("paused by hand", server, following)
 
 
 def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> None:

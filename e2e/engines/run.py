@@ -246,11 +246,20 @@ def followed(run: Run) -> None:
 
 
 def sglang(run: Run) -> None:
-    """A server of SGLang that `deltachain follow --engine` brings to versions."""
-    for mode, words in (("", []), (", killed at random", ["--kills", 40])):
-        out = run.work / "qwen3" / "sglang.json"
-        rows = run.child("sglang_proof.py", out.parent, out, *words, out=out)
-        run.rows(f"follow --engine sglang{mode}", rows, "SGLang")
+    """A server of SGLang that `deltachain follow --engine` brings to versions; and models without a server."""
+    out = run.work / "qwen3" / "sglang.json"
+    for way, own in (("", []), (", in place", ["--own"])):
+        for mode, words in (("", []), (", killed at random", ["--kills", 40])):
+            rows = run.child("sglang_proof.py", out.parent, out, *own, *words, out=out)
+            run.rows(f"follow --engine sglang{way}{mode}", rows, "SGLang")
+    for kind in ("qwen3", *SGLANG_KINDS):
+        folder = run.work / "maps" / kind
+        if not folder.is_dir():
+            run.child("models.py", kind, folder, 10)
+        for workers in (1, 2):
+            out = folder / f"sglang-{workers}.json"
+            rows = run.child("sglang_maps.py", folder, out, "--workers", workers, out=out, python=run.sglang)
+            run.rows(f"in place, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows, "SGLang")
 
 
 def trained(run: Run) -> None:

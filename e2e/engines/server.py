@@ -195,7 +195,8 @@ class Sglang(Running):
         """What it says to each prompt, one after the other: tokens and log probabilities, without its cache."""
         found = []
         for prompt in PROMPTS:
-            self.ask("POST", "/flush_cache")
+            # A request that has just ended may not have left yet.
+            self.ask("POST", "/flush_cache?timeout=30")
             found.append(self.generate(prompt)["meta_info"]["output_token_logprobs"])
         return found
 

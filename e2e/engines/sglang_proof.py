@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import deltachain as dc
-from follow import Follow
-from models import tensors_of
-from recoveries import Case, Proxy, name_of
+from recoveries import Case, Proxy, name_of, stranger
 from server import PROMPTS, Sglang
 
 
@@ -32,8 +28,8 @@ class OfSglang(Case):
         super().__init__(folder, "sglang-chain", fresh_of, words)
         self.own = self.chain if is_own else None
 
-    def begin(self, *words: str) -> Sglang:
-        return Sglang(self.folder / "other", self.log, *words, chain=self.own)
+    def begin(self, *words: str, chain: Path | None = None) -> Sglang:
+        return Sglang(self.folder / "other", self.log, *words, chain=chain or self.own)
 
     def _fresh(self, folder: Path, number: int) -> list[Any]:
         kept = folder / f"fresh-sglang-{number}.json"
@@ -84,21 +80,6 @@ def changed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
         case.recovers("named by somebody else", server, following)
 
 
-def unfit(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
-    """A chain whose versions do not fit: SGLang would die of it."""
-    stranger, copy = case.folder / "sglang-stranger", case.folder / "sglang-stranger-copy"
-    for made in (stranger, copy):
-        shutil.rmtree(made, ignore_errors=True)
-    with dc.Publisher(stranger) as publisher:
-        publisher.publish({name: tensor[:1] for name, tensor in tensors_of(case.folder / "base").items()})
-    proxy.paths.clear()
-    with Follow(stranger, copy, proxy.url, "--engine", "sglang") as following:
-        following.until(lambda: proxy.paths.count("/model_info") > 3 and bool(dc.status(copy).problems))
-        (said, *_) = dc.status(copy).problems
-    good = "not sent" in said and not {"/pause_generation", "/update_weights_from_disk"} & set(proxy.paths)
-    case.rows.append(["a chain that does not fit", good and case.is_right(server), said])
-
-
 def proof(folder: Path, is_own: bool) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     case = OfSglang(folder, is_own)
@@ -110,8 +91,9 @@ def proof(folder: Path, is_own: bool) -> list[list[Any]]:
                 case.recovers(f"version {version}", server, following)
         killed(case, server, proxy)
         changed(case, server, proxy)
-        if not is_own:
-            unfit(case, server, proxy)
+    unfit, _ = stranger(folder)
+    with case.begin(chain=unfit if is_own else None) as server, Proxy(server) as proxy:
+        case.unfit(server, proxy, unfit, {"/pause_generation", case.update})
     return case.rows
 
 
