@@ -13,6 +13,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+# For models whose heads are the hidden size, divided: as wide as those of the others.
+WIDE = {"hidden_size": 128}
+
 # Of each model: its class in transformers, and its sizes.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # Embedding and head are tied.
@@ -69,6 +72,67 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "v_head_dim": 64,
         },
     ),
+    # Embedding and head of the next three are tied.
+    "gemma2": ("Gemma2", {}),
+    "gemma3": ("Gemma3Text", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere2": ("Cohere2", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": False, **WIDE}),
+    # vLLM loads the next two by modules of transformers. The first is tied.
+    "starcoder2": ("Starcoder2", WIDE),
+    "gpt-neox": ("GPTNeoX", {"tie_word_embeddings": False, **WIDE}),
+    # Tied. Its projections are transposed.
+    "gpt2": ("GPT2", WIDE),
+    # Tied. Loaders of the next two reorder queries, keys and values.
+    "bloom": ("Bloom", WIDE),
+    "falcon": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 512, **WIDE}),
+    "olmoe": ("Olmoe", {"tie_word_embeddings": False, "num_experts": 4, "num_experts_per_tok": 2, **WIDE}),
+    # Tied. Its experts are stacked in the checkpoint.
+    "granitemoe": ("GraniteMoe", {"num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
+    # Its experts are fused and transposed in the checkpoint.
+    "llama4": ("Llama4Text", {"tie_word_embeddings": False, "num_local_experts": 4, "intermediate_size_mlp": 128}),
+    # Its loader casts the gates of experts to F32.
+    "glm4moe": (
+        "Glm4Moe",
+        {
+            "tie_word_embeddings": False,
+            "moe_intermediate_size": 64,
+            "n_shared_experts": 1,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "num_nextn_predict_layers": 0,
+        },
+    ),
+    # Its loader computes with `A_log`. Like Mamba 2 it keeps a view of a parameter, which vLLM packs, but not in F32.
+    "falcon-h1": (
+        "FalconH1",
+        {
+            "dtype": "float32",
+            "tie_word_embeddings": False,
+            "mamba_d_ssm": 128,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 32,
+            "mamba_d_state": 16,
+            "mamba_chunk_size": 32,
+        },
+    ),
+    # Its loader casts `A_log` to F32. Of its convolutions, vLLM keeps a copy where it packs them.
+    "qwen3-next": (
+        "Qwen3Next",
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 64,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64,
+        },
+    ),
     # About half a billion parameters, as wide and deep as Qwen2.5-0.5B.
     "half": (
         "Qwen3",
@@ -107,8 +171,11 @@ def make(kind: str, folder: Path, seed: int) -> Any:
     """A random model, saved in its dtype."""
     name, changes = KINDS[kind]
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
-    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    own = getattr(transformers, f"{name}Config")
+    # Some configurations compute the width of heads from the other sizes.
+    sizes = {size: value for size, value in SIZES.items() if not isinstance(getattr(own, size, None), property)}
+    config = own(**{**sizes, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config)
     save(model, folder)
     if kind != "half":
         words().save_pretrained(folder)
@@ -156,7 +223,7 @@ def train(kind: str, folder: Path, versions: int) -> None:
     make(kind, folder / "other", seed=1)
     model = make(kind, folder / "base", seed=0).float()
     # The large one is trained by the signs of its gradients, which is what Adam does at first, without Adam's memory.
-    optimizer = None if kind == "half" else torch.optim.AdamW(model.parameters(), lr=5e-6)
+    optimizer = None if kind == "half" else torch.optim.AdamW(groups(model), lr=5e-6)
     generator = torch.Generator().manual_seed(0)
     rows = []
     with dc.Publisher(str(folder / "chain"), like=folder / "base", profile="local") as publisher:
@@ -189,6 +256,15 @@ def train(kind: str, folder: Path, versions: int) -> None:
                 }
             )
     (folder / "versions.json").write_text(json.dumps(rows, indent=1))
+
+
+def groups(model: Any) -> list[dict[str, Any]]:
+    """What an optimizer trains. What loaders compute with is trained faster: it changes in each version, in bfloat16
+    too."""
+    own: dict[bool, list[Any]] = {False: [], True: []}
+    for name, parameter in model.named_parameters():
+        own[name.endswith(("A_log", "dt_bias"))].append(parameter)
+    return [{"params": own[False]}, {"params": own[True], "lr": 2e-2}]
 
 
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ docs/engines.md. `./task engines` starts it.
     python3 e2e/engines/run.py --wheel WHEEL --work DIR [--short]
 
 The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
-start on two cores, so all of it takes about half an hour. Cargo builds the S3 server. `--short` makes the proof in
+start on two cores, so all of it takes about an hour. Cargo builds the S3 server. `--short` makes the proof in
 process only, with fewer versions, and writes nothing.
 """
 
@@ -287,7 +287,12 @@ def experts(run: Run) -> None:
 
 def maps(run: Run) -> None:
     """Models whose loaders fuse, stack and divide, in place."""
-    for kind in ("qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek"):
+    kinds = (
+        "qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek", "gemma2", "gemma3", "cohere2", "qwen2",
+        "starcoder2", "gpt2", "gpt-neox", "bloom", "falcon", "olmoe", "granitemoe", "llama4", "glm4moe", "falcon-h1",
+        "qwen3-next",
+    )  # fmt: skip
+    for kind in kinds:
         folder = run.work / "maps" / kind
         shutil.rmtree(folder, ignore_errors=True)
         run.child("models.py", kind, folder, 10)
