@@ -46,9 +46,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "chunk_size": 32,
         },
     ),
-    "moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}),
+    "moe": (
+        "Qwen3Moe",
+        {"tie_word_embeddings": False, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    ),
     "llama": ("Llama", {"tie_word_embeddings": False}),
-    "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
     "deepseek": (
         "DeepseekV3",
         {
@@ -75,7 +78,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # Embedding and head of the next three are tied.
     "gemma2": ("Gemma2", {}),
     "gemma3": ("Gemma3Text", {"layer_types": ["sliding_attention", "full_attention"]}),
-    "cohere2": ("Cohere2", {"layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere2": ("Cohere2", {"layer_types": ["sliding_attention", "full_attention"], **WIDE}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": False, **WIDE}),
     # vLLM loads the next two by modules of transformers. The first is tied.
     "starcoder2": ("Starcoder2", WIDE),
@@ -85,7 +88,16 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # Tied. Loaders of the next two reorder queries, keys and values.
     "bloom": ("Bloom", WIDE),
     "falcon": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 512, **WIDE}),
-    "olmoe": ("Olmoe", {"tie_word_embeddings": False, "num_experts": 4, "num_experts_per_tok": 2, **WIDE}),
+    "olmoe": (
+        "Olmoe",
+        {
+            "tie_word_embeddings": False,
+            "num_key_value_heads": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            **WIDE,
+        },
+    ),
     # Tied. Its experts are stacked in the checkpoint.
     "granitemoe": ("GraniteMoe", {"num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
     # Its experts are fused and transposed in the checkpoint.

@@ -135,7 +135,8 @@ def main() -> None:
         subprocess.Popen([*map(str, words), str(rank)], env={**environment, "LOCAL_RANK": str(rank)})
         for rank in range(given.workers)
     ]
-    if any([one.wait() for one in started]):
+    codes = [one.wait() for one in started]
+    if any(codes):
         sys.exit(1)
     of = [json.loads(given.out.with_suffix(f".{rank}").read_text()) for rank in range(given.workers)]
     # Of all workers.
