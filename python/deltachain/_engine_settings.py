@@ -15,10 +15,13 @@ from . import _native
 from ._errors import UsageError
 from ._keys import trusted
 
-__all__ = ["CONFIGURATION", "Settings", "fixed", "merged"]
+__all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "merged"]
 
 # Where the configuration stands, for messages.
 CONFIGURATION = "--additional-config '{\"deltachain\": {...}}'"
+
+# The variable that has them for SGLang, which has no place of its own for them.
+SGLANG = "DELTACHAIN_SGLANG"
 
 # Names that requests have too, with their possible values.
 _CHOICES = {

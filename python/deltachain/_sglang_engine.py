@@ -15,11 +15,10 @@ from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.model_loader.utils import set_default_torch_dtype
 
-from ._engine_settings import Settings, fixed
+from ._engine_settings import SGLANG, Settings, fixed
 from ._engine_worker import EngineWorker, listed
 from ._errors import UnsupportedError, UsageError
 from ._maps import Map
-from .sglang import CONFIGURATION
 
 __all__ = ["answer", "update"]
 
@@ -38,7 +37,6 @@ _REFUSED = (
     "enable_memory_saver",
     "offload_group_size",
     "pp_size",
-    "quantization",
     "speculative_algorithm",
 )
 
@@ -61,6 +59,8 @@ class SglangWorker(EngineWorker):
 
     def _refuse(self, settings: Settings) -> None:
         own = self._runner.server_args
+        if self._runner.model_config.quantization is not None:
+            raise UnsupportedError("quantised models are untested in place; `deltachain follow` can keep a copy")
         if on := [name for name in _REFUSED if getattr(own, name, None) not in (None, False, 0, 1, -1)]:
             raise UnsupportedError(f"untested in place: {listed(on, ', ')}; `deltachain follow` can keep a copy")
         self._runner.weight_updater._assert_weight_cache_inactive("deltachain")
@@ -89,14 +89,14 @@ class SglangWorker(EngineWorker):
 def _configured() -> dict[str, Any]:
     """The settings in the environment."""
     try:
-        given = json.loads(os.environ.get(CONFIGURATION, "null"))
+        given = json.loads(os.environ.get(SGLANG, "null"))
     except ValueError as error:
-        raise UsageError(f"USAGE: {CONFIGURATION} is no JSON: {error}") from error
-    settings = fixed({"deltachain": given}, CONFIGURATION)
+        raise UsageError(f"USAGE: {SGLANG} is no JSON: {error}") from error
+    settings = fixed({"deltachain": given}, SGLANG)
     if other := sorted(set(settings) - _SETTINGS):
-        raise UsageError(f"USAGE: {listed(other, ', ')} in {CONFIGURATION}: not for SGLang")
+        raise UsageError(f"USAGE: {listed(other, ', ')} in {SGLANG}: not for SGLang")
     if "chain" not in settings:
-        raise UsageError(f'USAGE: set "chain" in {CONFIGURATION}')
+        raise UsageError(f'USAGE: set "chain" in {SGLANG}')
     return {**settings, "mode": "sparse"}
 
 

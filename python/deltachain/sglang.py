@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["CONFIGURATION", "register"]
+from ._engine_settings import SGLANG
 
-CONFIGURATION = "DELTACHAIN_SGLANG"
+__all__ = ["register"]
 
 _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 
@@ -20,7 +20,7 @@ _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 def register() -> None:
     """Registers what answers to followers. SGLang calls this in each of its processes. Without the variable, nothing is
     registered."""
-    if not os.environ.get(CONFIGURATION):
+    if not os.environ.get(SGLANG):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
