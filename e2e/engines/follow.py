@@ -173,9 +173,65 @@ def adapters(folder: Path) -> list[list[Any]]:
     return rows
 
 
+def meanwhile(folder: Path) -> list[list[Any]]:
+    """Adapters that somebody loads into a server that is followed, and a disk that fills beneath it: as `weights`."""
+    rows: list[list[Any]] = []
+    chain, room = folder / "followed", folder / "room"
+    shutil.rmtree(chain, ignore_errors=True)
+    tuned = adapter(folder, 0)
+    path = {"lora_name": "tuned", "lora_path": str(tuned)}
+    words = ["--enable-lora", "--max-lora-rank", str(RANK)]
+    more: dict[str, Any] = {"plain": False, "words": words}
+    more["surroundings"] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    fresh_of = {}
+    for number in (3, 4):
+        with Server(folder / f"saved-{number}", folder / "server.log", **more) as server:
+            server.ask("POST", "/v1/load_lora_adapter", path)
+            fresh_of[number] = [server.answers(), server.answers("tuned")]
+    room.mkdir(exist_ok=True)
+    # Two versions, and a link; only root may mount it.
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(room)], capture_output=True)
+    try:
+        with (
+            dc.Publisher(chain, like=folder / "base") as publisher,
+            Server(folder / "other", folder / "server.log", **more) as server,
+            Follow(chain, room / "copy", server.url, "--engine", "vllm") as following,
+        ):
+
+            def publish(number: int) -> int:
+                return publisher.publish_async(tensors_of(folder / f"saved-{number}")).result().version
+
+            publish(3)
+            following.until(lambda: server.shown() == "0")
+            server.ask("POST", "/v1/load_lora_adapter", path)
+            rows.append(["an adapter is loaded", [server.answers(), server.answers("tuned")] == fresh_of[3], ""])
+            publish(4)
+            following.until(lambda: server.shown() == "1")
+            good = [server.answers(), server.answers("tuned")] == fresh_of[4]
+            rows.append(["a version below an adapter", good, "the adapter stays, on the new model"])
+            if mounted.returncode:
+                print("SKIPPED: a disk that fills: only root can mount one")
+                return rows
+            junk = room / "junk"
+            junk.write_bytes(bytes(shutil.disk_usage(room).free))
+            publish(3)
+            following.until(lambda: bool(dc.status(room / "copy").failing))
+            status = dc.status(room / "copy")
+            good = server.shown() == "1" and [server.answers(), server.answers("tuned")] == fresh_of[4]
+            rows.append(["a disk that is full", good, str(status.last_error and status.last_error["message"])[:200]])
+            junk.unlink()
+            seconds = following.until(lambda: server.shown() == "2")
+            good = [server.answers(), server.answers("tuned")] == fresh_of[3]
+            rows.append(["a disk with room again", good, f"{seconds:.1f} s"])
+    finally:
+        if not mounted.returncode:
+            subprocess.run(["umount", "--lazy", str(room)], check=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["weights", "in-place", "adapters"])
+    parser.add_argument("what", choices=["weights", "in-place", "adapters", "meanwhile"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=1)
@@ -183,7 +239,7 @@ def main() -> None:
     if given.what == "in-place":
         rows = in_place(given.folder, given.workers)
     else:
-        rows = (weights if given.what == "weights" else adapters)(given.folder)
+        rows = {"weights": weights, "adapters": adapters, "meanwhile": meanwhile}[given.what](given.folder)
     given.out.write_text(json.dumps(rows))
 
 

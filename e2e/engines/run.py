@@ -227,6 +227,7 @@ def followed(run: Run) -> None:
     for what, mode in (
         ("weights", "follow --engine vllm, reload"),
         ("adapters", "follow --engine vllm-lora"),
+        ("meanwhile", "follow --engine vllm, reload, with adapters and a full disk"),
     ):
         out = run.work / "qwen3" / f"follow-{what}.json"
         run.rows(mode, run.child("follow.py", what, out.parent, out, out=out))

@@ -32,13 +32,12 @@ _SETTINGS = {"chain", "trust", "quorum", "timeout"}
 # Settings of a server with which it cannot follow in place, as far as is known.
 _REFUSED = (
     "cpu_offload_gb",
-    "dp_size",
     "enable_lora",
     "enable_memory_saver",
     "offload_group_size",
-    "pp_size",
     "speculative_algorithm",
 )
+_SIZES = ("dp_size", "pp_size")
 
 
 class SglangWorker(EngineWorker):
@@ -61,7 +60,9 @@ class SglangWorker(EngineWorker):
         own = self._runner.server_args
         if self._runner.model_config.quantization is not None:
             raise UnsupportedError("quantised models are untested in place; `deltachain follow` can keep a copy")
-        if on := [name for name in _REFUSED if getattr(own, name, None) not in (None, False, 0, 1, -1)]:
+        on = [name for name in _REFUSED if getattr(own, name, None) not in (None, False, -1)]
+        on += [name for name in _SIZES if getattr(own, name, 1) != 1]
+        if on:
             raise UnsupportedError(f"untested in place: {listed(on, ', ')}; `deltachain follow` can keep a copy")
         self._runner.weight_updater._assert_weight_cache_inactive("deltachain")
         if reason := weight_updater._unsupported_derived_weight_cache_error(self.model):
