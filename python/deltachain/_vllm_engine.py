@@ -220,7 +220,7 @@ class DeltachainWeightTransferEngine(
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
-        expected = {name for name, _ in self.model.named_parameters()} - self._tied()
+        expected = {_plain(name) for name, _ in self.model.named_parameters()} - self._tied()
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
                 loaded: Iterable[str] | None = self.model.load_weights(iter(tensors))
@@ -251,7 +251,7 @@ class DeltachainWeightTransferEngine(
             # Otherwise all of the layer has been loaded.
             if info.can_load():
                 seen = {name for name, _ in info.loaded_weights}
-                own = {name: f"{place}.{name}" for name, _ in layer.named_parameters(recurse=False)}
+                own = {name: _plain(f"{place}.{name}") for name, _ in layer.named_parameters(recurse=False)}
                 lost += [full for name, full in own.items() if name not in seen and full in loaded]
         return sorted(set(lost) - self._tied())
 
@@ -289,7 +289,13 @@ class DeltachainWeightTransferEngine(
         """Tied parameters, which checkpoints leave out."""
         if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             return set()
-        return {f"{name}.{own}" for name, head in self._heads() for own, _ in head.named_parameters(recurse=False)}
+        heads = self._heads()
+        return {_plain(f"{name}.{own}") for name, head in heads for own, _ in head.named_parameters(recurse=False)}
+
+
+def _plain(name: str) -> str:
+    """A parameter as loaders name it: layers that adapters can change are in others."""
+    return name.replace(".base_layer.", ".")
 
 
 def _workers(config: ParallelConfig) -> torch.distributed.ProcessGroup | None:

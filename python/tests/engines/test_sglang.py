@@ -1,5 +1,5 @@
-"""The plugin of SGLang, with stand-ins for what it imports of SGLang 0.5.23: what it answers, loads and refuses. With the
-real one: `e2e/engines/sglang_proof.py`, `sglang_maps.py`."""
+"""The plugin of SGLang, with stand-ins for what it imports of SGLang 0.5.23: what it answers, loads and refuses. The
+real one is in `e2e/engines/sglang_proof.py` and `sglang_maps.py`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     names = ["sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.model_loader", "sglang.srt.model_executor"]
     for name in names:
         monkeypatch.setitem(sys.modules, name, module(name))
-    outputs = {name: SimpleNamespace for name in ("GetWeightsByNameReqOutput", "UpdateWeightsFromTensorReqOutput")}
+    outputs = dict.fromkeys(("GetWeightsByNameReqOutput", "UpdateWeightsFromTensorReqOutput"), SimpleNamespace)
     for name, own in (
         ("managers.io_struct", outputs),
         ("model_executor.model_runner_components", {}),
