@@ -35,9 +35,11 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
+    // Nothing is begun if a port cannot be had.
+    let ports = open_ports(args)?;
     let has_tensors = !args.directory.no_tensors && needs_tensors(args, &watcher)?;
     let mut follower = open(args.chain.open()?, &args.directory, has_tensors)?;
-    let mut operation = Operation::new(args, &watcher, has_tensors)?;
+    let mut operation = Operation::new(args, &watcher, has_tensors, ports)?;
     let options = FollowOptions::default().poll(Duration::from_secs_f64(args.poll)).poll_longest(poll_longest(args));
     let result =
         follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
@@ -111,7 +113,12 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(args: &'a FollowArgs, watcher: &'a Watcher, has_tensors: bool) -> Result<Self> {
+    fn new(
+        args: &'a FollowArgs,
+        watcher: &'a Watcher,
+        has_tensors: bool,
+        ports: Vec<(SocketAddr, Port)>,
+    ) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
         let wanted = args.exec.command.as_ref().map(|command| Wanted {
             command: command.clone(),
@@ -120,8 +127,6 @@ impl<'a> Operation<'a> {
             to_stderr: watcher.takes_json(),
         });
         let commander = wanted.map(|wanted| Commander::new(wanted, &records));
-        // Nothing is begun if a port cannot be had.
-        let ports = open_ports(args)?;
         let poll = Duration::from_secs_f64(args.poll);
         let fleet = match args.engine.engine {
             Some(kind) => {
