@@ -39,6 +39,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/get_weights_by_name":
+            # It has no plugin.
+            self.send_error(400)
+            return
         self.server.calls.append((self.path, body))
         if self.path == "/update_weights_from_disk":
             self.server.info = {"model_path": body["model_path"], "weight_version": body["weight_version"]}
