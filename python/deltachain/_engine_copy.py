@@ -68,7 +68,26 @@ class _Wanted:
     failure: Error | None = None
 
 
-class EngineCopy:
+class Ahead:
+    """What has been prepared ahead for a worker."""
+
+    # The version that is ready.
+    _ready: Any
+
+    @property
+    def ready(self) -> int | None:
+        """The version that is ready for this worker."""
+        ready = self._ready
+        return None if ready is None else ready.number
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of the tensors of the version that is ready; none if there is none."""
+        ready = self._ready
+        return {} if ready is None else ready.shapes
+
+
+class EngineCopy(Ahead):
     """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version, if this
     process manages it.
 
@@ -127,18 +146,6 @@ class EngineCopy:
     def directory(self) -> str:
         """The shared copy."""
         return self._directory
-
-    @property
-    def ready(self) -> int | None:
-        """The version that has been prepared for this worker."""
-        ready = self._ready
-        return None if ready is None else ready.number
-
-    @property
-    def shapes(self) -> dict[str, list[int]]:
-        """The shapes of the tensors of the version that is ready; none if there is none."""
-        ready = self._ready
-        return {} if ready is None else ready.shapes
 
     @property
     def failure(self) -> str | None:

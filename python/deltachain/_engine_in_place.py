@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._engine_copy import check_digest, missing_version
+from ._engine_copy import Ahead, check_digest, missing_version
 from ._errors import Error
 from ._store import open_store
 from ._subscriber import Subscriber, Update
@@ -52,7 +52,7 @@ class Staged:
         return None if native is None else native.changes  # type: ignore[attr-defined]
 
 
-class EngineInPlace:
+class EngineInPlace(Ahead):
     """The tensors of one worker. It has the methods of `EngineCopy`.
 
     The workers of a server follow together, so all of them make the same calls in the same order. Each `go_on` lets the
@@ -99,18 +99,6 @@ class EngineInPlace:
         self._asked, self._taken = 0, -1
         self._thread = threading.Thread(target=self._run, name="deltachain-ahead", daemon=True)
         self._thread.start()
-
-    @property
-    def ready(self) -> int | None:
-        """The version that is ready."""
-        ready = self._ready
-        return None if ready is None else ready.number
-
-    @property
-    def shapes(self) -> dict[str, list[int]]:
-        """The shapes of the tensors of the version that is ready; none if there is none."""
-        ready = self._ready
-        return {} if ready is None else ready.shapes
 
     @property
     def failure(self) -> str | None:

@@ -303,8 +303,9 @@ pub(crate) struct DirectoryArgs {
     pub(crate) tensors: Option<Vec<String>>,
     /// Skip the tensors: DIR has the other files, and `follow` tells of versions
     ///
-    /// With `follow --engine vllm` or `sglang`, for servers that download the chain of their own configuration and update their
-    /// weights in place: nothing of the model is downloaded or stored here but the other files and indexes of links.
+    /// With `follow --engine vllm` or `sglang`, for servers that download the chain of their own configuration and update
+    /// their weights in place: nothing of the model is downloaded or stored here but the other files and indexes of
+    /// links.
     #[arg(long, conflicts_with = "tensors")]
     pub(crate) no_tensors: bool,
     /// Copy the other files, such as configuration and tokenizer, from this directory instead of the chain

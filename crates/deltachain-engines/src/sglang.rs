@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
 use crate::fit::refused;
 use crate::server::{Ask, Server};
-use crate::workers::{CHANGING, Requests, Workers};
+use crate::workers::{CHANGING, Requests, Workers, told};
 
 /// How long a server that is not paused may take to make a token: SGLang's own limit.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -89,10 +89,9 @@ impl Requests for Sglang {
     }
 
     fn update(&self, server: &Server, version: &Version, follower: &str) -> Result<()> {
-        let told = json!({ "version": version.number, "digest": version.state, "follower": follower }).to_string();
         let update = json!({
             "load_format": "deltachain",
-            "serialized_named_tensors": [Base64::encode_string(told.as_bytes())],
+            "serialized_named_tensors": [Base64::encode_string(told(version, follower).to_string().as_bytes())],
             "weight_version": version.name(),
             "flush_cache": true,
         });

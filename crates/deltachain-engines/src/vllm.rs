@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::engine::{Engine, Pause, Target, Version, text};
 use crate::fit::refused;
 use crate::server::{Ask, Server};
-use crate::workers::{CHANGING, Requests, Workers};
+use crate::workers::{CHANGING, Requests, Workers, told};
 
 const WORKERS: &str = "/collective_rpc";
 
@@ -52,8 +52,7 @@ impl Vllm {
 
     /// Makes its workers load a version.
     pub(crate) fn load(server: &Server, version: &Version, follower: &str) -> Result<()> {
-        let update = json!({ "version": version.number, "digest": version.state, "follower": follower });
-        server.post(Self::UPDATE, &json!({ "update_info": update }), Ask::Once).map(drop)
+        server.post(Self::UPDATE, &json!({ "update_info": told(version, follower) }), Ask::Once).map(drop)
     }
 
     /// Ends an update. The server says that it has what is named so.
@@ -77,8 +76,7 @@ impl Requests for Vllm {
     }
 
     fn goes_on(&self, server: &Server) -> bool {
-        let paused = server.glance("/is_paused", true);
-        !paused.is_ok_and(|answer| answer.is_none_or(|answer| answer["is_paused"] == true))
+        !server.glance("/is_paused", true).is_ok_and(|told| told.is_none_or(|told| told["is_paused"] == true))
     }
 
     fn refuses(&self) -> bool {

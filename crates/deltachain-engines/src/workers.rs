@@ -149,7 +149,7 @@ impl<R: Requests> Workers<R> {
         match held.as_deref() {
             Some([first, others @ ..]) if others.iter().all(|other| other == first) => Ok((first.clone(), states)),
             Some([_, ..]) => Ok((Held::Torn, states)),
-            _ => Err(server.failed("its version", "they do not report their version").into()),
+            _ => Err(server.failed("its version", "its workers do not report their version").into()),
         }
     }
 
@@ -260,6 +260,11 @@ impl<R: Requests> Client for Workers<R> {
     fn leave(&self, server: &Server) {
         self.give_up(server);
     }
+}
+
+/// What workers are told of a version that they are to load.
+pub(crate) fn told(version: &Version, follower: &str) -> Value {
+    json!({ "version": version.number, "digest": version.state, "follower": follower })
 }
 
 /// What a worker says that it holds.

@@ -44,8 +44,14 @@ pub(crate) fn record(server: &ServerState) -> ServerRecord {
     ServerRecord { url, version, state, changing, paused, failures, last_failure, since: None }
 }
 
-/// As it was when it was written down.
-pub(crate) fn before(server: ServerRecord) -> ServerState {
+/// What was written down of the servers of this engine. What cannot be read is as nothing: then each server is brought
+/// to its version once more.
+pub(crate) fn before(records: &Records, engine: &str) -> Option<ServersRecord> {
+    records.servers().ok().flatten().filter(|before| before.engine == engine)
+}
+
+/// A server as it was when it was written down.
+pub(crate) fn state(server: ServerRecord) -> ServerState {
     let ServerRecord { url, version, state, changing, paused, failures, last_failure, .. } = server;
     ServerState { url, version, state, changing, paused, failures, last_failure }
 }

@@ -58,11 +58,8 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     let Some(kind) = args.engine.engine else { return Ok(true) };
     let records = Records::in_directory(&args.directory.directory);
-    let before = || records.servers().ok().flatten().filter(|before| before.engine == kind.name());
-    let (downloads, who) = match args.engine.downloads()? {
-        Some(answer) => answer,
-        None => (before().is_some_and(|before| before.download), "before, a server"),
-    };
+    let before = || servers::before(&records, kind.name()).is_some_and(|before| before.download);
+    let (downloads, who) = args.engine.downloads()?.unwrap_or_else(|| (before(), "before, a server"));
     if downloads {
         watcher.remark(&format!("{who} downloads the chain itself, so no tensors are kept here (--no-tensors)"));
     }
@@ -131,9 +128,8 @@ impl<'a> Operation<'a> {
         let fleet = match args.engine.engine {
             Some(kind) => {
                 let engine = args.engine.engine(kind, records.directory(), has_tensors, poll)?;
-                // What cannot be read is as nothing: then each server is brought to its version once more.
-                let before = records.servers().ok().flatten().filter(|before| before.engine == kind.name());
-                let before = before.into_iter().flat_map(|before| before.servers).map(servers::before);
+                let before = servers::before(&records, kind.name());
+                let before = before.into_iter().flat_map(|before| before.servers).map(servers::state);
                 let writer = ServersWriter::new(&records, kind.name(), !has_tensors);
                 let before: Vec<_> = before.collect();
                 Some(Arc::new(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?))
