@@ -145,15 +145,16 @@ impl Running {
     /// status, unless it had to be killed.
     fn ended(&mut self, grace: Duration) -> Option<String> {
         while self.lines.recv_timeout(grace).is_ok() {}
-        // An output that has ended a moment ago belongs to a process that is about to.
         let mut status = self.child.try_wait().ok().flatten();
         if status.is_none() && !grace.is_zero() {
+            // Its outputs are closed by its end, which others see a moment later.
             let _ = self.tail_end.recv_timeout(grace);
             status = self.child.try_wait().ok().flatten();
         }
         if status.is_none() {
+            // This does not change the exit code of a process that has begun to end.
             let _ = self.child.kill();
-            let _ = self.child.wait();
+            status = self.child.wait().ok().filter(|status| status.code().is_some());
         }
         status.map(|status| status.to_string())
     }
