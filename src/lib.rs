@@ -2,7 +2,8 @@
 //!
 //! A *state* is one version of a model: a set of named tensors. A *link* is a file that turns one state, the base, into
 //! another, the target, bit for bit; a *snapshot* is a link from the empty state. The format is defined by
-//! [SPEC.md](https://docs.rs/crate/deltachain/latest/source/SPEC.md), whose sections and rule ids the documentation cites.
+//! [SPEC.md](https://docs.rs/crate/deltachain/latest/source/SPEC.md), whose sections and rule ids the documentation
+//! cites.
 //!
 //! ```text
 //! +--------+-------+-----------+-----------+-----+
@@ -73,9 +74,9 @@
 //!
 //! # Reading changes without building the target
 //!
-//! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for engines that patch memory;
-//! [`LinkReader::tensor_patches`] selects one tensor and a range, and reads no more of the file than these need. Links of
-//! [`Profile::Direct`] need no base for that.
+//! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for engines that patch
+//! memory; [`LinkReader::tensor_patches`] selects one tensor and a range, and reads no more of the file than these
+//! need. Links of [`Profile::Direct`] need no base for that.
 //!
 //! # Chains
 //!
@@ -85,8 +86,8 @@
 //! # Guarantees
 //!
 //! No input makes the library panic, and nothing that a file says is allocated before it has been checked against
-//! [`Limits`]. Every refusal is an [`Error`] with class, rule id and place. Decoding does no IO of its own: bytes come from a
-//! [`Source`].
+//! [`Limits`]. Every refusal is an [`Error`] with class, rule id and place. Decoding does no IO of its own: bytes come
+//! from a [`Source`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
@@ -135,7 +136,7 @@ pub use limits::Limits;
 pub use link::{LinkReader, Ranks, Segment, StreamLengths};
 pub use patches::{Patch, Patches};
 pub use progress::Progress;
-pub use replay::{PiecePlan, PieceStep, Replay, apply};
+pub use replay::{Replay, apply};
 #[cfg(deltachain_rule_switch)]
 #[doc(hidden)]
 pub use rules::switch_off;

@@ -17,7 +17,7 @@ LAYERS = {
     "tensor": "error limits progress rules tensor varint",
     "files": "codec::piece::Profile diff error files json layout limits link::LinkReader plain_name progress"
     " replay::Replay rules setters source table tensor",
-    "memory": "codec::changes codec::lane error memory progress rules table tensor",
+    "memory": "codec::changes codec::lane error limits memory progress rules sums::Sums table tensor",
     "chain": "chain error format::Header json limits plain_name rules tensor::Digest tensor::StateDigests"
     " tensor::TensorInfo",
 }

@@ -1,9 +1,12 @@
-//! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a bound that follows from its
-//! length and the caller's limits; and memory is changed in place without any. Measured with a counting allocator, hence a program of its own with a single test.
+//! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a bound that follows from
+//! its length and the caller's limits; and memory is changed in place without any. Measured with a counting allocator,
+//! hence a program of its own with a single test.
 
 use std::ops::Range;
 use std::time::Instant;
 
+use deltachain::StateSums;
+use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use peak_alloc::PeakAlloc;
@@ -24,6 +27,7 @@ fn small_files_cannot_ask_for_much() {
     damaged_files_cannot();
     files_made_for_it_cannot();
     changing_memory_allocates_nothing();
+    changing_memory_of_others_allocates_little();
 }
 
 /// For each segment of a good file, whose index is stored as it is: where its checksum stands, and its bytes.
@@ -216,8 +220,8 @@ fn files_made_for_it_cannot() {
     let removals: Vec<u8> =
         (0..1_u32 << 20).flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat()).collect();
     let removals = [varint(1 << 20), removals].concat();
-    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests. Then some that each have another
-    // dtype, and a piece in a segment with the others.
+    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests. Then some that each
+    // have another dtype, and a piece in a segment with the others.
     let numbers = || (0..1_u32 << 20).map(|n| [7, 14, 21].map(|bits| u8::try_from(n >> (21 - bits) & 0x7F).unwrap()));
     let scalars: Vec<u8> = numbers().flat_map(|name| [&[3][..], &name, &[1, 5, 0, 0]].concat()).collect();
     let scalars = [varint(1 << 20), scalars].concat();
@@ -289,4 +293,33 @@ fn changing_memory_allocates_nothing() {
         ready.apply().unwrap();
     });
     assert_eq!((peak, memory), (0, target));
+}
+
+/// What has been proven in memory of others is written with room for a few lanes, however many they are, and with none
+/// on the way back.
+fn changing_memory_of_others_allocates_little() {
+    let state = |number: u8| {
+        let mut state = MemoryState::new();
+        let sparse = (0..1 << 23).map(|byte| if byte % 40 == 0 { number } else { 0 }).collect();
+        state.insert("sparse", Dtype::BF16, &[1 << 22], sparse).unwrap();
+        state.insert("dense", Dtype::F32, &[1 << 20], vec![number; 1 << 22]).unwrap();
+        state
+    };
+    let (base, target) = (state(1), state(2));
+    let mut file = Vec::new();
+    diff(&base, &target, &DiffOptions::default().profile(Profile::Local).sums(true), &mut file).unwrap();
+    let link = LinkReader::open(&file, &Limits::default()).unwrap();
+    let (table, sums) = StateSums::hashed(&base, &()).unwrap();
+    let mut replay = Replay::new(table).with_sums(sums);
+    replay.push(&link).unwrap();
+    let mut own: Vec<_> = base.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect();
+    let mut memory = LentState::new(own.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap();
+    let mut changes = Changes::new(u64::MAX);
+    replay.in_place(&mut memory, &mut changes, &Alone, &()).unwrap();
+    assert!(changes.lanes() > 1 << 20);
+    let ((), written) = peak_of(|| changes.write(&mut memory).unwrap());
+    assert_eq!(MemoryState::copy_of(&memory).unwrap(), target);
+    let ((), undone) = peak_of(|| changes.undo(&mut memory).unwrap());
+    assert_eq!(MemoryState::copy_of(&memory).unwrap(), base);
+    assert!(written <= 16 << 10 && undone == 0, "{written} {undone}");
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 import deltachain as dc
 import served
-from deltachain import _in_place, _vllm_api
+from deltachain import _device_memory, _tensor_follower, _vllm_api
 from models import tensors_of
 
 BACKEND = {"backend": "deltachain"}
@@ -162,6 +162,7 @@ def failures(folder: Path) -> list[list[Any]]:
     # Lanes of which a half has been written: they get their old values back.
     engine.begin("sparse")
     engine.update(2)
+    engine.engine(by_torch)
     engine.update(3)
     with breaking_writes(5):
         refused("a write in place that breaks", RuntimeError, lambda: engine.update(4), fresh_of(folder, 3))
@@ -358,6 +359,7 @@ def workers(folder: Path) -> list[list[Any]]:
     except Exception as error:
         good = engine.shows() == first and engine.llm.get_weight_version() == "1" and "it is not here" in str(error)
         rows.append(["one of two workers is late", good, str(error)])
+    at_worker_1(by_torch)
     engine.update(3)
     rows.append(["update after that", engine.shows() == third, "as before"])
     at_worker_1(broken)
@@ -393,22 +395,29 @@ def workers(folder: Path) -> list[list[Any]]:
     return rows
 
 
+def by_torch(backend: Any) -> None:
+    """From the next version on, torch writes the tensors, as it does on a device."""
+    _tensor_follower._torch_for = lambda _: _device_memory.DeviceMemory()
+    # The tensors are found again then.
+    backend._copy._subscriber._native._bound = None
+
+
 @contextmanager
 def breaking_writes(good: int) -> Iterator[None]:
     """After this many writes in place, one fails."""
-    whole, left = _in_place._Change.put, [good]
+    whole, left = _device_memory.Lanes.put, [good]
 
-    def put(change: Any, values: Any) -> None:
+    def put(lanes: Any, values: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
             raise RuntimeError("the device is gone")
-        whole(change, values)
+        whole(lanes, values)
 
-    _in_place._Change.put = put
+    _device_memory.Lanes.put = put
     try:
         yield
     finally:
-        _in_place._Change.put = whole
+        _device_memory.Lanes.put = whole
 
 
 def unsupported() -> dict[str, Callable[[Any], object]]:

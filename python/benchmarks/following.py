@@ -1,10 +1,10 @@
 """What following costs a process whose tensors are the only copy: its peak of memory, and seconds.
 
-    python following.py [--size MIB] [--threads N] [--change FRACTION] [--by native|torch]
+    python following.py [--size MIB] [--threads N] [--change FRACTION] [--by library|torch]
 
-Makes a chain with one link of the profile local, in which the fraction of all elements changes. One process for each
-executor follows it: the library's own, and the one of torch, which also serves devices and groups. `memcpy`, `check`
-and `sums` are of all tensors, by as many threads. Needs torch.
+Makes a chain with one link of the profile local, in which the fraction of all elements changes. One process follows it
+as users do, and one in which torch reads and writes the tensors, as it does on devices. `memcpy`, `check` and `sums`
+are of all tensors, by as many threads. Needs torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import torch
 from publishing import MIB, reset_peak, status, timed
 
 import deltachain as dc
-from deltachain._ranks import Alone
-from deltachain._sums import as_lanes, of_bytes
+from deltachain import _tensor_follower
+from deltachain._device_memory import DeviceMemory
+from deltachain._sums import of_bytes
 
 TENSORS = 16
 
@@ -47,16 +48,17 @@ def follow(url: str, size: int, by: str, threads: int | None) -> None:
     for tensor in tensors.values():
         # So that all pages are there.
         tensor.fill_(1)
-    settings: dict[str, Any] = {"group": Alone()} if by == "torch" else {}
+    if by == "torch":
+        _tensor_follower._torch_for = lambda _: DeviceMemory()
     print(f"{by}:")
-    with dc.Subscriber(url, into=tensors, threads=threads, **settings) as subscriber:
+    with dc.Subscriber(url, into=tensors, threads=threads) as subscriber:
         measured("loads version 0", lambda: subscriber.prepare(0).apply())
         update = measured("proves version 1", lambda: subscriber.prepare(1))
         measured("the pause", update.apply)
         assert subscriber.proof == "changed_lanes", subscriber.proof
         measured("check", subscriber.check)
     if by == "torch":
-        measured("sums", lambda: [of_bytes(as_lanes(tensor, 2)) for tensor in tensors.values()])
+        measured("sums", lambda: [of_bytes(tensor.view(torch.int16)) for tensor in tensors.values()])
     copies = {name: torch.empty_like(tensor).fill_(1) for name, tensor in tensors.items()}
     measured("memcpy", lambda: [copies[name].copy_(tensor) for name, tensor in tensors.items()])
 
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024, help="MiB of the model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--change", type=float, default=0.01, help="fraction of the elements that change")
-    parser.add_argument("--by", choices=("native", "torch"), help="only this executor")
+    parser.add_argument("--by", choices=("library", "torch"), help="only this executor")
     parser.add_argument("--of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.of is not None:
@@ -83,7 +85,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = Path(folder) / "chain"
         publish(url, options.size, options.change, options.threads)
-        for by in [options.by] if options.by else ["native", "torch"]:
+        for by in [options.by] if options.by else ["library", "torch"]:
             command = [sys.executable, __file__, "--of", url, "--by", by]
             command += ["--size", str(options.size), "--threads", str(options.threads)]
             subprocess.run(command, check=True)

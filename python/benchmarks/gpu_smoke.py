@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 import deltachain as dc
+from deltachain import _tensor_follower
 from deltachain._device import reader
+from deltachain._device_memory import DeviceMemory
 
 TENSORS = 16
 
@@ -58,10 +60,11 @@ def load(held: dict[str, torch.Tensor], patches: Any, device: torch.device) -> i
 
 
 def in_place(url: str, tensors: dict[str, torch.Tensor], device: torch.device) -> dc.Subscriber:
-    """Follows with these tensors as the only copy, patched by torch."""
-    # The stand-in: two names of the same memory are patched by torch, also on the CPU.
-    twin = {} if device.type == "cuda" else {"twin": tensors["layers.0.weight"]}
-    return dc.Subscriber(url, into=tensors | twin)
+    """Follows with these tensors as the only copy, read and written by torch."""
+    if device.type == "cpu":
+        # The stand-in.
+        _tensor_follower._torch_for = lambda _: DeviceMemory()
+    return dc.Subscriber(url, into=tensors | {"twin": tensors["layers.0.weight"]})
 
 
 def equal(model: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:

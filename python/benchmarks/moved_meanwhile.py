@@ -15,7 +15,8 @@ from collections import Counter
 import torch
 
 import deltachain as dc
-from deltachain._ranks import Alone
+from deltachain import _tensor_follower
+from deltachain._device_memory import DeviceMemory
 
 VERSIONS = 40
 SHAPE = (64, 4096)
@@ -53,7 +54,9 @@ def follow(way: str, route: str) -> Counter[str]:
                     WAYS[way](tensor)
 
         thread = threading.Thread(target=move)
-        with dc.Subscriber(url, into=into, group=Alone() if route == "torch" else None) as subscriber:
+        if route == "torch":
+            _tensor_follower._torch_for = lambda _: DeviceMemory()
+        with dc.Subscriber(url, into=into) as subscriber:
             subscriber.prepare(0).apply()
             thread.start()
             for version in range(1, VERSIONS):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._engine_copy import Ahead, check_digest, missing_version
+from ._engine_weights import SumsRow
 from ._errors import Error
 from ._store import open_store
 from ._subscriber import Subscriber, Update
@@ -42,14 +43,14 @@ class Staged:
     @property
     def shapes(self) -> dict[str, list[int]]:
         """The shapes of its tensors; none if it is held already."""
-        native: Any = self.update._native
-        return {} if native is None else {name: shape for name, _, shape, _ in native.table}
+        native = self.update._native
+        return {} if native is None else {name: shape for name, _, shape, _ in native.table()}
 
     @property
-    def changes(self) -> Any:
-        """What is written in place; None if all tensors are loaded."""
+    def changes(self) -> list[SumsRow] | None:
+        """What is written in place, by storages and 16 MiB of them, as sums; None if all tensors are loaded."""
         native = self.update._native
-        return None if native is None else native.changes  # type: ignore[attr-defined]
+        return None if native is None else native.changes()
 
 
 class EngineInPlace(Ahead):

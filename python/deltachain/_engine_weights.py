@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from ._in_place import Changes
-from ._sums import MODULUS, PIECE_BYTES, of_lanes, of_storage
+from ._sums import MODULUS, of_storage
 
-__all__ = ["Lease", "WeightSums", "stranded"]
+__all__ = ["Lease", "SumsRow", "WeightSums", "stranded"]
+
+# The address of a storage, the number of 16 MiB of it, and sums of old and of new values of what changes there.
+SumsRow = tuple[int, int, tuple[int, int], tuple[int, int]]
 
 
 class WeightSums:
@@ -37,30 +39,17 @@ class WeightSums:
         # Other code may have registered the same parameters in another order.
         return sums.keys() == self._sums.keys() and all(torch.equal(sums[name], self._sums[name]) for name in sums)
 
-    def after(self, changes: Changes) -> WeightSums:
-        """The sums after changes that have been proven. Reads only what changes."""
+    def after(self, changes: list[SumsRow]) -> WeightSums:
+        """The sums after changes that have been proven. Reads nothing."""
         made = WeightSums.__new__(WeightSums)
         made._names, made._packed = self._names, self._packed
         made._sums = {name: sums.clone() for name, sums in self._sums.items()}
-        with torch.inference_mode():
-            for memory, places, old, new in changes.lanes():
-                begin, width = memory.untyped_storage().data_ptr(), memory.element_size()
-                if begin not in self._names:
-                    # Of a buffer.
-                    continue
-                own = torch.arange(len(memory), device=memory.device) if places is None else places.long()
-                numbers = own + (memory.data_ptr() - begin) // width
-                sums, in_piece = made._sums[self._names[begin][0]], PIECE_BYTES // width
-                if not len(numbers):
-                    continue
-                first, last = (int(number) // in_piece for number in numbers.aminmax())
-                for piece in range(first, last + 1):
-                    lanes, values = numbers - piece * in_piece, [old, new]
-                    if first < last:
-                        which = ((lanes >= 0) & (lanes < in_piece)).nonzero().view(-1)
-                        lanes, *values = (one.index_select(0, which) for one in (lanes, *values))
-                    before, after = of_lanes(lanes, [len(lanes)], *values)
-                    sums[1 + piece] = (sums[1 + piece] + after[0] - before[0]).remainder(MODULUS)
+        for address, piece, old, new in changes:
+            # Otherwise they are those of a buffer.
+            if address in self._names:
+                sums = made._sums[self._names[address][0]]
+                change = torch.tensor(new, device=sums.device) - torch.tensor(old, device=sums.device)
+                sums[1 + piece] = (sums[1 + piece] + change).remainder(MODULUS)
         return made
 
 

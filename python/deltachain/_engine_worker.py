@@ -398,7 +398,7 @@ class EngineWorker:
         if staged.changes is None:
             return "all tensors"
         own = {tensor.data_ptr() for tensor in self._rest.values()}
-        if not any(memory.untyped_storage().data_ptr() in own for memory, *_ in staged.changes.lanes()):
+        if not any(address in own for address, *_ in staged.changes):
             return "in place"
         self._load_all(self._rest.items(), is_whole=False)
         return f"in place, and {len(self._rest)} tensors by the loader"

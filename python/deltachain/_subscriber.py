@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from ._like import known
 from ._ranks import Ranks, group_of
 from ._settings import Stop, ending, number, whole
 from ._store import Credentials, open_store
-from ._tensor_follower import Loader, TensorFollower, needs_torch
+from ._tensor_follower import Loader, TensorFollower
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 if TYPE_CHECKING:
@@ -71,12 +70,12 @@ class Held:
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
         into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose tensors are looked up
             in each call. The first version overwrites them, later ones change them in place if the chain has links of
-            the profile local. There is no other copy: the host's memory holds only what changes. Tensors on a device,
-            or that share their memory (tied weights), are patched by torch, on that device. No other thread may move or
-            free them during a call; what was moved between calls is noticed (docs/following.md). Or a function that
-            loads a whole version in its own way, of which it gets a function that gives names and tensors of torch, any
-            number of times; it returns such a mapping, so that the next version is written in place, or None. Without
-            `host_copy` and `into`, the copy is in memory of this package.
+            the profile local. There is no other copy: the host's memory holds only what changes. Tensors on a device
+            are read and written by torch, in the thread that calls. No other thread may move or free them during a
+            call; what was moved between calls is noticed (docs/following.md). Or a function that loads a whole version
+            in its own way, of which it gets a function that gives names and tensors of torch, any number of times; it
+            returns such a mapping, so that the next version is written in place, or None. Without `host_copy` and
+            `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
             `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
             tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
@@ -156,7 +155,6 @@ class Held:
         number("rank_timeout", rank_timeout, 0.001)
         _native.check_settings(threads, [])
         keys = trusted(trust, quorum)
-        by_torch = into is not None and (group is not None or own is None or needs_torch(own))
         self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
         self._store = open_store(
             url,
@@ -178,15 +176,14 @@ class Held:
             other_files,
             allow_rollback,
             adopt,
-            None if by_torch or into is None else partial(known, into),
             keys,
             forget_trust,
-            by_torch,
+            into is not None,
         )
         self._native: Any = native
         # Whether the copy is tensors of the caller's, which `apply` patches.
         self._is_into = into is not None
-        if into is not None and by_torch:
+        if into is not None:
             self._native = TensorFollower(native, into, Ranks(group_of(group), rank_timeout))
         self._on_disk = place is not None
         self._threads = threads
@@ -327,7 +324,7 @@ class Held:
 
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
         begin = time.monotonic()
-        self._native.check(self._threads, self._progress, until)
+        self._native.check(None, True, self._threads, self._progress, until)
         self._checked = datetime.now(UTC)
         return time.monotonic() - begin
 
@@ -586,7 +583,7 @@ class Update:
         if self._native is None:
             return
         subscriber = self._subscriber
-        fields = subscriber._native.switch(self._native, subscriber._threads, subscriber._progress)
+        fields = subscriber._native.switch(self._native, None, subscriber._threads, subscriber._progress)
         if subscriber.proof in ("memory", "hashed"):
             # It was loaded as a whole, and read.
             subscriber._checked = datetime.now(UTC)

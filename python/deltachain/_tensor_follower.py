@@ -1,33 +1,23 @@
-"""Following a chain with tensors of torch as the only copy: of one process, on any device, or divided among several.
-The library plans and downloads; what is read, proven and written is in `_in_place`."""
+"""Following a chain with the caller's tensors as the only copy: of one process, on any device, or divided among
+several. The library downloads, proves and writes; here is where the tensors are, and what processes agree on."""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import _native
-from ._errors import (
-    CancelledError,
-    IoError,
-    StateMismatchError,
-    TornError,
-    UnsupportedError,
-    UsageError,
-    WrongBaseError,
-)
-from ._in_place import Changes, Memory, Piece, Step, check, load, prove
+from ._device_memory import DeviceMemory
+from ._errors import CancelledError, IoError, StateMismatchError, TornError, UnsupportedError, UsageError
 from ._like import known
-from ._native import rules
-from ._parts import Box, Info, Part, bound, located, parts_of, ties
+from ._parts import Info, bound, located, parts_of
 from ._ranks import Ranks
-from ._tensors import note_written, shaped
+from ._tensors import Tensor, kind_of, note_written, shaped
 
-__all__ = ["Loader", "TensorFollower", "needs_torch"]
+__all__ = ["Loader", "TensorFollower"]
 
 # Loads a version in the caller's way, and returns where its tensors are: None if that is unknown. Of a name that maps
 # to an empty list, nothing is needed. It is given a function that gives all tensors, each time it is called.
@@ -36,58 +26,6 @@ Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] |
 _logger = logging.getLogger("deltachain")
 
 _NOTHING = "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an update"
-
-# What `apply` proves, in the words of SPEC section 24.1.
-CHANGED_LANES, MEMORY, HASHED = "changed_lanes", "memory", "hashed"
-
-
-def needs_torch(into: Mapping[str, Any]) -> bool:
-    """Whether tensors are on a device, are parts, lie not in a row, or share their memory: then torch patches them."""
-    places: set[int] = set()
-    for value in into.values():
-        if isinstance(value, Part | list | tuple) or hasattr(value, "to_local"):
-            return True
-        device: Any = getattr(value, "device", None)
-        if type(device).__module__ != "torch":
-            continue
-        if device.type != "cpu":
-            return True
-        if str(value.layout) == "torch.strided" and not value.is_nested and value.numel():
-            if value.data_ptr() in places or not value.is_contiguous():
-                return True
-            places.add(value.data_ptr())
-    return False
-
-
-class Prepared:
-    """A version that has been downloaded, and proven as far as `proof` says.
-
-    Attributes:
-        native: the version.
-        table: name, dtype, shape and digest of its tensors.
-        changes: what is to be written; None if all tensors are to be loaded.
-        seconds: that proving took.
-        told: what has been told of the switch; None before.
-    """
-
-    def __init__(
-        self,
-        native: _native.Prepared,
-        table: list[tuple[str, str, list[int], str]],
-        changes: Changes | None,
-        seconds: float,
-    ) -> None:
-        self.native, self.table, self.changes, self.seconds = native, table, changes, seconds
-        self.told: dict[str, Any] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.native, name)
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether the tensors have been switched to it."""
-        return self.told is not None
-
 
 class TensorFollower:
     """In the place of `_native.Follower`: the copy is in tensors of torch.
@@ -111,10 +49,10 @@ class TensorFollower:
         # Names of which this process has nothing, and of which none is needed if no process has anything.
         self._unused: list[str] = []
         self._give(None if self._loader else into)
-        # Where the tensors of the last version are, and what these tensors were.
-        self._bound: tuple[list[Info], Memory] | None = None
-        # Digests of the held tensors.
-        self._table: dict[str, str] = {}
+        # The tensors of the chain that they were bound as.
+        self._bound: list[Info] | None = None
+        # How long another rank may take to vote.
+        self._patience: float | None = None
         self._calls = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -152,11 +90,6 @@ class TensorFollower:
             return error
         return None
 
-    @property
-    def is_torn(self) -> bool:
-        """Whether the tensors may hold parts of two versions."""
-        return self._native.is_engine_torn
-
     # Preparing.
 
     def poll(
@@ -166,7 +99,7 @@ class TensorFollower:
         threads: int | None,
         progress: Any,
         until: Callable[[], bool] | None,
-    ) -> tuple[bool, Prepared | None]:
+    ) -> tuple[bool, _native.Prepared | None]:
         """As `_native.Follower.poll`."""
 
         def first(until: Callable[[], bool] | None) -> tuple[bool, _native.Prepared | None]:
@@ -182,7 +115,7 @@ class TensorFollower:
         threads: int | None,
         progress: Any,
         until: Callable[[], bool] | None,
-    ) -> Prepared | None:
+    ) -> _native.Prepared | None:
         """As `_native.Follower.prepare`."""
 
         def first(until: Callable[[], bool] | None) -> tuple[bool, _native.Prepared | None]:
@@ -197,7 +130,7 @@ class TensorFollower:
         until: Callable[[], bool] | None,
         threads: int | None,
         progress: Any,
-    ) -> Prepared | None:
+    ) -> _native.Prepared | None:
         """As `_native.Follower.next`."""
 
         def first(until: Callable[[], bool] | None) -> tuple[bool, _native.Prepared | None]:
@@ -213,7 +146,7 @@ class TensorFollower:
         threads: int | None,
         progress: Any,
         until: Callable[[], bool] | None,
-    ) -> tuple[bool, Prepared | None]:
+    ) -> tuple[bool, _native.Prepared | None]:
         """Downloads a version, on rank 0 first, and proves it."""
         ranks = self._ranks
         moved = self._moved()
@@ -245,40 +178,39 @@ class TensorFollower:
 
         told = [json.loads(word) for word in ranks.together(follow, stop.set)]
         assert made is not None
-        begin = time.monotonic()
-        table = made.table()
-        memory = None if self._given is None else self._memory(table)
-        failure: Exception | None = None
-        if memory is not None and all(is_in_place for is_in_place, _ in told):
+        is_found = self._given is not None
+        if is_found:
+            self._bind(made)
+        if is_found and all(is_in_place for is_in_place, _ in told):
             # R-SUM-11.
             ranks.same("table, links and sums", {"version": told[ranks.rank][1]})
             try:
-                changes = prove(memory, _pieces(made, threads))
+                self._native.prove(made, self._group, threads, progress)
             except (IoError, CancelledError):
                 raise
             except Exception as error:
                 # It is the same on all ranks, since they compare together.
-                failure = error
                 _logger.warning("version %d is loaded as a whole: %s", version, error)
             else:
-                return True, Prepared(made, table, changes, time.monotonic() - begin)
+                return True, made
             self._begin(f"load version {version}")
 
         def again() -> bytes:
             nonlocal made
             assert made is not None
             if made.is_in_place:
-                if memory is None:
+                if not is_found:
                     self._native.displaced()
                 else:
-                    self._native.failed(made, not isinstance(failure, StateMismatchError))
+                    # If nothing else is known.
+                    self._native.exceeded()
                 made = self._native.poll(version, timeout, threads, progress, stop.is_set)[1]
             if made is None or made.is_in_place:
                 raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
             return made.commit.encode()
 
         ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
-        return True, Prepared(made, table, None, 0.0)
+        return True, made
 
     def _begin(self, call: str, error: Exception | None = None) -> None:
         """The first exchange of a call, or of another attempt within it. All ranks raise what one has to."""
@@ -296,161 +228,123 @@ class TensorFollower:
         word = json.dumps([None if held is None else held[0], self.is_torn, self.is_found])
         told = [json.loads(word) for word in self._ranks.agree(word=word.encode())]
         if any(one != told[0] for one in told):
-            (self._native.lost if any(is_torn for _, is_torn, _ in told) else self._native.displaced)()
+            if any(is_torn for _, is_torn, _ in told):
+                self._native.lost()
+            else:
+                # All find their tensors again.
+                self._native.displaced()
+                self._bound = None
         if not all(is_found for _, _, is_found in told):
             self._give(None)
 
-    def _memory(self, table: list[tuple[str, str, list[int], str]]) -> Memory:
-        """Where the tensors of a version are."""
+    def _bind(self, made: _native.Prepared) -> None:
+        """Finds the tensors of a version in those of all ranks."""
         ranks = self._ranks
-        infos = [(name, dtype, list(shape)) for name, dtype, shape, _ in table]
+        infos = [(name, dtype, list(shape)) for name, dtype, shape, _ in made.table()]
         error: Exception | None = None
-        memory = None
-        boxes: dict[str, list[Box]] = {}
+        placed: _native.Placed | None = None
         if any(ranks.agree(word=b"+" if self._bound is None else b"")):
             # All tell their parts if one has to know them.
             self._bound = None
         try:
-            if self._bound is None or self._bound[0] != infos:
-                assert self._given is not None
-                needed = [info for info in infos if info[0] not in self._unused]
-                parts = bound(needed, self._given, self._is_group)
-                memory = Memory(parts, {}, {}, ties(parts), self._add if self._is_group else None)
-                boxes = {name: [part.part for part in own] for name, own in parts.items()}
-            else:
-                memory = self._bound[1]
-            memory.check_ties({name: digest for name, _, _, digest in table})
+            if self._bound == infos:
+                self._native.check_ties(made)
+            assert self._given is not None
+            needed = [info for info in infos if info[0] not in self._unused]
+            if self._bound != infos:
+                given = bound(needed, self._given, self._is_group)
+                placed = self._native.place(made, given, _torch_for(self._given), self._loader is not None)
         except Exception as raised:
             error = raised
-        told = [json.loads(word) for word in ranks.agree(error, json.dumps([boxes, self._unused]).encode())]
-        assert memory is not None
-        if self._bound is None or self._bound[1] is not memory:
-            nowhere = set.intersection(*(set(unused) for _, unused in told))
-            memory.divide(
-                [info for info in infos if info[0] not in nowhere],
-                ranks.rank,
-                [{name: [tuple(map(tuple, box)) for box in own] for name, own in rank.items()} for rank, _ in told],
-            )
-            self._bound = (infos, memory)
-        return memory
+        word = json.dumps([placed.elements() if placed else [], self._unused]).encode()
+        told = [json.loads(word) for word in ranks.agree(error, word)]
+        if placed is None:
+            return
+        unused = set.intersection(*(set(unused) for _, unused in told))
+        boxes = [[(name, [list(map(tuple, part)) for part in parts]) for name, parts in own] for own, _ in told]
+        self._native.bind(placed, ranks.rank, boxes, sorted(unused))
+        self._bound = infos
 
-    def _add(self, sums: Any, error: Exception | None) -> Any:
-        """Adds up sums over all ranks."""
-        import torch
+    @property
+    def _group(self) -> TensorFollower | None:
+        """What the library asks of all ranks: `add` and `vote`."""
+        return self if self._is_group else None
 
-        words = self._ranks.agree(error, bytes(sums.to(torch.int32).contiguous().view(-1).numpy().tobytes()))
-        total = torch.zeros_like(sums)
-        for word in words:
-            if word:
-                total += torch.frombuffer(bytearray(word), dtype=torch.int32).view(-1, 4)
-        return total
+    def add(self, sums: bytes, error: BaseException | None) -> list[bytes]:
+        """The sums of all ranks."""
+        return self._ranks.agree(error, sums)
+
+    def vote(self, error: BaseException | None) -> BaseException | None:
+        """What has failed, here or on another rank: all know it then.
+
+        Raises:
+            TornError: if a rank was lost, so that it is unknown what others have written.
+        """
+        try:
+            return self._ranks.vote(error, self._patience)
+        except Exception as raised:
+            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (error or raised)
 
     # Switching.
 
-    def switch(self, prepared: Prepared, threads: int | None, progress: Any) -> dict[str, Any]:
+    def switch(self, prepared: _native.Prepared, ranks: None, threads: int | None, progress: Any) -> dict[str, Any]:
         """As `_native.Follower.switch`: writes the tensors, in all processes or in none."""
         if prepared.told is not None:
             return prepared.told
-        is_whole, moved = prepared.changes is None, self._moved()
+        is_whole, moved = not prepared.is_in_place, self._moved()
         # That all call this is the vote: none has written anything before.
         self._begin(
             f"apply version {prepared.version}, {'as a whole' if is_whole else 'in place'}",
             None if is_whole and self._is_bound else moved,
         )
         note_written({str(number): tensor for number, (_, tensor, _) in enumerate(self._given or ())})
-        self._native.begin(prepared.native)
-        # From here on the tensors are torn, until the native follower is told otherwise.
-        if prepared.changes is None:
-            self._load(prepared, threads)
-        else:
-            self._exchange(prepared.native, prepared.changes)
-        told = self._native.switched(prepared.native, CHANGED_LANES)
-        plan, download, build, switch = told["times"]
-        told["times"] = (plan, download, build + prepared.seconds, switch)
-        self._table = {name: digest for name, _, _, digest in prepared.table}
+        # Loading may take one rank much longer than another.
+        self._patience = None if is_whole else self._ranks.limit
+        if is_whole and self._loader is not None:
+            return self._load(prepared, threads, progress)
         if is_whole:
-            self._prove_loaded()
-        prepared.told = told
-        return told
+            self._bind(prepared)
+        return self._native.switch(prepared, self._group, threads, progress)
 
-    def _exchange(self, native: _native.Prepared, changes: Changes) -> None:
-        """Writes the proven lanes. All ranks do, or all go back; if it is not known what others did, they are torn."""
-        failure: BaseException | None = None
-        try:
-            changes.switch()
-        except BaseException as raised:
-            failure = raised
-        error = self._vote(failure, self._ranks.limit)
-        if error is None:
-            return
-        failure = None
-        try:
-            changes.undo()
-        except BaseException as raised:
-            failure = raised
-        if self._vote(failure, self._ranks.limit) is None:
-            # If other code has written to the memory, it is no version.
-            self._native.undone(native, not isinstance(error, StateMismatchError))
-        raise error
-
-    def _load(self, prepared: Prepared, threads: int | None) -> None:
-        """Writes all tensors."""
+    def _load(self, prepared: _native.Prepared, threads: int | None, progress: Any) -> dict[str, Any]:
+        """Lets the loader load all tensors, and finds where they are then."""
+        self._native.begin(prepared)
+        # From here on the tensors are torn, until the library is told otherwise.
+        self._give(None)
         failure: BaseException | None = None
         into = None
-        memory = self._memory(prepared.table) if self._loader is None else None
         try:
-            if memory is not None:
-                for name, _, _, data in _tensors(prepared.native, threads):
-                    load(memory, name, data)
-            elif self._loader is not None:
-                self._give(None)
-                into = self._loader(lambda: _shaped(prepared.native, threads))
-                if into is not None and known(into) is None:
-                    raise UsageError(
-                        "USAGE: the function of into= must return a mapping from names to tensors, or None, not "
-                        f"{type(into).__name__}"
-                    )
+            assert self._loader is not None
+            into = self._loader(lambda: _shaped(prepared, threads))
+            if into is not None and known(into) is None:
+                raise UsageError(
+                    "USAGE: the function of into= must return a mapping from names to tensors, or None, not "
+                    f"{type(into).__name__}"
+                )
         except BaseException as raised:
             failure = raised
-        # Loading may take one rank much longer than another.
-        failed = self._vote(failure, None)
+        failed = self.vote(failure)
         if failed is not None:
             raise failed
-        if self._loader is not None:
-            self._find(into, prepared.table)
-
-    def _find(self, into: Mapping[str, Any] | None, table: list[tuple[str, str, list[int], str]]) -> None:
-        """Takes the tensors that the loader has found, if all ranks have found theirs. Otherwise the next version is
-        loaded as a whole, too."""
-        if not all(self._ranks.agree(word=b"" if into is None else b"+")):
-            return
-        try:
-            self._give(into)
-            self._memory(table)
-        except UsageError as error:
-            self._give(None)
-            _logger.warning("versions cannot be taken in place: %s", error)
-
-    def _prove_loaded(self) -> None:
-        """Compares the sums of all tensors with those of the version that has been loaded, as far as it is known where
-        they are."""
-        if self._bound is None:
-            return
-        try:
-            check(self._bound[1], self._sums())
-        except (StateMismatchError, UnsupportedError) as error:
-            # On all ranks, since they compare together.
-            if self._loader is None:
-                self._native.checked(None)
-                raise
-            self._give(None)
-            _logger.warning("versions cannot be taken in place: the loader has not put them where it seemed: %s", error)
-        else:
-            self._native.checked(MEMORY)
-
-    def _sums(self) -> dict[str, Any]:
-        """For each tensor of the held version its sums."""
-        return {name: sums for name, sums in self._native.sums() if name in self._table}
+        told = self._native.finish(prepared)
+        # If not all ranks have found theirs, the next version is loaded as a whole, too.
+        if all(self._ranks.agree(word=b"" if into is None else b"+")):
+            try:
+                self._give(into)
+                self._bind(prepared)
+            except UsageError as error:
+                self._give(None)
+                _logger.warning("versions cannot be taken in place: %s", error)
+        if self._bound is not None:
+            try:
+                self._native.check(self._group, False, threads, progress, None)
+            except (StateMismatchError, UnsupportedError) as error:
+                # On all ranks, since they compare together.
+                self._give(None)
+                _logger.warning(
+                    "versions cannot be taken in place: the loader has not put them where it seemed: %s", error
+                )
+        return told
 
     @property
     def is_found(self) -> bool:
@@ -465,79 +359,56 @@ class TensorFollower:
     @property
     def proof(self) -> str | None:
         """As `_native.Follower.proof`: of memory that was not read nothing is proven."""
-        proof: str | None = self._native.proof
-        return proof if self.is_found else None
-
-    def _vote(self, failure: BaseException | None, timeout: float | None) -> BaseException | None:
-        """What has failed, here or on another rank: all know it then.
-
-        Raises:
-            TornError: if a rank was lost, so that it is unknown what others have written.
-        """
-        try:
-            return self._ranks.vote(failure, timeout)
-        except Exception as raised:
-            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (failure or raised)
+        return self._native.proof if self.is_found else None
 
     # Checking.
 
-    def check(self, threads: int | None, progress: Any, until: Callable[[], bool] | None) -> None:
+    def check(
+        self, ranks: None, doubts: bool, threads: int | None, progress: Any, until: Callable[[], bool] | None
+    ) -> None:
         """Compares the sums of all memory with those of the held version."""
         self._begin("check()", self._moved())
         held = self._native.held_commit()
         self._ranks.same("version", {"commit": "none" if held is None else held[0]})
         if held is None or self._bound is None:
             raise UsageError(_NOTHING)
-        try:
-            check(self._bound[1], self._sums(), until)
-        except StateMismatchError:
-            self._native.checked(None)
-            raise
-        self._native.checked(MEMORY)
+        self._native.check(self._group, doubts, threads, progress, until)
 
     def verify(self, threads: int | None, progress: Any, until: Callable[[], bool] | None) -> None:
-        """Hashes all tensors, which crosses from the device to the host."""
+        """Hashes all tensors; those of a device cross to the host."""
         if self._is_group:
             raise UsageError("USAGE: no process has all tensors, so they cannot be hashed: use check()")
         self._begin("verify()", self._moved())
-        if self._native.held() is None or not self.is_found:
+        if self._native.held() is None or self._bound is None:
             raise UsageError(_NOTHING)
-        own = {name: tensor for name, tensor, _ in self._given or () if name in self._table}
-        _, rows = _native.digest(own, threads, progress)
-        if {info[0]: digest for info, digest in rows} != self._table:
-            self._native.checked(None)
-            raise WrongBaseError(
-                f"WRONG_BASE {rules.APP_01}: other code has written to the tensors",
-                rule=rules.APP_01,
-                advice="prepare again: that loads all tensors",
-            )
-        self._native.checked(HASHED)
+        self._native.verify(threads, progress, until)
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and copies of tensors; of the parts that this process holds."""
         if moved := self._moved():
             raise moved
         if self._native.held() is not None:
-            for name, tensor, _ in self._given or ():
-                yield name, tensor.detach().clone()
+            yield from ((name, _copied(tensor)) for name, tensor, _ in self._given or ())
 
 
-def _pieces(made: _native.Prepared, threads: int | None) -> Iterator[Piece]:
-    plans = made.plans(threads)
-    while rows := plans.next():
-        for name, number, first, count, lanes, steps in rows:
-            yield Piece(name, number, first, count, lanes, [Step(*step) for step in steps])
+def _torch_for(given: list[tuple[str, Any, Any]]) -> DeviceMemory | None:
+    """What reads and writes tensors if some of them are on a device."""
+    is_on_device = any(kind_of(tensor) == "torch" and tensor.device.type != "cpu" for _, tensor, _ in given)
+    return DeviceMemory() if is_on_device else None
 
 
-def _tensors(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, str, list[int], Any]]:
-    """Names, dtypes, shapes and bytes of all tensors of a version, some at a time."""
-    begin: int | None = 0
-    while begin is not None:
-        rows, begin = made.tensors(begin, threads)
-        yield from rows
+def _copied(tensor: Any) -> Any:
+    kind = kind_of(tensor)
+    if kind == "torch":
+        return tensor.detach().clone()
+    if kind == "numpy":
+        return tensor.copy()
+    return Tensor(tensor.dtype, tensor.shape, bytes(tensor.data)) if isinstance(tensor, Tensor) else bytes(tensor)
 
 
 def _shaped(made: _native.Prepared, threads: int | None) -> Iterator[tuple[str, Any]]:
     """Names and tensors of a version, of torch."""
-    for name, dtype, shape, data in _tensors(made, threads):
-        yield name, shaped("torch", dtype, shape, data)
+    stream = made.tensors(threads)
+    while (rows := stream.next()) is not None:
+        for name, dtype, shape, data in rows:
+            yield name, shaped("torch", dtype, shape, data)

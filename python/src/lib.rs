@@ -15,16 +15,16 @@ mod engines;
 mod errors;
 mod gate;
 mod given;
-mod into;
+mod lent;
 mod link;
 mod memory;
 mod operations;
 mod patches;
 mod places;
-mod plans;
 mod publisher;
 mod signing;
 mod store;
+mod stream;
 mod subscriber;
 mod sums;
 mod tensors;
@@ -41,6 +41,7 @@ mod native {
         engines::{Servers, misfit, version_name},
         errors::class_advice,
         gate::{forked, leave},
+        lent::Placed,
         link::Link,
         memory::Buffer,
         operations::{
@@ -49,12 +50,12 @@ mod native {
         },
         patches::compare,
         places::Place,
-        plans::Plans,
         publisher::{Checkpoint, Publisher, Snapshot},
         signing::{public_key, secret_key},
         store::{Stop, Store},
+        stream::Stream,
         subscriber::{Follower, Polling, Prepared},
-        sums::{sum_numbers, sums_of, sums_of_lanes},
+        sums::{sum_numbers, sums_of},
     };
 
     use std::ffi::OsString;

@@ -14,19 +14,20 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::places::Place;
+use crate::errors::usage;
 
 /// Bytes of an object of Python. The object is held, so that they stay where they are, unless its library moves them:
-/// then there is a place to be compared.
+/// then there are places to be compared, by whoever uses the bytes later than in the call in which they were bound.
 pub(crate) struct Borrowed {
     pointer: NonNull<u8>,
     length: usize,
     #[expect(dead_code, reason = "held until the bytes are no longer needed")]
     buffer: Option<PyUntypedBuffer>,
-    place: Option<Place>,
+    #[expect(dead_code, reason = "held until the bytes are no longer needed")]
+    owner: Option<Py<PyAny>>,
 }
 
-// SAFETY: `pointer` is an address of memory that the buffer or the place keeps, valid in every thread. These may be
+// SAFETY: `pointer` is an address of memory that the buffer or the owner keeps, valid in every thread. These may be
 // dropped in any thread: PyO3 attaches to the interpreter first, or puts it off.
 unsafe impl Send for Borrowed {}
 // SAFETY: as above; shared references only read.
@@ -39,43 +40,14 @@ impl Borrowed {
             return None;
         }
         let pointer = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
-        Some(Self { pointer, length: buffer.len_bytes(), buffer: Some(buffer), place: None })
+        Some(Self { pointer, length: buffer.len_bytes(), buffer: Some(buffer), owner: None })
     }
 
-    /// The bytes at the address of a tensor. The caller has asked whether it is contiguous, on the CPU, and as long as
-    /// this; then its library says that its bytes are there as long as it lies there.
-    pub(crate) fn of_place(py: Python<'_>, place: Place, length: usize) -> PyResult<Self> {
-        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(place.address(py)?)).filter(|_| length > 0);
-        Ok(Self { pointer: pointer.unwrap_or(NonNull::dangling()), length, buffer: None, place: Some(place) })
-    }
-
-    /// The same for an object that may move its bytes although they are shown.
-    pub(crate) fn placed(self, place: Place) -> Self {
-        Self { place: Some(place), ..self }
-    }
-
-    /// Whether nothing can move them.
-    pub(crate) fn is_locked(&self) -> bool {
-        self.place.is_none()
-    }
-
-    /// Whether they are where they were.
-    pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
-        self.place.as_ref().is_none_or(|place| place.is_here(py))
-    }
-
-    /// Whether a tensor has them, as far as that can be told without binding it.
-    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
-        self.place.as_ref().is_some_and(|place| place.is_of(tensor))
-    }
-
-    /// Whether both are the same bytes of the same tensor.
-    pub(crate) fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
-        let is_same = (self.pointer, self.length) == (other.pointer, other.length);
-        match (&self.place, &other.place) {
-            (Some(own), Some(other)) => Ok(is_same && own.is(py, other)?),
-            (own, other) => Ok(is_same && own.is_none() && other.is_none()),
-        }
+    /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller has asked its
+    /// library where they are, that they are on the CPU, and how many they are.
+    pub(crate) fn of_address(address: usize, length: usize, owner: Py<PyAny>) -> Self {
+        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
+        Self { pointer: pointer.unwrap_or(NonNull::dangling()), length, buffer: None, owner: Some(owner) }
     }
 
     /// The bytes. The documentation of the package forbids to write to them during a call, and to move them.
@@ -91,6 +63,30 @@ impl Borrowed {
         // SAFETY: as for `bytes`. Nobody else in this library has a reference, since `self` is borrowed.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
+}
+
+/// The bytes of an object with the buffer protocol, and the buffer's format and shape.
+pub(crate) fn borrowed(
+    name: &str,
+    object: &Bound<'_, PyAny>,
+    writable: bool,
+) -> PyResult<(Borrowed, String, Vec<u64>)> {
+    let py = object.py();
+    let buffer = PyUntypedBuffer::get(object).map_err(|_| {
+        let text = format!(
+            "the value is of type {}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
+             deltachain.Tensor",
+            object.get_type()
+        );
+        usage(py, text, Some(name))
+    })?;
+    if writable && buffer.readonly() {
+        return Err(usage(py, "the buffer is read-only", Some(name)));
+    }
+    let format = buffer.format().to_string_lossy().into_owned();
+    let shape = buffer.shape().iter().map(|&length| length as u64).collect();
+    let bytes = Borrowed::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
+    Ok((bytes, format, shape))
 }
 
 /// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`,

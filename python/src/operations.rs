@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
-use deltachain::tensor::{Digest, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, StateDigests, TensorInfo, total_bytes};
 use deltachain::{
     DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
     StateTable, check_sequence,
@@ -18,7 +18,7 @@ use pyo3::{Borrowed, FromPyObject};
 use crate::errors::{refused, usage};
 use crate::given::Given;
 use crate::link::{Link, LinkSource, Opened};
-use crate::tensors::Lent;
+use crate::tensors::Room;
 use crate::work::{How, Threads, run};
 
 /// A digest that is given as text.
@@ -214,15 +214,15 @@ pub(crate) fn apply_tensors<'py>(
         })?
     };
     let made = allocate.call1((rows(&tensors),))?;
-    let mut lent = Lent::of(&made)?;
-    if lent.tensors() != tensors {
+    let mut room = Room::of(&made)?;
+    if room.tensors() != tensors {
         return Err(usage(py, "other tensors were made than those of the target", None));
     }
     let digest = run(py, &how, |watch| {
         let replay = pushed(table, &links)?;
         let build = watch.of(Phase::Build);
         build.expect(replay.work());
-        let built: StateDigests = replay.run(base.state(), &lent.writer(), &build)?;
+        let built: StateDigests = replay.run(base.state(), &room.writer(), &build)?;
         Ok(built.state.to_string())
     })?;
     Ok((made, digest))

@@ -2,32 +2,13 @@
 //! alive. So memory that is used later than it was bound is compared with what was bound first: here, for whoever reads
 //! or writes it, in Rust and in Python.
 
-use std::cell::Cell;
-
 use deltachain::{Error, ErrorClass};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::{raised, usage};
-
-thread_local! {
-    /// Whether all places have been compared since this thread took the interpreter's lock, which it still has.
-    static IS_STILL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether nothing of Python's can have moved anything since it was compared.
-pub(crate) fn is_still() -> bool {
-    IS_STILL.get()
-}
-
-/// Works with the interpreter's lock, when all places have been compared.
-pub(crate) fn still<T>(_py: Python<'_>, work: impl FnOnce() -> T) -> T {
-    IS_STILL.set(true);
-    let result = work();
-    IS_STILL.set(false);
-    result
-}
+use crate::memory::borrowed;
 
 /// The tensor with this name does not lie where it should.
 pub(crate) fn moved(name: &str) -> Error {
@@ -40,8 +21,7 @@ pub(crate) fn moved(name: &str) -> Error {
 pub(crate) struct Place {
     name: String,
     tensor: Py<PyAny>,
-    /// What a tensor of torch lies in.
-    #[expect(dead_code, reason = "held, so that a tensor that is given another one does not free it")]
+    /// What a tensor of torch lies in: held, so that a tensor that is given another one does not free it.
     storage: Option<Py<PyAny>>,
     /// All that says where and how it lies.
     form: Py<PyTuple>,
@@ -49,13 +29,16 @@ pub(crate) struct Place {
 
 #[pymethods]
 impl Place {
-    /// Of a tensor of torch, on any device, or of an array of numpy.
+    /// Of a tensor of torch, on any device, of an array of numpy, or of another object with a buffer.
     ///
     /// # Errors
-    /// USAGE if its storage does not have all of it.
+    /// USAGE if it is something else, or if its storage does not have all of it.
     #[new]
     pub(crate) fn of(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
+        if !tensor.hasattr(intern!(py, "untyped_storage"))? && !tensor.hasattr(intern!(py, "__array_interface__"))? {
+            borrowed(name, &owner_of(tensor)?, true)?;
+        }
         let form = form_of(tensor)?;
         let storage = tensor.getattr_opt(intern!(py, "untyped_storage"))?;
         let storage = storage.map(|storage| storage.call0().map(Bound::unbind)).transpose()?;
@@ -86,31 +69,57 @@ impl Place {
 impl Place {
     /// Whether it lies where it did.
     pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
-        self.is_of(self.tensor.bind(py))
-    }
-
-    /// Whether a tensor lies there.
-    pub(crate) fn is_of(&self, tensor: &Bound<'_, PyAny>) -> bool {
-        form_of(tensor).and_then(|form| form.eq(self.form.bind(tensor.py()))).unwrap_or(false)
+        let tensor = self.tensor.bind(py);
+        form_of(tensor).and_then(|form| form.eq(self.form.bind(py))).unwrap_or(false)
     }
 
     /// Whether both are one tensor in one place.
-    pub(crate) fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
+    fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
         Ok(self.name == other.name && self.form.bind(py).eq(other.form.bind(py))?)
     }
 
-    /// Where its first byte is.
-    pub(crate) fn address(&self, py: Python<'_>) -> PyResult<usize> {
-        self.form.bind(py).get_item(0)?.extract()
+    /// The name that it has for the caller.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Address, and length and distance of neighbours in each dimension: of torch in elements, of numpy in bytes. Of
+    /// torch also address and bytes of the storage.
+    pub(crate) fn layout(&self, py: Python<'_>) -> PyResult<Layout> {
+        let form = self.form.bind(py);
+        let storage = if self.storage.is_some() {
+            Some((form.get_item(5)?.extract()?, form.get_item(6)?.extract()?))
+        } else {
+            None
+        };
+        let strides = form.get_item(4)?;
+        // Of numpy none if it is contiguous.
+        let strides = if strides.is_none() { None } else { Some(strides.extract()?) };
+        Ok(Layout { address: form.get_item(0)?.extract()?, shape: form.get_item(3)?.extract()?, strides, storage })
     }
 }
 
-/// Address, dtype, device, shape, strides, and address and bytes of the storage; of numpy as far as it has them. None of
-/// this runs code in Python, during which other threads might have the interpreter's lock.
+/// How a tensor lies.
+pub(crate) struct Layout {
+    pub(crate) address: usize,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) strides: Option<Vec<i64>>,
+    pub(crate) storage: Option<(usize, usize)>,
+}
+
+/// What shows the buffer of an object that is no tensor of torch or numpy.
+fn owner_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    Ok(tensor.getattr_opt(intern!(tensor.py(), "data"))?.unwrap_or_else(|| tensor.clone()))
+}
+
+/// Address, dtype, device, shape, strides, and address and bytes of the storage; of numpy as far as it has them, and of
+/// other objects what shows their buffer. None of this runs code in Python, during which other threads might have the
+/// interpreter's lock.
 fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = tensor.py();
-    let (dtype, shape) = (tensor.getattr(intern!(py, "dtype"))?, tensor.getattr(intern!(py, "shape"))?);
-    if let Some(storage) = tensor.getattr_opt(intern!(py, "untyped_storage"))? {
+    let field = |name| tensor.getattr_opt(name);
+    let (dtype, shape) = (field(intern!(py, "dtype"))?, field(intern!(py, "shape"))?);
+    if let Some(storage) = field(intern!(py, "untyped_storage"))? {
         let storage = storage.call0()?;
         let data_ptr = intern!(py, "data_ptr");
         let (address, strides) = (tensor.call_method0(data_ptr)?, tensor.call_method0(intern!(py, "stride"))?);
@@ -118,7 +127,11 @@ fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         return (address, dtype, tensor.getattr(intern!(py, "device"))?, shape, strides, begin, length)
             .into_pyobject(py);
     }
-    let address = tensor.getattr(intern!(py, "__array_interface__"))?.get_item("data")?.get_item(0)?;
+    let Some(interface) = field(intern!(py, "__array_interface__"))? else {
+        // What shows a buffer keeps it where it is: of such objects, others may come.
+        return (owner_of(tensor)?.as_ptr().addr(), dtype, shape).into_pyobject(py);
+    };
+    let address = interface.get_item(intern!(py, "data"))?.get_item(0)?;
     let is_writable = tensor.getattr(intern!(py, "flags"))?.getattr(intern!(py, "writeable"))?;
-    (address, dtype, is_writable, shape, tensor.getattr(intern!(py, "strides"))?).into_pyobject(py)
+    (address, dtype, is_writable, shape, interface.get_item(intern!(py, "strides"))?).into_pyobject(py)
 }

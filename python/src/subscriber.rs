@@ -9,29 +9,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use deltachain::chain::Unsigned;
-use deltachain::memory::{PatchSet, Proof, StateMemory};
+use deltachain::memory::{Alone, PatchSet, Peers, PlacedMemory, Places};
 use deltachain::sums::Sums;
-use deltachain::tensor::{Digest, State};
+use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Directory, Engine, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, Lag, Memory, Observer,
-    OtherFiles, Phase, Polling as ChainPolling, Prepared as PreparedFiles, PreparedPatches, PreparedRoute, Stop,
+    Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, InPlace, Lag, Memory, Observer,
+    OtherFiles, Phase, Polling as ChainPolling, Prepared as PreparedFiles, PreparedInPlace, PreparedPatches, Stop,
     Switched, lag, stored,
 };
 use pyo3::prelude::*;
+use rayon::ThreadPool;
 
 use crate::errors::{cancelled, no_pickle, raised, usage};
-use crate::gate;
-use crate::into::Provided;
+use crate::lent::{Elements, GivenRow, Group, Lent, Placed, RowSums};
 use crate::memory::{Buffer, Kept};
 use crate::operations::{Info, digest_of, rows};
 use crate::patches::{Row, Rows};
-use crate::places;
-use crate::plans::{Plans, TableRow, Tensors, table_rows, tensors_from};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
-use crate::tensors::Lent;
-use crate::work::{How, OfProcess, Threads, run, run_apart, run_until};
+use crate::stream::Stream;
+use crate::work::{Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until};
 
 /// What is kept at a version.
 enum Copy {
@@ -39,10 +37,8 @@ enum Copy {
     Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
     Directory(ChainFollower<Directory>),
-    /// Tensors of the caller's, from the first version on.
-    Into(ChainFollower<Memory<Lent>>),
-    /// None: what is prepared is written by Python, or is the first version of the caller's tensors.
-    Engine(ChainFollower<Engine>),
+    /// Tensors of the caller's.
+    Into(ChainFollower<InPlace<Lent>>),
 }
 
 /// The same for each kind of copy, and what makes a [`Made`] of what it has prepared.
@@ -58,11 +54,7 @@ macro_rules! of_each {
                 $act
             }
             Copy::Into($follower) => {
-                let $wrap = Made::Into;
-                $act
-            }
-            Copy::Engine($follower) => {
-                let $wrap = |route| Made::Engine(Some(Arc::new(route)));
+                let $wrap = |version| Made::Into(Arc::new(version));
                 $act
             }
         }
@@ -79,6 +71,7 @@ macro_rules! prepared {
             metadata: $made.metadata().clone(),
             made: Mutex::new(OfProcess::new($wrap($made))),
             told: Mutex::new(None),
+            sums: Mutex::default(),
         }
     };
 }
@@ -88,9 +81,8 @@ enum Made {
     Memory(PreparedPatches),
     /// Nothing once a switch to it has begun.
     Directory(Option<PreparedFiles>),
-    Into(PreparedPatches<Lent>),
-    /// Nothing once it has been switched to.
-    Engine(Option<Arc<PreparedRoute>>),
+    /// Shared with those who read its tensors.
+    Into(Arc<PreparedInPlace<Lent>>),
 }
 
 /// What a poll has found.
@@ -167,15 +159,20 @@ impl Polling {
     }
 }
 
-/// The two sums of each piece of a tensor.
-type PieceSums = Vec<[u32; 2]>;
+/// Address of a storage, number of 16 MiB of it, and sums of old and of new values of what changes there.
+type SumsRow = (usize, u64, [u32; 2], [u32; 2]);
+
+/// Name, dtype, shape and digest.
+type TableRow = (String, String, Vec<u64>, String);
 
 /// Keeps a copy of a model at a version of a chain. One call at a time.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Follower {
     copy: Mutex<OfProcess<Copy>>,
-    /// The caller's tensors, if they are to be the copy.
-    into: Option<Provided>,
+    /// What work on the caller's tensors asks of the caller's thread.
+    caller: Arc<Caller>,
+    /// Threads of its own for work that waits for other processes, and how many there were to be.
+    pool: Mutex<Option<(Option<Threads>, Arc<ThreadPool>)>>,
     /// How often the copy has been switched.
     switches: AtomicU64,
     /// Whether a switch has begun and not come to its end.
@@ -198,6 +195,8 @@ pub(crate) struct Prepared {
     metadata: BTreeMap<String, String>,
     /// What has changed, once the copy has been switched to it.
     told: Mutex<Option<Told>>,
+    /// What changes in the caller's memory, if that is wanted.
+    sums: Mutex<RowSums>,
 }
 
 /// What is told of a switch.
@@ -221,9 +220,8 @@ fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: in tensors of the caller's, if they are given,
-    /// which are overwritten: a function gives the mapping that they are in. With `is_engine` there is no copy: Python writes what is prepared to its tensors, and
-    /// tells it.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: of its own, or, if `is_into`, in tensors of
+    /// the caller's, which are bound when the tensors of a version are known.
     #[new]
     #[expect(clippy::fn_params_excessive_bools, reason = "what Python's constructor is given")]
     fn new(
@@ -235,10 +233,9 @@ impl Follower {
         other_files: bool,
         allow_rollback: Option<&str>,
         adopt: bool,
-        into: Option<Py<PyAny>>,
         trust: Option<TrustRow>,
         forget_trust: bool,
-        is_engine: bool,
+        is_into: bool,
     ) -> PyResult<Self> {
         let rollback = digest_of(py, allow_rollback)?;
         let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
@@ -248,21 +245,27 @@ impl Follower {
             .other_files(others)
             .adopt(adopt)
             .trust(trusted(py, trust)?)
-            .forget_trust(forget_trust);
-        let into = into.map(|into| Provided { tensors: into, options: options.clone() });
-        let options = options.allow_rollback(rollback);
+            .forget_trust(forget_trust)
+            .allow_rollback(rollback);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
-        let is_engine = is_engine || into.is_some();
         let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
             Ok(match &directory {
                 Some(directory) => Copy::Directory(ChainFollower::in_directory(chain, directory, options)?),
-                None if is_engine => Copy::Engine(ChainFollower::for_engine(chain, options)?),
+                None if is_into => Copy::Into(ChainFollower::for_share(chain, options)?),
                 None => Copy::Memory(ChainFollower::in_memory(chain, options)?),
             })
         })?;
         let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { copy: Mutex::new(OfProcess::new(copy)), into, switches, is_torn, store, stop })
+        Ok(Self {
+            copy: Mutex::new(OfProcess::new(copy)),
+            caller: Arc::default(),
+            pool: Mutex::default(),
+            switches,
+            is_torn,
+            store,
+            stop,
+        })
     }
 
     /// Version, digest, and directory of the files if there is one; None if nothing is held.
@@ -296,16 +299,13 @@ impl Follower {
         self.switches.load(Ordering::SeqCst)
     }
 
-    /// Whether a switch has begun and not come to its end: the copy may hold parts of two versions.
+    /// Whether the copy may hold parts of two versions: a switch has begun and not come to its end.
     #[getter]
-    fn is_torn(&self) -> bool {
-        self.is_torn.load(Ordering::SeqCst)
-    }
-
-    /// Whether the tensors that Python writes may hold parts of two versions.
-    #[getter]
-    fn is_engine_torn(&self, py: Python<'_>) -> PyResult<bool> {
-        self.with_engine(py, |engine| engine.is_torn())
+    fn is_torn(&self, py: Python<'_>) -> PyResult<bool> {
+        if let Copy::Into(follower) = free(py, &self.copy)?.get(py)? {
+            return Ok(follower.is_torn());
+        }
+        Ok(self.is_torn.load(Ordering::SeqCst))
     }
 
     /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
@@ -320,7 +320,7 @@ impl Follower {
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<Prepared>)> {
         let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, unsigned, stop, until };
+        let mut how = How { threads, progress, deadline, unsigned, stop, until, ..How::default() };
         Ok(match self.prepared(py, version, &mut how)? {
             Polled::Missing => (false, None),
             Polled::Held => (true, None),
@@ -340,7 +340,7 @@ impl Follower {
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<Prepared>> {
         let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, unsigned, stop, until };
+        let mut how = How { threads, progress, deadline, unsigned, stop, until, ..How::default() };
         let polling = Polling::new(poll, poll);
         loop {
             match self.prepared(py, version, &mut how)? {
@@ -369,20 +369,21 @@ impl Follower {
                 return Ok(None);
             }
             waits = true;
-            match self.with_copy(py, &how, false, |copy, watch| polling.poll(copy, watch))? {
+            match self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))? {
                 None => return Ok(None),
-                Some(Polled::New(prepared)) => return self.fitting(py, prepared).map(|prepared| Some(*prepared)),
+                Some(Polled::New(prepared)) => return Ok(Some(*prepared)),
                 Some(Polled::Held | Polled::Missing) => {}
             }
         }
     }
 
     /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and
-    /// seconds of each phase.
+    /// seconds of each phase. `ranks` are the processes that hold the caller's tensors together.
     fn switch(
         &self,
         py: Python<'_>,
         prepared: &Prepared,
+        ranks: Option<Py<PyAny>>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Told> {
@@ -391,22 +392,15 @@ impl Follower {
         if prepared.told().is_none() {
             let is_half_done = AtomicBool::new(false);
             let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
-            self.note_written(py)?;
-            if let (Some(name), Made::Into(patches)) = (self.moved(py, copy.get_mut(py)?)?, made.get(py)?)
-                && !patches.is_whole()
-            {
-                return Err(raised(py, &places::moved(&name)));
+            let how = self.with_caller(py, how, ranks.is_some())?;
+            let peers = self.peers(ranks);
+            let (copy_of, made) = (copy.get_mut(py)?, made.get_mut(py)?);
+            let switched = self.exchange(py, (copy_of, made), (prepared, &*peers), &is_half_done, &how);
+            if is_half_done.into_inner() {
+                // It has panicked, and nobody knows what the copy holds.
+                close(py, &mut copy)?;
             }
-            if matches!(copy.get(py)?, Copy::Engine(_)) {
-                self.load_first(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &how)?;
-            } else {
-                let switched = self.exchange(py, copy.get_mut(py)?, made.get_mut(py)?, prepared, &is_half_done, &how);
-                if is_half_done.into_inner() {
-                    // It has panicked, and nobody knows what the copy holds.
-                    close(py, &mut copy)?;
-                }
-                switched?;
-            }
+            switched?;
         }
         prepared.told().ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
@@ -424,14 +418,10 @@ impl Follower {
 
     /// Name, dtype and shape of the tensors in memory.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
-        let mut copy = free(py, &self.copy)?;
-        self.refuse_moved(py, copy.get_mut(py)?)?;
-        Ok(match copy.get(py)? {
-            Copy::Memory(subscriber) => rows(subscriber.state().tensors()),
-            Copy::Into(subscriber) => rows(subscriber.state().tensors()),
-            Copy::Engine(_) => Vec::new(),
-            Copy::Directory(_) => return Err(usage(py, "its tensors are in files", None)),
-        })
+        match free(py, &self.copy)?.get(py)? {
+            Copy::Memory(subscriber) => Ok(rows(subscriber.state().tensors())),
+            Copy::Into(_) | Copy::Directory(_) => Err(usage(py, "its tensors are elsewhere", None)),
+        }
     }
 
     /// A copy of the bytes of a tensor in memory.
@@ -440,8 +430,7 @@ impl Follower {
         let copy = copy.get(py)?;
         let bytes = run(py, &How::default(), |_| match copy {
             Copy::Memory(subscriber) => read_whole(&subscriber.state(), number),
-            Copy::Into(subscriber) => read_whole(&subscriber.state(), number),
-            Copy::Engine(_) | Copy::Directory(_) => Err(Error::usage("its tensors are in files")),
+            Copy::Into(_) | Copy::Directory(_) => Err(Error::usage("its tensors are elsewhere")),
         })?;
         Ok(Buffer::new(Kept::Bytes(bytes.into())))
     }
@@ -454,39 +443,121 @@ impl Follower {
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        self.prove(py, &How { threads, progress, until, ..How::default() }, Proof::Hashed)
+        let how = self.with_caller(py, How { threads, progress, until, ..How::default() }, false)?;
+        self.compared(py, &how, |copy, watch| match copy {
+            Copy::Memory(own) => own.verify(watch),
+            Copy::Into(lent) => lent.verify(watch),
+            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+        })
     }
 
-    /// Compares the sums of the copy in memory with those of the version held; hashes it where they are not known.
+    /// Compares the sums of the caller's tensors with those of the version held; hashes a copy of its own. If they
+    /// differ, the caller's tensors hold no version any more, if it `doubts`.
     fn check(
         &self,
         py: Python<'_>,
+        ranks: Option<Py<PyAny>>,
+        doubts: bool,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        self.prove(py, &How { threads, progress, until, ..How::default() }, Proof::Memory)
+        let how = self.with_caller(py, How { threads, progress, until, ..How::default() }, ranks.is_some())?;
+        let peers = self.peers(ranks);
+        self.compared(py, &how, |copy, watch| match copy {
+            Copy::Memory(own) => own.verify(watch),
+            Copy::Into(lent) if doubts => lent.check(&*peers, watch).map(drop),
+            Copy::Into(lent) => lent.compare(&*peers, watch).map(drop),
+            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+        })
     }
 
-    // For tensors that Python writes.
+    // For tensors of the caller's.
 
-    /// It begins to write a version.
+    /// Where those are that are given of a version's tensors; `torch` reads and writes them if some are on a device.
+    fn place<'py>(
+        &self,
+        py: Python<'py>,
+        prepared: &Prepared,
+        given: Vec<GivenRow<'py>>,
+        torch: Option<Py<PyAny>>,
+        wants_sums: bool,
+    ) -> PyResult<Placed> {
+        let version = prepared.version_in_place(py)?;
+        let tensors = version.tensors();
+        let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| (*info).clone()).collect();
+        let lent = Lent::new(py, infos, &given, torch, (Arc::clone(&self.caller), wants_sums))?;
+        check_ties(lent.places(), &version).map_err(|error| raised(py, &error))?;
+        Ok(Placed(Mutex::new(Some(lent))))
+    }
+
+    /// Refuses a version in which tensors differ that lie in the same memory.
+    fn check_ties(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
+        let version = prepared.version_in_place(py)?;
+        let checked =
+            self.with_into(py, |follower| follower.memory().map_or(Ok(()), |lent| check_ties(lent.places(), &version)));
+        checked?.map_err(|error| raised(py, &error))
+    }
+
+    /// Follows the chain with these from now on. `all` has what each process has of each tensor, `own` is the number of
+    /// this one; of those in `unused`, none is needed.
+    fn bind(
+        &self,
+        py: Python<'_>,
+        placed: &Placed,
+        own: usize,
+        all: Vec<Elements>,
+        unused: Vec<String>,
+    ) -> PyResult<()> {
+        let lent = placed.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut lent = lent.ok_or_else(|| usage(py, "this has been bound", None))?;
+        let of = |parts: Vec<Vec<(u64, u64)>>| {
+            parts.into_iter().map(|part| part.into_iter().map(|(begin, end)| begin..end).collect()).collect()
+        };
+        let all: Vec<Vec<_>> =
+            all.into_iter().map(|rank| rank.into_iter().map(|(_, parts)| of(parts)).collect()).collect();
+        let needs = |name: &str| !unused.iter().any(|unused| unused == name);
+        lent.places_mut().divide(own, &all, needs).map_err(|error| raised(py, &error))?;
+        self.with_into(py, |follower| follower.bind(lent))
+    }
+
+    /// Proves the changes of a version.
+    fn prove(
+        &self,
+        py: Python<'_>,
+        prepared: &Prepared,
+        ranks: Option<Py<PyAny>>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let how = self.with_caller(py, How { threads, progress, ..How::default() }, ranks.is_some())?;
+        let peers = self.peers(ranks);
+        let mut made = free(py, &prepared.made)?;
+        let Made::Into(version) = made.get_mut(py)? else { return Err(not_into(py)) };
+        let version = Arc::get_mut(version).ok_or_else(|| being_read(py))?;
+        self.compared(py, &how, |copy, watch| match copy {
+            Copy::Into(follower) => {
+                // Of a proof that came to no end, nothing counts.
+                drop(follower.memory().map(Lent::take_sums));
+                follower.prove(version, &*peers, watch)?;
+                let sums = follower.memory().map(Lent::take_sums).unwrap_or_default();
+                *prepared.sums.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+                Ok(())
+            }
+            _ => Err(Error::usage("its tensors are not the caller's")),
+        })
+    }
+
+    /// The caller begins to load a version in its own way.
     fn begin(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
-        let route = prepared.route(py)?;
-        self.with_engine(py, |engine| engine.begin(&route))?.map_err(|error| raised(py, &error))
+        let version = prepared.version_in_place(py)?;
+        self.with_into(py, |follower| follower.begin(&version))?.map_err(|error| raised(py, &error))
     }
 
-    /// It has gone back; `is_intact` unless somebody else has written to the tensors.
-    fn undone(&self, py: Python<'_>, prepared: &Prepared, is_intact: bool) -> PyResult<()> {
-        let route = prepared.route(py)?;
-        self.with_engine(py, |engine| engine.undone(&route, is_intact))?.map_err(|error| raised(py, &error))
-    }
-
-    /// It has written all of a version. Returns what `switch` does.
-    fn switched(&self, py: Python<'_>, prepared: &Prepared, proof: &str) -> PyResult<Told> {
-        let proof = proof_named(py, proof)?;
-        let route = prepared.taken_route(py)?;
-        let told = self.with_engine(py, |engine| engine.switched(route, proof))?.map_err(|error| raised(py, &error))?;
+    /// It has loaded all of the version. Returns what `switch` does.
+    fn finish(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<Told> {
+        let version = prepared.version_in_place(py)?;
+        let told = self.with_into(py, |follower| follower.finish(&version))?.map_err(|error| raised(py, &error))?;
         let told = Told::of(&told);
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told.clone());
@@ -495,36 +566,17 @@ impl Follower {
 
     /// Nobody knows what the tensors hold.
     fn lost(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_engine(py, ChainFollower::<Engine>::lost)
-    }
-
-    /// A version could not be proven, for lack of memory if `is_budget`: it is to be loaded as a whole.
-    fn failed(&self, py: Python<'_>, prepared: &Prepared, is_budget: bool) -> PyResult<()> {
-        let route = prepared.route(py)?;
-        let why = if is_budget { Fallback::Budget } else { Fallback::Proof };
-        self.with_engine(py, |engine| engine.failed(&route, why))
+        self.with_into(py, ChainFollower::<InPlace<Lent>>::lost)
     }
 
     /// The tensors lie elsewhere than before, or it is not known where: the next version is loaded as a whole.
     fn displaced(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_engine(py, ChainFollower::<Engine>::displaced)
+        self.with_into(py, ChainFollower::<InPlace<Lent>>::displaced)
     }
 
-    /// All of the tensors have been compared with the version held: how far they are proven, or None if they are
-    /// something else.
-    fn checked(&self, py: Python<'_>, proof: Option<&str>) -> PyResult<()> {
-        let proof = proof.map(|proof| proof_named(py, proof)).transpose()?;
-        self.with_engine(py, |engine| engine.checked(proof))
-    }
-
-    /// For each tensor of the version held its sums, if they are known.
-    fn sums(&self, py: Python<'_>) -> PyResult<Vec<(String, Option<PieceSums>)>> {
-        self.with_engine(py, |engine| {
-            let tables = engine.tables().zip(engine.sums());
-            let rows = tables.flat_map(|(table, sums)| table.tensors.iter().zip(&sums.tensors));
-            let numbers = |sums: &Vec<Sums>| sums.iter().map(|sums| sums.numbers()).collect();
-            rows.map(|(info, sums)| (info.name().to_owned(), sums.as_ref().map(numbers))).collect()
-        })
+    /// There was no room for changes: the next version is loaded as a whole.
+    fn exceeded(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_into(py, ChainFollower::<InPlace<Lent>>::exceeded)
     }
 
     /// Gives up the copy, its connections and its lock.
@@ -538,86 +590,65 @@ impl Follower {
 }
 
 impl Follower {
-    /// Works with the copy, unless that `refuses` tensors that have been moved. None if the caller has ended it.
+    /// Works with the copy. None if the caller has ended it.
     fn with_copy<T: Send>(
         &self,
         py: Python<'_>,
         how: &How,
-        refuses: bool,
         work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<T> + Send,
     ) -> PyResult<Option<T>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
-        if refuses { self.refuse_moved(py, copy) } else { self.moved(py, copy).map(drop) }?;
         run_until(py, how, |watch| work(copy, watch))
     }
 
-    /// Compares where the caller's tensors lie with where they lay. If one lies elsewhere, whose name this is, all are
-    /// bound anew, and the next version is loaded as a whole.
-    fn moved(&self, py: Python<'_>, copy: &mut Copy) -> PyResult<Option<String>> {
-        let (Some(into), Copy::Into(lent)) = (&self.into, copy) else { return Ok(None) };
-        let (name, now) = match into.moved(py, lent.memories()) {
-            Ok(None) => return Ok(None),
-            Ok(Some((name, now))) => (Ok(Some(name)), Some(now)),
-            Err(error) => (Err(error), None),
-        };
-        lent.displaced(now).map_err(|error| raised(py, &error))?;
-        name
+    /// The same for work that reads the tensors, which the caller may end.
+    fn compared(
+        &self,
+        py: Python<'_>,
+        how: &How,
+        work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<()> + Send,
+    ) -> PyResult<()> {
+        self.with_copy(py, how, work)?.ok_or_else(|| cancelled(py))
     }
 
-    /// The same for callers that are not to load anything.
-    fn refuse_moved(&self, py: Python<'_>, copy: &mut Copy) -> PyResult<()> {
-        self.moved(py, copy)?.map_or(Ok(()), |name| Err(raised(py, &places::moved(&name))))
-    }
-
-    /// Compares the copy in memory with the version held: hashed, or by its sums.
-    fn prove(&self, py: Python<'_>, how: &How, proof: Proof) -> PyResult<()> {
-        fn compare<M: StateMemory + Send>(
-            memory: &mut ChainFollower<Memory<M>>,
-            proof: Proof,
-            watch: &dyn Observer,
-        ) -> Result<()> {
-            if proof == Proof::Hashed { memory.verify(watch) } else { memory.check(watch).map(drop) }
+    /// For work on the caller's tensors, which may wait for other processes.
+    fn with_caller(&self, py: Python<'_>, how: How, waits: bool) -> PyResult<How> {
+        let mut pool = None;
+        if waits {
+            let mut own = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+            if own.as_ref().is_none_or(|(threads, _)| *threads != how.threads) {
+                *own = Some((how.threads, Arc::new(new_pool(py, how.threads)?)));
+            }
+            pool = own.as_ref().map(|(_, pool)| Arc::clone(pool));
         }
-        let proven = self.with_copy(py, how, true, |copy, watch| match copy {
-            Copy::Memory(own) => compare(own, proof, watch),
-            Copy::Into(lent) => compare(lent, proof, watch),
-            Copy::Engine(_) => Ok(()),
-            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
-        })?;
-        proven.ok_or_else(|| cancelled(py))
+        Ok(How { caller: Some(Arc::clone(&self.caller)), pool, ..how })
     }
 
-    /// Works with the follower whose tensors Python writes.
-    fn with_engine<T>(&self, py: Python<'_>, work: impl FnOnce(&mut ChainFollower<Engine>) -> T) -> PyResult<T> {
+    fn with_into<T>(&self, py: Python<'_>, work: impl FnOnce(&mut ChainFollower<InPlace<Lent>>) -> T) -> PyResult<T> {
         let mut copy = free(py, &self.copy)?;
-        let Copy::Engine(engine) = copy.get_mut(py)? else {
-            return Err(usage(py, "its tensors are not written by Python", None));
-        };
-        Ok(work(engine))
+        let Copy::Into(follower) = copy.get_mut(py)? else { return Err(not_into(py)) };
+        Ok(work(follower))
+    }
+
+    /// The processes that hold the tensors together.
+    fn peers(&self, ranks: Option<Py<PyAny>>) -> Box<dyn Peers + Send> {
+        match ranks {
+            Some(ranks) => Box::new(Group { ranks: Arc::new(ranks), caller: Arc::clone(&self.caller) }),
+            None => Box::new(Alone),
+        }
     }
 
     /// Prepares a version, or the head.
     fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Polled> {
-        let polled = self.with_copy(py, how, false, |copy, watch| {
+        let polled = self.with_copy(py, how, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch).map(|made| made.map(|made| prepared!(made, wrap)));
                 Polled::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
         how.unsigned = self.unsigned(py)?;
-        Ok(match polled.ok_or_else(|| cancelled(py))? {
-            Polled::New(prepared) => Polled::New(self.fitting(py, prepared)?),
-            other => other,
-        })
-    }
-
-    /// The caller must have the tensors of a first version.
-    fn fitting(&self, py: Python<'_>, prepared: Box<Prepared>) -> PyResult<Box<Prepared>> {
-        if let (Made::Engine(Some(route)), Some(into)) = (free(py, &prepared.made)?.get(py)?, &self.into) {
-            into.lent(py, route)?;
-        }
-        Ok(prepared)
+        polled.ok_or_else(|| cancelled(py))
     }
 
     /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a
@@ -625,29 +656,21 @@ impl Follower {
     fn exchange(
         &self,
         py: Python<'_>,
-        copy: &mut Copy,
-        made: &mut Made,
-        prepared: &Prepared,
+        (copy, made): (&mut Copy, &mut Made),
+        (prepared, peers): (&Prepared, &(dyn Peers + Send)),
         is_half_done: &AtomicBool,
         how: &How,
     ) -> PyResult<()> {
         run(py, how, |watch| {
             let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
-            let is_in_place = !matches!(copy, Copy::Directory(_));
-            is_half_done.store(is_in_place, Ordering::SeqCst);
-            let mut is_lost = false;
+            let is_in_memory = !matches!(copy, Copy::Directory(_));
+            is_half_done.store(is_in_memory, Ordering::SeqCst);
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
-                (Copy::Memory(own), Made::Memory(patches)) => {
-                    own.apply(patches, watch).map(|switched| Told::of(&switched))
-                }
-                (Copy::Into(lent), Made::Into(patches)) => {
-                    let switched = if patches.is_whole() {
-                        lent.apply(patches, watch).and_then(|switched| lent.verify(watch).map(|()| switched))
-                    } else {
-                        still_patched(lent, patches, watch, &mut is_lost)
-                    };
-                    switched.map(|switched| Told::of(&switched))
+                (Copy::Memory(own), Made::Memory(patches)) => own.apply(patches).map(|switched| Told::of(&switched)),
+                (Copy::Into(lent), Made::Into(version)) => {
+                    let version = Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
+                    version.and_then(|version| lent.apply(version, peers, watch)).map(|switched| Told::of(&switched))
                 }
                 (Copy::Directory(directory), Made::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
@@ -656,52 +679,14 @@ impl Follower {
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
             is_half_done.store(false, Ordering::SeqCst);
-            // In memory of its own an error comes before anything is changed; in a directory, `current` may lead to
+            // In memory an error comes before anything is changed, or it knows; in a directory, `current` may lead to
             // either version then.
-            let is_torn = match copy {
-                Copy::Into(lent) => lent.is_torn() || is_lost,
-                _ => told.is_err() && (was_torn || !is_in_place),
-            };
-            self.is_torn.store(is_torn, Ordering::SeqCst);
+            self.is_torn.store(told.is_err() && (was_torn || !is_in_memory), Ordering::SeqCst);
             let told = told?;
             self.switches.fetch_add(1, Ordering::SeqCst);
             *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
             Ok(())
         })
-    }
-
-    /// Writes the first version to the caller's tensors, which are the copy from then on.
-    fn load_first(
-        &self,
-        py: Python<'_>,
-        copy: &mut Copy,
-        made: &mut Made,
-        prepared: &Prepared,
-        how: &How,
-    ) -> PyResult<()> {
-        let (Some(into), Copy::Engine(engine), Made::Engine(made)) = (&self.into, &mut *copy, made) else {
-            return Err(usage(py, "this was prepared by another subscriber", None));
-        };
-        let Some(route) = made.clone() else { return Err(usage(py, "this has been applied", None)) };
-        let store = self.store.get().get(py)?.with_stop(self.stop.clone());
-        let lent = into.lent(py, &route)?;
-        self.is_torn.store(true, Ordering::SeqCst);
-        let follower = run(py, how, |watch| into.load(lent, &route, store, watch))?;
-        drop(route);
-        let route = made.take().and_then(Arc::into_inner);
-        let route = route.ok_or_else(|| usage(py, "the version is still being read", None))?;
-        let told = engine.switched(route, Proof::Hashed).map_err(|error| raised(py, &error))?;
-        self.switches.fetch_add(1, Ordering::SeqCst);
-        *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told::of(&told));
-        *copy = Copy::Into(follower);
-        self.is_torn.store(false, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Tells torch that the caller's tensors are written to, so that a backward pass that needs the old values fails.
-    fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(into) = &self.into else { return Ok(()) };
-        py.import("deltachain._tensors")?.getattr("note_written")?.call1((into.given(py)?,)).map(drop)
     }
 
     /// The newest version that exists and that the trusted keys have not signed, as far as is known.
@@ -717,34 +702,24 @@ impl Follower {
     }
 }
 
-/// Patches the caller's tensors with the interpreter's lock, so that no code in Python moves them after they have been
-/// compared. Whoever does so without the lock is noticed afterwards.
-fn still_patched(
-    lent: &mut ChainFollower<Memory<Lent>>,
-    patches: &mut PreparedPatches<Lent>,
-    watch: &dyn Observer,
-    is_lost: &mut bool,
-) -> Result<Switched<()>> {
-    let switched = gate::attach(|py| {
-        lent.memories().iter().try_for_each(|memory| memory.check(py))?;
-        let switched = places::still(py, || lent.apply(patches, watch));
-        let is_here = lent.memories().iter().try_for_each(|memory| memory.check(py));
-        *is_lost = is_here.is_err();
-        is_here.or_else(|error| lent.displaced(None).and(Err(error)))?;
-        switched
-    });
-    switched.ok_or_else(|| Error::usage("the interpreter is about to end"))?
+fn check_ties(places: &Places, version: &PreparedInPlace<Lent>) -> Result<()> {
+    let tensors = version.tensors();
+    let digests: BTreeMap<&str, Digest> = tensors.iter().map(|(info, digest)| (info.name(), *digest)).collect();
+    places.check_ties(|name| digests.get(name))
+}
+
+fn not_into(py: Python<'_>) -> PyErr {
+    usage(py, "its tensors are not the caller's", None)
+}
+
+fn being_read(py: Python<'_>) -> PyErr {
+    usage(py, "tensors of the version are still being read", None)
 }
 
 fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {
     let closed = copy.close(py)?;
     py.detach(|| drop(closed));
     Ok(())
-}
-
-fn proof_named(py: Python<'_>, name: &str) -> PyResult<Proof> {
-    let all = [Proof::ChangedLanes, Proof::Memory, Proof::Hashed];
-    all.into_iter().find(|proof| proof.name() == name).ok_or_else(|| usage(py, format!("no proof {name:?}"), None))
 }
 
 /// A pause; one that cannot be counted is the longest.
@@ -775,22 +750,12 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 }
 
 impl Prepared {
-    /// What is written by Python.
-    fn route(&self, py: Python<'_>) -> PyResult<Arc<PreparedRoute>> {
+    /// A version for the caller's tensors.
+    fn version_in_place(&self, py: Python<'_>) -> PyResult<Arc<PreparedInPlace<Lent>>> {
         match free(py, &self.made)?.get(py)? {
-            Made::Engine(Some(route)) => Ok(Arc::clone(route)),
-            _ => Err(usage(py, "its tensors are not written by Python, or it has been applied", None)),
+            Made::Into(version) => Ok(Arc::clone(version)),
+            _ => Err(not_into(py)),
         }
-    }
-
-    /// The same, which is given up.
-    fn taken_route(&self, py: Python<'_>) -> PyResult<PreparedRoute> {
-        let mut made = free(py, &self.made)?;
-        let Made::Engine(route) = made.get_mut(py)? else {
-            return Err(usage(py, "its tensors are not written by Python", None));
-        };
-        let route = route.take().and_then(Arc::into_inner);
-        route.ok_or_else(|| usage(py, "it has been applied, or its plans are still being read", None))
     }
 
     fn told(&self) -> Option<Told> {
@@ -836,31 +801,49 @@ impl Prepared {
         Ok(rows.finish())
     }
 
-    /// Of a version for tensors that Python writes: whether it is taken in place, or else loaded as a whole.
+    /// What has been told of the switch to it; None before.
+    #[getter(told)]
+    fn told_of(&self) -> Option<Told> {
+        self.told()
+    }
+
+    /// Of a version for the caller's tensors: whether it is taken in place, or else loaded as a whole.
     #[getter]
     fn is_in_place(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.route(py)?.kind() == deltachain_store::How::InPlace)
+        Ok(!self.version_in_place(py)?.is_whole())
+    }
+
+    /// What is written of a version that is taken in place, by the addresses of the storages and the numbers of the 16
+    /// MiB of each: sums of old and of new values; None of one that is loaded as a whole.
+    fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<SumsRow>>> {
+        if self.version_in_place(py)?.is_whole() {
+            return Ok(None);
+        }
+        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(&(address, piece), sums): (&(usize, u64), &[Sums; 2])| {
+            let [old, new] = sums.map(Sums::numbers);
+            (address, piece, old, new)
+        };
+        Ok(Some(sums.iter().map(row).collect()))
     }
 
     /// Equal in all processes that work from the same table and sums, with the same links.
     fn agreement(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.route(py)?.agreement().to_string())
+        Ok(self.version_in_place(py)?.agreement().to_string())
     }
 
-    /// Name, dtype, shape and digest of the tensors of the version.
+    /// Name, dtype, shape and digest of the tensors of the version that are selected.
     fn table(&self, py: Python<'_>) -> PyResult<Vec<TableRow>> {
-        Ok(table_rows(&*self.route(py)?))
+        let version = self.version_in_place(py)?;
+        let row = |(info, digest): (&TensorInfo, Digest)| {
+            (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec(), digest.to_string())
+        };
+        Ok(version.tensors().into_iter().map(row).collect())
     }
 
-    /// What links do to lanes, of a version that is taken in place.
-    fn plans(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<Plans> {
-        Plans::of(py, self.route(py)?, threads)
-    }
-
-    /// Some tensors of a version that is loaded as a whole, from number `begin` on, and the number to go on with.
-    fn tensors(&self, py: Python<'_>, begin: usize, threads: Option<Threads>) -> PyResult<Tensors> {
-        let route = self.route(py)?;
-        run(py, &How { threads, ..How::default() }, |_| tensors_from(&route, begin))
+    /// All tensors of a version that is loaded as a whole, one by one.
+    fn tensors(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<Stream> {
+        Stream::of(py, self.version_in_place(py)?, threads)
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -871,7 +854,6 @@ impl Prepared {
 fn sets(made: &Made) -> &[PatchSet] {
     match made {
         Made::Memory(patches) => patches.patch_sets(),
-        Made::Into(patches) => patches.patch_sets(),
-        Made::Directory(_) | Made::Engine(_) => &[],
+        Made::Directory(_) | Made::Into(_) => &[],
     }
 }

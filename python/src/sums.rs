@@ -34,33 +34,3 @@ pub(crate) fn sums_of(py: Python<'_>, tensor: &Bound<'_, PyAny>, begin: u64) -> 
         Ok(sums.reduce(|| Sums::ZERO, Sums::plus).plus(alone).numbers())
     })
 }
-
-/// The two sums of lanes of several pieces, of `width` bytes each, in tensors on the CPU: their numbers in the piece as
-/// `i32`, and their values. `ends` are where the lanes of one piece end and those of the next begin.
-#[pyfunction]
-pub(crate) fn sums_of_lanes(
-    py: Python<'_>,
-    numbers: &Bound<'_, PyAny>,
-    ends: Vec<usize>,
-    values: &Bound<'_, PyAny>,
-    width: usize,
-) -> PyResult<Vec<[u32; 2]>> {
-    let mut finder = Finder::new(py)?;
-    let (Bytes::Here(numbers), Bytes::Here(values)) =
-        (finder.find("", numbers, false)?.1, finder.find("", values, false)?.1)
-    else {
-        return Err(crate::errors::usage(py, "the tensor is not on the CPU", None));
-    };
-    run(py, &How::default(), |_| {
-        let (numbers, values) = (numbers.bytes().as_chunks::<4>().0, values.bytes());
-        let begins = [0].into_iter().chain(ends.iter().copied());
-        let lanes: Vec<_> = begins.zip(ends.iter().copied()).map(|(begin, end)| begin..end).collect();
-        let sums = lanes.into_par_iter().map(|lanes| {
-            let bytes = lanes.start.saturating_mul(width)..lanes.end.saturating_mul(width);
-            let numbers: Vec<u32> =
-                numbers.get(lanes).unwrap_or_default().iter().map(|&number| u32::from_le_bytes(number)).collect();
-            Sums::of_lanes(width, &numbers, values.get(bytes).unwrap_or_default()).numbers()
-        });
-        Ok(sums.collect())
-    })
-}

@@ -1,11 +1,10 @@
 //! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer
 //! protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
-use deltachain::memory::{LentState, StateMemory};
-use deltachain::tensor::{Dtype, Lanes, MemoryWriter, State, TensorInfo};
+use deltachain::tensor::{Dtype, MemoryWriter, State, TensorInfo};
 use deltachain::{Error, Result};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
@@ -15,10 +14,10 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::errors::usage;
 use crate::gate;
-use crate::memory::Borrowed;
-use crate::places::{self, Place};
+use crate::memory::{Borrowed, borrowed};
+use crate::places::Place;
 
-/// Bytes that are read or written at a time, of memory that somebody else has.
+/// Bytes that are read at a time, of memory that somebody else has.
 pub(crate) const STRETCH: usize = 16 << 20;
 
 /// Where a tensor's bytes are.
@@ -86,6 +85,16 @@ impl<'py> Finder<'py> {
         })
     }
 
+    /// Whether it is a tensor of torch.
+    pub(crate) fn is_torch(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        self.torch.as_ref().map_or(Ok(false), |class| object.is_instance(class))
+    }
+
+    /// Whether it is an array of numpy.
+    pub(crate) fn is_numpy(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        self.numpy.as_ref().map_or(Ok(false), |class| object.is_instance(class))
+    }
+
     /// What an object is, if its length is what dtype and shape say. `writable` asks for one that can be written to.
     pub(crate) fn find(
         &mut self,
@@ -93,11 +102,9 @@ impl<'py> Finder<'py> {
         object: &Bound<'py, PyAny>,
         writable: bool,
     ) -> PyResult<(TensorInfo, Bytes)> {
-        let is_a =
-            |class: &Option<Bound<'py, PyAny>>| class.as_ref().map_or(Ok(false), |class| object.is_instance(class));
-        let found = if is_a(&self.torch)? {
+        let found = if self.is_torch(object)? {
             self.of_torch(name, object)
-        } else if is_a(&self.numpy)? {
+        } else if self.is_numpy(object)? {
             self.of_numpy(name, object, writable)
         } else if object.is_instance(&self.own)? {
             self.own(name, object, writable)
@@ -138,7 +145,8 @@ impl<'py> Finder<'py> {
             return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
         }
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-        let bytes = Borrowed::of_place(py, Place::of(name, object)?, length)?;
+        let address = Place::of(name, object)?.layout(py)?.address;
+        let bytes = Borrowed::of_address(address, length, object.clone().unbind());
         Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
     }
 
@@ -156,11 +164,11 @@ impl<'py> Finder<'py> {
         // Quick, but arrays of dtypes that numpy does not know itself have none.
         let bytes = PyUntypedBuffer::get(object).ok().and_then(Borrowed::of_buffer);
         let bytes = match bytes {
-            Some(bytes) if !writable => bytes,
-            Some(bytes) => bytes.placed(Place::of(name, object)?),
+            Some(bytes) => bytes,
             None => {
                 let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-                Borrowed::of_place(py, Place::of(name, object)?, length)?
+                let address = Place::of(name, object)?.layout(py)?.address;
+                Borrowed::of_address(address, length, object.clone().unbind())
             }
         };
         Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
@@ -186,7 +194,7 @@ impl<'py> Finder<'py> {
     }
 
     /// The dtype that an object of torch or numpy stands for.
-    fn dtype(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Dtype> {
+    pub(crate) fn dtype(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Dtype> {
         let key = object.as_ptr().addr();
         if let Some(dtype) = self.dtypes.get(&key) {
             return Ok(*dtype);
@@ -231,26 +239,6 @@ fn known(name: &str) -> Option<Dtype> {
 /// The dtype with a name of SPEC section 2.1.
 pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<Dtype> {
     Dtype::from_name(name).ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
-}
-
-/// The bytes of an object with the buffer protocol, and the buffer's format and shape.
-fn borrowed(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(Borrowed, String, Vec<u64>)> {
-    let py = object.py();
-    let buffer = PyUntypedBuffer::get(object).map_err(|_| {
-        let text = format!(
-            "the value is of type {}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
-             deltachain.Tensor",
-            object.get_type()
-        );
-        usage(py, text, Some(name))
-    })?;
-    if writable && buffer.readonly() {
-        return Err(usage(py, "the buffer is read-only", Some(name)));
-    }
-    let format = buffer.format().to_string_lossy().into_owned();
-    let shape = buffer.shape().iter().map(|&length| length as u64).collect();
-    let bytes = Borrowed::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
-    Ok((bytes, format, shape))
 }
 
 fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Found> {
@@ -369,16 +357,13 @@ impl State for Tensors {
     }
 }
 
-/// Tensors of the caller's that this library writes to, ascending by name. They are compared with what was bound before
-/// each stretch is read, and before and after one is written, which is done with the interpreter's lock.
-pub(crate) struct Lent {
+/// Tensors that were made for a state, ascending by name: written within the call in which they are bound.
+pub(crate) struct Room {
     infos: Vec<TensorInfo>,
-    /// As they were given; versions may describe them otherwise.
-    given: Vec<TensorInfo>,
     bytes: Vec<Borrowed>,
 }
 
-impl Lent {
+impl Room {
     /// From a mapping of tensors that can be written to.
     ///
     /// # Errors
@@ -389,7 +374,7 @@ impl Lent {
         let mut places: Vec<(usize, usize, String)> = Vec::new();
         for (info, bytes) in found(object, true)? {
             let Bytes::Here(bytes) = bytes else {
-                return Err(usage(py, "only memory of the CPU can be written to in place", Some(info.name())));
+                return Err(usage(py, "only memory of the CPU can be written to", Some(info.name())));
             };
             let begin = bytes.bytes().as_ptr().addr();
             places.push((begin, begin + bytes.bytes().len(), info.name().to_owned()));
@@ -402,80 +387,16 @@ impl Lent {
             let text = format!("the tensor shares memory with {first:?}: give each tensor once");
             return Err(usage(py, text, Some(second)));
         }
-        Ok(Self::new(infos, all))
+        Ok(Self { infos, bytes: all })
     }
 
-    fn new(infos: Vec<TensorInfo>, bytes: Vec<Borrowed>) -> Self {
-        Self { given: infos.clone(), infos, bytes }
+    pub(crate) fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
     }
 
-    /// The tensors as they were given.
-    pub(crate) fn given(&self) -> &[TensorInfo] {
-        &self.given
-    }
-
-    /// Writes the tensors within the call in which they were bound, in the order of their names.
+    /// Writes the tensors, in the order of their names.
     pub(crate) fn writer(&mut self) -> MemoryWriter<'_> {
         MemoryWriter::new(self.bytes.iter_mut().map(Borrowed::bytes_mut))
-    }
-
-    /// The tensors with these names, for each list of them.
-    pub(crate) fn divided<'a>(self, lists: impl IntoIterator<Item = Vec<&'a str>>) -> Result<Vec<Self>> {
-        let named = self.infos.into_iter().zip(self.bytes).map(|(info, bytes)| (info.name().to_owned(), (info, bytes)));
-        let mut all: BTreeMap<String, (TensorInfo, Borrowed)> = named.collect();
-        let mut take = |name: &str| all.remove(name).ok_or_else(|| Error::usage("a tensor is missing").of_tensor(name));
-        let one = |names: Vec<&str>| {
-            let taken: Result<Vec<_>> = names.into_iter().map(&mut take).collect();
-            let (infos, bytes) = taken?.into_iter().unzip();
-            Ok(Self::new(infos, bytes))
-        };
-        lists.into_iter().map(one).collect()
-    }
-
-    /// Writes all of a tensor.
-    pub(crate) fn load(&mut self, name: &str, data: &[u8]) -> Result<()> {
-        let number = self.find(name).ok_or_else(|| Error::usage("a tensor is missing").of_tensor(name))?;
-        let width = self.infos[number].dtype().lane_bytes();
-        let mut first = 0;
-        for piece in data.chunks(STRETCH) {
-            let count = piece.len() / width;
-            self.scatter(number, &Lanes::all(first, count), piece)?;
-            first += count as u64;
-        }
-        Ok(())
-    }
-
-    /// Refuses tensors that do not lie where they did.
-    pub(crate) fn check(&self, py: Python<'_>) -> Result<()> {
-        let moved = self.infos.iter().zip(&self.bytes).find(|(_, bytes)| !bytes.is_here(py));
-        moved.map_or(Ok(()), |(info, _)| Err(places::moved(info.name())))
-    }
-
-    /// Whether all of them lie in a mapping where they did.
-    pub(crate) fn is_in(&self, given: &Bound<'_, PyAny>) -> bool {
-        let mut all = self.infos.iter().zip(&self.bytes);
-        all.all(|(info, bytes)| given.get_item(info.name()).is_ok_and(|tensor| bytes.is_of(&tensor)))
-    }
-
-    /// The name of a tensor that lies elsewhere in `now`, which has the same names.
-    pub(crate) fn elsewhere(&self, py: Python<'_>, now: &Self) -> PyResult<Option<&str>> {
-        for ((info, own), now) in self.infos.iter().zip(&self.bytes).zip(&now.bytes) {
-            if !own.is(py, now)? {
-                return Ok(Some(info.name()));
-            }
-        }
-        Ok(None)
-    }
-
-    /// A tensor's bytes, if they are where they were.
-    fn here(&self, tensor: usize) -> Result<&Borrowed> {
-        let (Some(info), Some(bytes)) = (self.infos.get(tensor), self.bytes.get(tensor)) else {
-            return Err(no_tensor());
-        };
-        if bytes.is_locked() || places::is_still() || gate::attach(|py| bytes.is_here(py)).ok_or_else(ending)? {
-            return Ok(bytes);
-        }
-        Err(places::moved(info.name()))
     }
 }
 
@@ -485,54 +406,4 @@ fn no_tensor() -> Error {
 
 fn ending() -> Error {
     Error::usage("the interpreter is about to end")
-}
-
-impl State for Lent {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let mut begin = offset;
-        for out in out.chunks_mut(STRETCH) {
-            let end = begin.saturating_add(out.len() as u64);
-            let bytes = stretch(self.here(tensor)?, begin..end);
-            out.copy_from_slice(bytes.ok_or_else(|| Error::usage("no such range in the state"))?);
-            begin = end;
-        }
-        Ok(())
-    }
-
-    fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        // What is wrong, `read` says.
-        stretch(self.here(tensor).ok()?, range)
-    }
-}
-
-impl StateMemory for Lent {
-    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
-        let (Some(info), Some(bytes)) = (self.infos.get(tensor), self.bytes.get_mut(tensor)) else {
-            return Err(no_tensor());
-        };
-        let put = |bytes: &mut Borrowed| LentState::new([(info.clone(), bytes.bytes_mut())])?.scatter(0, lanes, values);
-        if bytes.is_locked() || places::is_still() {
-            return put(bytes);
-        }
-        let written = gate::attach(|py| {
-            let here = |bytes: &Borrowed| if bytes.is_here(py) { Ok(()) } else { Err(places::moved(info.name())) };
-            here(bytes)?;
-            put(bytes)?;
-            here(bytes)
-        });
-        written.ok_or_else(ending)?
-    }
-
-    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
-        if !self.infos.iter().map(room).eq(tensors.iter().map(room)) {
-            return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));
-        }
-        self.infos.clone_from_slice(tensors);
-        Ok(())
-    }
 }

@@ -72,6 +72,69 @@ pub(crate) struct How {
     pub(crate) stop: Option<Stop>,
     /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns something true.
     pub(crate) until: Option<Py<PyAny>>,
+    /// What the work may ask of the caller's thread.
+    pub(crate) caller: Option<Arc<Caller>>,
+    /// Threads of its own, of work that waits for other processes; those that all work shares if `None`.
+    pub(crate) pool: Option<Arc<ThreadPool>>,
+}
+
+/// Something that is done in the caller's thread, for the work that waits for it.
+type Ask = Box<dyn FnOnce(Python<'_>) + Send>;
+
+/// The thread that waits for work: torch's streams, devices and modes belong to it, and Ctrl-C comes to it.
+#[derive(Default)]
+pub(crate) struct Caller {
+    asks: Mutex<Option<mpsc::Sender<Ask>>>,
+    /// What has been raised there, which is raised by the call.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl Caller {
+    /// Does something in the caller's thread.
+    ///
+    /// # Errors
+    /// USAGE if nobody waits; IO if it has raised something, which the call then [raises](Self::take).
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Python<'_>) -> PyResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = mpsc::channel();
+        let ask = Box::new(move |py: Python<'_>| drop(sender.send(work(py))));
+        let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = asks.is_some_and(|asks| asks.send(ask).is_ok());
+        match receiver.recv().ok().filter(|_| sent) {
+            Some(Ok(done)) => Ok(done),
+            Some(Err(error)) => {
+                self.raise(error);
+                Err(other("the tensors could not be used"))
+            }
+            None => Err(Error::usage("nobody waits for this")),
+        }
+    }
+
+    /// The call raises this, unless something has been raised before.
+    pub(crate) fn raise(&self, error: PyErr) {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// The call raises this, whatever was raised before.
+    pub(crate) fn raise_instead(&self, error: PyErr) {
+        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// What has been raised, which stays.
+    pub(crate) fn raised(&self, py: Python<'_>) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|error| error.clone_ref(py))
+    }
+
+    /// What has been raised.
+    fn take(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn listens(&self, asks: Option<mpsc::Sender<Ask>>) {
+        *self.asks.lock().unwrap_or_else(PoisonError::into_inner) = asks;
+    }
 }
 
 impl How {
@@ -85,6 +148,11 @@ impl How {
             stop.stop();
         }
     }
+}
+
+/// An error whose cause is elsewhere: what has been raised says more.
+pub(crate) fn other(text: &str) -> Error {
+    Error::io(text, std::io::Error::other("an exception"))
 }
 
 /// Watches work from the threads that do it.
@@ -200,7 +268,7 @@ pub(crate) fn run_until<T: Send>(
     how: &How,
     work: impl FnOnce(&Watch) -> Result<T> + Send,
 ) -> PyResult<Option<T>> {
-    let pool = pool(py, how.threads)?;
+    let pool = how.pool.as_ref().map_or_else(|| pool(py, how.threads), |pool| Ok(Arc::clone(pool)))?;
     run_apart(py, how, |watch| pool.install(|| work(watch)))
 }
 
@@ -218,14 +286,21 @@ pub(crate) fn run_apart<T: Send>(
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
     let watch = Watch::new(how.deadline);
-    let (sender, receiver) = mpsc::channel();
-    let receiver = Mutex::new(receiver);
+    let (asks, asked) = mpsc::channel::<Ask>();
+    let asked = Mutex::new(asked);
+    if let Some(caller) = &how.caller {
+        drop(caller.take());
+        caller.listens(Some(asks.clone()));
+    }
+    let done = Mutex::new(None);
     let mut stopped: Option<PyErr> = None;
     let mut is_over = false;
+    let mut looked = Instant::now();
     let result = thread::scope(|scope| {
         let worker = thread::Builder::new().spawn_scoped(scope, || {
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(caught(|| work(&watch)));
             // The receiver lives as long as this thread.
-            let _ = sender.send(caught(|| work(&watch)));
+            let _ = asks.send(Box::new(|_| {}));
         });
         if let Err(error) = worker {
             stopped = Some(errors::usage(py, format!("threads: {error}"), None));
@@ -233,16 +308,20 @@ pub(crate) fn run_apart<T: Send>(
         }
         loop {
             // Inside until the next wait: this thread is about to take the interpreter's lock.
-            let (result, _inside) = py.detach(|| {
-                let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
-                (receiver.recv_timeout(LOOK), gate::enter_or_wait())
+            let (ask, _inside) = py.detach(|| {
+                let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                (asked.recv_timeout(LOOK), gate::enter_or_wait())
             });
-            if let Ok(result) = result {
+            if let Ok(ask) = ask {
+                ask(py);
+            }
+            if let Some(result) = done.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 return result;
             }
-            if stopped.is_none() {
-                let looked = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
-                match looked.and_then(|()| how.is_over(py)) {
+            if stopped.is_none() && looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                let told = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
+                match told.and_then(|()| how.is_over(py)) {
                     Err(error) => stopped = Some(error),
                     Ok(now) => is_over |= now,
                 }
@@ -252,6 +331,10 @@ pub(crate) fn run_apart<T: Send>(
             }
         }
     });
+    let raised = how.caller.as_ref().and_then(|caller| {
+        caller.listens(None);
+        caller.take()
+    });
     if let Some(error) = stopped {
         return Err(error);
     }
@@ -259,6 +342,7 @@ pub(crate) fn run_apart<T: Send>(
     watch.tell(py, how.progress.as_ref())?;
     match result {
         Ok(result) => Ok(Some(result)),
+        Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
         Err(_) if watch.was_late.load(Ordering::Relaxed) => {
             let why = how.unsigned.map(|unsigned| format!(": {unsigned}")).unwrap_or_default();
@@ -285,13 +369,18 @@ pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<Thr
     if let Some(pool) = pools.1.get(&threads) {
         return Ok(Arc::clone(pool));
     }
+    let pool = Arc::new(new_pool(py, threads)?);
+    pools.1.insert(threads, Arc::clone(&pool));
+    Ok(pool)
+}
+
+/// Threads for one kind of work, that end with it.
+pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<ThreadPool> {
     // Also where a process is bound to one processor: a thread that downloads computes nothing.
     let own = || thread::available_parallelism().map_or(1, NonZeroUsize::get).max(2);
     let builder = ThreadPoolBuilder::new().num_threads(threads.map_or_else(own, |threads| threads.0));
     let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
-    let pool = Arc::new(built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))?);
-    pools.1.insert(threads, Arc::clone(&pool));
-    Ok(pool)
+    built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))
 }
 
 /// Something that belongs to one process: its threads and connections are not there in a child that was forked.

@@ -11,6 +11,9 @@ A step is `apply N`, `check`, or something that happens at the next `apply`, on 
 - `move`, `moved`: torch gives a tensor other memory, before `prepare` or between it and `apply`;
 - `unproven`: a bit of a lane that does not change, for `check`.
 
+`new` begins anew, with other tensors and another subscriber. With `IN_PLACE_BY=device` in the environment torch reads
+and writes the tensors, as on a device; `raise` and `after` need that.
+
 For each `apply` and `check` it prints a line: the class of the error or null, the version, whether it is torn, the
 proof, and which version the tensors are bit for bit, or null.
 """
@@ -29,7 +32,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 
 import deltachain as dc
-from deltachain import _in_place
+from deltachain import _tensor_follower
+from deltachain._device_memory import DeviceMemory, Lanes
 
 EXPERTS, ROWS, COLUMNS = 4, 12, 20
 
@@ -116,14 +120,14 @@ def raw(tensor: Any) -> bytes:
 
 def failing(dies: bool) -> Any:
     """Writes twice; then it fails, or the process dies."""
-    original, calls = _in_place._Change.put, itertools.count(1)
+    original, calls = Lanes.put, itertools.count(1)
 
-    def put(change: Any, values: Any) -> None:
+    def put(lanes: Lanes, values: Any) -> None:
         if next(calls) == 3:
             if dies:
                 os._exit(1)
             raise ValueError("a fault")
-        original(change, values)
+        original(lanes, values)
 
     return put
 
@@ -136,9 +140,12 @@ def main() -> None:
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     mesh = init_device_mesh("cpu", (size,))
-    newest = int(steps[-1].split()[-1]) if steps[-1].startswith("apply") else 3
+    if os.environ.get("IN_PLACE_BY") == "device":
+        _tensor_follower._torch_for = lambda _: DeviceMemory()
+    newest = max(int(step.split()[1]) for step in steps if step.startswith("apply"))
     expected = [parts(rank, size, model(version), mesh) for version in range(newest + 1)]
-    tensors = parts(rank, size, {name: torch.zeros_like(tensor) for name, tensor in model(0).items()}, mesh)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in model(0).items()}
+    tensors = parts(rank, size, zeros, mesh)
 
     def holds() -> int | None:
         for version, own in enumerate(expected):
@@ -162,10 +169,15 @@ def main() -> None:
         print(json.dumps({**line, "holds": holds()}), flush=True)
 
     subscriber = dc.Subscriber(url, into=tensors, group=dist.group.WORLD, rank_timeout=20)
-    original = _in_place._Change.put
+    original = Lanes.put
     event = ""
     for step in steps:
         word, *number = step.split()
+        if word == "new":
+            subscriber.close()
+            tensors = parts(rank, size, zeros, mesh)
+            subscriber = dc.Subscriber(url, into=tensors, group=dist.group.WORLD, rank_timeout=20)
+            continue
         if word not in ("apply", "check"):
             event = word
             if word == "unproven" and rank == 1:
@@ -190,7 +202,7 @@ def main() -> None:
                     if event == "before":
                         os._exit(1)
                     if event in ("raise", "after"):
-                        _in_place._Change.put = failing(event == "after")  # type: ignore[method-assign]
+                        Lanes.put = failing(event == "after")  # type: ignore[method-assign]
                 update.apply()
         except Exception as raised:
             error = raised
@@ -198,7 +210,7 @@ def main() -> None:
                 import traceback
 
                 traceback.print_exc()
-        _in_place._Change.put = original  # type: ignore[method-assign]
+        Lanes.put = original  # type: ignore[method-assign]
         event = ""
         told(error)
     os._exit(0)

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 from conftest import as_bytes  # noqa: E402
 
 import deltachain as dc  # noqa: E402
-from deltachain import _in_place, _tensor_follower  # noqa: E402
-from deltachain._tensor_follower import TensorFollower  # noqa: E402
+from deltachain import _tensor_follower  # noqa: E402
+from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
 
 VERSIONS = 4
 
@@ -66,10 +66,12 @@ def assert_holds(tensors: dict[str, Any], version: int) -> None:
         assert as_bytes(tensor) == as_bytes(expected[name]), name
 
 
-@pytest.fixture(params=["library", "torch"])
-def by(request: pytest.FixtureRequest) -> str:
-    """What patches the tensors: tied ones, which torch does, or others."""
+@pytest.fixture(params=["library", "tied", "device"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What reads and writes the tensors: the library, some of them tied, or torch, as on a device."""
     name: str = request.param
+    if name == "device":
+        monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
     return name
 
 
@@ -80,20 +82,17 @@ def tensors_for(by: str) -> dict[str, Any]:
     return made
 
 
-# How far memory is proven that was loaded as a whole: the library hashes it, torch compares its sums.
-WHOLE = {"library": "hashed", "torch": "memory"}
 
 
 def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     tensors = tensors_for(by)
     with dc.Subscriber(url, into=tensors) as subscriber:
-        assert isinstance(subscriber._native, TensorFollower) == (by == "torch")
         assert (subscriber.proof, subscriber.checked, subscriber.version) == (None, None, None)
         first = subscriber.prepare(0)
         assert not any(map(torch.any, tensors.values()))
         first.apply()
         assert_holds(tensors, 0)
-        assert subscriber.proof == WHOLE[by] and subscriber.checked is not None
+        assert subscriber.proof == "memory" and subscriber.checked is not None
         loaded = subscriber.checked
         for version in (1, 3):
             update = subscriber.prepare(version)
@@ -116,7 +115,7 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         # Backwards there is no route, which is said.
         subscriber.prepare(2).apply()
         assert_holds(tensors, 2)
-        assert subscriber.proof == WHOLE[by]
+        assert subscriber.proof == "memory"
     assert "version 2 is loaded as a whole: no path from the version held can be taken in place" in caplog.text
 
 
@@ -145,7 +144,7 @@ def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCa
         update.apply()
         assert (update.fallback, subscriber.fallbacks) == ("proof", {"proof": 1})
         assert_holds(tensors, 1)
-        assert subscriber.proof == WHOLE[by]
+        assert subscriber.proof == "memory"
         # A lane that does not change: only the check finds it.
         tensors["up.weight"].view(torch.int16)[tuple(same)] ^= 1
         if same not in (model(1)["up.weight"] != model(2)["up.weight"]).nonzero().tolist():
@@ -175,32 +174,36 @@ def test_a_write_between_proof_and_switch_is_refused(url: str, by: str) -> None:
         tensors["down.weight"].view(torch.int16)[tuple(lane)] ^= 64
         subscriber.prepare(1).apply()
         assert_holds(tensors, 1)
-        assert subscriber.proof == WHOLE[by]
+        assert subscriber.proof == "memory"
 
 
-def test_compact_links_are_no_way_for_torch(tmp_path: Path) -> None:
+def test_compact_links_are_taken_by_digests(tmp_path: Path, by: str) -> None:
     url = published(tmp_path / "chain", "compact", 2)
-    tensors = tensors_for("torch")
+    tensors = tensors_for(by)
     with dc.Subscriber(url, into=tensors) as subscriber:
         subscriber.prepare(0).apply()
-        subscriber.prepare(1).apply()
+        update = subscriber.prepare(1)
+        update.apply()
         assert_holds(tensors, 1)
-        assert subscriber.proof == "memory"
+        assert (update.fallback, subscriber.proof) == (None, "changed_lanes")
+        subscriber.check()
+        assert subscriber.proof == "hashed"
 
 
 class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("at", ["now", "put", "load"])
+@pytest.mark.parametrize("at", ["now", "put", "fill"])
+@pytest.mark.parametrize("by", ["device"], indirect=True)
 def test_an_exception_anywhere_leaves_the_old_version_or_says_torn(
-    url: str, at: str, monkeypatch: pytest.MonkeyPatch
+    url: str, by: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tensors = tensors_for("torch")
+    tensors = tensors_for(by)
     with dc.Subscriber(url, into=tensors) as subscriber:
-        if at == "load":
+        if at == "fill":
             update = subscriber.prepare(0)
-            fail_third(monkeypatch, _tensor_follower, "load")
+            fail_third(monkeypatch, DeviceMemory, "fill")
             with pytest.raises(Stopped):
                 update.apply()
             assert subscriber.torn and subscriber.version is None and subscriber.proof is None
@@ -212,7 +215,7 @@ def test_an_exception_anywhere_leaves_the_old_version_or_says_torn(
             return
         subscriber.prepare(0).apply()
         update = subscriber.prepare(2)
-        fail_third(monkeypatch, _in_place._Change, at)
+        fail_third(monkeypatch, Lanes, at)
         with pytest.raises(Stopped):
             update.apply()
         monkeypatch.undo()
@@ -234,8 +237,9 @@ def fail_third(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:
     monkeypatch.setattr(place, name, called)
 
 
-def test_an_undo_that_fails_is_torn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = tensors_for("torch")
+@pytest.mark.parametrize("by", ["device"], indirect=True)
+def test_an_undo_that_fails_is_torn(url: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = tensors_for(by)
     with dc.Subscriber(url, into=tensors) as subscriber:
         subscriber.prepare(0).apply()
         update = subscriber.prepare(1)
@@ -243,7 +247,7 @@ def test_an_undo_that_fails_is_torn(url: str, monkeypatch: pytest.MonkeyPatch) -
         def put(*_: object) -> None:
             raise Stopped
 
-        monkeypatch.setattr(_in_place._Change, "put", put)
+        monkeypatch.setattr(Lanes, "put", put)
         with pytest.raises(Stopped):
             update.apply()
         assert subscriber.torn and subscriber.proof is None
@@ -263,7 +267,7 @@ def test_tied_names_that_differ_are_refused(tmp_path: Path) -> None:
     tensors = tensors_for("torch")
     with dc.Subscriber(tmp_path / "chain", into=tensors) as subscriber:
         subscriber.prepare(0).apply()
-        with pytest.raises(dc.UsageError, match="share their memory, but differ"):
+        with pytest.raises(dc.UsageError, match=r"shares its memory with .*, but they differ"):
             subscriber.prepare(1)
         assert subscriber.version == 0 and not subscriber.torn
         assert_holds(tensors, 0)
@@ -333,7 +337,8 @@ import sys
 import torch
 
 import deltachain as dc
-from deltachain._ranks import Alone
+from deltachain import _tensor_follower
+from deltachain._device_memory import DeviceMemory
 
 url, by = sys.argv[1:]
 
@@ -345,7 +350,9 @@ def status(name):
 
 torch.set_num_threads(1)
 tensors = {f"w{number}": torch.ones(1 << 22, dtype=torch.bfloat16) for number in range(16)}
-with dc.Subscriber(url, into=tensors, **({"group": Alone()} if by == "torch" else {})) as subscriber:
+if by == "device":
+    _tensor_follower._torch_for = lambda _: DeviceMemory()
+with dc.Subscriber(url, into=tensors) as subscriber:
     subscriber.prepare(0).apply()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")

@@ -1,7 +1,13 @@
-"""Ctrl-C at any instant in a publisher: it goes on to work, or says that it is closed."""
+"""Ctrl-C at any instant in a publisher: it goes on to work, or says that it is closed. And in a subscriber with the
+caller's own tensors: they hold a version, or it says that they do not.
+
+Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interrupts at all of them.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import signal
 import sys
@@ -18,6 +24,8 @@ from test_torn import interrupted
 
 import deltachain as dc
 
+# Lines of a subscriber from one interrupt to the next.
+STRIDE = 1 if os.environ.get("DELTACHAIN_INTERRUPTED") == "all" else 3
 PACKAGE = str(Path(dc.__file__).parent)
 # Real signals, at random times.
 DRAWN = 20
@@ -178,3 +186,126 @@ def test_a_callback_of_a_job_publishes(tmp_path: Path) -> None:
 
         publisher.publish_async(weights(0)).add_done_callback(again)
         assert is_done.wait(60) and versions == [1]
+
+
+# The caller's own tensors.
+
+
+def into_weights(version: int) -> dict[str, Any]:
+    """Some tensors, of which lanes change with each version."""
+    torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+    made = {"a": torch.arange(60).view(6, 10).bfloat16(), "b": torch.arange(40.0), "c": torch.arange(9).to(torch.uint8)}
+    for name, tensor in made.items():
+        tensor.view(-1)[:: 3 + len(name)] += version
+    return made
+
+
+class Following:
+    """Tensors that follow a chain: by the library or by torch as on a device, or that a function loads.
+
+    Attributes:
+        version: what they were left at by the caller.
+    """
+
+    def __init__(self, url: str, way: str) -> None:
+        import torch
+
+        self.tensors = {name: torch.zeros_like(tensor) for name, tensor in into_weights(0).items()}
+        # One that lies apart.
+        self.tensors["a"] = torch.zeros(10, 14, dtype=torch.bfloat16)[:, 3:9].t()
+        self.subscriber = dc.Subscriber(url, into=self.load if way == "loader" else self.tensors)
+
+    def load(self, given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+        for name, tensor in given():
+            self.tensors[name].copy_(tensor)
+        return self.tensors
+
+    def take(self, version: int) -> None:
+        self.subscriber.prepare(version, timeout=60).apply()
+
+    def holds(self, expected: dict[int, dict[str, bytes]]) -> int | None:
+        """Which version they are bit for bit."""
+        now = {name: as_bytes(tensor) for name, tensor in self.tensors.items()}
+        return next((version for version, own in expected.items() if own == now), None)
+
+
+@pytest.mark.parametrize("begin", [None, 0, 2])
+@pytest.mark.parametrize("way", ["library", "device", "loader"])
+def test_an_interrupt_at_any_line_of_a_subscriber(
+    way: str, begin: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it loads a version as a whole, which it also does backwards, and while it takes one in place."""
+    pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+    from deltachain import _tensor_follower
+    from deltachain._device_memory import DeviceMemory
+
+    if way == "device":
+        monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
+    url = str(tmp_path / "chain")
+    with dc.Publisher(url, profile="local") as publisher:
+        for version in range(3):
+            publisher.publish(into_weights(version))
+    expected = {
+        version: {name: as_bytes(tensor) for name, tensor in into_weights(version).items()} for version in range(3)
+    }
+    line, is_inside, torn = 0, True, 0
+    while is_inside:
+        following = Following(url, way)
+        subscriber = following.subscriber
+        if begin is not None:
+            following.take(begin)
+        before = {name: as_bytes(tensor) for name, tensor in following.tensors.items()}
+        is_inside = interrupted_at(line, lambda following=following: following.take(1))
+        held = following.holds(expected)
+        if subscriber.torn:
+            torn += 1
+            assert subscriber.version is None and subscriber.proof is None
+        else:
+            assert held in (begin, 1), line
+            assert subscriber.version in (None, held), line
+            if held is None:
+                assert before == {name: as_bytes(tensor) for name, tensor in following.tensors.items()}, line
+        # Whatever that was, it goes on.
+        ended(lambda following=following: following.take(1))
+        assert (following.holds(expected), subscriber.version, subscriber.torn) == (1, 1, False), line
+        ended(lambda following=following: following.take(2))
+        assert (following.holds(expected), subscriber.version, subscriber.torn) == (2, 2, False), line
+        ended(subscriber.check)
+        subscriber.close()
+        # What an interrupt's traceback still holds: it is young.
+        gc.collect(1)
+        line += STRIDE
+    assert line > 50
+    # While it is loaded as a whole it is torn for some lines, in place never, since it goes back.
+    assert (torn > 0) == (begin != 0 and way != "library")
+
+
+def test_errors_that_are_kept_do_not_hold_up_the_next_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tracebacks have what was handing over the tensors."""
+    torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+    from deltachain import _tensor_follower
+
+    names = [str(number) for number in range(8)]
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({name: torch.ones(4) for name in names})
+    tensors = {name: torch.zeros(4) for name in names}
+
+    def load(given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+        for name, tensor in given():
+            tensors[name].copy_(tensor)
+        return tensors
+
+    def shaped(*_: object) -> Any:
+        raise MemoryError
+
+    kept = []
+    subscriber = dc.Subscriber(tmp_path / "chain", into=load, threads=1)
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(MemoryError) as caught:
+            patched.setattr(_tensor_follower, "shaped", shaped)
+            ended(lambda: subscriber.prepare(0).apply())
+        kept.append(caught.value)
+        assert subscriber.torn
+    ended(lambda: subscriber.prepare(0).apply())
+    assert subscriber.version == 0 and all(bool(tensor.all()) for tensor in tensors.values())
+    subscriber.close()

@@ -23,8 +23,9 @@ prune = importlib.import_module("torch.nn.utils.prune")
 from conftest import as_bytes  # noqa: E402
 
 import deltachain as dc  # noqa: E402
+from deltachain import _tensor_follower  # noqa: E402
+from deltachain._device_memory import DeviceMemory  # noqa: E402
 from deltachain._ranks import Alone  # noqa: E402
-from deltachain._tensor_follower import TensorFollower  # noqa: E402
 
 NAMES = ("a", "b", "c")
 # 96 KiB in each tensor: with a low limit, each has pages of its own, and after it was freed there is nothing.
@@ -138,9 +139,13 @@ WAYS: dict[str, Way] = {
 }
 
 
-@pytest.fixture(params=["library", "torch"])
-def group(request: pytest.FixtureRequest) -> Any:
-    return None if request.param == "library" else Alone()
+@pytest.fixture(params=["library", "device"])
+def group(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What reads and writes the tensors: the library, or torch as on a device, which a group also does."""
+    if request.param == "library":
+        return None
+    monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
+    return Alone()
 
 
 def tensors_of(into: Any) -> dict[str, Any]:
@@ -199,7 +204,6 @@ def test_a_way_to_move_tensors(url: str, way: str, form: str, when: str, group: 
     model = Model()
     into = FORMS[form](model)
     with dc.Subscriber(url, into=into, group=group) as subscriber:
-        assert isinstance(subscriber._native, TensorFollower) == (group is not None)
         subscriber.prepare(0).apply()
         assert holds(tensors_of(into), 0)
         update = subscriber.prepare(1) if when == "before apply" else None

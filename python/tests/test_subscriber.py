@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -162,15 +161,22 @@ def test_tensors_that_do_not_fit_are_listed(chain: Chain) -> None:
     weights = into_arrays()
     del weights["d.steady"]
     weights["e"] = bytearray(1)
-    weights["b.bias"] = numpy.zeros((8,), dtype=numpy.float32)
-    with pytest.raises(dc.UsageError) as caught:
+    with pytest.raises(dc.UsageError, match=r"'d.steady' is missing, 'e' is not in the chain"):
         dc.Subscriber(chain.url, into=weights).prepare()
-    for part in ['"d.steady" is missing', '"b.bias" is F32 [8], not F32 [2, 4]', '"e" is not in the chain']:
-        assert part in str(caught.value)
-    shared = bytearray(8)
-    twice = {"a": memoryview(shared)[:6], "b": memoryview(shared)[4:]}
-    with pytest.raises(dc.UsageError, match="shares memory"):
-        dc.Subscriber(chain.url, into=twice).prepare()
+    weights = into_arrays()
+    weights["b.bias"] = numpy.zeros((8,), dtype=numpy.float32)
+    with pytest.raises(dc.UsageError, match=r"has the shape \[8\], which is not that part of \[2, 4\]") as caught:
+        dc.Subscriber(chain.url, into=weights).prepare()
+    assert caught.value.tensor == "b.bias"
+    weights["b.bias"] = numpy.zeros((2, 4), dtype=numpy.int32)
+    with pytest.raises(dc.UsageError, match="the chain has F32, this is I32"):
+        dc.Subscriber(chain.url, into=weights).prepare()
+    shared = bytearray(300)
+    weights = into_arrays()
+    weights["c.quantised"] = dc.Tensor("F8_E4M3", (16, 16), memoryview(shared)[:256])
+    weights["d.steady"] = memoryview(shared)[255:258]
+    with pytest.raises(dc.UsageError, match="shares a part of its memory"):
+        dc.Subscriber(chain.url, into=weights).prepare()
     with pytest.raises(dc.UsageError, match="read-only"):
         dc.Subscriber(chain.url, into={"a": b"12"}).prepare()
 
@@ -376,7 +382,8 @@ def test_a_first_apply_into_tensors_can_be_interrupted_and_goes_on(chain: Chain,
     with pytest.raises(ZeroDivisionError):
         update.apply()
     fails = False
-    assert subscriber.torn
+    # It was noticed when all was written, or before.
+    assert subscriber.torn != (subscriber.version == 0)
     goes_on(subscriber, update, way)
     assert not subscriber.torn and subscriber.version == 0
     chain.publish(model(1))
@@ -385,38 +392,6 @@ def test_a_first_apply_into_tensors_can_be_interrupted_and_goes_on(chain: Chain,
     assert {name: as_bytes(tensor) for name, tensor in weights.items()} == {
         name: data for name, (_, _, data) in chain.versions[1].items()
     }
-
-
-@pytest.mark.parametrize("way", ["apply", "prepare"])
-def test_ctrl_c_during_a_first_apply_into_tensors(way: str) -> None:
-    with StallingStore() as store:
-        where = {"storage_options": store.storage_options}
-        with dc.Publisher("s3://bucket/chain", **where) as pub:
-            pub.publish({name: as_bytes(tensor) for name, tensor in into_arrays().items()})
-        lent = {name: bytearray(b"x" * len(as_bytes(tensor))) for name, tensor in into_arrays().items()}
-        subscriber = dc.Subscriber("s3://bucket/chain", into=lent, **where)
-        update = subscriber.prepare()
-        # The tensors have been written then, and are compared with the commit.
-        store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
-
-        def press() -> None:
-            store.stands.wait(60)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        main = threading.main_thread().ident
-        assert main is not None
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Thread(target=press).start()
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                update.apply()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        assert subscriber.torn
-        store.stall = 0
-        goes_on(subscriber, update, way)
-        assert not subscriber.torn
-        assert all(not any(data) for data in lent.values())
 
 
 def test_what_is_stale_is_refused_before_the_block(chain: Chain, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 use crate::codec::changes::append_changes;
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
-use crate::memory::Proof;
 use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, State, TensorInfo, total_bytes};
@@ -43,15 +42,8 @@ impl PieceChanges {
         Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new(), old: Vec::new() }
     }
 
-    /// The lanes with these numbers, ascending, their values in the target, and those that they have in the base.
-    pub(crate) fn of_lanes(lane_bytes: usize, numbers: Vec<u32>, values: Vec<u8>, old: Vec<u8>) -> Self {
-        let end = numbers.last().map_or(0, |&last| (u64::from(last) + 1) * lane_bytes as u64);
-        let spans = if numbers.is_empty() { Vec::new() } else { vec![Span::Lanes(numbers.len())] };
-        Self { lane_bytes, end, spans, numbers, values, old }
-    }
-
-    /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its bytes in base and target. Where the
-    /// new bytes are not longer than numbers and values, they are kept as they are.
+    /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its bytes in base and
+    /// target. Where the new bytes are not longer than numbers and values, they are kept as they are.
     pub(crate) fn add(&mut self, begin: u64, old: &[u8], new: &[u8]) {
         self.end = begin + new.len() as u64;
         let (numbers, values) = (self.numbers.len(), self.values.len());
@@ -118,11 +110,9 @@ impl PatchCollector {
             numbers: Vec::new(),
             values: Vec::new(),
             old: Vec::new(),
-            proof: Proof::Hashed,
             other: MemoryState::new(),
             cursor: Cursor::default(),
             is_switched: false,
-            is_torn: false,
         };
         let mut collector = Self { set, budget, new_bytes: 0 };
         collector.new_bytes = total_bytes(collector.new_tensors().map(|(_, info)| info));
@@ -130,7 +120,8 @@ impl PatchCollector {
         Ok(collector)
     }
 
-    /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte length. `None` if it is new.
+    /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte length. `None` if it is
+    /// new.
     pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
         self.set.over(tensor)
     }
@@ -140,8 +131,8 @@ impl PatchCollector {
         self.set.table.tensors.iter().enumerate().filter(|(number, _)| self.over(*number).is_none())
     }
 
-    /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a tensor ascend; tensors may
-    /// alternate.
+    /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a tensor ascend; tensors
+    /// may alternate.
     ///
     /// # Errors
     /// USAGE if all changes together exceed the budget, or if these changes do not fit the piece.
@@ -225,16 +216,15 @@ impl PatchCollector {
         Ok(())
     }
 
-    /// The set, with the new tensors: exactly the tensors of `new`. `proof` says how far the changes are proven.
+    /// The set, with the new tensors: exactly the tensors of `new`.
     ///
     /// # Errors
     /// USAGE if `new` holds other tensors.
-    pub(crate) fn finish(self, new: MemoryState, proof: Proof) -> Result<PatchSet> {
+    pub(crate) fn finish(self, new: MemoryState) -> Result<PatchSet> {
         if !self.new_tensors().map(|(_, info)| info).eq(new.tensors()) {
             return Err(Error::usage("the new tensors are not those of the target"));
         }
         let mut set = self.set;
-        set.proof = proof;
         set.other = new.among(&set.table.tensors);
         set.runs.sort_by_key(|run| run.tensor);
         set.numbers.shrink_to_fit();

@@ -1,40 +1,24 @@
-//! Writing the values of a set to memory: whatever can be found out is found out before, and there is a way back from wherever
-//! it stops.
+//! Writing the values of a set to the library's own memory: whatever can be found out is found out before, and there is
+//! a way back from wherever it stops.
 
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::memory::lent::StateMemory;
 use crate::memory::patch_set::{Cursor, PatchSet, RunKind, shared};
-use crate::rules;
-use crate::tensor::Lanes;
-
-/// Lanes that are compared and written together.
-const AT_ONCE: usize = 1 << 11;
+use crate::tensor::{Lanes, MemoryState, State, scatter};
 
 impl PatchSet {
-    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, or the target if the
-    /// set has been applied, or what an unfinished exchange of this set has left. That is proven already for the lanes that
-    /// change.
+    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, or the target
+    /// if the set has been applied, or what an unfinished exchange of this set has left.
     ///
     /// # Errors
-    /// USAGE if the memory holds other tensors than the base, by name, dtype or shape; if tensors come, go or change their
-    /// size, and the memory is not the library's [own](StateMemory::own).
-    pub fn fit<'m, M: StateMemory + ?Sized>(&'m mut self, memory: &'m mut M) -> Result<Ready<'m, M>> {
+    /// USAGE if the memory holds other tensors than the base, by name, dtype or shape.
+    pub fn fit<'m>(&'m mut self, memory: &'m mut MemoryState) -> Result<Ready<'m>> {
         let expected = if self.is_switched { &self.table.tensors } else { &self.base };
         if memory.tensors() != expected {
             return Err(Error::usage("the memory does not hold the tensors that the changes are for"));
         }
-        let mut held = Vec::new();
-        if memory.own().is_none() {
-            if self.over.len() != self.base.len() || self.over.contains(&None) {
-                return Err(Error::usage(
-                    "tensors were added, removed or resized; caller-provided memory cannot be resized",
-                ));
-            }
-            held.resize(AT_ONCE * size_of::<u64>(), 0);
-        }
-        Ok(Ready { set: self, memory, held })
+        Ok(Ready { set: self, memory })
     }
 
     /// Some lanes of a run: the base's tensor that has them, and where their values stand in the arenas.
@@ -53,20 +37,17 @@ impl PatchSet {
     }
 }
 
-/// A set and memory that it fits. With the library's own memory nothing that can be done now fails or allocates. With memory of
-/// others, somebody may have written to it, or it may fail.
+/// A set and memory that it fits. Nothing that can be done now fails or allocates.
 ///
 /// Dropped half way, it leaves memory that holds parts of both states. The set knows how far it came:
 /// [`fit`](PatchSet::fit) it again to go on or back.
 #[derive(Debug)]
-pub struct Ready<'m, M: ?Sized> {
+pub struct Ready<'m> {
     set: &'m mut PatchSet,
-    memory: &'m mut M,
-    /// Room for what memory of others holds; empty if the memory is the library's own.
-    held: Vec<u8>,
+    memory: &'m mut MemoryState,
 }
 
-impl<M: StateMemory + ?Sized> Ready<'_, M> {
+impl Ready<'_> {
     /// Makes the memory hold the target, also after an exchange that stopped half way. Nothing happens if it does
     /// already.
     ///
@@ -76,28 +57,12 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
         self.exchange(u64::MAX).map(drop)
     }
 
-    /// Goes on for at most `lanes` lanes, for callers who cannot pause for long. Whether the memory holds the target now; until
-    /// then it holds neither state.
-    ///
-    /// In memory of others the old values of lanes are read again before they are written, and compared with those that were
-    /// proven (R-SUM-05).
+    /// Goes on for at most `lanes` lanes, for callers who cannot pause for long. Whether the memory holds the target
+    /// now; until then it holds neither state.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since; those of memory of others. The memory holds again
-    /// what it held before the first lane was written, unless the set [is torn](PatchSet::is_torn). USAGE if it is torn already.
+    /// None, if the memory is what it was when this was made.
     pub fn exchange(&mut self, lanes: u64) -> Result<bool> {
-        if self.set.is_torn {
-            return Err(Error::usage("the memory holds parts of two states: go back, or load it as a whole"));
-        }
-        let done = self.write(lanes);
-        if done.is_err() {
-            // If that fails too, the set is torn. The first failure says why.
-            let _ = self.undo();
-        }
-        done
-    }
-
-    fn write(&mut self, lanes: u64) -> Result<bool> {
         if self.set.is_switched {
             return Ok(true);
         }
@@ -109,18 +74,13 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
             }
             let Cursor { run, lane } = self.set.cursor;
             let all = self.set.lanes_of(run);
-            let end = all.min(lane.saturating_add(left.min(AT_ONCE)));
-            self.compare(run, lane..end)?;
-            // What fails may have written some of them.
-            self.set.cursor = if end == all { Cursor { run: run + 1, lane: 0 } } else { Cursor { run, lane: end } };
+            let end = all.min(lane.saturating_add(left));
             self.put(run, lane..end, true)?;
+            self.set.cursor = if end == all { Cursor { run: run + 1, lane: 0 } } else { Cursor { run, lane: end } };
             left -= end - lane;
         }
-        let PatchSet { over, other, table, .. } = &mut *self.set;
-        match self.memory.own() {
-            Some(own) => own.switch(other, &mut shared(over).map(|(new, old)| (old, new))),
-            None => self.memory.describe(&table.tensors)?,
-        }
+        let PatchSet { over, other, .. } = &mut *self.set;
+        self.memory.switch(other, &mut shared(over).map(|(new, old)| (old, new)));
         self.set.is_switched = true;
         Ok(true)
     }
@@ -128,55 +88,27 @@ impl<M: StateMemory + ?Sized> Ready<'_, M> {
     /// Makes the memory hold the base again, bit for bit, from wherever an exchange has stopped.
     ///
     /// # Errors
-    /// Those of memory of others. The set is [torn](PatchSet::is_torn) then; this can be tried again.
+    /// As for [`exchange`](Self::exchange).
     pub fn undo(&mut self) -> Result<()> {
-        let done = self.go_back();
-        self.set.is_torn = done.is_err();
-        done
-    }
-
-    fn go_back(&mut self) -> Result<()> {
         if self.set.is_switched {
-            let PatchSet { over, other, base, .. } = &mut *self.set;
-            match self.memory.own() {
-                Some(own) => own.switch(other, &mut shared(over)),
-                None => self.memory.describe(base)?,
-            }
+            let PatchSet { over, other, .. } = &mut *self.set;
+            self.memory.switch(other, &mut shared(over));
             self.set.is_switched = false;
         }
-        loop {
-            let Cursor { run, lane } = self.set.cursor;
-            if lane > 0 {
-                let begin = lane.saturating_sub(AT_ONCE);
-                self.put(run, begin..lane, false)?;
-                self.set.cursor.lane = begin;
-            } else if let Some(run) = run.checked_sub(1) {
-                self.set.cursor = Cursor { run, lane: self.set.lanes_of(run) };
-            } else {
-                return Ok(());
-            }
+        let Cursor { run: last, lane } = self.set.cursor;
+        for run in (0..self.set.runs.len().min(last + 1)).rev() {
+            let end = if run == last { lane } else { self.set.lanes_of(run) };
+            self.put(run, 0..end, false)?;
+            self.set.cursor = Cursor { run, lane: 0 };
         }
-    }
-
-    /// Whether memory of others still holds what was proven.
-    fn compare(&mut self, run: usize, lanes: Range<usize>) -> Result<()> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        let (tensor, lanes, values) = self.set.stretch(run, lanes)?;
-        let held = &mut self.held[..values.len()];
-        self.memory.gather(tensor, &lanes, held)?;
-        if held == &self.set.old[values] {
-            return Ok(());
-        }
-        let message = "somebody has written to the memory since its lanes were proven";
-        Err(Error::broken(&rules::APP_01, message).of_tensor(self.set.base[tensor].name()))
+        Ok(())
     }
 
     /// Writes the new or the old values of some lanes of a run.
     fn put(&mut self, run: usize, lanes: Range<usize>, is_new: bool) -> Result<()> {
         let (tensor, lanes, values) = self.set.stretch(run, lanes)?;
         let arena = if is_new { &self.set.values } else { &self.set.old };
-        self.memory.scatter(tensor, &lanes, &arena[values])
+        let lane_bytes = self.memory.tensors()[tensor].dtype().lane_bytes();
+        scatter(lane_bytes, self.memory.room(tensor), &lanes, &arena[values])
     }
 }

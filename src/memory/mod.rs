@@ -1,15 +1,22 @@
-//! States in memory that are changed in place: values are prepared and proven beside them, then written to where they lie.
+//! States in memory that are changed in place: values are prepared and proven beside them, then written to where they
+//! lie.
 
 mod collect;
 mod exchange;
 mod lent;
 mod patch_set;
+mod placed;
+mod places;
 
 pub(crate) use collect::{PatchCollector, PieceChanges};
 pub use exchange::Ready;
-pub(crate) use lent::ScatterWriter;
-pub use lent::{LentState, StateMemory};
+pub use lent::LentState;
 pub use patch_set::{PatchSet, Run, RunKind};
+pub use placed::{Alone, Changes, HostLanes, Peers, PlacedMemory, Rows, check_sums, fill};
+pub use places::{Elements, Given, Part, Places, Span, Stretch};
+
+#[cfg(test)]
+pub(crate) use places::tests as places_tests;
 
 use std::fmt;
 
@@ -53,7 +60,8 @@ impl fmt::Display for Proof {
 /// directory.
 ///
 /// # Errors
-/// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be below 2^32.
+/// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be
+/// below 2^32.
 pub fn changes_between(
     lane_bytes: usize,
     first: u32,

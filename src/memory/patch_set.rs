@@ -2,34 +2,31 @@
 
 use std::ops::Range;
 
-use crate::memory::Proof;
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, TensorInfo};
 
 /// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
-/// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was proven to
-/// have, which are the way back.
+/// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was
+/// proven to have, which are the way back.
 #[derive(Debug)]
 pub struct PatchSet {
     /// The tensors of the base.
     pub(super) base: Vec<TensorInfo>,
     pub(super) table: StateTable,
-    /// The base's tensor that each of the target's is laid over; `None` if it is new. Ascending: both are sorted by name.
+    /// The base's tensor that each of the target's is laid over; `None` if it is new. Ascending: both are sorted by
+    /// name.
     pub(super) over: Vec<Option<usize>>,
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
     /// What the base has in the same places, laid out alike.
     pub(super) old: Vec<u8>,
-    pub(super) proof: Proof,
     /// The other state's tensors; a tensor that shares its memory with one of this state has no data here.
     pub(super) other: MemoryState,
     /// Up to where values have been written, or may have been.
     pub(super) cursor: Cursor,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
-    /// Whether the way back has failed.
-    pub(super) is_torn: bool,
 }
 
 /// How far an exchange has come: lanes of a run; all lanes before them are written.
@@ -67,7 +64,8 @@ impl PatchSet {
         &self.table
     }
 
-    /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte length.
+    /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte
+    /// length.
     /// `None` if the tensor is new.
     pub fn over(&self, tensor: usize) -> Option<usize> {
         self.over[tensor]
@@ -88,15 +86,9 @@ impl PatchSet {
         &self.values
     }
 
-    /// How far the target is proven, if the memory holds it after [`apply`](super::Ready::apply).
-    pub fn proof(&self) -> Proof {
-        self.proof
-    }
-
-    /// Whether memory that somebody else provides holds parts of two states, because neither the exchange nor the way back could
-    /// be finished. [`undo`](super::Ready::undo) may be tried again; otherwise the memory must be loaded as a whole.
-    pub fn is_torn(&self) -> bool {
-        self.is_torn
+    /// The values that lanes have in the base, laid out as the [target's](Self::values).
+    pub fn base_values(&self) -> &[u8] {
+        &self.old
     }
 
     /// The tensors that come whole, with their data: no tensor of the base has their name, dtype and byte length. When

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::error::{ErrorClass, Result};
 use crate::limits::address;
-use crate::memory::{LentState, PatchCollector, PatchSet, PieceChanges, Proof, RunKind, StateMemory};
+use crate::memory::{Changes, LentState, PatchCollector, PatchSet, PieceChanges, PlacedMemory, RunKind, Span};
 use crate::table::StateTable;
 use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State, StateDigests, TensorInfo};
 
@@ -30,7 +30,7 @@ fn set_between(base: &MemoryState, target: &MemoryState, stretch: usize, budget:
             collector.add(tensor, piece, changes)?;
         }
     }
-    collector.finish(new, Proof::Hashed)
+    collector.finish(new)
 }
 
 /// Lanes that change, and each whole tensor: a state in which nothing but the right places has been touched equals the
@@ -149,11 +149,11 @@ fn lend(buffers: &mut [(TensorInfo, Vec<u8>)]) -> LentState<'_> {
 }
 
 /// Goes a few lanes forward, back, forward in steps, to the end, and back.
-fn go_back_and_forth<M: StateMemory>(
+fn go_back_and_forth(
     set: &mut PatchSet,
-    memory: &mut M,
+    memory: &mut MemoryState,
     (stop, step): (u64, u64),
-    holds: &dyn Fn(&M, bool),
+    holds: &dyn Fn(&MemoryState, bool),
 ) {
     holds(memory, false);
     let is_done = set.fit(memory).unwrap().exchange(stop).unwrap();
@@ -182,6 +182,30 @@ fn go_back_and_forth<M: StateMemory>(
     holds(memory, false);
 }
 
+/// The changes between two states of the same tensors, for memory of others: each changed lane by its number, or all
+/// lanes of a tensor.
+fn changes_between(
+    base: &MemoryState,
+    target: &MemoryState,
+    memory: &mut LentState<'_>,
+    is_whole: impl Fn(usize) -> bool,
+    budget: u64,
+) -> Result<Changes<<LentState<'static> as PlacedMemory>::Staged>> {
+    let mut changes = Changes::new(budget);
+    for (tensor, ((info, old), (_, new))) in base.iter().zip(target.iter()).enumerate() {
+        let width = info.dtype().lane_bytes();
+        let pairs: Vec<_> = old.chunks_exact(width).zip(new.chunks_exact(width)).collect();
+        let lanes = (0_u32..).zip(&pairs).filter(|(_, (old, new))| is_whole(tensor) || old != new);
+        let (numbers, pairs): (Vec<u32>, Vec<_>) = lanes.unzip();
+        let count = numbers.len();
+        let span = Span { row: tensor, first: 0, places: (!is_whole(tensor)).then_some(numbers), count };
+        let values = pairs.iter().map(|(old, _)| *old).collect::<Vec<_>>().concat();
+        let new = pairs.iter().map(|(_, new)| *new).collect::<Vec<_>>().concat();
+        changes.add(memory, width, (vec![span], vec![tensor]), (values, new))?;
+    }
+    Ok(changes)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -197,17 +221,38 @@ proptest! {
         });
         // All is as it was in the set, too.
         check_form(&set, &base, &target);
+    }
 
+    #[test]
+    fn memory_of_others_becomes_the_target_and_the_base_again(fates in fates(), whole: u8) {
+        let fates: Vec<_> = fates.into_iter().map(|(fate, dtype, lanes, seed)| {
+            let fate = if let Fate::Changed(_) | Fate::Reshaped(_) = fate { fate } else { Fate::Changed(3) };
+            (fate, dtype, lanes, seed)
+        }).collect();
+        let (base, target) = states(&fates);
         let mut own = buffers(&base);
         let mut memory = lend(&mut own);
-        let is_structural = fates.iter().any(|(fate, ..)| !matches!(fate, Fate::Changed(_) | Fate::Reshaped(_)));
-        if is_structural {
-            prop_assert_eq!(set.fit(&mut memory).unwrap_err().class(), ErrorClass::Usage);
-        } else {
-            go_back_and_forth(&mut set, &mut memory, (stop, step), &|memory, is_target| {
-                assert_eq!(MemoryState::copy_of(memory).unwrap(), if is_target { target.clone() } else { base.clone() });
-            });
+        let is_whole = |tensor: usize| whole >> tensor & 1 > 0;
+        let mut changes = changes_between(&base, &target, &mut memory, is_whole, u64::MAX).unwrap();
+        let needed = changes.bytes();
+        prop_assert!(changes_between(&base, &target, &mut memory, is_whole, needed).is_ok());
+        if needed > 0 {
+            let error = changes_between(&base, &target, &mut memory, is_whole, needed - 1).unwrap_err();
+            prop_assert_eq!(error.class(), ErrorClass::Usage);
+            prop_assert!(error.message().contains(&(needed - 1).to_string()), "{}", error);
         }
+        for _ in 0..2 {
+            prop_assert_eq!(MemoryState::copy_of(&memory).unwrap(), base.clone());
+            changes.write(&mut memory).unwrap();
+            // What is written is not written again.
+            prop_assert_eq!(changes.write(&mut memory).unwrap_err().class(), ErrorClass::Usage);
+            PlacedMemory::describe(&mut memory, target.tensors()).unwrap();
+            prop_assert_eq!(MemoryState::copy_of(&memory).unwrap(), target.clone());
+            changes.undo(&mut memory).unwrap();
+            changes.undo(&mut memory).unwrap();
+            PlacedMemory::describe(&mut memory, base.tensors()).unwrap();
+        }
+        drop(memory);
         prop_assert_eq!(buffers(&base), own);
     }
 
@@ -286,7 +331,7 @@ fn numbers_of_large_tensors_begin_anew() {
         changes.add(begin, &vec![0; new.len()], &new);
         collector.add(0, piece, changes).unwrap();
     }
-    let set = collector.finish(MemoryState::new(), Proof::Hashed).unwrap();
+    let set = collector.finish(MemoryState::new()).unwrap();
     assert_eq!(set.numbers(), [3, u32::MAX, 5, u32::MAX - address_u32(PIECE_BYTES) + 1 + 9]);
     let runs: Vec<_> = set.runs().iter().map(|run| (run.first_lane, run.kind.clone())).collect();
     assert_eq!(runs, [(0, RunKind::Lanes(0..2)), (1 << 32, RunKind::Lanes(2..4))]);
@@ -317,7 +362,7 @@ fn tensors_may_alternate() {
         changes.add(0, base.bytes(tensor, range.clone()).unwrap(), target.bytes(tensor, range).unwrap());
         collector.add(tensor, piece, changes).unwrap();
     }
-    let mut set = collector.finish(MemoryState::new(), Proof::Hashed).unwrap();
+    let mut set = collector.finish(MemoryState::new()).unwrap();
     check_form(&set, &base, &target);
     assert_eq!(set.runs().iter().map(|run| run.tensor).collect::<Vec<_>>(), [0, 0, 1, 1]);
     let mut memory = base.clone();
@@ -338,8 +383,8 @@ fn what_does_not_belong_together_is_refused() {
     // A tensor that is new, and new ones that are not.
     let mut of_new = PatchCollector::new(&[], &table, 400).unwrap();
     assert!(of_new.add(0, 0, PieceChanges::new(2)).is_err());
-    assert!(of_new.finish(MemoryState::new(), Proof::Hashed).is_err());
-    assert!(collector().finish(target.clone(), Proof::Hashed).is_err());
+    assert!(of_new.finish(MemoryState::new()).is_err());
+    assert!(collector().finish(target.clone()).is_err());
     assert!(PatchCollector::new(&[], &table, 399).is_err());
 
     let mut set = set_between(&base, &target, 100, u64::MAX).unwrap();

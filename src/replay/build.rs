@@ -20,25 +20,24 @@ use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, State, stretch_of};
 
-/// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the codec.
+/// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the
+/// codec.
 const STRETCH_BYTES: usize = 1 << 17;
 
 /// A pass over the pieces of a sequence of links.
 pub(super) struct Pass<'a, S, O> {
     pub(super) course: Course<'a, S>,
-    /// Which pieces are built.
-    pub(super) builds: &'a (dyn Fn(Item) -> bool + Sync),
     /// Of each link, the segments that are read.
     pub(super) wanted: &'a [Vec<usize>],
     /// What is held of the base, and the number there of each tensor of the base's table.
     pub(super) held: &'a dyn State,
     pub(super) held_numbers: &'a [usize],
     pub(super) out: &'a O,
-    /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any failure
-    /// ends the pass.
+    /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any
+    /// failure ends the pass.
     pub(super) compares_each: bool,
-    /// Bytes that the decoded segments of a group may take. Where they take more, the group's own bytes, 32 MiB at most, are kept
-    /// from one batch of links to the next.
+    /// Bytes that the decoded segments of a group may take. Where they take more, the group's own bytes, 32 MiB at
+    /// most, are kept from one batch of links to the next.
     pub(super) open_bytes: usize,
     pub(super) progress: &'a dyn Progress,
 }
@@ -97,7 +96,8 @@ struct Piece<P> {
 type BuiltGroup<P> = (Vec<Piece<P>>, Option<Failure>);
 
 impl<S: Source, O: Output> Pass<'_, S, O> {
-    /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is compared.
+    /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is
+    /// compared.
     pub(super) fn run(&self) -> Result<Option<Failure>> {
         let mut least = self.check_empty()?;
         let (first, groups) = self.items()?;
@@ -161,8 +161,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// R-APP-04 for tensors without data.
     fn check_empty(&self) -> Result<Option<Failure>> {
         let mut least = None;
-        let lineages = self.course.taken.lineages.iter().enumerate();
-        for (_, lineage) in lineages.filter(|(number, one)| one.info.bytes() == 0 && (self.builds)((*number, 0))) {
+        for lineage in self.course.taken.lineages.iter().filter(|one| one.info.bytes() == 0) {
             let places = self.course.places(lineage);
             let skipped = if self.compares_each { 0 } else { places.len().saturating_sub(1) };
             let is_compared = self.compares_each || lineage.target.is_some();
@@ -183,7 +182,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 self.progress.advance(info.bytes())?;
                 continue;
             }
-            for piece in (0..info.pieces()).filter(|&piece| (self.builds)((number, piece))) {
+            for piece in 0..info.pieces() {
                 let (mut has_part, mut needs_base) = (false, false);
                 for &place in places {
                     if let Some((link, segment)) = self.course.segment_of(place, piece)? {
@@ -205,9 +204,12 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Builds pieces that need no segment.
     fn carry_over(&self, items: &[Item]) -> Result<()> {
         let none = Open::new();
-        let built = items
-            .par_iter()
-            .map_init(Room::default, |room, &item| self.finish_piece(&mut self.begin(item), &none, 0..0, room));
+        let built = items.par_iter().map_init(Room::default, |room, &item| {
+            let mut piece = self.begin(item);
+            self.finish_piece(&mut piece, &none, 0..0, room)?;
+            let made = self.course.lineage(item.0).target.zip(piece.made);
+            made.map_or(Ok(()), |(target, made)| self.out.take(target, item.1, made))
+        });
         built.collect()
     }
 
@@ -321,8 +323,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok(())
     }
 
-    /// Applies the last batch of links to a piece, proves it and hands it on. What no link writes is the base's, whose digest is
-    /// known.
+    /// Applies the last batch of links to a piece, proves it and hands it on. What no link writes is the base's, whose
+    /// digest is known.
     fn finish_piece<'o>(
         &'o self,
         piece: &mut Piece<O::Piece>,

@@ -1,181 +1,408 @@
-//! Taking links in place: the lanes that they code are gathered, brought through the links, and proven by sums, before any is
-//! written (SPEC section 24.6). Pieces for which lanes are not enough are built whole and proven by their digests.
-
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+//! Taking links in place: the lanes that they code are gathered, brought through the links, and proven by sums, before
+//! any is written (SPEC section 24.6).
 
 use rayon::prelude::*;
 
+use crate::codec::changes::append_changes;
 use crate::codec::lane::{Kind, Lane, with_lane};
-use crate::error::Result;
-use crate::in_order::in_order;
+use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
-use crate::memory::{PatchSet, PieceChanges, Proof};
+use crate::memory::{Changes, Peers, PlacedMemory, Span};
 use crate::progress::Progress;
 use crate::replay::Replay;
-use crate::replay::course::{Course, Item};
-use crate::replay::output::Patching;
-use crate::replay::plan::{Failure, PieceStep, Planned, Planner};
+use crate::replay::course::{Course, Group};
+use crate::replay::plan::{Failure, NOT_LOCAL, PiecePlan, PieceStep, Planned, Planner, Promised};
 use crate::replay::segments::Segments;
 use crate::rules;
 use crate::source::Source;
 use crate::sums::{Sums, of_lanes};
-use crate::tensor::{Dtype, Lanes, State};
+use crate::tensor::Dtype;
+
+/// Lanes that are gathered and staged together. Whoever reaches a device takes longer to call it than to gather a few.
+const AT_ONCE: usize = 1 << 18;
+
+/// Sums of covers, which are known when all processes have added theirs: what each should be, and what is found of old
+/// and new values.
+#[derive(Debug, Default)]
+struct Joint {
+    promised: Vec<(PlaceOfPiece, Promised)>,
+    found: Vec<[Sums; 2]>,
+}
+
+/// An entry of a link, and a piece.
+type PlaceOfPiece = ((usize, usize), u64);
 
 impl<S: Source> Replay<'_, S> {
-    /// Takes the links in place: reads from the memory, which holds the base, the lanes that they code, and proves their new
-    /// values by the sums of each link. Nothing is written: what comes back is then applied like that of
-    /// [`patches`](Self::patches). Where lanes are not enough, pieces are read and built whole, and proven by their digests: of
-    /// tensors that come new, without sums, or coded in contexts. [`PatchSet::proof`] says which it was.
+    /// Takes the links in place: reads from the memory, which holds the base, the lanes that they code, and proves
+    /// their new values by the sums of each link. Nothing is written: [`Changes::write`] does that. If it fails, the
+    /// changes are what they were. The places of the memory may have more tensors than the base, which stay.
     ///
-    /// The sums are trusted: the caller has hashed each link's file, and found the digest in a commit that it has checked
-    /// (R-SUM-08).
+    /// The sums are trusted: the caller has hashed each link's file, and found the digest in a commit that it has
+    /// checked (R-SUM-08). Tensors that are tied are the caller's to compare
+    /// ([`Places::check_ties`](crate::memory::Places::check_ties)). All processes that hold the memory together make
+    /// the same calls.
     ///
     /// ```
-    /// use deltachain::memory::Proof;
-    /// use deltachain::StateSums;
-    /// use deltachain::tensor::{Dtype, MemoryState};
-    /// use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, diff};
+    /// use deltachain::memory::{Alone, Changes, LentState};
+    /// use deltachain::tensor::{Dtype, MemoryState, TensorInfo};
+    /// use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateSums, diff};
     ///
     /// # fn main() -> deltachain::Result<()> {
-    /// let (mut weights, mut target) = (MemoryState::new(), MemoryState::new());
-    /// weights.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 4])?;
+    /// let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
+    /// base.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 4])?;
     /// target.insert("weight", Dtype::U8, &[4], vec![1, 2, 3, 9])?;
     /// let mut file = Vec::new();
-    /// diff(&weights, &target, &DiffOptions::default().profile(Profile::Local).sums(true), &mut file)?;
+    /// diff(&base, &target, &DiffOptions::default().profile(Profile::Local).sums(true), &mut file)?;
     /// let link = LinkReader::open(file, &Limits::default())?;
     ///
-    /// let (table, sums) = StateSums::hashed(&weights, &())?;
+    /// let (table, sums) = StateSums::hashed(&base, &())?;
     /// let mut replay = Replay::new(table).with_sums(sums);
     /// replay.push(&link)?;
-    /// let mut patches = replay.in_place(&weights, u64::MAX, &())?;
-    /// assert_eq!(patches.proof(), Proof::ChangedLanes);
-    /// patches.fit(&mut weights)?.apply()?;
-    /// assert_eq!(weights, target);
-    /// replay.sums().unwrap().check(&weights, &())?;
+    ///
+    /// let mut weights = [1, 2, 3, 4];
+    /// let info = TensorInfo::new("weight", Dtype::U8, [4]).unwrap();
+    /// let mut memory = LentState::new([(info, &mut weights[..])])?;
+    /// let mut changes = Changes::new(u64::MAX);
+    /// replay.in_place(&mut memory, &mut changes, &Alone, &())?;
+    /// // All is proven. Now one value is exchanged.
+    /// changes.write(&mut memory)?;
+    /// replay.sums().unwrap().check(&memory, &())?;
+    /// assert_eq!(weights, [1, 2, 3, 9]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// The first of: step 8 of SPEC section 10 of each link, without 8.5; R-SUM-03 and R-SUM-04, with link, segment and
-    /// tensor; those of [`run`](Self::run) for pieces that are built whole. IO; errors of the memory and of `progress`;
-    /// USAGE if the budget is exceeded, or if sums are [not followed](Self::with_sums).
-    pub fn in_place(&self, memory: &dyn State, budget: u64, progress: &dyn Progress) -> Result<PatchSet> {
-        self.collect(memory, budget, |patching| self.prove_lanes(memory, patching, progress))
+    /// The first of: step 8 of SPEC section 10 of each link, without 8.5; UNSUPPORTED, without a rule, if lanes are not
+    /// enough (SPEC section 24.6, step 2); R-SUM-03 and R-SUM-04, with link, segment and tensor. IO; errors of the
+    /// memory, of other processes and of `progress`; USAGE if the budget of the changes is exceeded, if the memory does
+    /// not have the tensors, or if sums are [not followed](Self::with_sums).
+    pub fn in_place<M: PlacedMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        changes: &mut Changes<M::Staged>,
+        peers: &dyn Peers,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mark = changes.mark();
+        let proven = self.prove_together(memory, changes, peers, progress);
+        if proven.is_err() {
+            changes.forget(mark);
+        }
+        proven
     }
 
-    fn prove_lanes(&self, memory: &dyn State, patching: &Patching<'_>, progress: &dyn Progress) -> Result<Proof> {
-        let sums = self.followed_sums()?;
-        let held_numbers = self.held_numbers(memory)?;
+    fn prove_together<M: PlacedMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        changes: &mut Changes<M::Staged>,
+        peers: &dyn Peers,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut joint = Joint::default();
+        let done = self.prove_lanes(memory, changes, &mut joint, progress);
+        let added = peers.add(&mut joint.found, done.as_ref().err());
+        done.and(added)?;
         let taken = &self.taken();
-        let course = Course { links: &self.links, taken };
-        let planner = Planner { course, sums };
-        let items = planner.items()?;
-        let groups = course.grouped(items.iter().copied())?;
-        let segments = Segments::of(&self.links, &groups);
-
-        let whole = Mutex::new(BTreeSet::new());
-        let prove = |planned: Planned| {
-            let item = planned.item;
-            let (lineage, piece) = (course.lineage(item.0), item.1);
-            let Some(start) = lineage.start.filter(|_| planned.plan.is_some()) else {
-                whole.lock().unwrap_or_else(PoisonError::into_inner).insert(item);
-                return Ok((item, None, None));
-            };
-            let range = lineage.info.piece(piece);
-            let bytes = range.end - range.start;
-            let lanes = address(bytes / lineage.info.dtype().lane_bytes() as u64)?;
-            let (changes, failure) = planner.prove(memory, held_numbers[start], lanes, planned)?;
-            progress.advance(bytes)?;
-            Ok((item, changes, failure))
-        };
+        let planner = Planner { course: Course { links: &self.links, taken }, sums: self.followed_sums()? };
         let mut least = None;
-        let mut has_lanes = false;
-        let done = in_order(
-            &groups,
-            || (),
-            |(), group| {
-                let planned = planner.plan(group, &segments)?;
-                let proven: Vec<Result<_>> = planned.into_par_iter().map(prove).collect();
-                proven.into_iter().collect::<Result<Vec<_>>>()
-            },
-            |_, proven| {
-                for ((lineage, piece), changes, failure) in proven {
-                    least = Failure::least(least.take(), failure);
-                    if let (Some(target), Some(changes)) = (course.lineage(lineage).target, changes) {
-                        has_lanes = true;
-                        patching.take_changes(target, piece, changes)?;
-                    }
-                }
-                Ok(())
-            },
-        );
-        let done = done.and_then(|()| least.map_or(Ok(()), |failure| Err(failure.into_error())));
-        if let Err(error) = done {
-            let first = if error.rule().is_some() { self.first_fault().err() } else { None };
-            return Err(first.unwrap_or(error));
+        for (((place, piece), promised), found) in joint.promised.iter().zip(&joint.found) {
+            least = Failure::least(least, planner.compare(*place, *piece, promised, found)?);
         }
+        least.map_or(Ok(()), |failure| Err(failure.into_error()))
+    }
 
-        let mut by_lanes: BTreeSet<Item> = items.into_iter().collect();
-        // No digest is compared in place, also not of a tensor without bytes.
-        for (number, lineage) in taken.lineages.iter().enumerate().filter(|(_, one)| one.info.bytes() == 0) {
-            let takes = planner.takes((number, 0))?;
-            by_lanes.extend(Some((number, 0)).filter(|_| !course.places(lineage).is_empty() && takes));
+    fn prove_lanes<M: PlacedMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        changes: &mut Changes<M::Staged>,
+        joint: &mut Joint,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let sums = self.followed_sums()?;
+        let taken = &self.taken();
+        let planner = Planner { course: Course { links: &self.links, taken }, sums };
+        if let Some(refused) = self.why_not(&planner)? {
+            return Err(self.first_fault().err().unwrap_or(refused));
         }
-        let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let builds = |item: Item| !by_lanes.contains(&item) || whole.contains(&item);
-        // The others have been proven.
-        let wanted = self.links.iter().enumerate().map(|(link, reader)| {
-            let mut wanted = self.wanted_of(reader);
-            wanted.retain(|&segment| !segments.is_expected((link, segment)));
-            wanted
+        let tensors = self.base.iter().map(|info| {
+            let number = memory.places().find(info.name());
+            number.filter(|&number| info.can_patch(&memory.places().tensors()[number]))
         });
-        let wanted: Vec<_> = wanted.collect();
-        self.pass_over(course, &wanted, &builds, memory, patching, progress)?;
-        Ok(if has_lanes { Proof::ChangedLanes } else { Proof::Hashed })
+        let tensors: Vec<Option<usize>> = tensors.collect();
+        let groups = planner.course.grouped(planner.items()?)?;
+        let segments = &Segments::of(&self.links, &groups);
+        let plan = |groups: &[Group]| {
+            let planned: Vec<Result<_>> = groups.par_iter().map(|group| planner.plan(group, segments)).collect();
+            planned.into_iter().collect::<Result<Vec<Vec<Planned>>>>()
+        };
+        let mut prover = Prover { planner: &planner, tensors: &tensors, memory, changes, joint, least: None, progress };
+        let mut work = || -> Result<()> {
+            let mut chunks = groups.chunks(rayon::current_num_threads());
+            let mut next = chunks.next().map(plan).transpose()?;
+            while let Some(planned) = next {
+                // The memory is used by one thread, while others decode what comes next.
+                let (done, planned) = rayon::join(|| prover.take(planned), || chunks.next().map(plan).transpose());
+                done?;
+                next = planned?;
+            }
+            Ok(())
+        };
+        let done = work();
+        let done = done.and_then(|()| prover.least.map_or(Ok(()), |failure| Err(failure.into_error())));
+        done.map_err(|error| {
+            let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
+            let first = if is_fault { self.first_fault().err() } else { None };
+            first.unwrap_or(error)
+        })
     }
 }
 
 impl<S: Source> Planner<'_, S> {
-    /// Brings the lanes of a piece, which has as many as `all`, through the links: what changes, or the first failure.
-    fn prove(
+    /// The rules of step 3, for the sums that are found of the old and the new values of the lanes that a link codes.
+    fn compare(
         &self,
-        memory: &dyn State,
-        tensor: usize,
-        all: usize,
-        planned: Planned,
-    ) -> Result<(Option<PieceChanges>, Option<Failure>)> {
-        let Planned { item: (lineage, piece), plan, places, mut failure } = planned;
-        let dtype = self.course.lineage(lineage).info.dtype();
-        let width = dtype.lane_bytes();
-        let Some(plan) = plan else { return Ok((None, failure)) };
-        let lanes = match &plan.lanes {
-            Some(numbers) => Lanes::numbered(plan.first_lane, numbers),
-            None => Lanes::all(plan.first_lane, all),
-        };
-        let mut old = vec![0; lanes.count * width];
-        memory.gather(tensor, &lanes, &mut old)?;
-        let mut values = old.clone();
-        for (step, &place) in plan.steps.iter().zip(&places) {
-            let [before, after] = with_lane!(width, L => take::<L>(dtype, plan.lanes.as_deref(), step, &mut values));
-            let found = self.ensure(after == step.coded, &rules::SUM_03, place, piece)?;
-            let reached = step.before.minus(before).plus(after);
-            let found = found.or(self.ensure(reached == step.piece, &rules::SUM_04, place, piece)?);
-            failure = Failure::least(failure, found);
-        }
-        if failure.is_some() {
-            return Ok((None, failure));
-        }
-        let changes = match plan.lanes {
-            Some(numbers) => PieceChanges::of_lanes(width, numbers, values, old),
-            None => {
-                let mut changes = PieceChanges::new(width);
-                changes.add(0, &old, &values);
-                changes
+        place: (usize, usize),
+        piece: u64,
+        promised: &Promised,
+        &[before, after]: &[Sums; 2],
+    ) -> Result<Option<Failure>> {
+        let coded = self.ensure(after == promised.coded, &rules::SUM_03, place, piece)?;
+        let reached = promised.before.minus(before).plus(after);
+        Ok(coded.or(self.ensure(reached == promised.piece, &rules::SUM_04, place, piece)?))
+    }
+}
+
+/// Proves what has been planned.
+struct Prover<'a, S, M: PlacedMemory + ?Sized> {
+    planner: &'a Planner<'a, S>,
+    /// The number in the memory of each tensor of the base.
+    tensors: &'a [Option<usize>],
+    memory: &'a mut M,
+    changes: &'a mut Changes<M::Staged>,
+    joint: &'a mut Joint,
+    least: Option<Failure>,
+    progress: &'a dyn Progress,
+}
+
+/// The lanes of a plan that a part of a tensor holds.
+struct Share<'p> {
+    plan: &'p PiecePlan,
+    piece: u64,
+    dtype: Dtype,
+    tensor: usize,
+    part: usize,
+    /// Which of the plan's lanes they are, by their places among them; all if `None`.
+    which: Option<Vec<u32>>,
+    /// How many spans they are, and lanes.
+    spans: usize,
+    count: usize,
+    /// Where the sums of the first step stand among those of covers.
+    joint: usize,
+}
+
+/// The new values of a share, and the sums of old and new ones for each step.
+type Brought = (Vec<u8>, Vec<[Sums; 2]>);
+
+impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
+    fn take(&mut self, planned: Vec<Vec<Planned>>) -> Result<()> {
+        let (mut waiting, mut lanes, mut width) = (Vec::new(), 0, 0);
+        for planned in planned.into_iter().flatten() {
+            let info = self.planner.course.lineage(planned.item.0).info;
+            self.least = Failure::least(self.least.take(), planned.failure);
+            let refused = || Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(info.name());
+            let plan = planned.plan.ok_or_else(refused)?;
+            let range = info.piece(planned.item.1);
+            let all = address((range.end - range.start) / info.dtype().lane_bytes() as u64)?;
+            let count = plan.lanes.as_ref().map_or(all, Vec::len);
+            if lanes > 0 && (lanes + count > AT_ONCE || width != info.dtype().lane_bytes()) {
+                self.prove(&std::mem::take(&mut waiting))?;
+                lanes = 0;
             }
+            (width, lanes) = (info.dtype().lane_bytes(), lanes + count);
+            waiting.push((planned.item, all, plan));
+        }
+        self.prove(&waiting)
+    }
+
+    /// Proves some plans of one width: gathers, brings through the links, compares, and stages.
+    fn prove(&mut self, plans: &[((usize, u64), usize, PiecePlan)]) -> Result<()> {
+        let (mut shares, mut spans) = (Vec::new(), Vec::new());
+        for ((lineage, piece), all, plan) in plans {
+            let info = self.planner.course.lineage(*lineage).info;
+            let missing = || Error::usage("the memory does not have the tensor of the base").of_tensor(info.name());
+            let tensor = self.tensors.get(plan.tensor).copied().flatten().ok_or_else(missing)?;
+            self.share((info.dtype(), tensor, *piece, *all), plan, &mut shares, &mut spans);
+        }
+        let Some(width) = shares.first().map(|share| share.dtype.lane_bytes()) else { return self.advance(plans) };
+        let mut old = vec![0; width * spans.iter().map(|span| span.count).sum::<usize>()];
+        self.memory.gather(width, &spans, &mut old)?;
+        let mut rest = old.as_slice();
+        let own = shares.into_iter().map(|share| {
+            let (own, others) = rest.split_at(share.count * width);
+            rest = others;
+            (share, own)
+        });
+        let own: Vec<(Share<'_>, &[u8])> = own.collect();
+        let brought: Vec<Brought> = own.par_iter().map(|(share, old)| share.bring(old)).collect();
+        let (mut all, mut written) = (spans.into_iter(), Written::default());
+        for ((share, old), (new, sums)) in own.into_iter().zip(brought) {
+            self.compare(&share, &sums)?;
+            let spans = all.by_ref().take(share.spans);
+            if self.memory.places().tied(share.tensor).is_none() && self.least.is_none() {
+                written.add(width, share.tensor, spans.collect(), (old, &new));
+            } else {
+                spans.for_each(drop);
+            }
+        }
+        let Written { spans, tensors, old, new } = written;
+        self.changes.add(self.memory, width, (spans, tensors), (old, new))?;
+        self.advance(plans)
+    }
+
+    fn advance(&self, plans: &[((usize, u64), usize, PiecePlan)]) -> Result<()> {
+        plans.iter().try_for_each(|((lineage, piece), ..)| {
+            let range = self.planner.course.lineage(*lineage).info.piece(*piece);
+            self.progress.advance(range.end - range.start)
+        })
+    }
+
+    /// Finds the lanes of a plan in each part of its tensor.
+    fn share<'p>(
+        &mut self,
+        (dtype, tensor, piece, all): (Dtype, usize, u64, usize),
+        plan: &'p PiecePlan,
+        shares: &mut Vec<Share<'p>>,
+        spans: &mut Vec<Span>,
+    ) {
+        if plan.steps.is_empty() {
+            return;
+        }
+        let joint = self.joint.promised.len();
+        for _ in 0..self.memory.places().covers(tensor) {
+            self.joint.promised.extend(plan.steps.iter().map(|step| ((step.place, piece), step.sums)));
+        }
+        self.joint.found.resize(self.joint.promised.len(), [Sums::ZERO; 2]);
+        for (number, part) in self.memory.places().parts(tensor).iter().enumerate() {
+            let count = plan.lanes.as_ref().map_or(all, Vec::len);
+            let begin = spans.len();
+            let (which, count) = match part.whole() {
+                Some(first) => {
+                    let first = first + plan.first_lane;
+                    spans.push(Span { row: part.row(), first, places: plan.lanes.clone(), count });
+                    (None, count)
+                }
+                None => {
+                    let (which, places) = match &plan.lanes {
+                        Some(lanes) => part.find(plan.first_lane, lanes.iter().copied()),
+                        None => part.find(plan.first_lane, (0..).take(all)),
+                    };
+                    spans.extend(Span::at(part.row(), &places));
+                    let count = which.len();
+                    (Some(which), count)
+                }
+            };
+            let spans = spans.len() - begin;
+            shares.push(Share { plan, piece, dtype, tensor, part: number, which, spans, count, joint });
+        }
+    }
+
+    /// Compares sums alone, or adds them to those of covers.
+    fn compare(&mut self, share: &Share<'_>, sums: &[[Sums; 2]]) -> Result<()> {
+        let steps = &share.plan.steps;
+        let Some(covers) = self.memory.places().joins(share.tensor, share.part)? else {
+            for (step, sums) in steps.iter().zip(sums) {
+                let failure = self.planner.compare(step.place, share.piece, &step.sums, sums)?;
+                self.least = Failure::least(self.least.take(), failure);
+            }
+            return Ok(());
         };
-        Ok((Some(changes), None))
+        for cover in covers {
+            let found = &mut self.joint.found[share.joint + cover * steps.len()..][..steps.len()];
+            for ([old, new], [own_old, own_new]) in found.iter_mut().zip(sums) {
+                (*old, *new) = (old.plus(*own_old), new.plus(*own_new));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Share<'_> {
+    /// Brings old values through the links.
+    fn bring(&self, old: &[u8]) -> Brought {
+        let width = self.dtype.lane_bytes();
+        let mut values = old.to_vec();
+        let lanes = &self.plan.lanes;
+        let Some(which) = &self.which else {
+            let sums = self
+                .plan
+                .steps
+                .iter()
+                .map(|step| with_lane!(width, L => take::<L>(self.dtype, lanes.as_deref(), step, &mut values)));
+            let sums = sums.collect();
+            return (values, sums);
+        };
+        // The numbers of these lanes, and which of them each lane of the plan is.
+        let numbers: Vec<u32> = which.iter().map(|&at| lanes.as_ref().map_or(at, |lanes| lanes[at as usize])).collect();
+        let own = |step: &PieceStep| {
+            let coded = step.values.len() / width;
+            let (mut places, mut kept) = (Vec::new(), Vec::new());
+            let mut next = 0;
+            for at in 0..coded {
+                // Both ascend.
+                let place = step.places.as_ref().map_or_else(|| u32::try_from(at).unwrap_or(u32::MAX), |own| own[at]);
+                next += which[next..].iter().take_while(|&&own| own < place).count();
+                if which.get(next) == Some(&place) {
+                    places.push(u32::try_from(next).unwrap_or(u32::MAX));
+                    kept.extend_from_slice(&step.values[at * width..][..width]);
+                }
+            }
+            let PieceStep { place, is_relative, sums, .. } = *step;
+            PieceStep { place, places: Some(places), is_relative, values: kept, sums }
+        };
+        let sums = self.plan.steps.iter().map(|step| {
+            let step = own(step);
+            with_lane!(width, L => take::<L>(self.dtype, Some(&numbers), &step, &mut values))
+        });
+        let sums = sums.collect();
+        (values, sums)
+    }
+}
+
+/// What is to be written: the spans, the tensor of each, old and new values.
+#[derive(Default)]
+struct Written {
+    spans: Vec<Span>,
+    tensors: Vec<usize>,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Written {
+    fn add(&mut self, width: usize, tensor: usize, mut spans: Vec<Span>, (old, new): (&[u8], &[u8])) {
+        if let [Span { places: places @ None, count, .. }] = spans.as_mut_slice() {
+            // All lanes of the piece: if few change, only these.
+            let (mut numbers, mut changed) = (Vec::new(), Vec::new());
+            append_changes(width, 0, (old, new), &mut numbers, &mut changed);
+            if numbers.len() * (size_of::<u32>() + width) < new.len() {
+                let old = numbers.iter().flat_map(|&number| &old[number as usize * width..][..width]);
+                self.old.extend(old);
+                self.new.append(&mut changed);
+                *count = numbers.len();
+                *places = Some(numbers);
+                spans.retain(|span| span.count > 0);
+                self.take(tensor, spans);
+                return;
+            }
+        }
+        self.old.extend_from_slice(old);
+        self.new.extend_from_slice(new);
+        self.take(tensor, spans);
+    }
+
+    fn take(&mut self, tensor: usize, mut spans: Vec<Span>) {
+        self.spans.append(&mut spans);
+        self.tensors.resize(self.spans.len(), tensor);
     }
 }
 

@@ -1,20 +1,21 @@
-//! Links taken in place: against links applied one by one, in memory that is wrong, that others write to, or that fails.
-
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Links taken in place: against links applied one by one, in memory that is wrong, that others write to, or that
+//! fails.
 
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
+use super::device_tests::Device;
 use super::tests::{Random, found, states};
 use super::*;
 use crate::codec::lane::{Kind, Lane, with_lane};
 use crate::diff::{DiffOptions, diff};
 use crate::error::ErrorClass;
 use crate::limits::{Limits, address};
-use crate::memory::LentState;
+use crate::memory::{Alone, Changes, LentState, PlacedMemory, check_sums, fill};
+use crate::replay::plan::{PiecePlan, Planned, Planner};
+use crate::replay::segments::Segments;
 use crate::sums::Sums;
-use crate::tensor::{DescribedDtype, Dtype, Lanes, PIECE_BYTES};
+use crate::tensor::{DescribedDtype, Dtype, PIECE_BYTES};
 use crate::{Profile, Section};
 
 type Link = LinkReader<Vec<u8>>;
@@ -39,6 +40,67 @@ fn replay<'a>(base: &MemoryState, links: &'a [Link]) -> Replay<'a, Vec<u8>> {
     let mut replay = Replay::new(table).with_sums(sums);
     links.iter().for_each(|link| replay.push(link).unwrap());
     replay
+}
+
+/// Buffers of somebody else, with the tensors of a state.
+struct Own(Vec<(TensorInfo, Vec<u8>)>);
+
+impl Own {
+    fn of(state: &MemoryState) -> Self {
+        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
+    }
+
+    fn lend(&mut self) -> LentState<'_> {
+        LentState::new(self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+    }
+
+    /// What it holds, as these tensors.
+    fn state(&self, tensors: &[TensorInfo]) -> MemoryState {
+        let mut state = MemoryState::new();
+        for (info, (_, data)) in tensors.iter().zip(&self.0) {
+            state.insert(info.name(), info.dtype(), info.shape(), data.clone()).unwrap();
+        }
+        state
+    }
+}
+
+/// Takes links in place, and does not write yet.
+fn prove<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M, budget: u64) -> Result<Changes<M::Staged>> {
+    let mut changes = Changes::new(budget);
+    replay.in_place(memory, &mut changes, &Alone, &())?;
+    Ok(changes)
+}
+
+/// What memory that holds a state holds then, and how many lanes were written. Nothing is written where it fails.
+fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
+    let mut own = Own::of(state);
+    let mut changes = Changes::new(u64::MAX);
+    let proven = replay.in_place(&mut own.lend(), &mut changes, &Alone, &());
+    assert!(own.state(state.tensors()) == *state, "memory has changed before it was written to");
+    // What is not proven cannot be written.
+    assert!(proven.is_ok() || (changes.staged().len(), changes.lanes(), changes.bytes()) == (0, 0, 0));
+    proven?;
+    let lanes = changes.lanes();
+    changes.write(&mut own.lend())?;
+    Ok((own.state(&replay.tensors()), lanes))
+}
+
+/// The plans of all pieces, or why there are none.
+fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
+    let taken = &replay.taken();
+    let planner = Planner { course: Course { links: &replay.links, taken }, sums: replay.followed_sums()? };
+    if let Some(refused) = replay.why_not(&planner)? {
+        return Err(refused);
+    }
+    let groups = planner.course.grouped(planner.items()?)?;
+    let segments = Segments::of(&replay.links, &groups);
+    let mut plans = Vec::new();
+    for group in &groups {
+        for Planned { item: (_, piece), plan, .. } in planner.plan(group, &segments)? {
+            plans.push((piece, plan.ok_or_else(|| Error::refused(ErrorClass::Unsupported, "lanes are not enough"))?));
+        }
+    }
+    Ok(plans)
 }
 
 /// One tensor; its lanes are what `lane` says of their numbers.
@@ -81,18 +143,22 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
             for bit in 0..bits {
                 // The second of the coded lanes.
                 let memory = flipped(&base, 51 * bits + bit);
-                let error = replay.in_place(&memory, u64::MAX, &()).unwrap_err();
+                let error = taken(&replay, &memory).unwrap_err();
                 let place = (Some(0), Some(expected), Some(Section::Segment(0)), Some("t".to_owned()));
                 assert_eq!(found(&error), place, "{dtype} {bit}");
                 assert_eq!(error.class(), ErrorClass::StateMismatch);
 
-                let mut memory = flipped(&base, 52 * bits + bit);
-                let mut set = replay.in_place(&memory, u64::MAX, &()).unwrap();
-                assert_eq!((set.proof(), set.lanes()), (Proof::ChangedLanes, 8));
-                set.fit(&mut memory).unwrap().apply().unwrap();
-                assert_eq!(memory, flipped(&target, 52 * bits + bit));
+                let (memory, lanes) = taken(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
+                assert_eq!((&memory, lanes), (&flipped(&target, 52 * bits + bit), 8));
                 let error = replay.sums().unwrap().check(&memory, &()).unwrap_err();
                 assert_eq!((error.rule(), error.tensor()), (Some("R-SUM-04"), Some("t")));
+                let sums = replay.sums().unwrap().tensors[0].as_deref().unwrap();
+                let error = check_sums(&mut Own::of(&memory).lend(), &[(0, sums)], &Alone, &()).unwrap_err();
+                assert_eq!((error.rule(), error.tensor()), (Some("R-SUM-04"), Some("t")));
+                check_sums(&mut Own::of(&target).lend(), &[(0, sums)], &Alone, &()).unwrap();
+                // Of fewer pieces than the tensor has.
+                let error = check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
+                assert_eq!(error.rule(), Some("R-SUM-04"));
                 assert_eq!(replay.table().check(&memory, &()).unwrap_err().rule(), Some("R-APP-04"));
             }
         }
@@ -105,19 +171,16 @@ fn errors_of_two_links_that_cancel_are_noticed() {
         let (base, target) = (tensor(dtype, 400, lane), changed(dtype, 400, lane, 50, 3));
         let links = [link(&base, &target, Profile::Local), link(&target, &base, Profile::Local)];
         let replay = replay(&base, &links);
-        let mut memory = base.clone();
-        let mut set = replay.in_place(&memory, u64::MAX, &()).unwrap();
-        set.fit(&mut memory).unwrap().apply().unwrap();
-        assert_eq!(memory, base);
+        assert_eq!(taken(&replay, &base).unwrap().0, base);
         // There and back: the lane is what it was, and it was wrong.
         let memory = flipped(&base, 51 * 8 * dtype.lane_bytes());
-        let error = replay.in_place(&memory, u64::MAX, &()).unwrap_err();
+        let error = taken(&replay, &memory).unwrap_err();
         assert_eq!((error.rule(), error.link()), (Some("R-SUM-03"), Some(0)));
     }
 }
 
-/// The file of a link with one part, with another number among its sums, behind a good checksum: the one that begins this many
-/// bytes before the end.
+/// The file of a link with one part, with another number among its sums, behind a good checksum: the one that begins
+/// this many bytes before the end.
 fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     let end = file.len();
     file[end - before_end] ^= 1;
@@ -141,9 +204,8 @@ fn the_first_fault_is_told_whatever_the_order_of_work() {
         }
         let links: Vec<Link> = files.into_iter().map(open).collect();
         let replay = replay(&states[0], &links);
-        let planned = replay.plans().and_then(|mut plans| plans.try_for_each(|plan| plan.map(drop)));
-        let error = replay.in_place(&states[0], u64::MAX, &()).unwrap_err();
-        (error.link().unwrap(), error.rule().unwrap(), planned.err().and_then(|error| error.rule()))
+        let error = taken(&replay, &states[0]).unwrap_err();
+        (error.link().unwrap(), error.rule().unwrap())
     };
     let coded = |file| with_wrong_sum(file, 8);
     let piece = |file| with_wrong_sum(file, 16);
@@ -153,13 +215,13 @@ fn the_first_fault_is_told_whatever_the_order_of_work() {
         file[end - 1] ^= 1;
         file
     };
-    assert_eq!(faults(&[(1, &coded)]), (1, "R-SUM-03", None));
-    assert_eq!(faults(&[(1, &piece)]), (1, "R-SUM-04", None));
-    assert_eq!(faults(&[(1, &piece), (2, &coded)]), (1, "R-SUM-04", None));
-    assert_eq!(faults(&[(2, &piece), (0, &coded)]), (0, "R-SUM-03", None));
+    assert_eq!(faults(&[(1, &coded)]), (1, "R-SUM-03"));
+    assert_eq!(faults(&[(1, &piece)]), (1, "R-SUM-04"));
+    assert_eq!(faults(&[(1, &piece), (2, &coded)]), (1, "R-SUM-04"));
+    assert_eq!(faults(&[(2, &piece), (0, &coded)]), (0, "R-SUM-03"));
     // What is wrong with a file comes before all sums.
-    assert_eq!(faults(&[(0, &coded), (2, &segment)]), (2, "R-SEG-01", Some("R-SEG-01")));
-    assert_eq!(faults(&[(1, &segment), (2, &segment)]), (1, "R-SEG-01", Some("R-SEG-01")));
+    assert_eq!(faults(&[(0, &coded), (2, &segment)]), (2, "R-SEG-01"));
+    assert_eq!(faults(&[(1, &segment), (2, &segment)]), (1, "R-SEG-01"));
 }
 
 #[test]
@@ -176,28 +238,21 @@ fn pieces_without_a_part_keep_their_sums() {
     let states = [state(2), state(4), state(5)];
     let links: Vec<Link> = states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Local)).collect();
     let good = replay(&states[0], &links);
-    let plans: Vec<PiecePlan> = good.plans().unwrap().map(Result::unwrap).collect();
-    let places: Vec<_> = plans.iter().map(|plan| (plan.piece, plan.first_lane, plan.steps.len())).collect();
-    assert_eq!(places, [(0, 0, 1), (2, 2 * PIECE_BYTES, 2)]);
-    let mut memory = states[0].clone();
-    let mut set = good.in_place(&memory, u64::MAX, &()).unwrap();
-    assert_eq!(set.lanes(), 2);
-    set.fit(&mut memory).unwrap().apply().unwrap();
-    assert_eq!(memory, states[2]);
+    let plans = plans(&good).unwrap();
+    let places: Vec<_> = plans.iter().map(|(piece, plan)| (*piece, plan.first_lane, plan.steps.len())).collect();
+    assert_eq!(places, [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]);
+    assert!(taken(&good, &states[0]).unwrap() == (states[2].clone(), 2));
     // Of a base with another piece between.
     let mut wrong = good.sums.as_ref().unwrap().base.clone();
     wrong.tensors[0].as_mut().unwrap()[1] = Sums::ZERO;
     let mut replay = Replay::new(StateTable::of(&states[0], &()).unwrap()).with_sums(wrong);
     links.iter().for_each(|link| replay.push(link).unwrap());
-    let error = replay.in_place(&states[0], u64::MAX, &()).unwrap_err();
+    let error = taken(&replay, &states[0]).unwrap_err();
     assert_eq!(found(&error), (Some(0), Some("R-SUM-04"), Some(Section::Index), Some("t".to_owned())));
-    // Told after all plans: what lanes are not enough for would come before it.
-    let planned: Vec<_> = replay.plans().unwrap().map(|plan| plan.err().and_then(|error| error.rule())).collect();
-    assert_eq!(planned, [None, None, Some("R-SUM-04")]);
 }
 
 #[test]
-fn where_lanes_are_not_enough_plans_are_refused_and_pieces_are_taken_whole() {
+fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     // The smaller a lane, the more likely it changes.
     let lanes = |by: u64| {
         move |number: u64| {
@@ -223,14 +278,12 @@ fn where_lanes_are_not_enough_plans_are_refused_and_pieces_are_taken_whole() {
         let base = if number == 3 { &more } else { &base };
         let links = [link];
         let replay = replay(base, &links);
-        let refused = match replay.plans() {
-            Ok(plans) => plans.last().unwrap().unwrap_err(),
-            Err(error) => error,
-        };
+        let refused = taken(&replay, base).unwrap_err();
         assert_eq!((refused.class(), refused.rule()), (ErrorClass::Unsupported, None), "{refused}");
+        let tensor = [Some("t"), None, Some("u"), Some("u")][number];
+        assert_eq!((refused.link(), refused.tensor()), (if number == 0 { None } else { Some(0) }, tensor));
         let mut memory = base.clone();
-        let mut set = replay.in_place(&memory, u64::MAX, &()).unwrap();
-        assert_eq!(set.proof(), if number < 2 { Proof::Hashed } else { Proof::ChangedLanes });
+        let mut set = replay.patches(base, base, u64::MAX, &()).unwrap();
         set.fit(&mut memory).unwrap().apply().unwrap();
         assert_eq!(memory, *target);
     }
@@ -238,106 +291,61 @@ fn where_lanes_are_not_enough_plans_are_refused_and_pieces_are_taken_whole() {
     let links = [link(&base, &target, Profile::Local)];
     let mut unknown = Replay::new(StateTable::of(&base, &()).unwrap()).with_sums(StateSums { tensors: vec![None] });
     unknown.push(&links[0]).unwrap();
-    assert_eq!(unknown.plans().map(drop).unwrap_err().class(), ErrorClass::Unsupported);
-    assert_eq!(unknown.in_place(&base, u64::MAX, &()).unwrap().proof(), Proof::Hashed);
+    assert_eq!(taken(&unknown, &base).unwrap_err().class(), ErrorClass::Unsupported);
     assert!(unknown.sums().unwrap().check(&target, &()).is_ok());
     let mut none = Replay::new(StateTable::of(&base, &()).unwrap());
     none.push(&links[0]).unwrap();
-    assert_eq!(none.plans().map(drop).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(none.in_place(&base, u64::MAX, &()).unwrap_err().class(), ErrorClass::Usage);
-}
-
-/// Memory that lies elsewhere, and fails: at the calls with these numbers.
-struct Device {
-    state: MemoryState,
-    calls: AtomicUsize,
-    fails: Range<usize>,
-}
-
-impl Device {
-    fn of(state: &MemoryState) -> Self {
-        Self { state: state.clone(), calls: AtomicUsize::new(0), fails: 0..0 }
-    }
-
-    /// Fails from now on at these calls.
-    fn failing(&mut self, fails: Range<usize>) -> &mut Self {
-        (self.calls, self.fails) = (AtomicUsize::new(0), fails);
-        self
-    }
-
-    fn call(&self) -> Result<()> {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        if self.fails.contains(&call) { Err(Error::resource("the device is gone")) } else { Ok(()) }
-    }
-}
-
-impl State for Device {
-    fn tensors(&self) -> &[TensorInfo] {
-        self.state.tensors()
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.call()?;
-        self.state.read(tensor, offset, out)
-    }
-}
-
-impl StateMemory for Device {
-    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
-        let half = Lanes { numbers: lanes.numbers.map(|n| &n[..n.len() / 2]), count: lanes.count / 2, ..*lanes };
-        let of_half = values.len() / lanes.count.max(1) * half.count;
-        self.state.scatter(tensor, &half, &values[..of_half])?;
-        // Half of them are written then.
-        self.call()?;
-        self.state.scatter(tensor, lanes, values)
-    }
+    assert_eq!(taken(&none, &base).unwrap_err().class(), ErrorClass::Usage);
+    // What is wrong with a file comes first.
+    let mut damaged = file(&base, &target, Profile::Local, false);
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    let links = [open(damaged)];
+    assert_eq!(taken(&self::replay(&base, &links), &base).unwrap_err().rule(), Some("R-SEG-01"));
 }
 
 #[test]
-fn memory_that_fails_is_left_as_it_was_or_said_to_be_torn() {
-    let (base, target) = (tensor(Dtype::BF16, 40_000, lane), changed(Dtype::BF16, 40_000, lane, 5, 1));
+fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
+    // In two calls: more lanes than are gathered at once.
+    let lanes = 1_400_000;
+    let (base, target) = (tensor(Dtype::BF16, lanes, lane), changed(Dtype::BF16, lanes, lane, 5, 1));
+    let two = |state: &MemoryState| {
+        let mut two = state.clone();
+        let (info, data) = state.get("t").unwrap();
+        two.insert("u", info.dtype(), info.shape(), data.to_vec()).unwrap();
+        two
+    };
+    let (base, target) = (two(&base), two(&target));
     let links = [link(&base, &target, Profile::Local)];
     let replay = replay(&base, &links);
     let mut device = Device::of(&base);
-    assert_eq!(replay.in_place(device.failing(0..1), u64::MAX, &()).unwrap_err().class(), ErrorClass::Io);
-    let mut set = replay.in_place(device.failing(0..0), u64::MAX, &()).unwrap();
-    let mut failed = 0;
-    loop {
-        let one = failed..failed + 1;
-        let applied = set.fit(device.failing(one)).unwrap().apply();
-        if applied.is_ok() {
-            break;
-        }
-        failed += 1;
-        assert_eq!(applied.unwrap_err().class(), ErrorClass::Io);
-        assert!(!set.is_torn());
-        assert_eq!(device.state, base, "{failed}");
+    // Gather and stage, twice.
+    for call in 0..4 {
+        assert_eq!(prove(&replay, device.failing(call..call + 1), u64::MAX).unwrap_err().class(), ErrorClass::Io);
+        assert!(device.state() == base);
     }
-    // 8000 lanes, in steps of 2048.
-    assert_eq!((failed, &device.state), (8, &target));
-    set.fit(device.failing(0..0)).unwrap().undo().unwrap();
-    assert_eq!(device.state, base);
-    // And the way back fails, too.
-    for first in 0..failed {
-        let applied = set.fit(device.failing(first..usize::MAX)).unwrap().apply();
-        assert_eq!(applied.unwrap_err().class(), ErrorClass::Io);
-        // With the first call nothing has been written.
-        assert_eq!(set.is_torn(), first > 0);
-        assert!(set.is_torn() || device.state == base);
-        if set.is_torn() {
-            let error = set.fit(device.failing(0..0)).unwrap().apply().unwrap_err();
-            assert_eq!(error.class(), ErrorClass::Usage);
-            assert!(set.fit(device.failing(0..1)).unwrap().undo().is_err() && set.is_torn());
-        }
-        set.fit(device.failing(0..0)).unwrap().undo().unwrap();
-        assert!(!set.is_torn());
-        assert_eq!(device.state, base);
+    let mut changes = prove(&replay, device.failing(4..5), u64::MAX).unwrap();
+    assert_eq!((changes.staged().len(), changes.lanes()), (2, 2 * lanes / 5));
+    // Nothing to undo.
+    changes.undo(device.failing(0..1)).unwrap();
+    for done in 0..5 {
+        // It fails when some have been written.
+        device.failing(0..1).writes(done);
+        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Io);
+        assert_eq!(device.state() == base, done == 0);
+        device.failing(0..0);
+        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Usage);
+        // The way back fails, too, and is tried again.
+        device.failing(0..1).writes(4 - done);
+        assert_eq!(changes.undo(&mut device).unwrap_err().class(), ErrorClass::Io);
+        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Usage);
+        changes.undo(device.failing(0..0)).unwrap();
+        assert!(device.state() == base);
+        changes.write(&mut device).unwrap();
+        assert!(device.state() == target);
+        changes.undo(&mut device).unwrap();
+        assert!(device.state() == base);
     }
-}
-
-/// A buffer with the tensor of a state.
-fn lend<'a>(state: &MemoryState, own: &'a mut [u8]) -> LentState<'a> {
-    LentState::new([(state.tensors()[0].clone(), own)]).unwrap()
 }
 
 #[test]
@@ -345,39 +353,33 @@ fn a_write_between_proof_and_pause_is_noticed() {
     let (base, target) = (tensor(Dtype::F32, 40_000, lane), changed(Dtype::F32, 40_000, lane, 5, 1));
     let links = [link(&base, &target, Profile::Local)];
     let replay = replay(&base, &links);
-    let mut own = base.iter().map(|(_, data)| data.to_vec()).next().unwrap();
-    let mut set = replay.in_place(&lend(&base, &mut own), u64::MAX, &()).unwrap();
-    // The first and the last of the coded lanes, and the first of the second step.
+    let mut own = Own::of(&base);
+    let mut changes = prove(&replay, &mut own.lend(), u64::MAX).unwrap();
+    // The first and the last of the coded lanes, and the first of those that are compared after others were written.
     for lane in [1, 39_996, 5 * 2048 + 1] {
-        for slice in [u64::MAX, 100, 2048] {
-            own[4 * lane] ^= 1;
-            let written = own.clone();
-            let mut memory = lend(&base, &mut own);
-            let mut ready = set.fit(&mut memory).unwrap();
-            let error = loop {
-                match ready.exchange(slice) {
-                    Ok(is_done) => assert!(!is_done),
-                    Err(error) => break error,
-                }
-            };
-            assert_eq!((error.rule(), error.tensor()), (Some("R-APP-01"), Some("t")));
-            assert_eq!(error.class(), ErrorClass::WrongBase);
-            assert!(!set.is_torn());
-            assert_eq!(own, written, "{lane} {slice}");
-            own[4 * lane] ^= 1;
-        }
+        own.0[0].1[4 * lane] ^= 1;
+        let written = own.0[0].1.clone();
+        let error = changes.write(&mut own.lend()).unwrap_err();
+        assert_eq!((error.rule(), error.tensor()), (Some("R-APP-01"), Some("t")));
+        assert_eq!(error.class(), ErrorClass::WrongBase);
+        // There is nothing to undo.
+        changes.undo(&mut own.lend()).unwrap();
+        assert!(own.0[0].1 == written, "{lane}");
+        own.0[0].1[4 * lane] ^= 1;
     }
     // Of a lane that nobody has coded nothing is said.
-    own[4 * 7] ^= 1;
-    set.fit(&mut lend(&base, &mut own)).unwrap().apply().unwrap();
-    own[4 * 7] ^= 1;
-    assert_eq!(own, target.get("t").unwrap().1);
-    // Slices, and back from wherever.
-    for lanes in [1, 777, 2048, 5000] {
-        set.fit(&mut lend(&base, &mut own)).unwrap().undo().unwrap();
-        assert_eq!(own, base.get("t").unwrap().1);
-        assert!(!set.fit(&mut lend(&base, &mut own)).unwrap().exchange(lanes).unwrap());
-    }
+    own.0[0].1[4 * 7] ^= 1;
+    changes.write(&mut own.lend()).unwrap();
+    own.0[0].1[4 * 7] ^= 1;
+    assert_eq!(own.state(target.tensors()), target);
+    changes.undo(&mut own.lend()).unwrap();
+    assert_eq!(own.state(base.tensors()), base);
+}
+
+/// Fills memory with what links lead to, from nothing.
+fn load<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M) -> Result<()> {
+    memory.describe(&replay.tensors())?;
+    replay.pieces(&MemoryState::new(), &mut |tensor, piece, bytes| fill(memory, tensor, piece, &bytes), &())
 }
 
 #[test]
@@ -387,29 +389,25 @@ fn a_target_is_loaded_into_memory_that_holds_something_else() {
     for target in [&target, &zeros] {
         let links = [link(&MemoryState::new(), target, Profile::Local)];
         let replay = replay(&MemoryState::new(), &links);
-        let nothing = MemoryState::new();
-        let mut own = tensor(Dtype::F32, 3, lane);
-        replay.load(&nothing, &mut own, &()).unwrap();
-        assert_eq!(own, *target);
-        let mut own = base.clone();
-        replay.load(&nothing, &mut own, &()).unwrap();
-        assert_eq!(own, *target);
-        // Also with another shape.
-        let mut lent = base.iter().map(|(_, data)| data.to_vec()).next().unwrap();
+        // Of another shape.
+        let mut lent = Own::of(&base).0.remove(0).1;
         let info = TensorInfo::new("t", Dtype::BF16, [90, 100]).unwrap();
         let mut memory = LentState::new([(info, &mut lent[..])]).unwrap();
-        let digests = replay.load(&nothing, &mut memory, &()).unwrap();
-        assert_eq!((memory.tensors(), &digests), (target.tensors(), &replay.table().digests));
+        load(&replay, &mut memory).unwrap();
+        assert_eq!(memory.tensors(), target.tensors());
         replay.table().check(&memory, &()).unwrap();
         replay.sums().unwrap().check(&memory, &()).unwrap();
         let mut device = Device::of(&base);
-        replay.load(&nothing, &mut device, &()).unwrap();
-        assert_eq!(device.state, *target);
-        assert_eq!(replay.load(&nothing, device.failing(0..1), &()).unwrap_err().class(), ErrorClass::Io);
-        // Memory of others with other tensors.
+        load(&replay, &mut device).unwrap();
+        assert_eq!(device.state(), *target);
+        assert_eq!(load(&replay, device.failing(0..1)).unwrap_err().class(), ErrorClass::Io);
+        // Memory with other tensors.
         let mut device = Device::of(&tensor(Dtype::BF16, 9001, lane));
-        assert_eq!(replay.load(&nothing, &mut device, &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!(device.state, tensor(Dtype::BF16, 9001, lane));
+        assert_eq!(load(&replay, &mut device).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(device.state(), tensor(Dtype::BF16, 9001, lane));
+        let mut memory = Own::of(&base);
+        assert_eq!(fill(&mut memory.lend(), 1, 0, &vec![0; 18_000]).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(fill(&mut memory.lend(), 0, 0, &vec![0; 17_998]).unwrap_err().class(), ErrorClass::Usage);
     }
 }
 
@@ -428,10 +426,7 @@ fn lanes_of_every_kind_are_brought_through() {
         for profile in [Profile::Local, Profile::Direct] {
             let states: Vec<_> = (0..4).map(|step| tensor(dtype, 4 * 300, at(step))).collect();
             let links: Vec<Link> = states.windows(2).map(|pair| link(&pair[0], &pair[1], profile)).collect();
-            let mut memory = states[0].clone();
-            let mut set = replay(&memory, &links).in_place(&memory, u64::MAX, &()).unwrap();
-            set.fit(&mut memory).unwrap().apply().unwrap();
-            assert_eq!(memory, states[3]);
+            assert_eq!(taken(&replay(&states[0], &links), &states[0]).unwrap().0, states[3]);
         }
     }
 }
@@ -439,11 +434,10 @@ fn lanes_of_every_kind_are_brought_through() {
 /// Plans followed word by word: what becomes of a state.
 fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryState> {
     let mut state = base.clone();
-    for plan in replay.plans()? {
-        let plan = plan?;
+    for (piece, plan) in plans(replay)? {
         let info = &base.tensors()[plan.tensor];
         let width = info.dtype().lane_bytes();
-        let piece = info.piece(plan.piece);
+        let piece = info.piece(piece);
         assert_eq!(plan.first_lane * width as u64, piece.start);
         let all: Vec<u32> = (0..).take(address(piece.end - piece.start).unwrap() / width).collect();
         let lanes = plan.lanes.unwrap_or_else(|| all.clone());
@@ -469,7 +463,7 @@ fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryStat
                 }
                 new.extend_from_slice(lane);
             }
-            assert_eq!(Sums::of_lanes(width, &numbers, &new), step.coded);
+            assert_eq!(Sums::of_lanes(width, &numbers, &new), step.sums.coded);
         }
         coded.sort_unstable();
         coded.dedup();
@@ -489,7 +483,9 @@ proptest! {
             open(file(&pair[0], &pair[1], profile, all_fit || random.below(5) > 0))
         }).collect();
         let replay = replay(&states[0], &links);
-        match follow(&states[0], &replay) {
+        let followed = follow(&states[0], &replay);
+        let is_local = followed.is_ok();
+        match followed {
             Ok(state) => {
                 let data = |state: &MemoryState| state.iter().map(|(_, data)| data.to_vec()).collect::<Vec<_>>();
                 prop_assert!(data(&state) == data(&states[count]));
@@ -500,15 +496,24 @@ proptest! {
             }
         }
         let mut memory = states[0].clone();
-        let mut set = replay.in_place(&memory, u64::MAX, &()).unwrap();
-        let needed = set.bytes();
+        let proven = prove(&replay, &mut Own::of(&memory).lend(), u64::MAX);
+        prop_assert_eq!(proven.is_ok(), is_local, "{:?}", proven.as_ref().err());
+        let mut set = replay.patches(&memory, &memory, u64::MAX, &()).unwrap();
         set.fit(&mut memory).unwrap().apply().unwrap();
         prop_assert!(memory == states[count]);
         let known = replay.sums().unwrap();
         prop_assert_eq!(known.check(&memory, &()).is_ok(), known.tensors.iter().all(Option::is_some));
-        prop_assert_eq!(replay.in_place(&states[0], needed, &()).unwrap().bytes(), needed);
+        let Ok(proven) = proven else {
+            let error = proven.unwrap_err();
+            prop_assert_eq!((error.class(), error.rule()), (ErrorClass::Unsupported, None));
+            return Ok(());
+        };
+        prop_assert!(taken(&replay, &states[0]).unwrap() == (states[count].clone(), proven.lanes()));
+        let (needed, mut base) = (proven.bytes(), Own::of(&states[0]));
+        prop_assert_eq!(prove(&replay, &mut base.lend(), needed).unwrap().bytes(), needed);
         if needed > 0 {
-            prop_assert_eq!(replay.in_place(&states[0], needed - 1, &()).unwrap_err().class(), ErrorClass::Usage);
+            let error = prove(&replay, &mut base.lend(), needed - 1).unwrap_err();
+            prop_assert_eq!(error.class(), ErrorClass::Usage);
         }
 
         // A wrong bit is noticed, or it is in a lane that no link has coded, and stays.
@@ -521,20 +526,18 @@ proptest! {
         let bit = places[1] as usize % (8 * memory.room(tensor).len());
         memory.room(tensor)[bit / 8] ^= 1 << (bit % 8);
         let name = memory.tensors()[tensor].name().to_owned();
-        match replay.in_place(&memory, u64::MAX, &()) {
+        match taken(&replay, &memory) {
             Err(error) => {
-                prop_assert!(matches!(error.rule(), Some("R-SUM-03" | "R-SUM-04" | "R-APP-04" | "R-POS-01" | "R-POS-02")));
+                prop_assert!(matches!(error.rule(), Some("R-SUM-03" | "R-SUM-04")));
                 prop_assert_eq!(error.tensor(), Some(name.as_str()));
             }
-            Ok(mut set) => {
-                set.fit(&mut memory).unwrap().apply().unwrap();
+            Ok((memory, _)) => {
                 let differing: BTreeMap<_, usize> = memory.iter().zip(states[count].iter()).map(|(own, other)| {
                     assert_eq!(own.0, other.0);
                     let bits = |(own, other): (&u8, &u8)| (own ^ other).count_ones() as usize;
                     (own.0.name().to_owned(), own.1.iter().zip(other.1).map(bits).sum())
                 }).filter(|(_, bits)| *bits > 0).collect();
-                // None if the tensor is gone or has been set again.
-                prop_assert!(differing.is_empty() || differing == BTreeMap::from([(name, 1)]));
+                prop_assert!(differing == BTreeMap::from([(name, 1)]));
             }
         }
     }

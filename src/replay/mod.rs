@@ -1,11 +1,13 @@
 //! Applying links: the one engine, for any number of them in one pass (SPEC sections 9 and 10).
 //!
-//! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece is built once, whatever the number
-//! of links, and proven once (`build.rs`). If anything fails, the same pass runs again without an output and compares after
-//! each link, so that the right one is blamed.
+//! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece is built once,
+//! whatever the number of links, and proven once (`build.rs`). If anything fails, the same pass runs again without an
+//! output and compares after each link, so that the right one is blamed.
 
 mod build;
 mod course;
+#[cfg(test)]
+mod device_tests;
 mod in_place;
 #[cfg(test)]
 mod in_place_tests;
@@ -14,29 +16,30 @@ mod output;
 mod plan;
 mod segments;
 #[cfg(test)]
+mod spread_tests;
+#[cfg(test)]
 mod tests;
-
-pub use plan::{PiecePlan, PieceStep};
 
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::link::LinkReader;
-use crate::memory::{PatchCollector, PatchSet, Proof, ScatterWriter, StateMemory};
+use crate::memory::{PatchCollector, PatchSet};
 use crate::progress::Progress;
 use crate::replay::build::Pass;
-use crate::replay::course::{Course, Item};
+use crate::replay::course::Course;
 use crate::replay::lineage::{Lineages, Taken};
-use crate::replay::output::{Nowhere, Output, Patching, Writing};
+use crate::replay::output::{Nowhere, Output, Passing, Patching, Writing};
 use crate::source::Source;
 use crate::state_sums::StateSums;
 use crate::sums::LinkSums;
 use crate::table::{Origin, StateTable};
-use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, share_memory, total_bytes};
+use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, total_bytes};
 
 /// Bytes that the decoded segments of a group of pieces may take.
 const OPEN_BYTES: usize = 1 << 25;
 
-/// Links that lead from a base to a target, one after another, and are applied in one pass. States on the way are never built.
+/// Links that lead from a base to a target, one after another, and are applied in one pass. States on the way are never
+/// built.
 ///
 /// ```
 /// use deltachain::tensor::{Dtype, MemoryState, StateDigests};
@@ -98,7 +101,8 @@ impl<'a, S: Source> Replay<'a, S> {
         Self { base, links: Vec::new(), table, lineages, layout, sums, is_taken, open_bytes: OPEN_BYTES }
     }
 
-    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section 9.1).
+    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section
+    /// 9.1).
     ///
     /// `base` is the table of the whole base, and links are checked against all of it, as if all were taken. What is
     /// held has the data of just those tensors that are taken, and so has the result. Segments without a part of one of
@@ -114,19 +118,19 @@ impl<'a, S: Source> Replay<'a, S> {
         Self { layout: Some(Followed(base)), ..self }
     }
 
-    /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are the base's, all that are
-    /// known. To be called before the first link is pushed.
+    /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are the base's, all that
+    /// are known. To be called before the first link is pushed.
     #[must_use]
     pub fn with_sums(self, sums: StateSums) -> Self {
         Self { sums: Some(FollowedSums { base: sums.clone(), links: Vec::new(), target: sums }), ..self }
     }
 
-    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the caller's to check, before
-    /// the first link is pushed ([`check_sequence`](crate::check_sequence)).
+    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the caller's to check,
+    /// before the first link is pushed ([`check_sequence`](crate::check_sequence)).
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout); USAGE if the base's table
-    /// has not as many digests as tensors; IO. The error says which link it is about. Nothing has changed then.
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout); USAGE if the base's
+    /// table has not as many digests as tensors; IO. The error says which link it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
         let number = self.links.len();
         let follow = |table: &StateTable, origins: &[Origin]| {
@@ -152,8 +156,8 @@ impl<'a, S: Source> Replay<'a, S> {
         Ok(())
     }
 
-    /// The files that the target lies in; `None` if that is [not followed](Self::with_layout), or if the base is nothing and
-    /// no link has been pushed.
+    /// The files that the target lies in; `None` if that is [not followed](Self::with_layout), or if the base is
+    /// nothing and no link has been pushed.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()?.0.as_ref()
     }
@@ -201,7 +205,7 @@ impl<'a, S: Source> Replay<'a, S> {
         out: &(impl StateWriter + ?Sized),
         progress: &dyn Progress,
     ) -> Result<StateDigests> {
-        self.pass(held, &Writing { out, starts_as_zeros: true }, progress)?;
+        self.pass(held, &Writing { out }, progress)?;
         Ok(self.table.digests.clone())
     }
 
@@ -243,16 +247,6 @@ impl<'a, S: Source> Replay<'a, S> {
         budget: u64,
         progress: &dyn Progress,
     ) -> Result<PatchSet> {
-        self.collect(over, budget, |patching| self.pass(held, patching, progress).map(|()| Proof::Hashed))
-    }
-
-    /// Collects what `find` finds: the changes that turn `over` into the target.
-    fn collect(
-        &self,
-        over: &dyn State,
-        budget: u64,
-        find: impl FnOnce(&Patching<'_>) -> Result<Proof>,
-    ) -> Result<PatchSet> {
         let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
         let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
         let target = StateTable::new(tensors, digests);
@@ -260,41 +254,23 @@ impl<'a, S: Source> Replay<'a, S> {
         let new: Vec<TensorInfo> = collector.new_tensors().map(|(_, info)| info.clone()).collect();
         let mut new = MemoryState::zeros(&new)?;
         let patching = Patching::new(over, target.tensors, new.writer(), collector);
-        let proof = find(&patching)?;
-        patching.finish().finish(new, proof)
+        self.pass(held, &patching, progress)?;
+        patching.finish().finish(new)
     }
 
-    /// Builds and proves the target like [`run`](Self::run), straight into memory: there is no second copy of it. The memory
-    /// must have the tensors that are built, by name, dtype and length, unless it is the library's
-    /// [own](StateMemory::own).
+    /// Builds and proves the target like [`run`](Self::run), and hands over its pieces one by one: the number of the
+    /// tensor among those that are [built](Self::tensors), the piece's number, and its bytes, which have been proven.
+    /// Pieces that no link writes may come at any time, and others in the order of the links' segments.
     ///
     /// # Errors
-    /// As for [`run`](Self::run); those of the memory. USAGE if it has other tensors; then nothing has been written. Otherwise the
-    /// memory is torn.
-    pub fn load<M: StateMemory + Send + ?Sized>(
+    /// As for [`run`](Self::run); those of `take`. Pieces that came before are right.
+    pub fn pieces(
         &self,
         held: &dyn State,
-        memory: &mut M,
+        take: &mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send),
         progress: &dyn Progress,
-    ) -> Result<StateDigests> {
-        let tensors = self.tensors();
-        if !share_memory(memory.tensors(), &tensors) {
-            let own = memory.own().ok_or_else(|| {
-                Error::usage("the memory does not have the tensors of the version, by name, dtype and length")
-            })?;
-            // First the old ones go.
-            *own = MemoryState::new();
-            *own = MemoryState::zeros(&tensors)?;
-        }
-        memory.describe(&tensors)?;
-        match memory.writer() {
-            Some(writer) => self.pass(held, &Writing { out: &writer, starts_as_zeros: false }, progress),
-            None => {
-                let writer = ScatterWriter::new(memory, &tensors);
-                self.pass(held, &Writing { out: &writer, starts_as_zeros: false }, progress)
-            }
-        }?;
-        Ok(self.table.digests.clone())
+    ) -> Result<()> {
+        self.pass(held, &Passing::to(take), progress)
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.
@@ -310,22 +286,10 @@ impl<'a, S: Source> Replay<'a, S> {
         let taken = &self.taken();
         let course = Course { links: &self.links, taken };
         let wanted: Vec<_> = self.links.iter().map(|link| self.wanted_of(link)).collect();
-        self.pass_over(course, &wanted, &|_| true, held, out, progress)
-    }
-
-    /// The same for the pieces that `builds` chooses. Of the other segments those of `wanted` are proven.
-    fn pass_over<O: Output>(
-        &self,
-        course: Course<'_, S>,
-        wanted: &[Vec<usize>],
-        builds: &(dyn Fn(Item) -> bool + Sync),
-        held: &dyn State,
-        out: &O,
-        progress: &dyn Progress,
-    ) -> Result<()> {
+        let wanted = &*wanted;
         let held_numbers = &self.held_numbers(held)?;
         let open_bytes = self.open_bytes;
-        let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
+        let pass = Pass { course, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
         let Err(error) = pass.run() else { return held.check_unchanged() };
         if error.rule().is_none() {
             return Err(error);
@@ -333,7 +297,7 @@ impl<'a, S: Source> Replay<'a, S> {
         // Not the link's fault.
         held.check_unchanged()?;
         let (out, progress) = (&Nowhere, &|_| progress.advance(0));
-        let pass = Pass { course, builds, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
+        let pass = Pass { course, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
         Err(pass.run()?.map_or(error, build::Failure::into_error))
     }
 

@@ -35,15 +35,13 @@ pub(super) trait Output: Sync {
         make: Make<'_>,
     ) -> Result<()>;
 
-    /// Is told of the pieces that have been proven. Those of a tensor come in order, if they are not unchanged.
+    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those that no link writes.
     fn take(&self, tensor: usize, piece: u64, made: Self::Piece) -> Result<()>;
 }
 
 /// Writes what is built.
 pub(super) struct Writing<'a, W: ?Sized> {
     pub(super) out: &'a W,
-    /// Whether it reads as zeros where nothing is written.
-    pub(super) starts_as_zeros: bool,
 }
 
 impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
@@ -52,7 +50,7 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
     const TAKES_UNCHANGED: bool = true;
 
     fn starts_as_zeros(&self, _tensor: usize) -> bool {
-        self.starts_as_zeros
+        true
     }
 
     fn begin(&self, _tensor: usize) {}
@@ -67,6 +65,49 @@ impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
 
     fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Hands on pieces.
+pub(super) struct Passing<'a>(Mutex<Take<'a>>);
+
+/// Takes a piece: the tensor's number, its own, and its bytes.
+type Take<'a> = &'a mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send);
+
+impl<'a> Passing<'a> {
+    pub(super) fn to(take: Take<'a>) -> Self {
+        Self(Mutex::new(take))
+    }
+}
+
+impl Output for Passing<'_> {
+    type Piece = Vec<u8>;
+
+    const TAKES_UNCHANGED: bool = true;
+
+    fn starts_as_zeros(&self, _tensor: usize) -> bool {
+        false
+    }
+
+    fn begin(&self, _tensor: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn put(
+        &self,
+        piece: &mut Vec<u8>,
+        _tensor: usize,
+        range: Range<u64>,
+        _buffer: &mut Vec<u8>,
+        make: Make<'_>,
+    ) -> Result<()> {
+        let begin = piece.len();
+        piece.resize(begin + address(range.end - range.start)?, 0);
+        make(&mut piece[begin..])
+    }
+
+    fn take(&self, tensor: usize, piece: u64, made: Vec<u8>) -> Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)(tensor, piece, made)
     }
 }
 
@@ -110,12 +151,6 @@ impl<'a> Patching<'a> {
         };
         let tensors = target.into_iter().enumerate().map(place).collect();
         Self { over, tensors, new, collector: Mutex::new(collector) }
-    }
-
-    /// Adds changes of a piece that have been found otherwise.
-    pub(super) fn take_changes(&self, tensor: usize, piece: u64, changes: PieceChanges) -> Result<()> {
-        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
-        collector.add(tensor, piece, changes)
     }
 
     /// All that has been collected.
@@ -169,7 +204,8 @@ impl Output for Patching<'_> {
         if self.starts_as_zeros(tensor) {
             return Ok(());
         }
-        self.take_changes(tensor, piece, made.changes)
+        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
+        collector.add(tensor, piece, made.changes)
     }
 }
 

@@ -1,7 +1,4 @@
-//! Plans: what links do to the lanes that they code, piece by piece. Whoever holds the lanes, wherever they lie, can prove
-//! and write them without the rest of the piece (SPEC section 24.6).
-
-use std::collections::VecDeque;
+//! Plans: what links do to the lanes that they code, piece by piece, which is enough to prove them (SPEC section 24.6).
 
 use rayon::prelude::*;
 
@@ -10,45 +7,52 @@ use crate::error::{Error, ErrorClass, Result, Section};
 use crate::format::Start;
 use crate::limits::address;
 use crate::replay::course::{Course, Group, Item};
-use crate::replay::lineage::{Place, Taken};
+use crate::replay::lineage::Place;
 use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
 use crate::rules::{self, Rule, ensure};
 use crate::source::Source;
 use crate::sums::{PieceSums, Sums};
 
-/// What links do to one piece of a tensor, in lanes: see [`Replay::plans`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PiecePlan {
+/// What links do to one piece of a tensor, in lanes.
+#[derive(Debug)]
+pub(super) struct PiecePlan {
     /// The tensor's number in the table of the base.
-    pub tensor: usize,
-    /// The number of the piece.
-    pub piece: u64,
+    pub(super) tensor: usize,
     /// The lane of the tensor with which the piece begins.
-    pub first_lane: u64,
-    /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None` if they are all of the piece.
-    pub lanes: Option<Vec<u32>>,
+    pub(super) first_lane: u64,
+    /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None` if they are all of
+    /// the piece.
+    pub(super) lanes: Option<Vec<u32>>,
     /// What the links do that code lanes of the piece, in their order.
-    pub steps: Vec<PieceStep>,
+    pub(super) steps: Vec<PieceStep>,
 }
 
 /// What one link does to the lanes of a piece.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PieceStep {
-    /// The number of the link.
-    pub link: usize,
-    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly ascending; `None` if all of them.
-    pub places: Option<Vec<u32>>,
+#[derive(Debug)]
+pub(super) struct PieceStep {
+    /// The entry of the link.
+    pub(super) place: Place,
+    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly ascending; `None` if all
+    /// of them.
+    pub(super) places: Option<Vec<u32>>,
     /// Whether values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new lanes.
-    pub is_relative: bool,
+    pub(super) is_relative: bool,
     /// A value for each lane, little-endian.
-    pub values: Vec<u8>,
-    /// The sums of the piece before this link.
-    pub before: Sums,
-    /// The sums of the new values: R-SUM-03.
-    pub coded: Sums,
-    /// The sums of the piece after this link: R-SUM-04.
-    pub piece: Sums,
+    pub(super) values: Vec<u8>,
+    /// What is promised.
+    pub(super) sums: Promised,
+}
+
+/// The sums that a link promises of a piece.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Promised {
+    /// Of the piece before this link.
+    pub(super) before: Sums,
+    /// Of the new values: R-SUM-03.
+    pub(super) coded: Sums,
+    /// Of the piece after this link: R-SUM-04.
+    pub(super) piece: Sums,
 }
 
 /// A broken rule of step 3 of the operation, and where: link, entry, piece.
@@ -75,8 +79,6 @@ pub(super) struct Planned {
     pub(super) item: Item,
     /// What the links do; `None` if lanes are not enough for that.
     pub(super) plan: Option<PiecePlan>,
-    /// The entry that each step is of.
-    pub(super) places: Vec<Place>,
     /// R-SUM-04 of a link without a part.
     pub(super) failure: Option<Failure>,
 }
@@ -178,7 +180,7 @@ impl<S: Source> Planner<'_, S> {
     fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<Planned> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
-        let mut planned = Planned { item, plan: None, places: Vec::new(), failure: None };
+        let mut planned = Planned { item, plan: None, failure: None };
         let (Some(tensor), Some(base), Some(coded)) = (lineage.start, self.sums_before(number, piece)?, coded) else {
             return Ok(planned);
         };
@@ -194,9 +196,8 @@ impl<S: Source> Planner<'_, S> {
                 // In the order of the links.
                 let (places, values) = values.next().ok_or_else(unknown)?;
                 let is_relative = self.course.links[segment.0].index().segments[segment.1].coding.is_relative();
-                let PieceSums { coded, piece } = sums;
-                steps.push(PieceStep { link: place.0, places, is_relative, values, before, coded, piece });
-                planned.places.push(place);
+                let sums = Promised { before, coded: sums.coded, piece: sums.piece };
+                steps.push(PieceStep { place, places, is_relative, values, sums });
             } else {
                 let failure = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
                 planned.failure = Failure::least(planned.failure.take(), failure);
@@ -204,7 +205,7 @@ impl<S: Source> Planner<'_, S> {
             before = sums.piece;
         }
         let first_lane = range.start / lane_bytes as u64;
-        planned.plan = Some(PiecePlan { tensor, piece, first_lane, lanes, steps });
+        planned.plan = Some(PiecePlan { tensor, first_lane, lanes, steps });
         Ok(planned)
     }
 
@@ -229,8 +230,8 @@ impl<S: Source> Planner<'_, S> {
     }
 }
 
-/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or places among the lanes that any of
-/// the links codes; `None` if they are all of these.
+/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or places among the lanes
+/// that any of the links codes; `None` if they are all of these.
 type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
 
 /// What links code of a piece, in the order of the links.
@@ -260,52 +261,14 @@ impl Coded {
     }
 }
 
-/// The plans of a sequence of links: see [`Replay::plans`].
-struct Plans<'a, S> {
-    replay: &'a Replay<'a, S>,
-    sums: &'a FollowedSums,
-    taken: Taken<'a>,
-    segments: Segments<'a, S>,
-    groups: VecDeque<Group>,
-    ready: VecDeque<PiecePlan>,
-    /// The first of pieces without a part, told when all have been planned: whatever is UNSUPPORTED comes before it.
-    failure: Option<Failure>,
-}
-
 impl<S: Source> Replay<'_, S> {
-    /// What the links do to the lanes that they code, piece by piece, for whoever holds these lanes: a device, several processes
-    /// together. For each step in order, the old values of its lanes are those that the memory holds, changed by the steps
-    /// before it; the sums of its new values must be [`coded`](PieceStep::coded), and those of the piece
-    /// [`piece`](PieceStep::piece). Nothing may be written before all plans have been proven in all their steps. Lanes
-    /// that lie in several places are proven in each. [`in_place`](Self::in_place) does that for any [state](crate::tensor::State).
-    ///
-    /// Pieces without a part have no plan; that their sums stay is compared here, and told after all plans, so that the first
-    /// failure of all is known to [`in_place`](Self::in_place) alone. Memory: the coded lanes of a group of pieces,
-    /// of all links.
-    ///
-    /// # Errors
-    /// UNSUPPORTED, without a rule, if lanes are not enough (SPEC section 24.6, step 2); USAGE if sums are [not
-    /// followed](Self::with_sums). While plans are made: those of step 8 of SPEC section 10 without 8.5, R-SUM-04,
-    /// UNSUPPORTED, IO. Nothing comes after an error.
-    pub fn plans(&self) -> Result<impl Iterator<Item = Result<PiecePlan>> + use<'_, S>> {
-        let sums = self.followed_sums()?;
-        let taken = self.taken();
-        let planner = Planner { course: Course { links: &self.links, taken: &taken }, sums };
-        if let Some(refused) = self.why_not(&planner)? {
-            return Err(self.first_fault().err().unwrap_or(refused));
-        }
-        let groups = planner.course.grouped(planner.items()?)?;
-        let segments = Segments::of(&self.links, &groups);
-        Ok(Plans { replay: self, sums, taken, segments, groups: groups.into(), ready: VecDeque::new(), failure: None })
-    }
-
     /// The sums, if they are followed.
     pub(super) fn followed_sums(&self) -> Result<&FollowedSums> {
         self.sums.as_ref().ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
     }
 
     /// Why lanes are not enough, as far as indexes and sums tell.
-    fn why_not(&self, planner: &Planner<'_, S>) -> Result<Option<Error>> {
+    pub(super) fn why_not(&self, planner: &Planner<'_, S>) -> Result<Option<Error>> {
         let refused = |message: &str, link: usize| Error::refused(ErrorClass::Unsupported, message).of_link(link);
         for (number, link) in self.links.iter().enumerate() {
             for entry in link.index().tensors.iter().filter(|entry| self.takes(entry.name())) {
@@ -343,40 +306,5 @@ impl<S: Source> Replay<'_, S> {
 }
 
 /// Why a link is refused.
-const NOT_LOCAL: &str =
+pub(super) const NOT_LOCAL: &str =
     "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";
-
-impl<S: Source> Plans<'_, S> {
-    /// The plans of the next group.
-    fn fill(&mut self, group: &Group) -> Result<()> {
-        let course = Course { links: &self.replay.links, taken: &self.taken };
-        let planned = Planner { course, sums: self.sums }.plan(group, &self.segments)?;
-        for Planned { item: (lineage, _), plan, failure, .. } in planned {
-            self.failure = Failure::least(self.failure.take(), failure);
-            let name = course.lineage(lineage).info.name();
-            let plan = plan.ok_or_else(|| Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(name))?;
-            self.ready.extend(Some(plan).filter(|plan| !plan.steps.is_empty()));
-        }
-        Ok(())
-    }
-}
-
-impl<S: Source> Iterator for Plans<'_, S> {
-    type Item = Result<PiecePlan>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.ready.is_empty() {
-            let Some(group) = self.groups.pop_front() else {
-                return self.failure.take().map(|failure| Err(failure.into_error()));
-            };
-            if let Err(error) = self.fill(&group) {
-                self.groups.clear();
-                (self.ready, self.failure) = (VecDeque::new(), None);
-                let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
-                let first = if is_fault { self.replay.first_fault().err() } else { None };
-                return Some(Err(first.unwrap_or(error)));
-            }
-        }
-        self.ready.pop_front().map(Ok)
-    }
-}

@@ -14,4 +14,4 @@ pub use info::{PIECE_BYTES, TensorInfo, total_bytes};
 pub use lanes::Lanes;
 pub(crate) use lanes::scatter;
 pub use state::{MemoryState, MemoryWriter, ReadOnce, State, StateWriter};
-pub(crate) use state::{read_bytes, redescribe, share_memory, stretch_of};
+pub(crate) use state::{read_bytes, stretch_of};

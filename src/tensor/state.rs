@@ -42,8 +42,8 @@ pub trait State: Sync {
         self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
     }
 
-    /// Refuses a state that is not what it was when it was opened, as far as that is known; of memory nothing is. Asked by
-    /// whatever reads a state, when it has, and before the result can be seen.
+    /// Refuses a state that is not what it was when it was opened, as far as that is known; of memory nothing is. Asked
+    /// by whatever reads a state, when it has, and before the result can be seen.
     ///
     /// # Errors
     /// USAGE.
@@ -58,8 +58,8 @@ impl fmt::Debug for dyn State + '_ {
     }
 }
 
-/// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte that is
-/// dealt with has been seen once.
+/// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte
+/// that is dealt with has been seen once.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOnce<'a>(pub &'a dyn State);
 
@@ -187,11 +187,6 @@ impl MemoryState {
         &mut self.data[tensor]
     }
 
-    /// Takes other shapes for the same tensors.
-    pub(crate) fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        redescribe(&mut self.infos, tensors)
-    }
-
     /// Exchanges this state with `other`, except the data of some tensors, which stay here: `shared` gives their
     /// numbers here and there.
     pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
@@ -231,21 +226,6 @@ impl State for MemoryState {
     }
 }
 
-/// Whether the tensors of two states can lie in the same memory: they have the same names, dtypes and lengths.
-pub(crate) fn share_memory(one: &[TensorInfo], other: &[TensorInfo]) -> bool {
-    let is_same = |(one, other): (&TensorInfo, &TensorInfo)| one.name() == other.name() && other.can_patch(one);
-    one.len() == other.len() && one.iter().zip(other).all(is_same)
-}
-
-/// Takes other descriptions of tensors whose data stay as they are: of the same names, dtypes and lengths.
-pub(crate) fn redescribe(own: &mut [TensorInfo], tensors: &[TensorInfo]) -> Result<()> {
-    if !share_memory(own, tensors) {
-        return Err(Error::usage("these are not the tensors of the memory, by name, dtype and length"));
-    }
-    own.clone_from_slice(tensors);
-    Ok(())
-}
-
 /// [`State::read`] for a state all of whose [bytes](State::bytes) are in memory.
 pub(crate) fn read_bytes(state: &impl State, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
     let range = offset..offset.saturating_add(out.len() as u64);
@@ -269,7 +249,8 @@ pub struct MemoryWriter<'a> {
 }
 
 impl<'a> MemoryWriter<'a> {
-    /// Writes into buffers: one for each tensor of the list that is written, of its length, and zero where nothing is written.
+    /// Writes into buffers: one for each tensor of the list that is written, of its length, and zero where nothing is
+    /// written.
     pub fn new(buffers: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
         let mut writer = Self { pieces: Vec::new(), begins: vec![0] };
         for buffer in buffers {

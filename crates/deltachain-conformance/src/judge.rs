@@ -18,6 +18,7 @@ use crate::index::{
     HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, SumsResult, Tensor,
 };
 use crate::process::shortened;
+use crate::taken::taken;
 use crate::workshop::{Request, Workshop};
 
 /// What an answer is worth.
@@ -364,11 +365,12 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, operation: Opera
 /// That a link of the profile local has the sums of its target, and can be taken in place unless it sets or removes tensors.
 fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::Result<()> {
     let mut memory = MemoryState::copy_of(base)?;
-    let mut patches = replay.in_place(&memory, u64::MAX, &())?;
+    let mut patches = replay.patches(&memory, &memory, u64::MAX, &())?;
     if patches.whole_tensors().next().is_none() && patches.removed().next().is_none() {
-        replay.plans()?.try_for_each(|plan| plan.map(drop))?;
+        memory = taken(replay, base)?;
+    } else {
+        patches.fit(&mut memory)?.apply()?;
     }
-    patches.fit(&mut memory)?.apply()?;
     let sums = replay.sums().cloned().unwrap_or_default();
     sums.check(&memory, &())
 }

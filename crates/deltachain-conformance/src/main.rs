@@ -25,6 +25,7 @@ mod session;
 mod spec;
 mod suite;
 mod table;
+mod taken;
 mod testee;
 mod unpack;
 mod workshop;

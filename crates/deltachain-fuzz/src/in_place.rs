@@ -1,11 +1,12 @@
-//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: they lead to the target or are
-//! refused, whoever executes them.
+//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: they lead to the target or
+//! are refused, whatever the memory is.
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::StateSums;
+use deltachain::memory::{Alone, Changes, Given, LentState, PlacedMemory, Places, Span, check_sums};
 use deltachain::sums::Sums;
-use deltachain::tensor::{Dtype, MemoryState, State};
-use deltachain::{DiffOptions, ErrorClass, Limits, LinkReader, PiecePlan, Profile, Replay, Result, diff};
+use deltachain::tensor::{MemoryState, State, TensorInfo};
+use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, Result, diff};
 
 use crate::memory::single_threaded;
 use crate::raw::refused_by_rule;
@@ -71,39 +72,78 @@ pub fn in_place(data: &[u8]) {
         return;
     }
     let held = flipped(base, &input.flips);
-    let mut memory = held.clone();
-    let taken = replay.in_place(&memory, u64::MAX, &());
-    refused_by_rule(&taken);
-    assert!(memory == held, "memory has changed before anything was proven");
-    let planned = elsewhere(&replay, &held);
+    let mut own: Vec<Vec<u8>> = held.iter().map(|(_, data)| data.to_vec()).collect();
+    let buffers = held.tensors().iter().cloned().zip(own.iter_mut().map(Vec::as_mut_slice));
+    let mut lent = LentState::new(buffers).expect("a buffer for each tensor");
+    let mut slow = SlowMemory::of(&held);
+    let taken = take(&replay, &mut lent);
+    let is_unsupported = |error: &Error| error.class() == ErrorClass::Unsupported && error.rule().is_none();
+    if !taken.as_ref().is_err_and(is_unsupported) {
+        refused_by_rule(&taken);
+    }
+    let elsewhere = take(&replay, &mut slow);
+    match (&taken, &elsewhere) {
+        (Ok(_), Ok(_)) => {}
+        (Err(one), Err(other)) => {
+            let place = |error: &Error| (error.class(), error.rule(), error.link(), error.section());
+            assert!(place(one) == place(other) && one.tensor() == other.tensor(), "{one}, but elsewhere {other}");
+        }
+        (one, other) => panic!("memory makes a difference: {:?} {:?}", one.as_ref().err(), other.as_ref().err()),
+    }
     let is_right = !is_damaged && held == *base;
-    match taken {
-        Ok(mut set) => {
-            set.fit(&mut memory)
-                .expect("the set was made for this memory")
-                .apply()
-                .expect("nobody else can write to it");
-            assert_eq!(memory.tensors(), last.tensors());
-            same_but_for_flips(&memory, &held, &states);
-            if is_right {
-                assert!(memory == *last, "links lead elsewhere");
-                let (_, right) = StateSums::hashed(last, &()).expect("memory can be read");
-                let sums = &replay.sums().expect("they are followed").tensors;
-                let known = sums.iter().zip(&right.tensors).filter(|(sums, _)| sums.is_some());
-                known.for_each(|(sums, right)| assert_eq!(sums, right, "other sums than the target has"));
-            }
-            match planned {
-                Planned::Done(tensors) => {
-                    assert!(memory.iter().map(|(_, data)| data).eq(&tensors), "plans lead elsewhere");
-                }
-                Planned::Wrong => panic!("only who executes the plans finds something wrong"),
-                Planned::Refused => {}
-            }
-        }
+    let (mut changes, mut others) = match taken.and_then(|one| elsewhere.map(|other| (one, other))) {
+        Ok(changes) => changes,
         Err(error) => {
-            assert!(!is_right, "good links are refused: {error}");
-            assert!(!matches!(planned, Planned::Done(_)), "who executes the plans does not find {error}");
+            assert!(!is_right || is_unsupported(&error), "good links are refused: {error}");
+            let unchanged = MemoryState::copy_of(&lent).expect("memory can be read");
+            assert!(unchanged == held && slow.state() == held, "memory has changed before anything was proven");
+            if is_unsupported(&error) {
+                whole(&replay, &held, &states, is_right);
+            }
+            return;
         }
+    };
+    changes.write(&mut lent).expect("nobody else can write to it");
+    others.write(&mut slow).expect("nobody else can write to it");
+    PlacedMemory::describe(&mut lent, last.tensors()).expect("the tensors are the same but for their shapes");
+    let memory = MemoryState::copy_of(&lent).expect("memory can be read");
+    assert!(slow.data().eq(memory.iter().map(|(_, data)| data)), "links lead elsewhere in other memory");
+    same_but_for_flips(&memory, &held, &states);
+    let sums = &replay.sums().expect("they are followed").tensors;
+    let known = sums.iter().enumerate().filter_map(|(tensor, sums)| Some((tensor, sums.as_deref()?)));
+    let known: Vec<(usize, &[Sums])> = known.collect();
+    let found = check_sums(&mut lent, &known, &Alone, &());
+    let elsewhere = check_sums(&mut slow, &known, &Alone, &());
+    assert_eq!(found.as_ref().err().map(|error| error.tensor()), elsewhere.as_ref().err().map(|error| error.tensor()));
+    if is_right {
+        assert!(memory == *last, "links lead elsewhere");
+        found.expect("the sums are those of the target");
+    }
+    changes.undo(&mut lent).expect("memory can be written to");
+    others.undo(&mut slow).expect("memory can be written to");
+    drop(lent);
+    assert!(held.iter().map(|(_, data)| data).eq(&own), "the way back leads elsewhere");
+    assert!(slow.data().eq(own), "the way back leads elsewhere");
+}
+
+fn take<M: PlacedMemory>(replay: &Replay<'_, &Vec<u8>>, memory: &mut M) -> Result<Changes<M::Staged>> {
+    let mut changes = Changes::new(u64::MAX);
+    replay.in_place(memory, &mut changes, &Alone, &()).map(|()| changes)
+}
+
+/// Links for which lanes are not enough, in the library's own memory.
+fn whole(replay: &Replay<'_, &Vec<u8>>, held: &MemoryState, states: &[MemoryState], is_right: bool) {
+    let mut memory = held.clone();
+    let patches = replay.patches(held, held, u64::MAX, &());
+    refused_by_rule(&patches);
+    assert!(memory == *held, "memory has changed before it was patched");
+    match patches {
+        Ok(mut set) => {
+            set.fit(&mut memory).expect("the set was made for this memory").apply().expect("it cannot fail");
+            assert!(memory.tensors() == states[states.len() - 1].tensors(), "links lead elsewhere");
+            same_but_for_flips(&memory, held, states);
+        }
+        Err(error) => assert!(!is_right, "good links are refused: {error}"),
     }
 }
 
@@ -170,7 +210,8 @@ fn flipped(state: &MemoryState, flips: &[(u8, u16, u8)]) -> MemoryState {
     flipped
 }
 
-/// The memory holds the last state, but for bits that were flipped in lanes that are the same in all states: nothing reads them.
+/// The memory holds the last state, but for bits that were flipped in lanes that are the same in all states: nothing
+/// reads them.
 fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[MemoryState]) {
     let (base, last) = (&states[0], &states[states.len() - 1]);
     let data_of = |state: &MemoryState, name: &str| {
@@ -200,76 +241,116 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
     }
 }
 
-/// What came of the plans.
-enum Planned {
-    /// Lanes are not enough, or a link is bad.
-    Refused,
-    /// Lanes have other sums than they should.
-    Wrong,
-    /// The tensors.
-    Done(Vec<Vec<u8>>),
+/// Memory as slow and plain as can be: lane by lane, and each tensor among others in one row.
+struct SlowMemory {
+    places: Places,
+    row: Vec<Vec<u8>>,
 }
 
-/// Executes the plans on tensors apart from the library.
-fn elsewhere(replay: &Replay<'_, &Vec<u8>>, held: &MemoryState) -> Planned {
-    let mut tensors: Vec<Vec<u8>> = held.iter().map(|(_, data)| data.to_vec()).collect();
-    let mut execute_all = || -> Result<bool> {
-        for plan in replay.plans()? {
-            let plan = plan?;
-            if !execute(&plan, held.tensors()[plan.tensor].dtype(), &mut tensors[plan.tensor]) {
-                return Ok(false);
+/// What is written: the width of lanes, where they are, and old and new values.
+type Lanes = (usize, Vec<Span>, Vec<u8>, Vec<u8>);
+
+impl SlowMemory {
+    fn of(state: &MemoryState) -> Self {
+        let infos = state.tensors();
+        // Every third lane is one of the tensor's.
+        let given = |(row, info): (usize, &TensorInfo)| {
+            let given = Given::whole(info, row);
+            let mut strides = vec![3; given.shape.len()];
+            for at in (1..strides.len()).rev() {
+                strides[at - 1] = strides[at] * given.shape[at].max(1);
+            }
+            Given { first: 1, strides: Some(strides), ..given }
+        };
+        let given: Vec<Given> = infos.iter().enumerate().map(given).collect();
+        let row = state.iter().map(|(info, data)| {
+            let width = info.dtype().lane_bytes();
+            let lane = |lane: &[u8]| [&vec![0xA5; width], lane, &vec![0x5A; width]].concat();
+            data.chunks(width).flat_map(lane).collect()
+        });
+        Self { places: Places::new(infos.to_vec(), &given).expect("lanes in rows"), row: row.collect() }
+    }
+
+    fn data(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.places.tensors().iter().zip(&self.row).map(|(info, row)| {
+            let width = info.dtype().lane_bytes();
+            row.chunks(3 * width).flat_map(|lanes| lanes[width..2 * width].to_vec()).collect()
+        })
+    }
+
+    fn state(&self) -> MemoryState {
+        let mut state = MemoryState::new();
+        for (info, data) in self.places.tensors().iter().zip(self.data()) {
+            state.insert(info.name(), info.dtype(), info.shape(), data).expect("the data fits its shape");
+        }
+        state
+    }
+
+    /// Each lane of some spans.
+    fn each(&mut self, width: usize, spans: &[Span], mut work: impl FnMut(&mut [u8])) {
+        for span in spans {
+            for number in 0..span.count {
+                let place = span.places.as_ref().map_or(number as u64, |places| places[number].into());
+                let place = usize::try_from(span.first + place).expect("it is in memory");
+                work(&mut self.row[span.row][place * width..][..width]);
             }
         }
-        Ok(true)
-    };
-    match execute_all() {
-        Ok(true) => Planned::Done(tensors),
-        Ok(false) => Planned::Wrong,
-        Err(error) => {
-            assert!(error.rule().is_some() || error.class() == ErrorClass::Unsupported, "{error}");
-            Planned::Refused
-        }
+    }
+
+    fn put(&mut self, width: usize, spans: &[Span], values: &[u8]) {
+        let mut values = values.chunks_exact(width);
+        self.each(width, spans, |lane| lane.copy_from_slice(values.next().expect("a value for each lane")));
+        assert!(values.next().is_none(), "a lane for each value");
     }
 }
 
-/// Takes the steps of a plan, as a device would. Whether all sums were right.
-fn execute(plan: &PiecePlan, dtype: Dtype, tensor: &mut [u8]) -> bool {
-    let width = dtype.lane_bytes();
-    let first = usize::try_from(plan.first_lane).expect("it is in memory") * width;
-    let all = u32::try_from((tensor.len() - first).min(1 << 24) / width).expect("a piece has no more");
-    let lanes = plan.lanes.clone().unwrap_or_else(|| (0..all).collect());
-    for step in &plan.steps {
-        let lanes: Vec<u32> = match &step.places {
-            Some(places) => places.iter().map(|&place| lanes[place as usize]).collect(),
-            None => lanes.clone(),
-        };
-        let (mut old, mut new) = (Vec::new(), Vec::new());
-        for (&lane, value) in lanes.iter().zip(step.values.chunks_exact(width)) {
-            let own = &mut tensor[first + lane as usize * width..][..width];
-            old.extend_from_slice(own);
-            let value = if step.is_relative { moved(dtype, wide(own), wide(value)) } else { wide(value) };
-            own.copy_from_slice(&value.to_le_bytes()[..width]);
-            new.extend_from_slice(own);
-        }
-        assert_eq!(step.values.len(), lanes.len() * width, "a value for each lane");
-        let (old, new) = (Sums::of_lanes(width, &lanes, &old), Sums::of_lanes(width, &lanes, &new));
-        if new != step.coded || step.before.minus(old).plus(new) != step.piece {
-            return false;
-        }
+impl PlacedMemory for SlowMemory {
+    type Staged = Lanes;
+
+    fn places(&self) -> &Places {
+        &self.places
     }
-    true
-}
 
-fn wide(lane: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..lane.len()].copy_from_slice(lane);
-    u64::from_le_bytes(bytes)
-}
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        self.places.describe(tensors)
+    }
 
-/// A lane moved by a difference (SPEC section 8.3).
-fn moved(dtype: Dtype, lane: u64, difference: u64) -> u64 {
-    let mask = u64::MAX >> (64 - 8 * dtype.lane_bytes());
-    let sign = mask ^ (mask >> 1);
-    let key = |lane: u64| if dtype.is_sign_magnitude() && lane & sign != 0 { lane ^ (sign - 1) } else { lane };
-    key(key(lane).wrapping_add(difference) & mask)
+    fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
+        let mut values = out.chunks_exact_mut(width);
+        self.each(width, spans, |lane| values.next().expect("room for each lane").copy_from_slice(lane));
+        Ok(())
+    }
+
+    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Lanes> {
+        Ok((width, spans, old, new))
+    }
+
+    fn exchange(&mut self, staged: &[Lanes]) -> Result<Option<(usize, usize)>> {
+        for (width, spans, old, new) in staged {
+            let mut values = old.chunks_exact(*width);
+            self.each(*width, spans, |lane| assert!(values.next() == Some(lane), "nobody else can write to it"));
+            self.put(*width, spans, new);
+        }
+        Ok(None)
+    }
+
+    fn put_back(&mut self, staged: &[Lanes]) -> Result<()> {
+        staged.iter().for_each(|(width, spans, old, _)| self.put(*width, spans, old));
+        Ok(())
+    }
+
+    fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
+        self.put(width, std::slice::from_ref(span), values);
+        Ok(())
+    }
+
+    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+        let data: Vec<Vec<u8>> = self.data().collect();
+        let sums = wanted.iter().map(|&(tensor, _, piece)| {
+            let range = self.places.tensors()[tensor].piece(piece);
+            let place = |place| usize::try_from(place).expect("it is in memory");
+            Sums::of_bytes(0, &data[tensor][place(range.start)..place(range.end)])
+        });
+        Ok(sums.collect())
+    }
 }

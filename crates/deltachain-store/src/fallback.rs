@@ -11,7 +11,7 @@ use deltachain::{Error, ErrorClass};
 pub enum Fallback {
     /// No path from the version held can be taken in place, or one from nothing is shorter.
     NoRoute,
-    /// The changes take more than the [budget](crate::FollowerOptions::budget).
+    /// The changes take more memory than the model, or than there is.
     Budget,
     /// The lanes that links code did not hold what the version held says: the memory was written to, or is faulty.
     Proof,
@@ -54,7 +54,7 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoRoute => "no path from the version held can be taken in place",
-            Self::Budget => "the changes take more than the budget",
+            Self::Budget => "the changes take too much memory",
             Self::Proof => "the memory does not hold what it should where it changes",
             Self::Check => "a check found that the memory does not hold its version",
             Self::Torn => "the memory may hold parts of two versions",

@@ -68,8 +68,8 @@ pub use directory::status::{
 pub use directory::trust_record::SeenHead;
 pub use fallback::Fallback;
 pub use following::directory::{Directory, Prepared};
-pub use following::engine::{Engine, How, PreparedRoute};
 pub use following::follower::{Follower, FollowerOptions, Place};
+pub use following::in_place::{InPlace, PreparedInPlace};
 pub use following::memory::{Memory, PreparedPatches, Weights};
 pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag, stored};
 pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};

@@ -141,11 +141,36 @@ def test_a_loader_that_does_not_know_where_loads_all(tmp_path: Path) -> None:
         engine.follower.close()
 
 
+def test_links_without_sums_are_taken_by_digests(tmp_path: Path) -> None:
+    published(tmp_path, 3, profile="compact")
+    engine = Engine(tmp_path)
+    try:
+        assert [engine.update(0), engine.update(1)] == [False, True] and engine.loads == 1 and engine.holds() == 1
+        # Of all memory, so that nothing is missed.
+        engine.tensors["weight"][999] = 1
+        assert not engine.update(2) and engine.loads == 2 and engine.holds() == 2
+    finally:
+        engine.follower.close()
+
+
 def test_links_that_cannot_be_taken_in_place_are_loaded_as_a_whole(tmp_path: Path) -> None:
     published(tmp_path, 2, profile="compact")
     engine = Engine(tmp_path)
+    # Memory in two places cannot be hashed.
+    weight = torch.zeros(2, 500, dtype=torch.bfloat16)
+
+    def load(given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+        engine.loads += 1
+        for name, tensor in given():
+            (weight.view(-1) if name == "weight" else engine.tensors[name]).copy_(tensor)
+        parts = [dc.Part(half, slice(500 * at, 500 * at + 500)) for at, half in enumerate(weight)]
+        return {**engine.tensors, "weight": parts}
+
+    engine.follower.close()
+    engine.follower = EngineInPlace(str(tmp_path / "chain"), load, None, lambda own: own, lambda staged: staged.number)
     try:
-        assert [engine.update(0), engine.update(1)] == [False, False] and engine.loads == 2 and engine.holds() == 1
+        assert [engine.update(0), engine.update(1)] == [False, False] and engine.loads == 2
+        assert weight.sum() == 2
     finally:
         engine.follower.close()
 

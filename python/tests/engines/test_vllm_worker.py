@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
-from deltachain import _engine_weights, _in_place, _parts, _sums  # noqa: E402
+from ahead import LONG  # noqa: E402
+
+import deltachain as dc  # noqa: E402
+from deltachain import _engine_weights, _tensor_follower  # noqa: E402
+from deltachain._device_memory import DeviceMemory  # noqa: E402
+from deltachain._engine_in_place import EngineInPlace  # noqa: E402
 from deltachain._engine_weights import Lease, WeightSums  # noqa: E402
 from deltachain._vllm_worker import add_to  # noqa: E402
 
@@ -93,33 +99,139 @@ def test_the_same_weights_in_another_order_fit() -> None:
     assert sums.fits(made)
 
 
-def held(name: str, lanes: Any) -> _parts.Held:
-    """All lanes of a tensor."""
-    row = ((0, len(lanes)),)
-    return _parts.Held(name, lanes, True, row, (len(lanes),), row)
+@pytest.fixture(params=["library", "device"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What reads and writes the tensors: the library, or torch, as on a device."""
+    name: str = request.param
+    if name == "device":
+        monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
+    return name
 
 
-def test_sums_follow_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of lanes of one and of four bytes, of rows and of a transposed view, in several pieces."""
-    for module in (_engine_weights, _sums):
-        monkeypatch.setattr(module, "PIECE_BYTES", 1 << 14)
-    made = model()
-    sums = WeightSums(made)
-    changes = _in_place.Changes()
-    generator = torch.Generator().manual_seed(1)
-    for name, tensor in (("0.weight", made[0].weight), ("bytes", made.bytes), ("1.bias", made[1].bias)):
-        lanes = _sums.as_lanes(tensor, tensor.element_size())
-        places = torch.randperm(len(lanes), generator=generator)[: len(lanes) // 3].int()
-        old = lanes[places.long()].clone()
-        changes._changes.append(_in_place._Change(held(name, lanes), lanes, places, old, old ^ 5))
-    lanes = _sums.as_lanes(made[2].weight[3:5], 4)
-    changes._changes.append(_in_place._Change(held("2.weight", lanes), lanes, None, lanes.clone(), lanes ^ 3))
-    after = sums.after(changes)
-    assert sums.fits(made) and not after.fits(made)
-    changes.switch()
-    assert after.fits(made) and not sums.fits(made)
-    changes.undo()
-    assert sums.fits(made)
+def places(made: Any) -> dict[str, Any]:
+    """Where the tensors of a chain are: lanes of one, two and four bytes, in rows, as rows and columns of others."""
+    weight = made[0].weight.data
+    return {
+        "left": weight[:, :100],
+        "right": weight[:, 100:],
+        "rows": made[2].weight.data[3:5],
+        "bias": made[1].bias.data,
+        "bytes": made.bytes.data,
+        "transposed": made.wide.data.t(),
+        "halves": [dc.Part(made.halves.data[4:], slice(0, 4)), dc.Part(made.halves.data[:4], slice(4, 8))],
+        # A storage of which the sums are two.
+        "long": made.long.data.view(-1, 5).t(),
+        # No parameter: its sums are none of the model's.
+        "buffer": made.buffer,
+    }
+
+
+def whole(given: Any) -> Any:
+    """A copy of what the chain has of it."""
+    return torch.cat([part.tensor for part in given]) if isinstance(given, list) else given.contiguous().clone()
+
+
+def followed(made: Any) -> Any:
+    made.register_parameter("wide", torch.nn.Parameter(torch.randn(40, 50), requires_grad=False))
+    made.register_parameter("halves", torch.nn.Parameter(torch.randn(8, 3).bfloat16(), requires_grad=False))
+    made.register_parameter("long", torch.nn.Parameter(torch.zeros(20 << 18), requires_grad=False))
+    made.register_buffer("buffer", torch.zeros(77))
+    return made
+
+
+def published(folder: Path, made: Any, versions: int) -> str:
+    """A chain of what the model has, of which lanes all over change with each version."""
+    state = {name: whole(given) for name, given in places(made).items()}
+    with dc.Publisher(folder / "chain", profile="local") as publisher:
+        for version in range(versions):
+            if version:
+                draw = torch.Generator().manual_seed(version)
+                for tensor in state.values():
+                    raw = tensor.view(-1).view(torch.uint8).view(-1, tensor.element_size())
+                    raw[torch.randperm(len(raw), generator=draw)[: min(5000, len(raw) // 3)], 0] ^= 5
+            publisher.publish(state)
+    return str(folder / "chain")
+
+
+def loader_of(made: Any) -> Callable[[Callable[[], Iterator[tuple[str, Any]]]], dict[str, Any]]:
+    """As an engine loads its model."""
+
+    def load(given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
+        own = places(made)
+        for name, tensor in given():
+            parts = own[name] if isinstance(own[name], list) else [dc.Part(own[name])]
+            for part in parts:
+                part.tensor.copy_(tensor[part.index])
+        return own
+
+    return load
+
+
+def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
+    """Those of what is written, in what order ever the storages lie, are those of the model afterwards."""
+    made = followed(model())
+    url = published(tmp_path, made, 4)
+    follower = EngineInPlace(url, loader_of(made), None, lambda own: own, lambda staged: staged.number)
+    try:
+        for version in (0, 1, 3):
+            before = WeightSums(made)
+            staged = follower.take(version, None, LONG)
+            changes = staged.changes
+            assert (changes is None) == (version == 0)
+            after = before.after(changes or [])
+            assert before.fits(made) and after.fits(made) == (version == 0)
+            staged.update.apply()
+            follower.taken(staged)
+            if version:
+                assert after.fits(made) and not before.fits(made)
+                # Of the storage that is more than 16 MiB both, of others one.
+                assert changes is not None
+                pieces = [piece for address, piece, *_ in changes if address == made.long.data_ptr()]
+                assert sorted(set(pieces)) == [0, 1]
+                # A single bit of what was not told would be missed.
+                made.bytes.data[4711] ^= 1
+                assert not after.fits(made)
+                made.bytes.data[4711] ^= 1
+            follower.go_on()
+        assert follower.check() >= 0
+    finally:
+        follower.close()
+
+
+def test_sums_of_a_proof_that_was_interrupted_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
+    made = followed(model())
+    original, calls = DeviceMemory.stage, 0
+
+    def stage(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with dc.Subscriber(published(tmp_path, made, 2), into=loader_of(made)) as subscriber:
+        subscriber.prepare(0).apply()
+        before = WeightSums(made)
+        with monkeypatch.context() as patched:
+            patched.setattr(DeviceMemory, "stage", stage)
+            with pytest.raises(KeyboardInterrupt):
+                subscriber.prepare(1)
+        update = subscriber.prepare(1)
+        assert update._native is not None
+        changes = update._native.changes()
+        assert changes is not None
+        update.apply()
+        assert subscriber.proof == "changed_lanes"
+        assert before.after(changes).fits(made)
+
+
+def test_sums_are_told_for_a_loader_alone(tmp_path: Path, by: str) -> None:
+    made = followed(model())
+    with dc.Subscriber(published(tmp_path, made, 2), into=places(made)) as subscriber:
+        subscriber.prepare(0).apply()
+        update = subscriber.prepare(1)
+        assert update._native is not None and update._native.changes() == []
 
 
 def test_a_model_without_weights() -> None:

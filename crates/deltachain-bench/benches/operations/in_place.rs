@@ -1,13 +1,16 @@
-//! Taking links in place: proving the lanes that they code, and writing these to memory that others could write to as well.
+//! Taking links in place: proving the lanes that they code, and writing these to memory that others could write to as
+//! well.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use criterion::Criterion;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion};
 use deltachain::StateSums;
-use deltachain::memory::LentState;
-use deltachain::tensor::{MemoryState, State, total_bytes};
+use deltachain::memory::{Alone, Changes, HostLanes, LentState};
+use deltachain::tensor::{MemoryState, State, TensorInfo, total_bytes};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, diff};
-use deltachain_bench::{Pair, Result, Walk, output, synthetic};
+use deltachain_bench::{Pair, Result, Walk, synthetic};
 use rayon::ThreadPool;
 
 use crate::{Group, group, pools, time};
@@ -16,6 +19,23 @@ use crate::{Group, group, pools, time};
 const LINKS: usize = 16;
 const PERCENT: f64 = 0.35;
 const MEBIBYTES: u64 = 128;
+
+/// A model in buffers as an engine has them.
+struct Engine(Vec<(TensorInfo, Vec<u8>)>);
+
+impl Engine {
+    fn of(state: &MemoryState) -> Self {
+        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
+    }
+
+    fn holds(&self, state: &MemoryState) -> bool {
+        self.0.iter().map(|(info, data)| (info, data.as_slice())).eq(state.iter())
+    }
+
+    fn lend(&mut self) -> deltachain::Result<LentState<'_>> {
+        LentState::new(self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice())))
+    }
+}
 
 /// A state whose sums are known, and links from it.
 struct Route<'a> {
@@ -42,19 +62,32 @@ impl<'a> Route<'a> {
     }
 
     /// From opening the links on.
-    fn prove(&self) -> deltachain::Result<deltachain::memory::PatchSet> {
+    fn prove(&self, memory: &mut LentState<'_>) -> deltachain::Result<Changes<HostLanes>> {
         let open = |file| LinkReader::open(file, &Limits::unlimited());
         let links = self.files.iter().map(open).collect::<deltachain::Result<Vec<_>>>()?;
         let mut replay = Replay::new(self.table.clone()).with_sums(self.sums.clone());
         links.iter().try_for_each(|link| replay.push(link))?;
-        replay.in_place(self.base, u64::MAX, &())
+        let mut changes = Changes::new(u64::MAX);
+        replay.in_place(memory, &mut changes, &Alone, &())?;
+        Ok(changes)
+    }
+
+    /// Times the proof, with the threads of a pool.
+    fn time(&self, group: &mut BenchmarkGroup<'_, WallTime>, pool: &ThreadPool, name: &str) -> Result {
+        let mut engine = Engine::of(self.base);
+        // Nobody waits for it: one thread uses the memory at a time.
+        let memory = Mutex::new(engine.lend()?);
+        time(group, pool, name, || self.prove(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)));
+        Ok(())
     }
 
     /// If it leads to another state.
     fn check(&self, target: &MemoryState) -> Result {
-        let mut weights = self.base.clone();
-        self.prove()?.fit(&mut weights)?.apply()?;
-        if output::holds(&weights, target) { Ok(()) } else { Err("what is taken in place is not exact".into()) }
+        let mut engine = Engine::of(self.base);
+        let mut weights = engine.lend()?;
+        self.prove(&mut weights)?.write(&mut weights)?;
+        drop(weights);
+        if engine.holds(target) { Ok(()) } else { Err("what is taken in place is not exact".into()) }
     }
 }
 
@@ -65,7 +98,7 @@ impl Group<'_> {
         for profile in [Profile::Local, Profile::Direct] {
             let route = Route::of_pair(base, target, profile)?;
             route.check(target)?;
-            self.time(pool, &format!("in place: prove {}", profile.name()), || route.prove());
+            route.time(&mut self.group, pool, &format!("in place: prove {}", profile.name()))?;
         }
         Ok(())
     }
@@ -73,14 +106,14 @@ impl Group<'_> {
     /// For how long serving stops: old values are read again and compared, new ones are written. One thread does it.
     pub(crate) fn pause_in_place(&mut self) -> Result {
         let Pair { base, target, .. } = self.pair;
-        let mut patches = Route::of_pair(base, target, Profile::Local)?.prove()?;
-        let mut own: Vec<_> = base.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect();
-        let mut weights = LentState::new(own.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice())))?;
+        let mut engine = Engine::of(base);
+        let mut weights = engine.lend()?;
+        let mut changes = Route::of_pair(base, target, Profile::Local)?.prove(&mut weights)?;
         let mut pause = || -> deltachain::Result<Duration> {
             let start = Instant::now();
-            patches.fit(&mut weights)?.apply()?;
+            changes.write(&mut weights)?;
             let pause = start.elapsed();
-            patches.fit(&mut weights)?.undo()?;
+            changes.undo(&mut weights)?;
             Ok(pause)
         };
         pause()?;
@@ -105,8 +138,8 @@ pub(crate) fn sequence(criterion: &mut Criterion) -> Result {
     let name = format!("in place, {MEBIBYTES} MiB, {PERCENT} % each");
     let mut group = group(criterion, &name, total_bytes(base.tensors()));
     for pool in pools()? {
-        time(&mut group, &pool, "16 links", || many.prove());
-        time(&mut group, &pool, "1 link of as many lanes", || one.prove());
+        many.time(&mut group, &pool, "16 links")?;
+        one.time(&mut group, &pool, "1 link of as many lanes")?;
     }
     group.finish();
     Ok(())

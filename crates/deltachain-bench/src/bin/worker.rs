@@ -9,9 +9,10 @@
 //! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all digests.
 //! - The others make links like a publisher that keeps the head: the base's digests are known. `known` is a compact link that
 //!   is applied like those.
-//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base, in buffers of somebody
-//!   else's: everything is proven first, by the digests of all that is touched (`compact`) or by the sums of what changes.
-//!   Answers of `decode` also have the seconds of the exchange alone, when nobody can use the copy.
+//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base: everything is proven
+//!   first. For `compact` that is memory of the library, proven by the digests of all that is touched; for the others
+//!   buffers of somebody else, proven by the sums of what changes. Answers of `decode` also have the seconds of the
+//!   exchange alone, when nobody can use the copy.
 //! - `patches` puts the values of a direct link into the base in place. This proves the link's segments, not the result.
 
 use std::io::Write;
@@ -19,7 +20,7 @@ use std::time::Instant;
 
 use deltachain::StateSums;
 use deltachain::files::SafetensorsState;
-use deltachain::memory::LentState;
+use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
 use deltachain_bench::{Result, output};
@@ -30,7 +31,10 @@ use serde_json::json;
 #[derive(Clone, Copy)]
 enum Way {
     ToOtherMemory,
+    /// The lanes of the link, in buffers of somebody else.
     InPlace,
+    /// The differences between base and target, in memory of the library.
+    Patched,
     Unproven,
 }
 
@@ -44,7 +48,7 @@ fn main() -> Result {
         "compact" | "known" => (Profile::Compact, Way::ToOtherMemory),
         "local-in-place" => (Profile::Local, Way::InPlace),
         "direct" => (Profile::Direct, Way::ToOtherMemory),
-        "compact-in-place" => (Profile::Compact, Way::InPlace),
+        "compact-in-place" => (Profile::Compact, Way::Patched),
         "direct-in-place" => (Profile::Direct, Way::InPlace),
         "patches" => (Profile::Direct, Way::Unproven),
         _ => return Err(format!("there is no method `{method}`").into()),
@@ -77,13 +81,14 @@ fn main() -> Result {
             "prepare" => {
                 match way {
                     Way::InPlace => engine.hold(&base),
-                    Way::ToOtherMemory | Way::Unproven => output::copy(&base, &room.writer())?,
+                    Way::ToOtherMemory | Way::Patched | Way::Unproven => output::copy(&base, &room.writer())?,
                 }
                 json!({ "ready": true })
             }
             "decode" => {
                 let pause = match way {
                     Way::InPlace => Some(engine.follow(&link, &table, &sums)?),
+                    Way::Patched => Some(patch(&link, &table, &mut room)?),
                     Way::ToOtherMemory | Way::Unproven => {
                         decode(&link, &table, way, &base, &mut room)?;
                         None
@@ -99,7 +104,7 @@ fn main() -> Result {
                 let store = Store::open(request.trim_start_matches("follow "), StoreOptions::default())?;
                 let mut subscriber = Follower::in_memory(store, FollowerOptions::default())?;
                 let mut first = subscriber.prepare(Some(0), &())?.ok_or("version 0 is held already")?;
-                subscriber.apply(&mut first, &())?;
+                subscriber.apply(&mut first)?;
                 let start = Instant::now();
                 let second = subscriber.prepare(Some(1), &())?;
                 let seconds = start.elapsed().as_secs_f64();
@@ -109,7 +114,7 @@ fn main() -> Result {
             "exact" => {
                 let is_exact = match way {
                     Way::InPlace => engine.holds(&target),
-                    Way::ToOtherMemory | Way::Unproven => output::holds(&room, &target),
+                    Way::ToOtherMemory | Way::Patched | Way::Unproven => output::holds(&room, &target),
                 };
                 json!({ "exact": is_exact })
             }
@@ -138,6 +143,17 @@ fn decode(link: &[u8], table: &StateTable, way: Way, base: &MemoryState, room: &
     Ok(())
 }
 
+/// Makes `weights`, which are the base, the target; returns the seconds of the exchange.
+fn patch(link: &[u8], table: &StateTable, weights: &mut MemoryState) -> Result<f64> {
+    let link = LinkReader::open(link, &Limits::unlimited())?;
+    let mut replay = Replay::new(table.clone());
+    replay.push(&link)?;
+    let mut patches = replay.patches(weights, weights, u64::MAX, &())?;
+    let pause = Instant::now();
+    patches.fit(weights)?.apply()?;
+    Ok(pause.elapsed().as_secs_f64())
+}
+
 /// The only copy of a model, in buffers as an engine has them.
 struct Engine(Vec<(TensorInfo, Vec<u8>)>);
 
@@ -158,13 +174,14 @@ impl Engine {
     /// Takes a link in place; returns the seconds of the exchange.
     fn follow(&mut self, link: &[u8], table: &StateTable, sums: &StateSums) -> Result<f64> {
         let tensors = self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()));
-        let mut memory = LentState::new(tensors)?;
         let link = LinkReader::open(link, &Limits::unlimited())?;
+        let mut memory = LentState::new(tensors)?;
         let mut replay = Replay::new(table.clone()).with_sums(sums.clone());
         replay.push(&link)?;
-        let mut patches = replay.in_place(&memory, u64::MAX, &())?;
+        let mut changes = Changes::new(u64::MAX);
+        replay.in_place(&mut memory, &mut changes, &Alone, &())?;
         let pause = Instant::now();
-        patches.fit(&mut memory)?.apply()?;
+        changes.write(&mut memory)?;
         Ok(pause.elapsed().as_secs_f64())
     }
 }

@@ -3,7 +3,7 @@
 use deltachain::StateTable;
 use deltachain::files::SafetensorsState;
 use deltachain::sums::Sums;
-use deltachain::tensor::MemoryState;
+use deltachain::tensor::{MemoryState, State};
 use deltachain::{Result, check_sequence};
 use serde_json::{Value, json};
 
@@ -35,8 +35,9 @@ pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
     let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
     check_sequence(&links.iter().collect::<Vec<_>>())?;
     let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
-    let mut memory = files.as_ref().map_or_else(|| Ok(MemoryState::new()), |files| MemoryState::copy_of(files))?;
-    take(&links, &mut memory, files.map(|files| files.layout().clone()))?;
+    let empty = MemoryState::new();
+    let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
+    let (memory, ..) = take(&links, base, files.as_ref().map(|files| files.layout().clone()))?;
     write(&memory, request.path("output")?)?;
     // Of the memory: what a link says of its target is not compared in place.
     Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))

@@ -6,7 +6,9 @@ use std::path::Path;
 use deltachain::chain::{LayoutProof, Plan, named_layouts};
 use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, ScratchState, StagedSafetensors};
 use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
-use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTable, rules};
+use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTable};
+
+use crate::taken::taken;
 
 /// What is taken of a version.
 #[derive(Debug, Default)]
@@ -50,8 +52,8 @@ impl Shard {
         Self { table, layout: None, proof: LayoutProof::default(), data: Box::new(MemoryState::new()) }
     }
 
-    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the text, and whether it is
-    /// proven.
+    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the text, and whether it
+    /// is proven.
     pub(super) fn open(path: &Path, layout: Option<&(String, bool)>, take: &Take) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
         let table = StateTable::of(&state, &())?;
@@ -114,8 +116,7 @@ impl Shard {
     /// The shard that links make of this one in place (SPEC section 24.6). An error names the link that is refused.
     pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self> {
         let first = |count: usize| {
-            let mut memory = MemoryState::copy_of(&*self.data)?;
-            let (table, layout) = take(&links[..count], &mut memory, self.layout.clone())?;
+            let (memory, table, layout) = take(&links[..count], &*self.data, self.layout.clone())?;
             Ok(Self { table, layout, proof: self.proof.clone(), data: Box::new(memory) })
         };
         // One more each time, so that it is known which one is refused.
@@ -144,18 +145,16 @@ pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetens
     StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
 }
 
-/// Takes links that follow one another into memory, which is hashed first: the table and the layout of what they promise.
+/// Takes links that follow one another in place, into memory that holds a state, which is hashed first. What the memory
+/// holds then, and the table and the layout of what the links promise.
 pub(super) fn take(
     links: &[LinkReader<impl Source>],
-    memory: &mut MemoryState,
+    base: &dyn State,
     layout: Option<Layout>,
-) -> Result<(StateTable, Option<Layout>)> {
-    let (table, sums) = StateSums::hashed(&*memory, &())?;
+) -> Result<(MemoryState, StateTable, Option<Layout>)> {
+    let (table, sums) = StateSums::hashed(base, &())?;
     let mut replay = Replay::new(table).with_layout(layout).with_sums(sums);
     links.iter().try_for_each(|link| replay.push(link))?;
-    // The library would build whole pieces instead, where lanes are not enough. Of sums it tells the first failure.
-    let refused = replay.plans()?.find_map(|plan| plan.err().filter(|error| error.rule() != Some(rules::SUM_04.id)));
-    refused.map_or(Ok(()), Err)?;
-    replay.in_place(&*memory, u64::MAX, &())?.fit(memory)?.apply()?;
-    Ok((replay.table().clone(), replay.layout().cloned()))
+    let memory = taken(&replay, base)?;
+    Ok((memory, replay.table().clone(), replay.layout().cloned()))
 }

@@ -9,7 +9,6 @@ use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
 use crate::access::stored_link::StoredLink;
-use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
 use crate::observer::{InPhase, Observer, Phase};
@@ -24,8 +23,8 @@ pub(crate) enum Failure {
     File(FileReference, Error),
     /// One of the links of a route was refused.
     Route(Hop, Error),
-    /// No path that starts from the version held will help: why it is not changed in place, if that is the reason.
-    Held(Option<Fallback>, Error),
+    /// No path that starts from the version held will help.
+    Held(Error),
     /// No other path will help.
     Other(Error),
 }
@@ -201,7 +200,7 @@ impl<'a> Links<'a> {
             Some((link, hop)) if error.rule().is_some() => {
                 Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
             }
-            None if error.is(&LAY_03) => Failure::Held(None, error),
+            None if error.is(&LAY_03) => Failure::Held(error),
             _ => Failure::Other(error),
         }
     }

@@ -66,12 +66,13 @@ pub(crate) struct HeldShard {
 enum Files {
     Unread,
     Proven,
-    /// They are not, or they are not those that are wanted. The record still counts: a chain must not go back behind it.
+    /// They are not, or they are not those that are wanted. The record still counts: a chain must not go back behind
+    /// it.
     Useless,
 }
 
-/// A version that is complete in the directory, and on disk. Nothing but the switch is left to do. Dropped, or followed by
-/// another [`Follower::prepare`], it is removed when that begins to write.
+/// A version that is complete in the directory, and on disk. Nothing but the switch is left to do. Dropped, or followed
+/// by another [`Follower::prepare`], it is removed when that begins to write.
 #[derive(Debug)]
 pub struct Prepared {
     made: Current,
@@ -108,8 +109,8 @@ impl Prepared {
 impl Follower<Directory> {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
-    /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty
-    /// becomes one. Any other is refused, and nothing in it is touched. Only what a follower has made is ever removed, and
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty becomes
+    /// one. Any other is refused, and nothing in it is touched. Only what a follower has made is ever removed, and
     /// never through a symbolic link; what else lies there stays.
     ///
     /// # Errors
@@ -135,7 +136,7 @@ impl Follower<Directory> {
     /// # Errors
     /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
     pub fn apply(&mut self, prepared: Prepared) -> Result<Switched> {
-        self.place.switch(prepared, &())
+        self.place.switch(&self.reader, prepared, &())
     }
 
     /// The first shard here of the version held.
@@ -188,7 +189,7 @@ impl Place for Directory {
         }
     }
 
-    fn switch(&mut self, prepared: Prepared, _observer: &dyn Observer) -> Result<Switched> {
+    fn switch(&mut self, _reader: &Reader, prepared: Prepared, _observer: &dyn Observer) -> Result<Switched> {
         let Prepared { made, mut preparation } = prepared;
         let began = Instant::now();
         self.kept.switch(&made.model)?;

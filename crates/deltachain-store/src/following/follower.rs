@@ -69,11 +69,6 @@ deltachain::setters! {
         /// `None`. One that is not empty and that this did not make is refused (USAGE), and one in the chain's own
         /// directory.
         pub cache: Option<PathBuf> = None,
-        /// In memory: bytes that a prepared version may take in addition to the memory that it changes. If it takes
-        /// more, memory that is changed in place is loaded as a whole; the follower's own is refused as USAGE. Without
-        /// a bound, that is at most as much as the model itself. The first version, which comes from nothing, is not
-        /// bounded.
-        pub budget: u64 = u64::MAX,
     }
 }
 
@@ -122,16 +117,16 @@ impl FollowerOptions {
     }
 }
 
-/// Keeps a [`Directory`](crate::Directory), [`Memory`](crate::Memory), or the memory of an [`Engine`](crate::Engine),
-/// at a version of a chain.
+/// Keeps a [`Directory`](crate::Directory), [`Memory`](crate::Memory), or memory of the caller
+/// [`InPlace`](crate::InPlace), at a version of a chain.
 #[derive(Debug)]
 pub struct Follower<P> {
     pub(crate) reader: Reader,
     pub(crate) place: P,
 }
 
-/// Where a follower keeps its version: a [`Directory`](crate::Directory), [`Memory`](crate::Memory) or an
-/// [`Engine`](crate::Engine).
+/// Where a follower keeps its version: a [`Directory`](crate::Directory), [`Memory`](crate::Memory) or memory of the
+/// caller, [`InPlace`](crate::InPlace).
 pub trait Place: sealed::Place {}
 
 impl<P: sealed::Place> Place for P {}
@@ -161,7 +156,12 @@ pub(crate) mod sealed {
         ) -> Result<Option<Self::Prepared>>;
 
         /// Switches to a version that has been prepared.
-        fn switch(&mut self, prepared: Self::Prepared, observer: &dyn Observer) -> Result<Switched<Self::At>>;
+        fn switch(
+            &mut self,
+            reader: &Reader,
+            prepared: Self::Prepared,
+            observer: &dyn Observer,
+        ) -> Result<Switched<Self::At>>;
 
         /// Checks memory that is changed in place, if that was last done this long ago: how far it is proven then, or
         /// why it is not the version held.
@@ -184,14 +184,13 @@ impl<P: Place> Follower<P> {
         self.place.held()
     }
 
-    /// Downloads, proves and builds a version, or the head. Everything that can fail happens here; the version held stays
-    /// as it is. `None` if it is this version already.
+    /// Downloads, proves and builds a version, or the head. Everything that can fail happens here; the version held
+    /// stays as it is. `None` if it is this version already.
     ///
     /// # Errors
-    /// The rules of SPEC section 19, if no path is left or the version does not have a selected shard; USAGE if it does not
-    /// have any selected tensor, if its tensors cannot be written as safetensors, if changes of memory take more than the
-    /// [budget](FollowerOptions::budget), or if tensors or shards come, go or change their size and the memory is
-    /// caller-provided; IO; the observer's error, if it stops the work.
+    /// The rules of SPEC section 19, if no path is left or the version does not have a selected shard; USAGE if it does
+    /// not have any selected tensor, if its tensors cannot be written as safetensors, or if tensors or shards come, go
+    /// or change their size and the memory is caller-provided; IO; the observer's error, if it stops the work.
     pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<P::Prepared>> {
         self.place.prepare(&self.reader, version, observer)
     }

@@ -45,9 +45,19 @@ impl HeldMemory {
         self.record().map(|record| (record.version, record.commit))
     }
 
+    /// The version that it holds, if the next one may be taken in place.
+    pub(crate) fn base_in_place(&self) -> Option<&Holding> {
+        self.last.as_ref().filter(|_| self.fault.is_none())
+    }
+
     /// The version that it holds.
     pub(crate) fn holding(&self) -> Option<&Holding> {
-        self.last.as_ref().filter(|_| self.fault.is_none())
+        self.last.as_ref().filter(|_| self.doubt_of_memory().is_none())
+    }
+
+    /// Why it is not known to hold a version. That lanes were not enough, or too many, says nothing about it.
+    fn doubt_of_memory(&self) -> Option<Fallback> {
+        self.fault.filter(|fault| !matches!(fault, Fallback::NoRoute | Fallback::Budget))
     }
 
     /// The same for who wants to prove it; `None` if nothing has been held yet.
@@ -55,7 +65,7 @@ impl HeldMemory {
     /// # Errors
     /// USAGE if the memory is known not to hold a version.
     pub(crate) fn to_prove(&self) -> Result<Option<&Holding>> {
-        match self.fault {
+        match self.doubt_of_memory() {
             None => Ok(self.last.as_ref()),
             Some(fault) => Err(Error::usage(format!("the memory holds no version: {fault}"))),
         }

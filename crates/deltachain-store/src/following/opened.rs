@@ -22,8 +22,8 @@ struct OpenedShard {
 }
 
 impl Opened {
-    /// Of files whose digests were right. `bases` are the table that each shard starts from, and its sums if the links are
-    /// taken in place: following sums takes a reading of each link's, again for each replay.
+    /// Of files whose digests were right. `bases` are the table that each shard starts from, and its sums if the links
+    /// are taken in place: following sums takes a reading of each link's, again for each replay.
     ///
     /// # Errors
     /// Those of opening links; but they have been opened before.
@@ -56,16 +56,10 @@ impl Opened {
         self.shards.iter().map(|shard| (&shard.table, shard.sums.as_ref()))
     }
 
-    /// Works with the links of one shard, for the tensors that are taken, and among these for those that `chooses`
-    /// chooses.
-    pub(crate) fn replay<T>(
-        &self,
-        shard: usize,
-        chooses: &(dyn Fn(&str) -> bool + Sync),
-        work: impl FnOnce(&Replay<'_, FileSource>) -> Result<T>,
-    ) -> Result<T> {
+    /// Works with the links of one shard, for the tensors that are taken.
+    pub(crate) fn replay<T>(&self, shard: usize, work: impl FnOnce(&Replay<'_, FileSource>) -> Result<T>) -> Result<T> {
         let OpenedShard { table, sums, links } = &self.shards[shard];
-        let is_taken = |name: &str| self.takes(name) && chooses(name);
+        let is_taken = |name: &str| self.takes(name);
         let mut replay = Replay::of_part(table.clone(), &is_taken);
         if let Some(sums) = sums {
             replay = replay.with_sums(sums.clone());

@@ -63,16 +63,16 @@ pub enum FollowEvent<P = PathBuf> {
 pub type OnEvent<'a, P, A> = dyn FnMut(&Follower<P>, FollowEvent<A>) -> Result<ControlFlow<()>> + 'a;
 
 impl<P: Place> Follower<P> {
-    /// Brings the directory or memory to the newest version again and again. Several new versions are taken at once, by the
-    /// cheapest path.
+    /// Brings the directory or memory to the newest version again and again. Several new versions are taken at once, by
+    /// the cheapest path.
     ///
     /// If something cannot be reached, is damaged or is missing, the observer is told, and it is retried after a pause:
     /// somebody may repair it. Meanwhile the version held stays.
     ///
     /// # Errors
     /// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a selected shard, because a retry does not help; the
-    /// error of `on_event`; the error of the observer. The observer is asked again after a failure, and must give its error
-    /// again.
+    /// error of `on_event`; the error of the observer. The observer is asked again after a failure, and must give its
+    /// error again.
     pub fn follow(
         &mut self,
         options: &FollowOptions,
@@ -89,8 +89,8 @@ impl<P: Place> Follower<P> {
                 }
             }
             let polled = polling.poll(self, observer);
-            let switched =
-                polled.and_then(|prepared| prepared.map(|made| self.place.switch(made, observer)).transpose());
+            let switched = polled
+                .and_then(|prepared| prepared.map(|made| self.place.switch(&self.reader, made, observer)).transpose());
             observer.advance(Phase::Wait, 0)?;
             let mut behind = false;
             let event = match switched {
@@ -120,8 +120,9 @@ impl<P: Place> Follower<P> {
         }
     }
 
-    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or no
-    /// chain. One that has lost versions is something else. The observer is told of a version that is not signed, once.
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or
+    /// no chain. One that has lost versions is something else. The observer is told of a version that is not signed,
+    /// once.
     pub fn is_missing(&self, version: Option<u64>, error: &Error, observer: &dyn Observer) -> bool {
         let is_new = self.held().is_none();
         let is_missing =
@@ -136,8 +137,8 @@ impl<P: Place> Follower<P> {
     }
 }
 
-/// Polls a chain again and again, with pauses that grow while there is nothing new. [`Follower::follow`] does all of it;
-/// this is for callers who switch themselves.
+/// Polls a chain again and again, with pauses that grow while there is nothing new. [`Follower::follow`] does all of
+/// it; this is for callers who switch themselves.
 #[derive(Debug)]
 pub struct Polling {
     options: FollowOptions,

@@ -244,8 +244,7 @@ impl Reader {
             match made {
                 Ok(made) => {
                     if to.is_in_place() && is_whole(&plan) {
-                        let why = || to.fault().or(to.held().map(|_| Fallback::NoRoute));
-                        preparation.fallback = preparation.fallback.or_else(why);
+                        preparation.fallback = to.fault().or(to.held().map(|_| Fallback::NoRoute));
                     }
                     if let Some(why) = preparation.fallback {
                         tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
@@ -256,10 +255,7 @@ impl Reader {
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(&file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
-                Err(Failure::Held(why, error)) => {
-                    preparation.fallback = why.or(preparation.fallback);
-                    planner.fail_held(error);
-                }
+                Err(Failure::Held(error)) => planner.fail_held(error),
                 Err(Failure::Other(error)) => return Err(error),
             }
         }

@@ -5,13 +5,12 @@ use std::path::Path;
 
 use deltachain::chain::{Plan, check_target, check_union};
 use deltachain::files::{LAYOUT_KEY, Layout, LayoutFile, StagedSafetensors};
-use deltachain::memory::{PatchSet, StateMemory};
-use deltachain::tensor::{State, StateDigests, TensorInfo, total_bytes};
+use deltachain::memory::PatchSet;
+use deltachain::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
 use crate::directory::record::ShardRecord;
 use crate::directory::room::check_room;
-use crate::fallback::Fallback;
 use crate::fetching::links::{Failure, Link, Links, Received};
 use crate::following::selection::Selection;
 use crate::following::shard::{HeldModel, Shard};
@@ -53,8 +52,6 @@ pub(crate) struct Pushed<'a> {
 /// reason.
 pub(crate) enum Trouble {
     Shard(usize, Error),
-    /// The links of a shard cannot be taken in place.
-    InPlace(usize, Fallback, Error),
     Other(Error),
 }
 
@@ -65,8 +62,8 @@ impl From<Error> for Trouble {
 }
 
 impl Following<'_> {
-    /// Opens the links, lets `build` make something of them, and says what the shards are then. All that `build` makes has been proven when this
-    /// has returned without error, and not before.
+    /// Opens the links, lets `build` make something of them, and says what the shards are then. All that `build` makes
+    /// has been proven when this has returned without error, and not before.
     pub(crate) fn run<T>(
         &self,
         shards: &[Shard<'_>],
@@ -91,10 +88,6 @@ impl Following<'_> {
         }
         let built = build(&pushed).map_err(|trouble| match trouble {
             Trouble::Shard(place, error) => links.blame(place, error),
-            Trouble::InPlace(place, why, error) => match links.blame(place, error) {
-                Failure::Route(_, error) | Failure::Other(error) => Failure::Held(Some(why), error),
-                other => other,
-            },
             Trouble::Other(error) => error.into(),
         })?;
         links.settle(received)?;
@@ -107,8 +100,8 @@ impl Following<'_> {
         Ok((built, record.collect()))
     }
 
-    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then. `held` is the version
-    /// held: even if nothing is built on it, files that stay the same get the same headers.
+    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then.
+    /// `held` is the version held: even if nothing is built on it, files that stay the same get the same headers.
     pub(crate) fn write(&self, pushed: &[Pushed<'_>], held: Option<&HeldModel>, out: &Path) -> Result<u64, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         let (tensors, union) = self.tensors(pushed, &building)?;
@@ -135,44 +128,17 @@ impl Following<'_> {
         Ok(total_bytes(&union))
     }
 
-    /// Prepares the changes for memory: `over` is the memory of each shard. What is prepared takes `budget` bytes at
-    /// most.
-    pub(crate) fn patch<M: StateMemory>(
-        &self,
-        pushed: &[Pushed<'_>],
-        over: &[M],
-        budget: u64,
-    ) -> Result<Vec<PatchSet>, Trouble> {
+    /// Prepares the changes for memory: `over` is the memory of each shard.
+    pub(crate) fn patch(&self, pushed: &[Pushed<'_>], over: &[MemoryState]) -> Result<Vec<PatchSet>, Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
-        let sets = within(budget, pushed, over, |place, Pushed { shard, replay, .. }, over, left| {
-            replay.patches(&*shard.state, over, left, &building).map_err(|error| Trouble::Shard(place, error))
-        })?;
+        let sets = pushed.iter().zip(over).enumerate().map(|(place, (Pushed { shard, replay, .. }, over))| {
+            let set = replay.patches(&*shard.state, over, u64::MAX, &building);
+            set.map_err(|error| Trouble::Shard(place, error))
+        });
+        let sets = sets.collect::<Result<_, Trouble>>()?;
         self.check_union(pushed)?;
         Ok(sets)
-    }
-
-    /// Prepares the changes for memory that holds the version that the links start from: where lanes are enough, they
-    /// are proven by sums. What is prepared takes `budget` bytes at most.
-    pub(crate) fn take_in_place<M: StateMemory>(
-        &self,
-        pushed: &[Pushed<'_>],
-        memories: &[M],
-        budget: u64,
-    ) -> Result<Vec<PatchSet>, Trouble> {
-        let building = InPhase::begin(self.observer, Phase::Build, 0);
-        within(budget, pushed, memories, |place, Pushed { replay, .. }, memory, left| {
-            replay.in_place(memory, left, &building).map_err(|error| self.not_in_place(place, error))
-        })
-    }
-
-    /// What it means that the links of a shard could not be taken in place.
-    pub(crate) fn not_in_place(&self, place: usize, error: Error) -> Trouble {
-        // That it is to end says nothing about the memory.
-        match Fallback::of(&error).filter(|_| self.observer.advance(Phase::Build, 0).is_ok()) {
-            Some(why) => Trouble::InPlace(place, why, error),
-            None => Trouble::Shard(place, error),
-        }
     }
 
     /// Proves the links of all shards, whatever becomes of them.
@@ -180,29 +146,11 @@ impl Following<'_> {
         prove(pushed, &InPhase::begin(self.observer, Phase::Build, 0))
     }
 
-    /// Checks that the shards are together what the commit names, and gives the tensors of each that are taken.
-    pub(crate) fn begin(&self, pushed: &[Pushed<'_>]) -> Result<Vec<Vec<TensorInfo>>, Trouble> {
+    /// Checks that the shards are together what the commit names.
+    pub(crate) fn begin(&self, pushed: &[Pushed<'_>]) -> Result<(), Trouble> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
-        let (tensors, _) = self.tensors(pushed, &building)?;
-        self.check_union(pushed)?;
-        Ok(tensors)
-    }
-
-    /// The same for memory of others, which must have these tensors.
-    pub(crate) fn begin_in_place<M: State>(&self, pushed: &[Pushed<'_>], memories: &[M]) -> Result<(), Trouble> {
-        let tensors = self.begin(pushed)?;
-        for (tensors, memory) in tensors.iter().zip(memories) {
-            let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
-            if !memory.tensors().iter().map(room).eq(tensors.iter().map(room)) {
-                return Err(Error::usage(format!(
-                    "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it \
-                     cannot be resized",
-                    self.plan.version
-                ))
-                .into());
-            }
-        }
-        Ok(())
+        self.tensors(pushed, &building)?;
+        Ok(self.check_union(pushed)?)
     }
 
     /// The tensors of each shard that are built, and the tensors of all shards, ascending by name. The observer is told
@@ -255,8 +203,8 @@ impl Following<'_> {
         readers.collect()
     }
 
-    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts, where files are written
-    /// by them (SPEC section 25.2).
+    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts, where files are
+    /// written by them (SPEC section 25.2).
     fn push<'a>(
         &self,
         shard: &'a Shard<'_>,
@@ -292,21 +240,6 @@ impl Following<'_> {
         let is_taken = self.selection.is_none() || !tensors.is_empty();
         is_taken.then(|| LayoutFile { tensors, ..file.clone() })
     }
-}
-
-/// What `make` makes for each shard, with the place of the shard, its memory, and the bytes that are left of the budget.
-fn within<M>(
-    budget: u64,
-    pushed: &[Pushed<'_>],
-    memories: &[M],
-    make: impl Fn(usize, &Pushed<'_>, &M, u64) -> Result<PatchSet, Trouble>,
-) -> Result<Vec<PatchSet>, Trouble> {
-    let mut sets: Vec<PatchSet> = Vec::with_capacity(pushed.len());
-    for (place, (pushed, memory)) in pushed.iter().zip(memories).enumerate() {
-        let left = budget.saturating_sub(sets.iter().map(PatchSet::bytes).sum());
-        sets.push(make(place, pushed, memory, left)?);
-    }
-    Ok(sets)
 }
 
 /// Proves the links of all shards; nothing of what comes of them is kept.

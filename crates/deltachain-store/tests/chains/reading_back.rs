@@ -71,7 +71,7 @@ fn a_follower_has_the_metadata_of_its_version() {
     for (version, metadata) in (0..).zip(&published) {
         let mut prepared = memory.prepare(Some(version), &()).unwrap().unwrap();
         assert_eq!(prepared.metadata(), metadata);
-        let switched = memory.apply(&mut prepared, &()).unwrap();
+        let switched = memory.apply(&mut prepared).unwrap();
         assert_eq!((prepared.commit(), &switched.metadata), (switched.commit, metadata));
         assert_eq!(&memory.held().unwrap().metadata, metadata);
         let prepared = files.prepare(Some(version), &()).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps what it holds, or goes to a
-//! version that a trusted key has signed; and a publisher that signs follows no stranger.
+//! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps what it holds, or
+//! goes to a version that a trusted key has signed; and a publisher that signs follows no stranger.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -659,7 +659,7 @@ fn what_signatures_cost() {
         let warm = objects.requests();
         let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(trust)).unwrap();
         let mut prepared = follower.prepare(None, &()).unwrap().unwrap();
-        follower.apply(&mut prepared, &()).unwrap();
+        follower.apply(&mut prepared).unwrap();
         objects.requests();
         let mut polling = Polling::new(&FollowOptions::default());
         assert!(polling.poll(&mut follower, &()).unwrap().is_none());
@@ -671,7 +671,8 @@ fn what_signatures_cost() {
     let signed = costs(&|| signing(&["a"]), Some(trust(&["a"])));
     let by_two = costs(&|| signing(&["a", "b"]), Some(trust(&["a"])));
     let more: Vec<u64> = signed.iter().zip(without).map(|(signed, without)| signed - without).collect();
-    // The note under two names; and of a publisher that has not signed the head itself, the own note on it. Of a look likewise.
+    // The note under two names; and of a publisher that has not signed the head itself, the own note on it. Of a look
+    // likewise.
     assert_eq!(more, [3, 2, 1, 0]);
     // A name more, and another key whose own note is asked for.
     let two: Vec<u64> = by_two.iter().zip(signed).map(|(by_two, signed)| by_two - signed).collect();

@@ -1,29 +1,29 @@
-//! Several profiles at once, and memory that is changed in place: the caller's, and that of an engine elsewhere.
+//! Several profiles at once, and memory that is changed in place: of this process, elsewhere, and of several processes.
 
-mod engine;
+mod elsewhere;
 mod memory;
+mod shares;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use deltachain::StateSums;
-use deltachain::chain::{Commit, ObjectName, Route, RoutesDocument};
-use deltachain::memory::{LentState, Proof, StateMemory};
-use deltachain::sums::Sums;
-use deltachain::tensor::{Digest, Dtype, Lanes, MemoryState, State, TensorInfo};
-use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, PiecePlan, Profile, Result, diff};
+use deltachain::chain::{Commit, FileReference, ObjectName, Route, RoutesDocument};
+use deltachain::memory::{Alone, LentState, PlacedMemory, Proof};
+use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
+use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateSums, diff};
 use deltachain_store::{
-    Base, CompactOptions, Engine, Fallback, FollowEvent, FollowOptions, Follower, FollowerOptions, How, Keep, Memory,
-    PreparedRoute, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, Switched, Weights,
+    Base, CompactOptions, Fallback, FollowEvent, FollowOptions, Follower, FollowerOptions, InPlace, Keep, Memory,
+    Model, Observer, Phase, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, Switched,
     compact, init, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
-use crate::common::Notes;
+use crate::common::{Notes, union};
+use crate::in_place::elsewhere::Elsewhere;
 use crate::support::Random;
 use crate::support::verify::{marks, prove};
 
@@ -70,6 +70,11 @@ impl Chain {
         published
     }
 
+    /// The digest of a commit.
+    fn published(&self, version: u64) -> Digest {
+        Digest::of_bytes(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap())
+    }
+
     fn commit(&self, version: u64) -> Commit {
         Commit::parse(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap(), &Limits::default()).unwrap()
     }
@@ -104,11 +109,15 @@ fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
     let mut random = Random(0x1234_5678 ^ version);
     let mut state = last.cloned().unwrap_or_default();
     if last.is_none() {
-        for (name, dtype, lanes) in
-            [("a", Dtype::BF16, 30_000_u64), ("b", Dtype::F32, 3000), ("c", Dtype::U8, 500), ("d", Dtype::F16, 0)]
-        {
-            let bytes = usize::try_from(lanes * dtype.bits() / 8).unwrap();
-            state.insert(name, dtype, &[lanes], random.bytes(bytes)).unwrap();
+        let tensors: [(&str, Dtype, &[u64]); 4] = [
+            ("a", Dtype::BF16, &[150, 200]),
+            ("b", Dtype::F32, &[60, 50]),
+            ("c", Dtype::U8, &[500]),
+            ("d", Dtype::F16, &[0]),
+        ];
+        for (name, dtype, shape) in tensors {
+            let bytes = usize::try_from(shape.iter().product::<u64>() * dtype.bits() / 8).unwrap();
+            state.insert(name, dtype, shape, random.bytes(bytes)).unwrap();
         }
     }
     let infos: Vec<TensorInfo> = state.tensors().to_vec();
@@ -141,83 +150,28 @@ fn lend(buffers: &mut Buffers) -> LentState<'_> {
     LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
 }
 
-type Lent<'a> = Follower<Memory<LentState<'a>>>;
-
-/// Memory that is somewhere else, where others can write to it, too. It can fail.
-#[derive(Debug, Clone)]
-struct Elsewhere {
-    infos: Vec<TensorInfo>,
-    data: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// After this many writes nothing can be written any more.
-    writes: Arc<AtomicUsize>,
-}
-
-impl Elsewhere {
-    fn new(state: &MemoryState) -> Self {
-        let (infos, data) = buffers(state).into_iter().unzip();
-        Self { infos, data: Arc::new(Mutex::new(data)), writes: Arc::new(AtomicUsize::new(usize::MAX)) }
-    }
-
-    fn copy(&self) -> MemoryState {
-        MemoryState::copy_of(self).unwrap()
-    }
-
-    /// Flips a bit of a lane, as nobody may.
-    fn flip(&self, tensor: usize, lane: usize) {
-        self.data.lock().unwrap()[tensor][lane * self.infos[tensor].dtype().lane_bytes()] ^= 1;
-    }
-}
-
-impl State for Elsewhere {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let offset = usize::try_from(offset).unwrap();
-        out.copy_from_slice(&self.data.lock().unwrap()[tensor][offset..offset + out.len()]);
-        Ok(())
-    }
-}
-
-impl StateMemory for Elsewhere {
-    fn scatter(&mut self, tensor: usize, lanes: &Lanes<'_>, values: &[u8]) -> Result<()> {
-        let left = self.writes.load(Ordering::SeqCst);
-        if left == 0 {
-            return Err(Error::io("writing to the device", std::io::ErrorKind::BrokenPipe.into()));
-        }
-        self.writes.store(left.saturating_sub(1), Ordering::SeqCst);
-        let width = self.infos[tensor].dtype().lane_bytes();
-        let mut data = self.data.lock().unwrap();
-        for (place, value) in values.chunks(width).enumerate() {
-            let number = lanes.numbers.map_or(place, |numbers| numbers[place] as usize);
-            let begin = (usize::try_from(lanes.first).unwrap() + number) * width;
-            data[tensor][begin..begin + width].copy_from_slice(value);
-        }
-        Ok(())
-    }
-}
-
-/// Memory that holds a version, and its follower.
-fn elsewhere(chain: &Chain, version: usize, options: FollowerOptions) -> (Elsewhere, Follower<Memory<Elsewhere>>) {
-    let memory = Elsewhere::new(&chain.states[version]);
-    let weights = vec![Weights::whole(memory.clone())];
-    let follower = Follower::with_weights(chain.store.clone(), version as u64, weights, options, &()).unwrap();
+/// Memory that holds a version, and its follower. The processor can read the memory, or not.
+fn elsewhere(
+    chain: &Chain,
+    version: usize,
+    can_be_read: bool,
+    options: FollowerOptions,
+) -> (Elsewhere, Follower<InPlace<Elsewhere>>) {
+    let memory = Elsewhere::of(&scribbled(&chain.states[version]), can_be_read);
+    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), options).unwrap();
+    assert_eq!(go(&mut follower, version as u64).fallback, None);
+    assert_eq!(memory.copy(), chain.states[version]);
     (memory, follower)
 }
 
-fn at<'a>(chain: &Chain, version: u64, own: &'a mut Buffers, options: FollowerOptions) -> Lent<'a> {
-    let weights = vec![Weights::whole(lend(own))];
-    Follower::with_weights(chain.store.clone(), version, weights, options, &()).unwrap()
-}
-
-fn go<M: StateMemory + Send>(follower: &mut Follower<Memory<M>>, version: u64) -> Switched<()> {
+fn go<M: PlacedMemory>(follower: &mut Follower<InPlace<M>>, version: u64) -> Switched<()> {
     let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
-    follower.apply(&mut prepared, &()).unwrap()
+    follower.apply(&mut prepared, &Alone, &()).unwrap()
 }
 
-fn copy<M: StateMemory + Send>(follower: &Follower<Memory<M>>) -> MemoryState {
-    MemoryState::copy_of(&follower.state()).unwrap()
+/// What memory holds that can be read.
+fn copy<M: PlacedMemory>(follower: &Follower<InPlace<M>>) -> MemoryState {
+    MemoryState::copy_of(follower.memory().unwrap().state().unwrap()).unwrap()
 }
 
 /// A lane of the tensor that the version changes, or that it does not.
@@ -312,17 +266,34 @@ fn shards_have_links_of_each_profile() {
     };
     assert_eq!([0, 1, 2].map(marked), [vec![false], vec![false, true], vec![false]]);
 
-    // Both shards in place.
-    let mut own = shards(0).map(|shard| scribbled(&shard));
-    let memories = own.iter_mut().map(lend).collect();
-    let mut follower = Follower::into_memory(chain.store.clone(), memories, FollowerOptions::default()).unwrap();
+    // Both shards in place, in one memory.
+    let both = |version| union(&shards(version));
+    let mut own = scribbled(&both(0));
+    let mut follower = Follower::into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
     for version in 0..3 {
         let switched = go(&mut follower, version);
+        // The last has no sums in one shard, which is taken by digests.
         assert_eq!((switched.version, switched.fallback), (version, None));
+        follower.check(&Alone, &()).unwrap();
         follower.verify(&()).unwrap();
+        assert_eq!(copy(&follower), both(version));
     }
     drop(follower);
-    assert_eq!(own, shards(2).map(|shard| buffers(&shard)));
+    assert_eq!(own, buffers(&both(2)));
+    // One that cannot be read takes the last as a whole. With a shard alone, nothing else is touched.
+    let memory = Elsewhere::of(&scribbled(&both(0)), false);
+    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
+    let fallbacks = [0, 1, 2].map(|version| go(&mut follower, version).fallback);
+    assert_eq!((fallbacks, memory.copy()), ([None, None, Some(Fallback::NoRoute)], both(2)));
+    let [first, _] = shards(0);
+    let memory = Elsewhere::of(&scribbled(&first), false);
+    let options = FollowerOptions::default().shards(Some(vec![0]));
+    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), options).unwrap();
+    for version in 0..3 {
+        // All of its own links are local.
+        assert_eq!((go(&mut follower, version).fallback, memory.copy()), (None, shards(version)[0].clone()));
+        assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
+    }
 }
 
 #[test]
@@ -343,11 +314,10 @@ fn a_compaction_leaves_what_is_taken_in_place() {
     chain.publish();
     let keep = Keep { last: 3, ..Keep::default() };
     prune(&chain.store, &plan_prune(&chain.store, &keep).unwrap(), &()).unwrap();
-    let mut own = buffers(&chain.states[2]);
-    let mut follower = at(&chain, 2, &mut own, FollowerOptions::default());
+    let (memory, mut follower) = elsewhere(&chain, 2, false, FollowerOptions::default());
     let switched = go(&mut follower, 4);
     assert_eq!((switched.routes, switched.fallback), (vec![(Some(2), 3), (Some(3), 4)], None));
-    assert_eq!(copy(&follower), chain.states[4]);
+    assert_eq!(memory.copy(), chain.states[4]);
     for profiles in [vec![], vec![Profile::Local; 2]] {
         assert_eq!(
             compact(&chain.store, &options.clone().profiles(profiles), &()).unwrap_err().class(),

@@ -1,4 +1,5 @@
-//! Bringing memory to versions of a chain: from every start, in its own memory and in buffers that are lent.
+//! Bringing memory to versions of a chain: from every start in a follower's own memory, and from nothing in buffers
+//! that are lent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,12 @@ use std::time::Duration;
 
 use deltachain::chain::ObjectName;
 use deltachain::files::SafetensorsState;
-use deltachain::memory::{LentState, RunKind, StateMemory};
+use deltachain::memory::{Alone, LentState, PlacedMemory, Proof, RunKind};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
 use deltachain::{Error, ErrorClass, StateTable};
-use deltachain_store::{Fallback, FollowOptions, Follower, FollowerOptions, Memory, Weights};
+use deltachain_store::{
+    Directory, Fallback, FollowOptions, Follower, FollowerOptions, InPlace, Memory, Switched, Weights,
+};
 
 use crate::common::{Chain, Notes, follow, state, union};
 
@@ -17,7 +20,8 @@ fn noise(seed: u32) -> Vec<u8> {
     (seed..seed + 2000).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
 }
 
-/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot too, and a link from 0.
+/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot too, and a link
+/// from 0.
 fn steady(of: usize) -> Chain {
     let mut chain = Chain::new();
     let (mut first, mut second) = (noise(1), noise(2));
@@ -80,7 +84,7 @@ fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
 }
 
 /// Weights of all shards of a version.
-fn weights(chain: &Chain, version: usize, tensors: Option<&[&str]>) -> Vec<Weights<MemoryState>> {
+fn weights(chain: &Chain, version: usize, tensors: Option<&[&str]>) -> Vec<Weights> {
     let shards = chain.versions[version].iter();
     shards
         .map(|shard| match tensors {
@@ -101,65 +105,111 @@ fn lend(buffers: &mut Buffers) -> LentState<'_> {
     LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
 }
 
-fn begin<M: StateMemory + Send>(
+fn begin(
     chain: &Chain,
     version: u64,
-    weights: Vec<Weights<M>>,
+    weights: Vec<Weights>,
     options: FollowerOptions,
-) -> deltachain::Result<Follower<Memory<M>>> {
+) -> deltachain::Result<Follower<Memory>> {
     Follower::with_weights(chain.store.clone(), version, weights, options, &())
 }
 
-fn copy(subscriber: &Follower<Memory<impl StateMemory + Send>>) -> MemoryState {
+fn copy(subscriber: &Follower<Memory>) -> MemoryState {
     MemoryState::copy_of(&subscriber.state()).unwrap()
 }
 
-/// Goes on to versions, as a directory does, and back and forth at each.
-fn go<M: StateMemory + Send>(
-    chain: &Chain,
-    subscriber: &mut Follower<Memory<M>>,
-    tensors: Option<&[&str]>,
-    versions: impl Iterator<Item = u64>,
-) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut like = FollowerOptions::default();
-    like.tensors = options(tensors).tensors;
-    let mut directory = Follower::in_directory(chain.store.clone(), folder.path(), like).unwrap();
-    let mut pull = |version: u64| {
-        let prepared = directory.prepare(Some(version), &()).unwrap().unwrap();
-        let switched = directory.apply(prepared).unwrap();
-        let shown = SafetensorsState::open(folder.path().join("current")).unwrap();
+/// A directory that goes where memory goes.
+struct Beside {
+    folder: tempfile::TempDir,
+    follower: Follower<Directory>,
+}
+
+impl Beside {
+    fn new(chain: &Chain, tensors: Option<&[&str]>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let follower = Follower::in_directory(chain.store.clone(), folder.path(), options(tensors)).unwrap();
+        Self { folder, follower }
+    }
+
+    fn pull(&mut self, version: u64) -> (Switched, MemoryState) {
+        let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
+        let switched = self.follower.apply(prepared).unwrap();
+        let shown = SafetensorsState::open(self.folder.path().join("current")).unwrap();
         (switched, MemoryState::copy_of(&shown).unwrap())
-    };
+    }
+}
+
+/// Goes on to versions, as a directory does, and back and forth at each.
+fn go(chain: &Chain, subscriber: &mut Follower<Memory>, tensors: Option<&[&str]>, versions: impl Iterator<Item = u64>) {
+    let mut directory = Beside::new(chain, tensors);
     if let Some(held) = subscriber.held() {
-        pull(held.version);
+        directory.pull(held.version);
         assert!(subscriber.prepare(Some(held.version), &()).unwrap().is_none());
     }
     for version in versions {
         let (before, held) = (copy(subscriber), subscriber.held());
         let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
         assert_eq!((copy(subscriber), subscriber.held()), (before.clone(), held.clone()));
-        let (expected, state) = pull(version);
+        let (expected, state) = directory.pull(version);
         assert_eq!((prepared.version(), prepared.state()), (version, expected.state));
         assert!(subscriber.undo(&mut prepared).is_err());
 
-        let switched = subscriber.apply(&mut prepared, &()).unwrap();
+        let switched = subscriber.apply(&mut prepared).unwrap();
         assert_eq!(copy(subscriber), state);
         assert_eq!(
             (switched.from, switched.version, switched.commit, &switched.routes),
             (expected.from, version, expected.commit, &expected.routes)
         );
-        // Memory that is changed in place fetches whole files.
-        if tensors.is_none() || M::nothing().is_some() {
-            assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
-        }
+        assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
+        assert_eq!((switched.fallback, switched.proof), (None, Proof::Hashed));
         assert_eq!(expected.written, state.tensors().iter().map(TensorInfo::bytes).sum::<u64>());
         subscriber.verify(&()).unwrap();
-        assert!(subscriber.apply(&mut prepared, &()).is_err());
+        assert!(subscriber.apply(&mut prepared).is_err());
         subscriber.undo(&mut prepared).unwrap();
         assert_eq!((copy(subscriber), subscriber.held()), (before, held));
-        subscriber.apply(&mut prepared, &()).unwrap();
+        subscriber.apply(&mut prepared).unwrap();
         assert_eq!((copy(subscriber), subscriber.held().unwrap().version), (state, version));
+    }
+}
+
+type Lent<'a> = Follower<InPlace<LentState<'a>>>;
+
+fn copy_lent(subscriber: &Lent<'_>) -> MemoryState {
+    MemoryState::copy_of(subscriber.memory().unwrap().state().unwrap()).unwrap()
+}
+
+/// A follower of lent memory at a version, from nothing.
+fn lent_at<'a>(chain: &Chain, version: u64, own: &'a mut Buffers, tensors: Option<&[&str]>) -> Lent<'a> {
+    own.iter_mut().for_each(|(_, data)| data.fill(0xA5));
+    let mut subscriber = Follower::into_memory(chain.store.clone(), lend(own), options(tensors)).unwrap();
+    let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
+    let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
+    assert_eq!((switched.from, switched.version, switched.fallback), (None, version, None));
+    assert_eq!(copy_lent(&subscriber), part(&chain.whole(version), tensors));
+    subscriber
+}
+
+/// The same for memory that is lent.
+fn go_lent(chain: &Chain, subscriber: &mut Lent<'_>, tensors: Option<&[&str]>, versions: impl Iterator<Item = u64>) {
+    let mut directory = Beside::new(chain, tensors);
+    directory.pull(subscriber.held().unwrap().version);
+    for version in versions {
+        let (before, held) = (copy_lent(subscriber), subscriber.held());
+        let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
+        assert_eq!((copy_lent(subscriber), subscriber.held()), (before, held));
+        let (expected, state) = directory.pull(version);
+        assert_eq!((prepared.version(), prepared.state()), (version, expected.state));
+        let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
+        assert_eq!(copy_lent(subscriber), state);
+        assert_eq!((switched.from, switched.version, switched.commit), (expected.from, version, expected.commit));
+        // A snapshot may be shorter, but it is not taken in place; and files are fetched whole.
+        if switched.routes == expected.routes && tensors.is_none() {
+            assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
+        }
+        let is_whole = switched.routes[0].0.is_none();
+        assert_eq!(switched.fallback, is_whole.then_some(Fallback::NoRoute));
+        subscriber.verify(&()).unwrap();
+        assert!(subscriber.apply(&mut prepared, &Alone, &()).is_err());
     }
 }
 
@@ -185,15 +235,11 @@ fn memory_goes_where_a_directory_goes() {
                 go(&chain, &mut from_weights, tensors, later());
 
                 if is_steady {
-                    let mut own: Vec<_> =
-                        chain.versions[0].iter().map(|shard| buffers(&part(shard, tensors))).collect();
-                    let tables = chain.versions[0].iter().map(|shard| StateTable::of(shard, &()).unwrap());
-                    let lent = own.iter_mut().zip(tables).map(|(own, table)| Weights::part(lend(own), table)).collect();
-                    let mut lent = begin(&chain, 0, lent, options()).unwrap();
-                    go(&chain, &mut lent, tensors, later());
+                    let mut own = buffers(&part(&chain.whole(0), tensors));
+                    let mut lent = lent_at(&chain, 0, &mut own, tensors);
+                    go_lent(&chain, &mut lent, tensors, later());
                     drop(lent);
-                    let shards = chain.versions[4].iter();
-                    assert_eq!(own, shards.map(|shard| buffers(&part(shard, tensors))).collect::<Vec<_>>());
+                    assert_eq!(own, buffers(&part(&chain.whole(4), tensors)));
                 }
             }
         }
@@ -208,11 +254,25 @@ fn some_shards_are_taken() {
         let mut subscriber = Follower::in_memory(chain.store.clone(), options.clone()).unwrap();
         for version in 0..5 {
             let mut prepared = subscriber.prepare(Some(version as u64), &()).unwrap().unwrap();
-            subscriber.apply(&mut prepared, &()).unwrap();
+            subscriber.apply(&mut prepared).unwrap();
             assert_eq!(copy(&subscriber), chain.versions[version][1]);
         }
         let own = Weights::whole(chain.versions[1][1].clone());
         begin(&chain, 1, vec![own], options.clone()).unwrap();
+        // Lent memory has just these tensors.
+        let mut own = buffers(&chain.versions[0][1]);
+        let mut lent = Follower::into_memory(chain.store.clone(), lend(&mut own), options.clone()).unwrap();
+        for version in 0..5 {
+            let same = chain.versions[version][1].tensors() == chain.versions[0][1].tensors();
+            match lent.prepare(Some(version as u64), &()) {
+                Ok(prepared) => {
+                    lent.apply(&mut prepared.unwrap(), &Alone, &()).unwrap();
+                    assert_eq!(copy_lent(&lent), chain.versions[version][1]);
+                    lent.verify(&()).unwrap();
+                }
+                Err(error) => assert_eq!((error.class(), same), (ErrorClass::Usage, false)),
+            }
+        }
         options.shards = Some(vec![2]);
         let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
         assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-17"));
@@ -227,7 +287,7 @@ fn patches_are_shown() {
     let [set] = first.patch_sets() else { panic!("one shard") };
     let whole: Vec<_> = set.whole_tensors().map(|(info, data)| (info.clone(), data.to_vec())).collect();
     assert_eq!((whole, set.runs().len()), (buffers(&chain.whole(0)), 0));
-    subscriber.apply(&mut first, &()).unwrap();
+    subscriber.apply(&mut first).unwrap();
 
     let next = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let [set] = next.patch_sets() else { panic!("one shard") };
@@ -263,22 +323,28 @@ fn another_way_is_taken_past_a_damaged_file() {
                 .map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path))
                 .collect();
             damage(&chain.path(chain.files(3, *last)[of - 1].name()), &mut |rule| {
-                let mut own: Vec<_> = chain.versions[0].iter().map(buffers).collect();
-                let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
-                let mut subscriber = begin(&chain, 0, lent, options(None)).unwrap();
                 let notes = Notes::default();
+                let mut subscriber = begin(&chain, 0, weights(&chain, 0, None), options(None)).unwrap();
                 let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
                 assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
                 assert!(prepared.patch_sets().iter().all(|set| set.whole_tensors().count() == 0));
-                let switched = subscriber.apply(&mut prepared, &()).unwrap();
-                assert_eq!(switched.routes[0], route);
+                let switched = subscriber.apply(&mut prepared).unwrap();
+                assert_eq!((switched.routes[0], switched.fallback), (route, None));
                 assert_eq!(copy(&subscriber), chain.whole(3));
+                subscriber.undo(&mut prepared).unwrap();
+                assert_eq!(copy(&subscriber), chain.whole(0));
+
+                let mut own = buffers(&chain.whole(0));
+                let mut subscriber = lent_at(&chain, 0, &mut own, None);
+                let notes = Notes::default();
+                let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
+                assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
                 // A snapshot is loaded as a whole.
                 let fallback = route.0.is_none().then_some(Fallback::NoRoute);
-                assert_eq!((switched.fallback, prepared.is_whole()), (fallback, fallback.is_some()));
-                let undone = subscriber.undo(&mut prepared);
-                assert_eq!(undone.is_err(), prepared.is_whole());
-                assert_eq!(copy(&subscriber), chain.whole(if prepared.is_whole() { 3 } else { 0 }));
+                assert_eq!(prepared.is_whole(), fallback.is_some());
+                let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
+                assert_eq!((switched.routes[0], switched.fallback), (route, fallback));
+                assert_eq!(copy_lent(&subscriber), chain.whole(3));
             });
             kept.into_iter().for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
         }
@@ -307,29 +373,19 @@ fn what_fails_leaves_everything_as_it_was() {
             stop_at += 1;
         }
         assert!(stop_at > 3);
-        // What takes too much.
-        let mut short = options(None);
-        short.budget = 1;
-        let mut subscriber = Follower::in_memory(chain.store.clone(), short).unwrap();
-        let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-        subscriber.apply(&mut prepared, &()).unwrap();
-        let error = subscriber.prepare(None, &()).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Usage);
-        assert!(error.message().contains('1'), "{error}");
-        assert_eq!(copy(&subscriber), chain.whole(3));
     }
 }
 
 #[test]
 fn lent_buffers_have_no_room_for_what_comes_or_goes() {
     for (chain, base) in [(changing(1), 0), (changing(1), 1), (changing(2), 0)] {
-        let mut own: Vec<_> = chain.versions[base].iter().map(buffers).collect();
-        let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
-        let mut subscriber = begin(&chain, base as u64, lent, options(None)).unwrap();
-        assert_eq!(subscriber.prepare(Some(base as u64 + 1), &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!(subscriber.held().unwrap().version, base as u64);
+        let mut own = buffers(&chain.whole(base));
+        let mut subscriber = lent_at(&chain, base, &mut own, None);
+        assert_eq!(subscriber.prepare(Some(base + 1), &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!((subscriber.held().unwrap().version, subscriber.is_torn()), (base, false));
+        subscriber.verify(&()).unwrap();
         drop(subscriber);
-        assert_eq!(own, chain.versions[base].iter().map(buffers).collect::<Vec<_>>());
+        assert_eq!(own, buffers(&chain.whole(base)));
     }
 }
 
@@ -341,14 +397,25 @@ fn shards_come_and_go() {
     go(&chain, &mut subscriber, None, 5..6);
     assert_eq!(subscriber.memories().len(), 3);
     let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-    subscriber.apply(&mut prepared, &()).unwrap();
+    subscriber.apply(&mut prepared).unwrap();
     assert_eq!(subscriber.memories(), chain.versions[3]);
 
-    let mut own: Vec<_> = chain.versions[4].iter().map(buffers).collect();
-    let lent = own.iter_mut().map(|own| Weights::whole(lend(own))).collect();
-    let mut subscriber = begin(&chain, 4, lent, options(None)).unwrap();
+    let mut own = buffers(&chain.whole(4));
+    let mut subscriber = lent_at(&chain, 4, &mut own, None);
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(copy(&subscriber), chain.whole(4));
+    assert_eq!(copy_lent(&subscriber), chain.whole(4));
+    // All tensors are in one memory, in which shards may become others.
+    let mut chain = steady(1);
+    let whole = chain.whole(4);
+    let halves = [&["a", "b"][..], &["bias", "c"]].map(|taken| part(&whole, Some(taken)));
+    chain.add_shards(halves.to_vec(), &[None]);
+    let mut own = buffers(&whole);
+    let mut subscriber = lent_at(&chain, 4, &mut own, None);
+    let mut prepared = subscriber.prepare(None, &()).unwrap().unwrap();
+    let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
+    assert_eq!((switched.fallback, subscriber.tables().count()), (Some(Fallback::NoRoute), 2));
+    assert_eq!(copy_lent(&subscriber), whole);
+    subscriber.verify(&()).unwrap();
 }
 
 #[test]
@@ -401,15 +468,15 @@ fn what_was_prepared_for_another_version_is_refused() {
     let mut subscriber = begin(&chain, 0, weights(&chain, 0, None), options(None)).unwrap();
     let mut first = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let mut second = subscriber.prepare(Some(2), &()).unwrap().unwrap();
-    subscriber.apply(&mut first, &()).unwrap();
-    assert_eq!(subscriber.apply(&mut second, &()).unwrap_err().class(), ErrorClass::Usage);
+    subscriber.apply(&mut first).unwrap();
+    assert_eq!(subscriber.apply(&mut second).unwrap_err().class(), ErrorClass::Usage);
     let mut third = subscriber.prepare(Some(3), &()).unwrap().unwrap();
-    subscriber.apply(&mut third, &()).unwrap();
+    subscriber.apply(&mut third).unwrap();
     assert_eq!(subscriber.undo(&mut first).unwrap_err().class(), ErrorClass::Usage);
     // All the way back, and another way forth.
     subscriber.undo(&mut third).unwrap();
     subscriber.undo(&mut first).unwrap();
-    subscriber.apply(&mut second, &()).unwrap();
+    subscriber.apply(&mut second).unwrap();
     assert_eq!(copy(&subscriber), chain.whole(2));
 }
 
@@ -422,7 +489,7 @@ fn links_are_kept_where_the_caller_says() {
         options.cache = cache;
         let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
         let mut prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
-        let switched = subscriber.apply(&mut prepared, &()).unwrap();
+        let switched = subscriber.apply(&mut prepared).unwrap();
         (switched.downloaded, switched.from_cache)
     };
     let size = chain.files(0, None)[0].size;

@@ -1,0 +1,700 @@
+//! Memory that several processes hold together: threads that have a share each.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use deltachain::memory::{Elements, Given, Peers, Places};
+use deltachain::sums::Sums;
+use deltachain_store::PreparedInPlace;
+
+use super::*;
+use crate::in_place::elsewhere::{GAP, lanes};
+
+/// How long a process waits for another one. That it ever does is a fault.
+const LOST: Duration = Duration::from_mins(1);
+
+/// What a process tells the others.
+#[derive(Debug, Clone)]
+enum Word {
+    Sums(Vec<[Sums; 2]>, Option<(ErrorClass, String)>),
+    Vote(Option<(ErrorClass, String)>),
+    Agreement(Digest),
+    /// It cannot be reached any more.
+    Gone,
+}
+
+/// Where a process hears the others, and they hear it.
+struct Seat {
+    rank: usize,
+    to: Vec<Sender<Word>>,
+    from: Vec<Mutex<Receiver<Word>>>,
+    /// After this many votes nothing is heard of the others, nor do they hear this one if it `breaks`.
+    votes: AtomicUsize,
+    breaks: bool,
+}
+
+fn lost() -> Error {
+    Error::io("asking the other processes", std::io::ErrorKind::ConnectionReset.into())
+}
+
+fn said(error: Option<&Error>) -> Option<(ErrorClass, String)> {
+    error.map(|error| (error.class(), error.message().to_owned()))
+}
+
+impl Seat {
+    fn all(count: usize) -> Vec<Self> {
+        let mut seats: Vec<Self> = (0..count)
+            .map(|rank| Self { rank, to: vec![], from: vec![], votes: AtomicUsize::new(usize::MAX), breaks: false })
+            .collect();
+        for from in 0..count {
+            for to in 0..count {
+                let (sender, receiver) = channel();
+                seats[from].to.push(sender);
+                seats[to].from.push(Mutex::new(receiver));
+            }
+        }
+        seats
+    }
+
+    /// Tells the others, and hears them.
+    fn exchange(&self, word: &Word) -> Result<Vec<Word>> {
+        for (rank, to) in self.to.iter().enumerate() {
+            if rank != self.rank {
+                to.send(word.clone()).map_err(|_| lost())?;
+            }
+        }
+        let others = self.from.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        others.map(|(_, from)| from.lock().unwrap().recv_timeout(LOST).map_err(|_| lost())).collect()
+    }
+
+    /// Whether all have the same.
+    fn agrees(&self, digest: Digest) -> bool {
+        let others = self.exchange(&Word::Agreement(digest)).unwrap();
+        others.iter().all(|word| matches!(word, Word::Agreement(other) if *other == digest))
+    }
+}
+
+impl Peers for Seat {
+    fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()> {
+        let others = self.exchange(&Word::Sums(sums.to_vec(), said(error)))?;
+        let mut failed = None;
+        for word in others {
+            let Word::Sums(other, its_error) = word else { panic!("sums were expected: {word:?}") };
+            if let Some((class, message)) = its_error {
+                failed = Some(Error::refused(class, format!("another process: {message}")));
+            } else if error.is_none() {
+                assert_eq!(other.len(), sums.len());
+                other.iter().zip(&mut *sums).for_each(|(other, own)| *own = [0, 1].map(|at| own[at].plus(other[at])));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn vote(&self, error: Option<&Error>) -> Result<Option<Error>> {
+        let left = self.votes.load(Ordering::SeqCst);
+        if left == 0 {
+            if self.breaks {
+                self.exchange(&Word::Gone)?;
+            } else {
+                self.exchange(&Word::Vote(said(error)))?;
+            }
+            return Err(lost());
+        }
+        self.votes.store(left.saturating_sub(usize::from(left < usize::MAX)), Ordering::SeqCst);
+        let mut failed = None;
+        for word in self.exchange(&Word::Vote(said(error)))? {
+            match word {
+                Word::Vote(None) => {}
+                Word::Vote(Some((class, message))) => {
+                    failed = Some(Error::refused(class, format!("another process: {message}")));
+                }
+                Word::Gone => return Err(lost()),
+                word => panic!("a vote was expected: {word:?}"),
+            }
+        }
+        Ok(failed)
+    }
+}
+
+/// One process.
+struct Process {
+    seat: Seat,
+    follower: Follower<InPlace<Elsewhere>>,
+    memory: Elsewhere,
+}
+
+type Prepared = PreparedInPlace<Elsewhere>;
+
+impl Process {
+    /// A version, when all have prepared the same.
+    fn prepare(&mut self, version: u64) -> Prepared {
+        let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
+        if self.follower.memory().is_none() {
+            self.follower.bind(self.memory.clone());
+        }
+        if self.seat.agrees(prepared.agreement()) {
+            return prepared;
+        }
+        // Somebody has to load all of it.
+        self.follower.lost();
+        let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
+        assert!(self.seat.agrees(prepared.agreement()));
+        prepared
+    }
+
+    fn prove(&mut self, prepared: &mut Prepared) -> Result<()> {
+        self.follower.prove(prepared, &self.seat, &())
+    }
+
+    fn apply(&mut self, prepared: &mut Prepared) -> Result<Switched<()>> {
+        self.follower.apply(prepared, &self.seat, &())
+    }
+
+    fn check(&mut self) -> Result<Option<Proof>> {
+        self.follower.check(&self.seat, &())
+    }
+
+    /// Goes to a version, at the second attempt if the first cannot be proven.
+    fn go(&mut self, version: u64) -> Switched<()> {
+        let mut prepared = self.prepare(version);
+        if self.prove(&mut prepared).is_err() {
+            assert!(!self.follower.is_torn());
+            prepared = self.prepare(version);
+            self.prove(&mut prepared).unwrap();
+        }
+        self.apply(&mut prepared).unwrap()
+    }
+}
+
+/// Processes that hold a version of these states together.
+struct Group {
+    processes: Vec<Process>,
+}
+
+/// What a process holds, if the first dimension of "a" and the second of "b" are divided in two, and all have "c". Of
+/// "b" the first half is transposed, and lies in one row with gaps. "a" begins in the middle of a row.
+fn given(rank: usize, state: &MemoryState) -> (Vec<Given>, Vec<Vec<u8>>) {
+    let mut given = Vec::new();
+    let lower = rank.is_multiple_of(2);
+    let index = if lower { 0..70 } else { 70..150 };
+    let shape = vec![index.end - index.start, 200];
+    given.push(Given { name: "a".into(), row: 0, first: 5, shape, strides: None, index: vec![index] });
+    let index = if lower { 0..20 } else { 20..50 };
+    let shape = vec![60, index.end - index.start];
+    let strides = lower.then(|| vec![2, 130]);
+    given.push(Given { name: "b".into(), row: 1, first: 3, shape, strides, index: vec![0..60, index] });
+    given.push(Given { name: "c".into(), row: 2, first: 0, shape: vec![500], strides: None, index: vec![] });
+    if rank == 0 {
+        given.push(Given { name: "d".into(), row: 3, first: 0, shape: vec![0], strides: None, index: vec![] });
+    }
+    // Each row has room for it, and some more.
+    let sizes = [(5 + 80 * 200 + 9) * 2, (3 + 130 * 20 + 7) * 4, 500, 0];
+    assert_eq!(state.tensors().len(), 4);
+    (given, sizes.into_iter().map(|size| vec![GAP; size]).collect())
+}
+
+impl Group {
+    fn new(chain: &Chain, count: usize) -> Self {
+        let options = FollowerOptions::default();
+        let state = &chain.states[0];
+        let own: Vec<(Places, Vec<Vec<u8>>)> = (0..count)
+            .map(|rank| {
+                let (given, rows) = given(rank, state);
+                (Places::new(state.tensors().to_vec(), &given).unwrap(), rows)
+            })
+            .collect();
+        let elements = |places: &Places| -> Vec<Vec<Elements>> {
+            let of = |tensor| places.parts(tensor).iter().map(|part| part.elements().into()).collect();
+            (0..places.tensors().len()).map(of).collect()
+        };
+        let all: Vec<_> = own.iter().map(|(places, _)| elements(places)).collect();
+        let memories = own.into_iter().enumerate().map(|(rank, (mut places, rows))| {
+            places.divide(rank, &all, |_| true).unwrap();
+            Elsewhere::new(places, rows)
+        });
+        let processes = Seat::all(count).into_iter().zip(memories).map(|(seat, memory)| {
+            let follower = Follower::for_share(chain.store.clone(), options.clone()).unwrap();
+            Process { seat, follower, memory }
+        });
+        Self { processes: processes.collect() }
+    }
+
+    /// That holds a version.
+    fn at(chain: &Chain, count: usize, version: usize) -> Self {
+        let mut group = Self::new(chain, count);
+        group.all(|own| assert_eq!(own.go(version as u64).fallback, None));
+        group.holds(&chain.states[version]);
+        group
+    }
+
+    /// All processes do something at once.
+    fn all<T: Send>(&mut self, work: impl Fn(&mut Process) -> T + Sync) -> Vec<T> {
+        thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = self.processes.iter_mut().map(|own| scope.spawn(move || work(own))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    /// All hold a state, bit for bit, and nothing else has been written.
+    fn holds(&self, state: &MemoryState) {
+        for own in &self.processes {
+            assert!(own.memory.holds(state), "{}", own.seat.rank);
+        }
+    }
+
+    /// Flips a bit of a lane of a tensor that a process has, if the version changes it or not.
+    fn flip(&self, rank: usize, chain: &Chain, version: usize, tensor: usize, changes: bool) {
+        let memory = &self.processes[rank].memory;
+        let name = memory.places.tensors()[tensor].name();
+        let width = memory.places.tensors()[tensor].dtype().lane_bytes();
+        let [before, after] = [version - 1, version].map(|version| chain.states[version].get(name).unwrap().1);
+        let part = &memory.places.parts(tensor)[0];
+        let differs = |&(lane, _): &(usize, usize)| {
+            (before[lane * width..][..width] != after[lane * width..][..width]) == changes
+        };
+        let (_, place) = lanes(part).into_iter().find(differs).unwrap();
+        memory.flip_at(part.row(), place, width);
+    }
+}
+
+#[test]
+fn processes_follow_a_chain_together() {
+    let chain = Chain::of(&ALL[..2], 11);
+    for (count, step) in [(2, 1), (3, 2), (4, 5)] {
+        let mut group = Group::new(&chain, count);
+        let tables = |own: &Process| own.follower.tables().cloned().collect::<Vec<_>>();
+        for version in (0..11_usize).step_by(step) {
+            for switched in group.all(|own| own.go(version as u64)) {
+                assert_eq!((switched.version, switched.fallback), (version as u64, None));
+                assert_eq!(switched.from, version.checked_sub(step).map(|from| from as u64));
+                let proof = if version == 0 { Proof::Memory } else { Proof::ChangedLanes };
+                assert_eq!(switched.proof, proof);
+            }
+            group.holds(&chain.states[version]);
+            let (table, sums) = StateSums::hashed(&chain.states[version], &()).unwrap();
+            for own in &group.processes {
+                assert_eq!((tables(own), own.follower.sums()), (vec![table.clone()], &[sums.clone()][..]));
+            }
+            for checked in group.all(Process::check) {
+                assert_eq!(checked.unwrap(), Some(Proof::Memory));
+            }
+        }
+        assert!(group.all(|own| own.follower.prepare(Some(10), &()).unwrap().is_none()).iter().all(|held| *held));
+        // Back as a whole, and on.
+        for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
+            let switched = group.all(|own| own.go(version));
+            assert!(switched.iter().all(|switched| switched.fallback == fallback));
+            group.holds(&chain.states[usize::try_from(version).unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_lane_of_one_process_is_found_by_all() {
+    let chain = Chain::of(&ALL[..1], 4);
+    for (count, rank) in [(2, 0), (2, 1), (4, 3)] {
+        // Divided in rows, in columns, and held by all.
+        for tensor in 0..3 {
+            let mut group = Group::at(&chain, count, 2);
+            group.flip(rank, &chain, 3, tensor, true);
+            let switched = group.all(|own| own.go(3));
+            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Proof)), "{tensor}");
+            group.holds(&chain.states[3]);
+
+            // One that does not change is found by a check.
+            let mut group = Group::at(&chain, count, 2);
+            group.flip(rank, &chain, 3, tensor, false);
+            let switched = group.all(|own| own.go(3));
+            assert!(switched.iter().all(|switched| switched.fallback.is_none()));
+            let checked = group.all(Process::check);
+            assert_eq!(checked[rank].as_ref().unwrap_err().rule(), Some("R-SUM-04"), "{tensor}");
+            assert!(checked.iter().all(|checked| checked.as_ref().unwrap_err().class() == ErrorClass::StateMismatch));
+            // That another process does not hold the version says nothing about this one, but all load it.
+            let switched = group.all(|own| {
+                own.follower.lost();
+                own.go(3)
+            });
+            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Torn)));
+            group.holds(&chain.states[3]);
+        }
+    }
+}
+
+#[test]
+fn processes_go_back_together() {
+    let chain = Chain::of(&ALL[..1], 4);
+    for rank in 0..2 {
+        for new_values in 0..2 {
+            let mut group = Group::at(&chain, 2, 2);
+            group.processes[rank].memory.faults.new_values.store(new_values, Ordering::SeqCst);
+            let failed = group.all(|own| {
+                let mut prepared = own.prepare(3);
+                own.prove(&mut prepared).unwrap();
+                let error = own.apply(&mut prepared).unwrap_err();
+                assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+                error.class()
+            });
+            assert_eq!(failed, [ErrorClass::Io; 2]);
+            group.holds(&chain.states[2]);
+            // The old version is of use.
+            group.processes[rank].memory.faults.new_values.store(usize::MAX, Ordering::SeqCst);
+            assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback.is_none()));
+            group.holds(&chain.states[3]);
+        }
+        // If the way back fails on one, all are torn.
+        let mut group = Group::at(&chain, 2, 2);
+        group.processes[rank].memory.faults.writes.store(1, Ordering::SeqCst);
+        group.all(|own| {
+            let mut prepared = own.prepare(3);
+            own.prove(&mut prepared).unwrap();
+            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+            assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
+            own.memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
+            assert_eq!(own.go(3).fallback, Some(Fallback::Torn));
+        });
+        group.holds(&chain.states[3]);
+        // Somebody writes to the memory of one.
+        let mut group = Group::at(&chain, 2, 2);
+        let mut prepared = group.all(|own| {
+            let mut prepared = own.prepare(3);
+            own.prove(&mut prepared).unwrap();
+            Some(prepared)
+        });
+        group.flip(rank, &chain, 3, 0, true);
+        let prepared = prepared.iter_mut().map(|own| Mutex::new(own.take().unwrap())).collect::<Vec<_>>();
+        group.all(|own| {
+            let error = own.apply(&mut prepared[own.seat.rank].lock().unwrap()).unwrap_err();
+            assert_eq!(error.class(), ErrorClass::WrongBase);
+            assert_eq!((own.follower.held(), own.follower.is_torn()), (None, false));
+        });
+        group.flip(rank, &chain, 3, 0, true);
+        group.holds(&chain.states[2]);
+        assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback == Some(Fallback::Proof)));
+        group.holds(&chain.states[3]);
+    }
+}
+
+#[test]
+fn a_vote_that_is_lost_leaves_it_torn() {
+    let chain = Chain::of(&ALL[..1], 4);
+    for (breaks, of_others) in [(true, true), (false, false)] {
+        // In place, and as a whole.
+        for to in [3, 1] {
+            let mut group = Group::at(&chain, 2, 2);
+            group.processes[1].seat.breaks = breaks;
+            group.processes[1].seat.votes.store(0, Ordering::SeqCst);
+            let results = group.all(|own| {
+                let mut prepared = own.prepare(to);
+                own.prove(&mut prepared).unwrap();
+                let failed = own.seat.rank == 1 || of_others;
+                if failed {
+                    assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+                    // What was prepared is not proven any more.
+                    if to == 3 {
+                        assert!(own.follower.begin(&prepared).is_err());
+                    }
+                    assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
+                } else if to == 3 {
+                    // It has heard that all have written.
+                    assert_eq!(own.apply(&mut prepared).unwrap().version, 3);
+                    own.follower.lost();
+                } else {
+                    // The same, but all of it would now be compared with the others.
+                    own.seat.vote(None).unwrap();
+                    own.follower.lost();
+                }
+                failed
+            });
+            assert_eq!(results, [of_others, true]);
+            group.processes[1].seat.votes.store(usize::MAX, Ordering::SeqCst);
+            let switched = group.all(|own| own.go(to));
+            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Torn)));
+            group.holds(&chain.states[usize::try_from(to).unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn an_error_of_one_process_is_that_of_all() {
+    let chain = Chain::of(&ALL[..1], 4);
+    for rank in 0..2 {
+        // One cannot read its memory.
+        let mut group = Group::at(&chain, 2, 2);
+        group.processes[rank].memory.faults.reads.store(0, Ordering::SeqCst);
+        let failed = group.all(|own| {
+            let mut prepared = own.prepare(3);
+            let error = own.prove(&mut prepared).unwrap_err();
+            let checked = own.check().unwrap_err();
+            assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+            (error.class(), checked.class())
+        });
+        assert_eq!(failed, [(ErrorClass::Io, ErrorClass::Io); 2]);
+        group.processes[rank].memory.faults.reads.store(usize::MAX, Ordering::SeqCst);
+        assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback.is_none()));
+        group.holds(&chain.states[3]);
+
+        // One does not know where its memory is.
+        let mut group = Group::at(&chain, 2, 2);
+        group.all(|own| {
+            let mut prepared = own.prepare(3);
+            if own.seat.rank == rank {
+                own.follower.displaced();
+            }
+            assert_eq!(own.prove(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!(own.check().unwrap_err().class(), ErrorClass::Usage);
+        });
+        let fallbacks: Vec<_> =
+            group.all(|own| own.go(3)).into_iter().map(|switched| switched.fallback.unwrap()).collect();
+        assert_eq!(fallbacks[rank], Fallback::Place);
+        group.holds(&chain.states[3]);
+
+        // One has not proven what it is to apply: nothing is written.
+        let mut group = Group::at(&chain, 2, 2);
+        group.all(|own| {
+            let mut prepared = own.prepare(3);
+            own.prove(&mut prepared).unwrap();
+            if own.seat.rank == rank {
+                prepared = own.follower.prepare(Some(3), &()).unwrap().unwrap();
+            }
+            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+        });
+        group.holds(&chain.states[2]);
+
+        // One cannot load a whole version: all are torn.
+        let mut group = Group::at(&chain, 2, 2);
+        group.processes[rank].memory.faults.writes.store(1, Ordering::SeqCst);
+        group.all(|own| {
+            let mut prepared = own.prepare(1);
+            own.prove(&mut prepared).unwrap();
+            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+            assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
+            own.memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
+            assert_eq!(own.go(1).fallback, Some(Fallback::Torn));
+        });
+        group.holds(&chain.states[1]);
+    }
+}
+
+#[test]
+fn whoever_is_stopped_stops_all() {
+    let chain = Chain::of(&ALL[..1], 4);
+    for rank in 0..2 {
+        // In place, and as a whole.
+        for to in [3, 1] {
+            let (mut stop_at, mut seen) = (1, [0; 3]);
+            loop {
+                let mut group = Group::at(&chain, 2, 2);
+                let stopped = group.all(|own| {
+                    let mut prepared = own.prepare(to);
+                    let notes = Notes::stopping_at(if own.seat.rank == rank { stop_at } else { 0 });
+                    let proven = own.follower.prove(&mut prepared, &own.seat, &notes);
+                    let done = proven.and_then(|()| own.follower.apply(&mut prepared, &own.seat, &notes));
+                    let held = own.follower.held().map(|held| (held.version, held.proof == Proof::ChangedLanes));
+                    (done.is_err(), held, own.follower.is_torn())
+                });
+                assert_eq!(stopped[0], stopped[1]);
+                match stopped[0] {
+                    (true, Some((2, _)), false) => seen[0] += 1,
+                    (true, None, true) => seen[1] += 1,
+                    // All has been written, but not compared.
+                    (true, Some((version, true)), false) if version == to => seen[2] += 1,
+                    (is_err, ..) => {
+                        assert!(!is_err);
+                        break;
+                    }
+                }
+                if stopped[0].1.is_none_or(|(version, _)| version != to) {
+                    group.all(|own| own.go(to));
+                }
+                group.holds(&chain.states[usize::try_from(to).unwrap()]);
+                stop_at += 1;
+            }
+            // Nothing of what is in place stops when it is written.
+            assert_eq!(seen.map(|times| times > 0), if to == 3 { [true, false, false] } else { [false, true, true] });
+        }
+    }
+}
+
+#[test]
+fn a_divided_tensor_that_takes_another_shape_is_refused_before_it_is_written() {
+    let mut chain = Chain::of(&ALL[..1], 2);
+    let mut turned = next(chain.states.last(), 2);
+    let data = turned.get("a").unwrap().1.to_vec();
+    turned.insert("a", Dtype::BF16, &[200, 150], data).unwrap();
+    chain.publish_state(turned);
+    let mut group = Group::at(&chain, 2, 1);
+    group.all(|own| {
+        let mut prepared = own.prepare(2);
+        let error = own.prove(&mut prepared).unwrap_err();
+        assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("a")));
+        assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (1, false));
+    });
+    group.holds(&chain.states[1]);
+}
+
+#[test]
+fn whoever_starts_from_something_else_does_not_agree() {
+    let mut chain = Chain::of(&ALL[..1], 4);
+    chain.publish();
+    let mut group = Group::at(&chain, 2, 2);
+    // One is behind, so that all load the whole version.
+    group.all(|own| {
+        if own.seat.rank == 1 {
+            own.follower.lost();
+        }
+        assert_eq!(own.go(3).fallback, Some(Fallback::Torn));
+    });
+    group.holds(&chain.states[3]);
+    let of = |from: u64, to: u64| {
+        let mut follower = Follower::for_share(chain.store.clone(), FollowerOptions::default()).unwrap();
+        let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
+        follower.bind(memory);
+        go(&mut follower, from);
+        follower.prepare(Some(to), &()).unwrap().unwrap().agreement()
+    };
+    assert_eq!(of(2, 3), of(2, 3));
+    let all = [of(2, 3), of(1, 3), of(2, 4), of(3, 4), of(3, 1), of(3, 2)];
+    for (at, one) in all.iter().enumerate() {
+        assert!(all[at + 1..].iter().all(|other| other != one));
+    }
+}
+
+#[test]
+fn only_what_is_prepared_now_counts() {
+    let chain = Chain::of(&ALL[..2], 5);
+    let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
+    let mut follower = Follower::for_share(chain.store.clone(), FollowerOptions::default()).unwrap();
+    let mut first = follower.prepare(Some(0), &()).unwrap().unwrap();
+    // What the memory must have can be read before there is any.
+    assert!(first.tensors().into_iter().map(|(info, _)| info).eq(chain.states[0].tensors()));
+    assert!(follower.memory().is_none());
+    assert_eq!(follower.prove(&mut first, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    follower.bind(memory.clone());
+    follower.prove(&mut first, &Alone, &()).unwrap();
+    follower.apply(&mut first, &Alone, &()).unwrap();
+    let [mut old, mut now, mut second] =
+        [1, 1, 2].map(|version| follower.prepare(Some(version), &()).unwrap().unwrap());
+    // Nothing is proven unless that is asked for, and it is not applied then.
+    assert!(now.changes().is_none());
+    assert_eq!(follower.apply(&mut now, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!((follower.held().unwrap().version, follower.is_torn()), (0, false));
+    assert_eq!(now.each_tensor(&mut |_, _| Ok(()), &()).unwrap_err().class(), ErrorClass::Usage);
+    for prepared in [&mut old, &mut now, &mut second] {
+        follower.prove(prepared, &Alone, &()).unwrap();
+        follower.prove(prepared, &Alone, &()).unwrap();
+    }
+    assert_eq!(follower.finish(&now).unwrap_err().class(), ErrorClass::Usage);
+    follower.apply(&mut now, &Alone, &()).unwrap();
+    for prepared in [&mut old, &mut second] {
+        assert_eq!(follower.apply(prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(follower.begin(prepared).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(follower.prove(prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    }
+    assert_eq!((follower.held().unwrap().version, memory.copy()), (1, chain.states[1].clone()));
+
+    // The caller loads a whole version in its own way.
+    follower.lost();
+    assert_eq!((follower.held(), follower.is_torn()), (None, true));
+    let whole = follower.prepare(Some(1), &()).unwrap().unwrap();
+    assert!(whole.is_whole());
+    follower.begin(&whole).unwrap();
+    let mut seen = Vec::new();
+    let mut take = |info: &TensorInfo, data: Vec<u8>| {
+        let row = memory.places.find(info.name()).unwrap();
+        memory.rows.lock().unwrap()[row] = data;
+        seen.push(row);
+        Ok(())
+    };
+    whole.each_tensor(&mut take, &()).unwrap();
+    assert_eq!((seen.len(), follower.is_torn()), (4, true));
+    let switched = follower.finish(&whole).unwrap();
+    assert_eq!((switched.fallback, switched.proof), (Some(Fallback::Torn), Proof::ChangedLanes));
+    assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
+    assert!(follower.finish(&whole).is_err() && follower.begin(&whole).is_err());
+    // One that compares it itself says what to do if it is something else; a check says that it holds no version.
+    memory.flip(1, 7);
+    assert_eq!(follower.compare(&Alone, &()).unwrap_err().rule(), Some("R-SUM-04"));
+    assert_eq!(follower.held().unwrap().version, 1);
+    memory.flip(1, 7);
+    assert_eq!(follower.compare(&Alone, &()).unwrap(), Some(Proof::Memory));
+    assert_eq!(follower.held().unwrap().proof, Proof::Memory);
+    assert_eq!((memory.copy(), go_proven(&mut follower, 2).fallback), (chain.states[1].clone(), None));
+
+    // There was no room for changes. That says nothing about what it holds.
+    follower.exceeded();
+    assert_eq!((follower.held().unwrap().version, follower.check(&Alone, &()).unwrap()), (2, Some(Proof::Memory)));
+    assert_eq!(go_proven(&mut follower, 3).fallback, Some(Fallback::Budget));
+    assert_eq!(memory.copy(), chain.states[3]);
+
+    // Nobody but its owner proves it.
+    let options = FollowOptions::default().poll(Duration::ZERO);
+    let error = follower.follow(&options, &(), &mut |_, _| Ok(ControlFlow::Continue(()))).unwrap_err();
+    assert_eq!((error.class(), follower.held().unwrap().version), (ErrorClass::Usage, 3));
+    assert!(!follower.is_torn());
+
+    // It lies elsewhere.
+    follower.displaced();
+    assert_eq!((follower.held(), follower.is_torn(), follower.memory().is_none()), (None, false, true));
+    let mut prepared = follower.prepare(Some(4), &()).unwrap().unwrap();
+    assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    let moved = Elsewhere::of(&scribbled(&chain.states[0]), false);
+    follower.bind(moved.clone());
+    let switched = go_proven(&mut follower, 4);
+    assert_eq!((switched.fallback, moved.copy()), (Some(Fallback::Place), chain.states[4].clone()));
+    assert_eq!(memory.copy(), chain.states[3]);
+}
+
+/// As an owner does who proves for itself.
+fn go_proven(follower: &mut Follower<InPlace<Elsewhere>>, version: u64) -> Switched<()> {
+    let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
+    follower.prove(&mut prepared, &Alone, &()).unwrap();
+    follower.apply(&mut prepared, &Alone, &()).unwrap()
+}
+
+#[test]
+fn sums_are_learned_where_links_have_none() {
+    let mut chain = Chain::of(&[Profile::Compact], 2);
+    chain.options.profiles = vec![Profile::Local];
+    chain.publish();
+    let mut group = Group::at(&chain, 2, 1);
+    assert!(group.all(|own| own.go(2)).iter().all(|switched| switched.fallback.is_none()));
+    group.holds(&chain.states[2]);
+    // To a version without links in place it goes as a whole, and on from there.
+    chain.options.profiles = vec![Profile::Compact];
+    chain.publish();
+    chain.options.profiles = vec![Profile::Local];
+    chain.publish();
+    for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
+        assert!(group.all(|own| own.go(version)).iter().all(|switched| switched.fallback == fallback));
+        group.holds(&chain.states[usize::try_from(version).unwrap()]);
+        for checked in group.all(Process::check) {
+            assert_eq!(checked.unwrap(), Some(Proof::Memory));
+        }
+    }
+}
+
+#[test]
+fn copies_of_memory_that_can_be_read_are_followed_by_digests() {
+    let mut chain = Chain::of(&ALL[..1], 2);
+    chain.options.profiles = vec![Profile::Compact];
+    chain.publish();
+    for wrong in [None, Some(0), Some(1)] {
+        // Each process has all of it.
+        let mut group = Group::new(&chain, 2);
+        for own in &mut group.processes {
+            own.memory = Elsewhere::of(&scribbled(&chain.states[0]), true);
+        }
+        group.all(|own| own.go(1));
+        if let Some(rank) = wrong {
+            group.processes[rank].memory.flip(0, lane(&chain, 2, 0, true));
+        }
+        let fallbacks = group.all(|own| own.go(2).fallback);
+        assert_eq!(fallbacks, [wrong.map(|_| Fallback::Proof); 2]);
+        group.holds(&chain.states[2]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Whole tensors of a version, for a function of the caller's that loads them: built in one pass, in a thread beside
+//! it.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use deltachain::tensor::TensorInfo;
+use deltachain::{Error, Result};
+use deltachain_store::PreparedInPlace;
+use pyo3::prelude::*;
+
+use crate::errors::{internal, no_pickle, usage};
+use crate::lent::Lent;
+use crate::memory::{Buffer, Kept};
+use crate::work::{How, Threads, new_pool, run_apart};
+
+/// Name, dtype, shape and bytes of a tensor.
+pub(crate) type TensorRow = (String, String, Vec<u64>, Buffer);
+
+/// Bytes of tensors that are handed over together, and how often that is done ahead.
+const TOGETHER: usize = 8 << 20;
+const AHEAD: usize = 1;
+
+/// What the thread hands over. Without an end, it has panicked.
+enum Message {
+    Some(Vec<(TensorInfo, Vec<u8>)>),
+    End(Result<()>),
+}
+
+/// The tensors of a version, some at a time.
+#[pyclass(frozen, module = "deltachain._native")]
+pub(crate) struct Stream(Mutex<Option<(Receiver<Message>, JoinHandle<()>)>>);
+
+impl Stream {
+    pub(crate) fn of(py: Python<'_>, version: Arc<PreparedInPlace<Lent>>, threads: Option<Threads>) -> PyResult<Self> {
+        // Not the others' threads, which would wait for as long as somebody keeps this and takes nothing.
+        let pool = new_pool(py, threads)?;
+        let (sender, receiver) = sync_channel(AHEAD);
+        let make = move || {
+            let (mut waiting, mut bytes) = (Vec::new(), 0);
+            let mut take = |info: &TensorInfo, data: Vec<u8>| {
+                bytes += data.len();
+                waiting.push((info.clone(), data));
+                if bytes < TOGETHER {
+                    return Ok(());
+                }
+                bytes = 0;
+                send(&sender, Message::Some(std::mem::take(&mut waiting)))
+            };
+            let made = pool.install(|| version.each_tensor(&mut take, &()));
+            let made = made.and_then(|()| send(&sender, Message::Some(waiting)));
+            drop(version);
+            // Whoever does not listen any more wants no end.
+            let _ = sender.send(Message::End(made));
+        };
+        let thread = thread::Builder::new().name("deltachain-tensors".to_owned()).spawn(make);
+        let thread = thread.map_err(|error| usage(py, format!("threads: {error}"), None))?;
+        Ok(Self(Mutex::new(Some((receiver, thread)))))
+    }
+}
+
+/// Nobody wants the rest: what is built ends.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((receiver, thread)) = taken {
+            drop(receiver);
+            // It does not need the interpreter's lock. Nothing of the version is in use any more then.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// The next ones; None at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<TensorRow>>> {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((receiver, thread)) = taken else { return Ok(None) };
+        let receiver = Mutex::new(receiver);
+        // Not in the pool, whose only thread may be the one that is waited for.
+        let message = run_apart(py, &How::default(), |_| {
+            Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok())
+        })?;
+        match message.flatten() {
+            Some(Message::Some(tensors)) => {
+                let receiver = receiver.into_inner().unwrap_or_else(PoisonError::into_inner);
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((receiver, thread));
+                let rows = tensors.into_iter().map(|(info, data)| {
+                    let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
+                    (name, dtype, info.shape().to_vec(), Buffer::new(Kept::Bytes(data.into())))
+                });
+                Ok(Some(rows.collect()))
+            }
+            Some(Message::End(made)) => {
+                // Nothing of the version is in use any more then.
+                py.detach(|| thread.join()).map_err(|_| internal(py))?;
+                made.map(|()| None).map_err(|error| crate::errors::raised(py, &error))
+            }
+            None => Err(internal(py)),
+        }
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("tensors of a version"))
+    }
+}
+
+/// Waits until the last one has been taken.
+fn send(sender: &SyncSender<Message>, message: Message) -> Result<()> {
+    sender.send(message).map_err(|_| Error::usage("stopped"))
+}

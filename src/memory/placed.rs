@@ -1,0 +1,611 @@
+//! Memory that somebody else has and that is changed in place: what it has to be able to do, and lanes on their way
+//! into it.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::codec::lane::{Lane, with_lane};
+
+use crate::error::{Error, ErrorClass, Result};
+use crate::limits::address;
+use crate::memory::patch_set::{PatchSet, RunKind};
+use crate::memory::places::{Part, Places, Span};
+use crate::progress::Progress;
+use crate::rules::{self, ensure};
+use crate::sums::Sums;
+use crate::tensor::{State, TensorInfo};
+
+/// Memory of tensors, wherever it lies: of this process ([`LentState`](super::LentState)), of a device, a share of what
+/// several processes hold. It is used by one thread. A call has a few hundred thousand lanes at most, unless a
+/// link codes more of one piece.
+pub trait PlacedMemory: Send {
+    /// Proven lanes where they will be written from.
+    type Staged: Send;
+
+    /// Where the tensors lie.
+    fn places(&self) -> &Places;
+
+    /// The tensors take other shapes, as for [`Places::describe`].
+    ///
+    /// # Errors
+    /// As there.
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()>;
+
+    /// All of the tensors, if all of each is where the processor can read it.
+    fn state(&self) -> Option<&dyn State> {
+        None
+    }
+
+    /// Fills `out` with the values of lanes of `width` bytes, span by span.
+    ///
+    /// # Errors
+    /// Those of the memory; USAGE if there are no such lanes.
+    fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()>;
+
+    /// Takes proven lanes, with their old and new values, to where they will be written from. Nothing changes yet.
+    ///
+    /// # Errors
+    /// Those of the memory, such as for lack of room.
+    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Self::Staged>;
+
+    /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). It has happened when this returns.
+    /// If one has another value: which, by its staged lanes and span; then nothing has changed.
+    ///
+    /// # Errors
+    /// Those of the memory. Some may have been written then.
+    fn exchange(&mut self, staged: &[Self::Staged]) -> Result<Option<(usize, usize)>>;
+
+    /// Writes the old values.
+    ///
+    /// # Errors
+    /// Those of the memory. Some may have been written then.
+    fn put_back(&mut self, staged: &[Self::Staged]) -> Result<()>;
+
+    /// Writes lanes of `width` bytes, whatever is there.
+    ///
+    /// # Errors
+    /// As for [`gather`](Self::gather). Some may have been written then.
+    fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()>;
+
+    /// The sums of what parts hold of pieces, each by tensor, part and piece.
+    ///
+    /// # Errors
+    /// Those of the memory.
+    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>>;
+}
+
+/// The processes that hold memory together. Each call is made by all of them, in the same order, also by those that
+/// have an error.
+pub trait Peers: Sync {
+    /// Adds up sums over all processes: of old values, and of new ones.
+    ///
+    /// # Errors
+    /// The error of another process; IO if one is lost.
+    fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()>;
+
+    /// Tells all whether this process has failed. The error of another one, if any: all know it then.
+    ///
+    /// # Errors
+    /// If it is not known what the others know.
+    fn vote(&self, error: Option<&Error>) -> Result<Option<Error>>;
+}
+
+/// A process that holds all of the memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Alone;
+
+impl Peers for Alone {
+    fn add(&self, _sums: &mut [[Sums; 2]], _error: Option<&Error>) -> Result<()> {
+        Ok(())
+    }
+
+    fn vote(&self, _error: Option<&Error>) -> Result<Option<Error>> {
+        Ok(None)
+    }
+}
+
+/// Lanes that have been proven and are to be exchanged: those of a version, of all shards.
+#[derive(Debug)]
+pub struct Changes<T> {
+    staged: Vec<T>,
+    /// The tensor of each span.
+    tensors: Vec<Vec<usize>>,
+    lanes: u64,
+    bytes: u64,
+    /// Bytes that they may take.
+    budget: u64,
+    /// Whether any may have been written.
+    is_written: bool,
+}
+
+impl<T> Changes<T> {
+    /// None yet; `budget` bounds the bytes that they take.
+    pub fn new(budget: u64) -> Self {
+        Self { staged: Vec::new(), tensors: Vec::new(), lanes: 0, bytes: 0, budget, is_written: false }
+    }
+
+    /// How many lanes change.
+    pub fn lanes(&self) -> u64 {
+        self.lanes
+    }
+
+    /// Bytes that they take: places, old and new values.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many there are: for [`forget`](Self::forget).
+    pub(crate) fn mark(&self) -> (usize, u64, u64) {
+        (self.staged.len(), self.lanes, self.bytes)
+    }
+
+    /// Forgets those that have been added since there were so many.
+    pub(crate) fn forget(&mut self, (staged, lanes, bytes): (usize, u64, u64)) {
+        self.staged.truncate(staged);
+        self.tensors.truncate(staged);
+        (self.lanes, self.bytes) = (lanes, bytes);
+    }
+
+    /// What the memory has made of them.
+    pub fn staged(&self) -> &[T] {
+        &self.staged
+    }
+
+    /// Adds proven lanes.
+    ///
+    /// # Errors
+    /// USAGE if all together exceed the budget; those of the memory.
+    pub(crate) fn add<M: PlacedMemory<Staged = T> + ?Sized>(
+        &mut self,
+        memory: &mut M,
+        width: usize,
+        (spans, tensors): (Vec<Span>, Vec<usize>),
+        (old, new): (Vec<u8>, Vec<u8>),
+    ) -> Result<()> {
+        if spans.is_empty() {
+            return Ok(());
+        }
+        let places: usize = spans.iter().filter_map(|span| span.places.as_ref()).map(Vec::len).sum();
+        self.lanes += spans.iter().map(|span| span.count as u64).sum::<u64>();
+        self.bytes += (size_of::<u32>() * places + old.len() + new.len()) as u64;
+        if self.bytes > self.budget {
+            let (needed, budget) = (self.bytes, self.budget);
+            return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
+        }
+        self.staged.push(memory.stage(width, spans, old, new)?);
+        self.tensors.push(tensors);
+        Ok(())
+    }
+
+    /// Adds what differs between the memory, all of which can be read, and a target that has been built beside it.
+    /// Lanes that are hashed are proven as well as any.
+    ///
+    /// # Errors
+    /// UNSUPPORTED, without a rule, if tensors come or go, or change their size; as for
+    /// [`Replay::in_place`](crate::Replay::in_place).
+    pub fn add_set<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M, set: &PatchSet) -> Result<()> {
+        let refused =
+            || Error::refused(ErrorClass::Unsupported, "a tensor is set or removed, which cannot be done in place");
+        if set.whole_tensors().next().is_some() || set.removed().next().is_some() {
+            return Err(refused());
+        }
+        for run in set.runs() {
+            let info = &set.table().tensors[run.tensor];
+            let width = info.dtype().lane_bytes();
+            let tensor = memory.places().find(info.name()).ok_or_else(refused)?;
+            let count = run.values.len() / width;
+            let places = match &run.kind {
+                RunKind::Lanes(range) => Some(set.numbers()[range.clone()].to_vec()),
+                RunKind::Whole => None,
+            };
+            let whole = |part: &Part| Some((part.row(), part.whole()?));
+            let Some((row, first)) = memory.places().parts(tensor).iter().find_map(whole) else {
+                return Err(refused());
+            };
+            if memory.places().tied(tensor).is_some() {
+                continue;
+            }
+            let span = Span { row, first: first + run.first_lane, places, count };
+            let values = |arena: &[u8]| arena[run.values.clone()].to_vec();
+            self.add(memory, width, (vec![span], vec![tensor]), (values(set.base_values()), values(set.values())))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the new values, if the memory still has the old ones.
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing has changed then.
+    /// Those of the memory: it may hold parts of two states, until they are [undone](Self::undo). USAGE if they have
+    /// been written, or may have been, and not undone.
+    pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
+        if self.is_written {
+            return Err(Error::usage("the changes have been written, or may have been: go back first"));
+        }
+        self.is_written = true;
+        if let Some((staged, span)) = memory.exchange(&self.staged)? {
+            self.is_written = false;
+            let message = "somebody has written to the memory since its lanes were proven";
+            let tensor = self.tensors.get(staged).and_then(|tensors| tensors.get(span));
+            let tensor = tensor.and_then(|&tensor| memory.places().tensors().get(tensor));
+            return Err(of_tensor(Error::broken(&rules::APP_01, message), tensor));
+        }
+        Ok(())
+    }
+
+    /// Writes the old values again, if any new ones may have been written.
+    ///
+    /// # Errors
+    /// Those of the memory. It may hold parts of two states then; this can be tried again.
+    pub fn undo<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
+        if self.is_written {
+            memory.put_back(&self.staged)?;
+        }
+        self.is_written = false;
+        Ok(())
+    }
+}
+
+fn of_tensor(error: Error, info: Option<&TensorInfo>) -> Error {
+    match info {
+        Some(info) => error.of_tensor(info.name()),
+        None => error,
+    }
+}
+
+/// Pieces whose sums are asked for at once.
+const PIECES: usize = 64;
+
+/// Compares all of the memory with the sums of tensors, by their numbers: R-SUM-04. The same calls are made by all
+/// processes that hold it.
+///
+/// # Errors
+/// R-SUM-04 with the first tensor that differs; those of the memory, of other processes, and of `progress`.
+pub fn check_sums<M: PlacedMemory + ?Sized>(
+    memory: &mut M,
+    sums: &[(usize, &[Sums])],
+    peers: &dyn Peers,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let pieces =
+        sums.iter().flat_map(|&(tensor, sums)| (0..).zip(sums).map(move |(piece, sums)| (tensor, piece, sums)));
+    let pieces: Vec<(usize, u64, &Sums)> = pieces.collect();
+    let different = |memory: &M, tensor: usize| {
+        let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
+        of_tensor(error, memory.places().tensors().get(tensor))
+    };
+    // Of each cover, the tensor, what is expected, and what is found.
+    let (mut expected, mut joint) = (Vec::new(), Vec::new());
+    let mut look = || -> Result<()> {
+        for (tensor, sums) in sums {
+            let pieces = memory.places().tensors().get(*tensor).map(TensorInfo::pieces);
+            if pieces != Some(sums.len() as u64) {
+                return Err(different(memory, *tensor));
+            }
+        }
+        for pieces in pieces.chunks(PIECES) {
+            let mut wanted = Vec::new();
+            for &(tensor, piece, sums) in pieces {
+                let begin = joint.len();
+                joint.resize(begin + memory.places().covers(tensor), [Sums::ZERO; 2]);
+                expected.resize(joint.len(), (tensor, *sums));
+                for part in 0..memory.places().parts(tensor).len() {
+                    wanted.push(((tensor, part, piece), *sums, begin));
+                }
+            }
+            let asked: Vec<_> = wanted.iter().map(|(asked, ..)| *asked).collect();
+            let found = memory.sums(&asked)?;
+            for ((tensor, part, piece), expected, begin, found) in
+                wanted.into_iter().zip(found).map(|((asked, expected, begin), found)| (asked, expected, begin, found))
+            {
+                match memory.places().joins(tensor, part)? {
+                    None if found != expected => return Err(different(memory, tensor)),
+                    None => {}
+                    Some(covers) => {
+                        for cover in covers {
+                            let [_, all] = &mut joint[begin + cover];
+                            *all = all.plus(found);
+                        }
+                    }
+                }
+                let range = memory.places().tensors()[tensor].piece(piece);
+                progress.advance(range.end - range.start)?;
+            }
+        }
+        Ok(())
+    };
+    let done = look();
+    let added = peers.add(&mut joint, done.as_ref().err());
+    done.and(added)?;
+    let wrong = expected.iter().zip(&joint).find(|((_, expected), [_, found])| expected != found);
+    ensure(wrong.is_none(), &rules::SUM_04, String::new).map_err(|_| match wrong {
+        Some(((tensor, _), _)) => different(memory, *tensor),
+        None => Error::usage("no sums"),
+    })
+}
+
+/// Writes the bytes of a piece of a tensor to wherever its lanes lie, whatever is there. A tensor that is tied is
+/// written with the other one.
+///
+/// # Errors
+/// USAGE if there is no such piece; those of the memory.
+pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64, bytes: &[u8]) -> Result<()> {
+    let places = memory.places();
+    let info = places.tensors().get(tensor).ok_or_else(no_lanes)?;
+    let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
+    if range.end - range.start != bytes.len() as u64 {
+        return Err(no_lanes());
+    }
+    let lanes = range.start / width as u64..range.end / width as u64;
+    let mut spans = Vec::new();
+    for part in if places.tied(tensor).is_none() { places.parts(tensor) } else { &[] } {
+        if let Some(first) = part.whole() {
+            spans.push((Span::all(part.row(), first + lanes.start, bytes.len() / width), None));
+            continue;
+        }
+        let (mut places, mut values) = (Vec::new(), Vec::new());
+        for one in part.stretches(lanes.clone()) {
+            let begin = address(one.lane - lanes.start)? * width;
+            values.extend_from_slice(&bytes[begin..begin + address(one.count)? * width]);
+            places.extend((0..one.count).map(|number| one.place + number * one.step));
+        }
+        let is_row = places.array_windows().all(|[left, right]| left + 1 == *right);
+        let mut rest = values;
+        let found = match places.first() {
+            Some(&first) if is_row => vec![Span::all(part.row(), first, places.len())],
+            _ => Span::at(part.row(), &places),
+        };
+        for span in found {
+            let others = rest.split_off(span.count * width);
+            spans.push((span, Some(rest)));
+            rest = others;
+        }
+    }
+    spans.into_iter().try_for_each(|(span, values)| memory.fill(width, &span, values.as_deref().unwrap_or(bytes)))
+}
+
+/// Rows of memory that the processor can reach. Whatever has them is [placed memory](PlacedMemory).
+pub trait Rows: Send + Sync {
+    /// Where the tensors lie.
+    fn places(&self) -> &Places;
+
+    /// As for [`PlacedMemory::describe`].
+    ///
+    /// # Errors
+    /// As there.
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()>;
+
+    /// As for [`PlacedMemory::state`].
+    fn state(&self) -> Option<&dyn State>;
+
+    /// A row to be read.
+    ///
+    /// # Errors
+    /// USAGE if there is none; if it is not where it was.
+    fn row(&self, row: usize) -> Result<&[u8]>;
+
+    /// A row to be written.
+    ///
+    /// # Errors
+    /// As for [`row`](Self::row).
+    fn row_mut(&mut self, row: usize) -> Result<&mut [u8]>;
+}
+
+/// Proven lanes in memory of this process.
+#[derive(Debug)]
+pub struct HostLanes {
+    width: usize,
+    spans: Vec<Span>,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+/// Lanes that are compared and written together: what the nearest caches hold.
+const TOGETHER: usize = 1 << 11;
+
+/// Lanes of staged ones that are dealt with together: these, their number, that of the span, the lanes of it, and where
+/// their values stand.
+type Together<'s> = (&'s HostLanes, usize, usize, Range<usize>, Range<usize>);
+
+fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<Item = Together<'s>> {
+    staged.enumerate().flat_map(|(number, staged)| {
+        let mut begin = 0;
+        staged.spans.iter().enumerate().flat_map(move |(at, span)| {
+            let own = begin;
+            begin += span.count * staged.width;
+            (0..span.count).step_by(TOGETHER).map(move |first| {
+                let end = span.count.min(first + TOGETHER);
+                (staged, number, at, first..end, own + first * staged.width..own + end * staged.width)
+            })
+        })
+    })
+}
+
+impl HostLanes {
+    /// Of `width` bytes, with their old and new values.
+    pub fn new(width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Self {
+        Self { width, spans, old, new }
+    }
+
+    /// As [`PlacedMemory::exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn exchange<'s>(
+        memory: &mut impl Rows,
+        staged: impl Iterator<Item = &'s Self> + Clone,
+    ) -> Result<Option<(usize, usize)>> {
+        let mut room = vec![0; TOGETHER * size_of::<u64>()];
+        for (done, (own, number, at, lanes, values)) in together(staged.clone()).enumerate() {
+            let (span, held) = (&own.spans[at], &mut room[..values.len()]);
+            let row = memory.row_mut(span.row)?;
+            read(row, own.width, span, lanes.clone(), held)?;
+            if held != &own.old[values.clone()] {
+                // What somebody has written stays.
+                Self::put_first_back(memory, staged, done)?;
+                return Ok(Some((number, at)));
+            }
+            write(row, own.width, span, lanes, &own.new[values])?;
+        }
+        Ok(None)
+    }
+
+    /// As [`PlacedMemory::put_back`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_back<'s>(memory: &mut impl Rows, staged: impl Iterator<Item = &'s Self>) -> Result<()> {
+        Self::put_first_back(memory, staged, usize::MAX)
+    }
+
+    /// Writes the old values of the first of these, as many as `count`.
+    fn put_first_back<'s>(memory: &mut impl Rows, staged: impl Iterator<Item = &'s Self>, count: usize) -> Result<()> {
+        together(staged).take(count).try_for_each(|(own, _, at, lanes, values)| {
+            let span = &own.spans[at];
+            write(memory.row_mut(span.row)?, own.width, span, lanes, &own.old[values])
+        })
+    }
+}
+
+impl<R: Rows> PlacedMemory for R {
+    type Staged = HostLanes;
+
+    fn places(&self) -> &Places {
+        Rows::places(self)
+    }
+
+    fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        Rows::describe(self, tensors)
+    }
+
+    fn state(&self) -> Option<&dyn State> {
+        Rows::state(self)
+    }
+
+    fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
+        let (mut rest, mut work) = (out, Vec::with_capacity(spans.len()));
+        for span in spans {
+            let (own, others) = rest.split_at_mut_checked(span.count * width).ok_or_else(no_lanes)?;
+            work.push((span, own));
+            rest = others;
+        }
+        let memory = &*self;
+        work.into_par_iter().try_for_each(|(span, out)| read(memory.row(span.row)?, width, span, 0..span.count, out))
+    }
+
+    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<HostLanes> {
+        Ok(HostLanes::new(width, spans, old, new))
+    }
+
+    fn exchange(&mut self, staged: &[HostLanes]) -> Result<Option<(usize, usize)>> {
+        HostLanes::exchange(self, staged.iter())
+    }
+
+    fn put_back(&mut self, staged: &[HostLanes]) -> Result<()> {
+        HostLanes::put_back(self, staged.iter())
+    }
+
+    fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
+        write(self.row_mut(span.row)?, width, span, 0..span.count, values)
+    }
+
+    fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
+        let memory = &*self;
+        wanted.par_iter().map(|&(tensor, part, piece)| sums_of(memory, tensor, part, piece)).collect()
+    }
+}
+
+impl Span {
+    /// Reads the lanes of spans, one after another, from rows that the processor can reach.
+    ///
+    /// # Errors
+    /// USAGE if there are no such lanes.
+    pub fn read<'r>(
+        width: usize,
+        spans: &[Self],
+        rows: impl Fn(usize) -> Option<&'r [u8]>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let mut rest = out;
+        for span in spans {
+            let (own, others) = rest.split_at_mut_checked(span.count * width).ok_or_else(no_lanes)?;
+            read(rows(span.row).ok_or_else(no_lanes)?, width, span, 0..span.count, own)?;
+            rest = others;
+        }
+        Ok(())
+    }
+}
+
+/// Reads some lanes of a span.
+fn read(row: &[u8], width: usize, span: &Span, lanes: Range<usize>, out: &mut [u8]) -> Result<()> {
+    let first = address(span.first)?;
+    let read = with_lane!(width, L => {
+        let (row, out) = (L::chunks(row).get(first..).ok_or_else(no_lanes)?, L::chunks_mut(out));
+        match span.places.as_ref() {
+            None => row.get(lanes).filter(|row| row.len() == out.len()).map(|row| out.copy_from_slice(row)),
+            Some(places) => places.get(lanes).filter(|places| places.len() == out.len()).and_then(|places| {
+                out.iter_mut().zip(places).try_for_each(|(out, &place)| {
+                    *out = *row.get(place as usize)?;
+                    Some(())
+                })
+            }),
+        }
+    });
+    read.ok_or_else(no_lanes)
+}
+
+/// Writes some lanes of a span.
+fn write(row: &mut [u8], width: usize, span: &Span, lanes: Range<usize>, values: &[u8]) -> Result<()> {
+    let first = address(span.first)?;
+    let written = with_lane!(width, L => {
+        let (row, values) = (L::chunks_mut(row).get_mut(first..).ok_or_else(no_lanes)?, L::chunks(values));
+        match span.places.as_ref() {
+            None => row.get_mut(lanes).filter(|row| row.len() == values.len()).map(|row| row.copy_from_slice(values)),
+            Some(places) => places.get(lanes).filter(|places| places.len() == values.len()).and_then(|places| {
+                values.iter().zip(places).try_for_each(|(value, &place)| {
+                    *row.get_mut(place as usize)? = *value;
+                    Some(())
+                })
+            }),
+        }
+    });
+    written.ok_or_else(no_lanes)
+}
+
+/// The sums of what a part holds of a piece.
+fn sums_of(memory: &impl Rows, tensor: usize, part: usize, piece: u64) -> Result<Sums> {
+    let info = memory.places().tensors().get(tensor).ok_or_else(no_lanes)?;
+    let part = memory.places().parts(tensor).get(part).ok_or_else(no_lanes)?;
+    let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
+    let row = memory.row(part.row())?;
+    let lanes = range.start / width as u64..range.end / width as u64;
+    let stretches: Vec<_> = part.stretches(lanes.clone()).take(2).collect();
+    let bytes =
+        |begin: u64, count: u64| row.get(address(begin)? * width..address(begin + count)? * width).ok_or_else(no_lanes);
+    match stretches[..] {
+        [] => return Ok(Sums::ZERO),
+        // Sums of bytes begin with a whole unit.
+        [one] if one.step == 1 && ((one.lane - lanes.start) * width as u64).is_multiple_of(2) => {
+            return Ok(Sums::of_bytes((one.lane - lanes.start) * width as u64, bytes(one.place, one.count)?));
+        }
+        _ => {}
+    }
+    // Those of other lanes are zeros.
+    let mut all = vec![0; address(range.end - range.start)?];
+    for one in part.stretches(lanes.clone()) {
+        let own = &mut all[address((one.lane - lanes.start) * width as u64)?..][..address(one.count)? * width];
+        if one.step == 1 {
+            own.copy_from_slice(bytes(one.place, one.count)?);
+        } else {
+            for (lane, place) in own.chunks_exact_mut(width).zip((one.place..).step_by(address(one.step)?)) {
+                lane.copy_from_slice(bytes(place, 1)?);
+            }
+        }
+    }
+    Ok(Sums::of_bytes(0, &all))
+}
+
+fn no_lanes() -> Error {
+    Error::usage("no such lanes in the memory")
+}

@@ -1,0 +1,630 @@
+//! Where the tensors of a state lie in memory that somebody else has: in rows of lanes, as a whole, with strides, or in
+//! parts (SPEC section 24.7). All of it is counted in lanes here, once; whoever moves values only has to know rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::error::{Error, ErrorClass, Result};
+use crate::limits::address;
+use crate::tensor::TensorInfo;
+
+/// What is given of a tensor: memory that has all of it, or a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The tensor's name.
+    pub name: String,
+    /// The number of the row of memory that it lies in.
+    pub row: usize,
+    /// The lane of the row that its first element begins with.
+    pub first: u64,
+    /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of the last one in
+    /// lanes.
+    pub shape: Vec<u64>,
+    /// How far apart neighbours are in each dimension, in lanes; `None` if they lie in a row.
+    pub strides: Option<Vec<u64>>,
+    /// Which elements of the tensor these are, in its first dimensions; of others all.
+    pub index: Vec<Range<u64>>,
+}
+
+impl Given {
+    /// All of a tensor, at the beginning of a row.
+    pub fn whole(info: &TensorInfo, row: usize) -> Self {
+        let all: Vec<Range<u64>> = info.shape().iter().map(|&length| 0..length).collect();
+        let mut shape = info.shape().to_vec();
+        if let Some((at, length, _)) = last_in_lanes(info, &all).filter(|_| info.bytes() > 0) {
+            shape.truncate(at);
+            // The shape of a scalar has no dimension.
+            shape.extend((!all.is_empty() || length > 1).then_some(length));
+        }
+        Self { name: info.name().to_owned(), row, first: 0, shape, strides: None, index: Vec::new() }
+    }
+}
+
+/// Where the tensors of a state lie. Those of which nothing is here have no parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    tensors: Vec<TensorInfo>,
+    parts: Vec<Vec<Part>>,
+    /// Of each tensor that lies where another one does, the number of that one.
+    ties: Vec<Option<usize>>,
+    /// Of each tensor how many covers its divided parts make, here and in other processes.
+    covers: Vec<usize>,
+}
+
+/// Lanes of a tensor that memory holds in one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The row that they lie in.
+    row: usize,
+    /// The lanes of the row from the first to the last of these.
+    first: u64,
+    end: u64,
+    /// From the outermost on. Dimensions of which all is here are joined with the one before, if they can be.
+    dimensions: Vec<Dimension>,
+    /// Which elements of the tensor they are.
+    elements: Box<[Range<u64>]>,
+    /// The numbers of the covers that they are in; `None` if they are all lanes of the tensor.
+    covers: Option<Vec<usize>>,
+}
+
+/// A dimension in lanes: of the tensor, and which of it is here, and how far apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Dimension {
+    length: u64,
+    here: Range<u64>,
+    stride: u64,
+}
+
+impl Dimension {
+    fn count(&self) -> u64 {
+        self.here.end - self.here.start
+    }
+}
+
+/// Lanes of a part that have consecutive numbers in the tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stretch {
+    /// The number of the first.
+    pub lane: u64,
+    /// Where it is in the row.
+    pub place: u64,
+    /// How far apart they are there.
+    pub step: u64,
+    /// How many they are.
+    pub count: u64,
+}
+
+impl Part {
+    /// Whether another one has the same first lane of memory.
+    fn is_at(&self, other: &Self) -> bool {
+        (self.row, self.first) == (other.row, other.first)
+    }
+
+    /// How many lanes they are.
+    fn count(&self) -> u64 {
+        self.dimensions.iter().map(Dimension::count).product()
+    }
+
+    /// The row that they lie in.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
+    /// The lanes of the row from the first to the last of these; others may lie between them.
+    pub fn range(&self) -> Range<u64> {
+        self.first..self.end
+    }
+
+    /// Which elements of the tensor they are, by dimension.
+    pub fn elements(&self) -> &[Range<u64>] {
+        &self.elements
+    }
+
+    /// Its dimensions in lanes, from the outermost on: the length in the tensor, which of it is here, and how far apart
+    /// neighbours are in the row. Those of which all is here are joined with the one before, if they can be.
+    pub fn dimensions(&self) -> impl Iterator<Item = (u64, Range<u64>, u64)> {
+        self.dimensions.iter().map(|one| (one.length, one.here.clone(), one.stride))
+    }
+
+    /// The place of the first lane of the tensor in the row, if all of the tensor lies there in its order.
+    pub fn whole(&self) -> Option<u64> {
+        match &*self.dimensions {
+            [Dimension { length, here, stride: 1 }] if *here == (0..*length) => Some(self.first),
+            _ => None,
+        }
+    }
+
+    /// The lanes with consecutive numbers to which a lane of the tensor belongs, or the next ones.
+    fn stretch_at(&self, lane: u64) -> Option<Stretch> {
+        let (last, outer) = self.dimensions.split_last()?;
+        // The number of each dimension's neighbour, and where this lane is.
+        let mut size: u64 = self.dimensions.iter().map(|one| one.length).product();
+        let (mut rest, mut number, mut place, mut is_at) = (lane, 0, self.first, true);
+        let mut indices = Vec::with_capacity(outer.len());
+        for one in outer {
+            size /= one.length;
+            let at = if is_at { rest / size } else { one.here.start };
+            rest -= if is_at { at * size } else { 0 };
+            indices.push(at);
+            if at < one.here.start {
+                is_at = false;
+                *indices.last_mut()? = one.here.start;
+            } else if at >= one.here.end {
+                self.carry(&mut indices)?;
+                is_at = false;
+            }
+        }
+        if is_at && rest >= last.here.end {
+            self.carry(&mut indices)?;
+            is_at = false;
+        }
+        let begin = if is_at { rest.max(last.here.start) } else { last.here.start };
+        for (one, &at) in outer.iter().zip(&indices) {
+            number = number * one.length + at;
+            place += (at - one.here.start) * one.stride;
+        }
+        Some(Stretch {
+            lane: number * last.length + begin,
+            place: place + (begin - last.here.start) * last.stride,
+            step: last.stride,
+            count: last.here.end - begin,
+        })
+    }
+
+    /// The next index of some outer dimensions, of which the last one is at its end or is to end.
+    fn carry(&self, indices: &mut Vec<u64>) -> Option<()> {
+        let given = indices.len();
+        loop {
+            let dimension = &self.dimensions[indices.len().checked_sub(1)?];
+            let last = indices.last_mut()?;
+            *last += 1;
+            if *last < dimension.here.end {
+                break;
+            }
+            indices.pop();
+        }
+        let rest = indices.len()..given;
+        indices.extend(self.dimensions[rest].iter().map(|one| one.here.start));
+        Some(())
+    }
+
+    /// The lanes that are here of some of the tensor.
+    pub fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
+        let mut next = lanes.start;
+        std::iter::from_fn(move || {
+            let mut found = self.stretch_at(next).filter(|found| found.lane < lanes.end)?;
+            found.count = found.count.min(lanes.end - found.lane);
+            next = found.lane + found.count;
+            Some(found)
+        })
+    }
+
+    /// Which of some lanes of the tensor are here, by their places among them, and where they are in the row. Numbers
+    /// ascend, and count from `first`.
+    pub fn find(&self, first: u64, numbers: impl IntoIterator<Item = u32>) -> (Vec<u32>, Vec<u64>) {
+        let (mut which, mut places) = (Vec::new(), Vec::new());
+        let mut now = self.stretch_at(first);
+        for (at, number) in (0..).zip(numbers) {
+            let lane = first + u64::from(number);
+            while now.is_some_and(|now| now.lane + now.count <= lane) {
+                now = self.stretch_at(lane);
+            }
+            let Some(stretch) = now else { break };
+            if lane >= stretch.lane {
+                which.push(at);
+                places.push(stretch.place + (lane - stretch.lane) * stretch.step);
+            }
+        }
+        (which, places)
+    }
+}
+
+impl Places {
+    /// The places of these tensors, ascending by name, of which `given` is here. Tensors whose memory is the same are
+    /// tied.
+    ///
+    /// # Errors
+    /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does not have the form of
+    /// that part, or cannot be counted in whole lanes; if tensors share their memory otherwise.
+    pub fn new(tensors: Vec<TensorInfo>, given: &[Given]) -> Result<Self> {
+        if let Some([_, info]) = tensors.array_windows().find(|[left, right]| left.name() >= right.name()) {
+            return Err(Error::usage("the tensor comes twice, or not in the order of names").of_tensor(info.name()));
+        }
+        let mut parts = vec![Vec::new(); tensors.len()];
+        for one in given {
+            let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
+            let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
+            let part = part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
+            if parts[number].iter().any(|other: &Part| part.as_ref().is_some_and(|part| part.is_at(other))) {
+                return Err(Error::usage("several of its parts lie in the same place").of_tensor(&one.name));
+            }
+            parts[number].extend(part);
+        }
+        let mut ties = vec![None; tensors.len()];
+        let mut first: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+        for (number, own) in parts.iter().enumerate() {
+            // By the first byte: lanes of different dtypes may lie in one row.
+            let width = tensors[number].dtype().lane_bytes() as u64;
+            let place = |part: &Part| (part.row, part.first.saturating_mul(width));
+            let others: BTreeSet<usize> = own.iter().map(|part| *first.entry(place(part)).or_insert(number)).collect();
+            let Some(&other) = others.first().filter(|&&other| other != number || others.len() > 1) else { continue };
+            let is_same = |(own, other): (&Part, &Part)| {
+                (own.row, own.first, &own.dimensions) == (other.row, other.first, &other.dimensions)
+            };
+            let other_parts: &[Part] = &parts[other];
+            let is_tied = others.len() == 1
+                && tensors[other].dtype() == tensors[number].dtype()
+                && own.len() == other_parts.len()
+                && own.iter().zip(other_parts).all(is_same);
+            if !is_tied {
+                let text = format!(
+                    "the tensor shares memory with {:?}, which is not the same part of a tensor of its form",
+                    tensors[other].name()
+                );
+                return Err(Error::usage(text).of_tensor(tensors[number].name()));
+            }
+            ties[number] = Some(other);
+        }
+        let covers = vec![0; tensors.len()];
+        let mut places = Self { tensors, parts, ties, covers };
+        // Alone, until others are known.
+        places.parts.iter_mut().zip(&places.tensors).for_each(|(parts, info)| {
+            for part in parts {
+                let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
+                part.covers = (part.count() != lanes).then(Vec::new);
+            }
+        });
+        Ok(places)
+    }
+
+    /// Finds the covers that several processes make together. `all` has for each process, and for each tensor here, the
+    /// [elements](Part::elements) of its parts; `own` is the number of this process. Tensors of which no process has
+    /// anything are refused, unless they are among those that none `needs`.
+    ///
+    /// # Errors
+    /// USAGE if parts are missing, or overlap without being the same (R-SUM-10).
+    pub fn divide(&mut self, own: usize, all: &[Vec<Vec<Elements>>], needs: impl Fn(&str) -> bool) -> Result<()> {
+        for (number, info) in self.tensors.iter().enumerate() {
+            let of_ranks: Vec<&[Elements]> =
+                all.iter().map(|rank| rank.get(number).map_or(&[][..], Vec::as_slice)).collect();
+            let (count, joined) =
+                covers(info, &of_ranks, needs(info.name())).map_err(|error| error.of_tensor(info.name()))?;
+            self.covers[number] = count;
+            for (place, part) in self.parts[number].iter_mut().enumerate() {
+                part.covers = joined.get(&(own, place)).cloned();
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensors, ascending by name.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The number of the tensor with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.tensors.binary_search_by(|info| info.name().cmp(name)).ok()
+    }
+
+    /// What is here of a tensor.
+    pub fn parts(&self, tensor: usize) -> &[Part] {
+        self.parts.get(tensor).map_or(&[], Vec::as_slice)
+    }
+
+    /// The tensor in whose memory this one lies, if it is tied.
+    pub fn tied(&self, tensor: usize) -> Option<usize> {
+        self.ties.get(tensor).copied().flatten()
+    }
+
+    /// The tensors take other shapes.
+    ///
+    /// # Errors
+    /// USAGE if they are not these tensors by name, dtype and length, or if a part of one that changes is not all of
+    /// it.
+    pub fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
+        let fits = |(old, new): (&TensorInfo, &TensorInfo)| old.name() == new.name() && new.can_patch(old);
+        if tensors.len() != self.tensors.len() || !self.tensors.iter().zip(tensors).all(fits) {
+            return Err(Error::usage("the memory does not have these tensors, by name, dtype and length"));
+        }
+        let changes = self.tensors.iter().zip(tensors).zip(&mut self.parts).filter(|((old, new), _)| old != new);
+        let changes: Vec<_> = changes.map(|((_, new), parts)| (new, parts)).collect();
+        for (new, parts) in &changes {
+            if parts.iter().any(|part| part.whole().is_none()) {
+                return Err(Error::usage("a tensor of which parts are here has another shape").of_tensor(new.name()));
+            }
+        }
+        for (new, part) in changes.into_iter().flat_map(|(new, parts)| parts.iter_mut().map(move |part| (new, part))) {
+            part.elements = new.shape().iter().map(|&length| 0..length).collect();
+        }
+        self.tensors = tensors.to_vec();
+        Ok(())
+    }
+
+    /// Refuses a version in which tensors that lie in the same memory differ.
+    ///
+    /// # Errors
+    /// USAGE, with the name of one. `digest` gives those of tensors.
+    pub fn check_ties<D: PartialEq>(&self, digest: impl Fn(&str) -> Option<D>) -> Result<()> {
+        for (info, tied) in self.tensors.iter().zip(&self.ties) {
+            let Some(other) = tied.map(|other| self.tensors[other].name()) else { continue };
+            if digest(info.name()) != digest(other) {
+                let text = format!("the tensor shares its memory with {other:?}, but they differ in this version");
+                return Err(Error::usage(text).of_tensor(info.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many covers the divided parts of a tensor make.
+    pub(crate) fn covers(&self, tensor: usize) -> usize {
+        self.covers.get(tensor).copied().unwrap_or(0)
+    }
+
+    /// Which covers a part of a tensor is in; `None` if it is compared alone.
+    ///
+    /// # Errors
+    /// USAGE if it would be compared with nothing (R-SUM-10), because covers have not been [found](Self::divide).
+    pub(crate) fn joins(&self, tensor: usize, part: usize) -> Result<Option<&[usize]>> {
+        let covers = self.parts(tensor)[part].covers.as_deref();
+        if covers.is_some_and(<[usize]>::is_empty) {
+            let error = Error::usage("a part of it is here, and it is not known who has the others");
+            return Err(error.of_tensor(self.tensors[tensor].name()));
+        }
+        Ok(covers)
+    }
+}
+
+/// Which elements of a tensor a part has, by dimension.
+pub type Elements = Box<[Range<u64>]>;
+
+/// Whether lanes are elements.
+fn has_elements(info: &TensorInfo) -> bool {
+    info.dtype().bits() == 8 * info.dtype().lane_bytes() as u64
+}
+
+/// The last dimensions of a tensor as one of lanes, as few of them as are whole lanes: where they begin, how long they
+/// are together, and which of these lanes some elements are. `None` if a lane has others, too.
+fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u64, Range<u64>)> {
+    let lane_bits = 8 * info.dtype().lane_bytes() as u64;
+    let in_lanes = |count: u64| {
+        let bits = count.checked_mul(info.dtype().bits())?;
+        bits.is_multiple_of(lane_bits).then_some(bits / lane_bits)
+    };
+    let mut inner = 1;
+    for (at, (&length, range)) in info.shape().iter().zip(elements).enumerate().rev() {
+        let all = in_lanes(length * inner).zip(in_lanes(range.start * inner)).zip(in_lanes(range.end * inner));
+        if let Some(((length, start), end)) = all {
+            return Some((at, length, start..end));
+        }
+        if *range != (0..length) {
+            return None;
+        }
+        inner *= length;
+    }
+    let length = in_lanes(1).filter(|_| elements.is_empty())?;
+    Some((0, length, 0..length))
+}
+
+/// What is given, in lanes; `None` if there are none.
+fn part_of(info: &TensorInfo, given: &Given) -> Result<Option<Part>> {
+    let shape = info.shape();
+    let wrong = || {
+        Error::usage(format!(
+            "the tensor has the shape {:?}, which is not that part of {shape:?}: {:?}",
+            given.shape, given.index
+        ))
+    };
+    if given.index.len() > shape.len() {
+        return Err(wrong());
+    }
+    let whole = shape[given.index.len()..].iter().map(|&length| 0..length);
+    let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
+    if elements.iter().zip(shape).any(|(range, &length)| range.start > range.end || range.end > length) {
+        return Err(wrong());
+    }
+    if elements.iter().any(Range::is_empty) || info.bytes() == 0 {
+        return if given.shape.contains(&0) { Ok(None) } else { Err(wrong()) };
+    }
+    let Some((at, length, here)) = last_in_lanes(info, &elements) else {
+        return Err(Error::refused(
+            ErrorClass::Unsupported,
+            format!("{} cannot be divided there: a byte has elements of several parts", info.dtype()),
+        ));
+    };
+    let rows = given.shape.iter().try_fold(1_u64, |rows, &length| rows.checked_mul(length));
+    let strides = given.strides.clone().unwrap_or_else(|| in_a_row(&given.shape));
+    let (outer, own) = (elements.get(..at).unwrap_or_default(), given.shape.get(..at).unwrap_or_default());
+    let is_fit = strides.len() == given.shape.len()
+        && own.len() == outer.len()
+        && outer.iter().zip(own).all(|(range, length)| range.end - range.start == *length)
+        && rows == Some(outer.iter().map(|range| range.end - range.start).product::<u64>() * (here.end - here.start))
+        // Of other dtypes shapes are compared as they are.
+        && (!has_elements(info) || given.shape.len() == shape.len());
+    if !is_fit {
+        return Err(wrong());
+    }
+    let inner: Vec<(u64, u64)> = given.shape[at.min(given.shape.len())..]
+        .iter()
+        .copied()
+        .zip(strides[at.min(strides.len())..].iter().copied())
+        .collect();
+    let mut dimensions: Vec<Dimension> = Vec::new();
+    let outer = outer.iter().zip(shape).zip(&strides);
+    let outer = outer.map(|((here, &length), &stride)| Dimension { length, here: here.clone(), stride });
+    let last = Dimension { length, here, stride: stride_of(&inner).ok_or_else(wrong)? };
+    for one in outer.chain([last]) {
+        if let Some(before) = dimensions.last_mut().filter(|_| one.here == (0..one.length)) {
+            if one.length == 1 {
+                continue;
+            }
+            if before.count() == 1 || one.length.checked_mul(one.stride) == Some(before.stride) {
+                *before = Dimension {
+                    length: before.length * one.length,
+                    here: before.here.start * one.length..before.here.end * one.length,
+                    stride: one.stride,
+                };
+                continue;
+            }
+        }
+        dimensions.push(one);
+    }
+    if let [one] = dimensions.as_mut_slice()
+        && one.count() == 1
+    {
+        one.stride = 1;
+    }
+    if !are_apart(&dimensions) {
+        return Err(Error::usage("several of its elements lie in the same place"));
+    }
+    let reach =
+        dimensions.iter().try_fold(given.first, |end, one| end.checked_add((one.count() - 1).checked_mul(one.stride)?));
+    let end = reach.and_then(|last| last.checked_add(1)).ok_or_else(wrong)?;
+    Ok(Some(Part { row: given.row, first: given.first, end, dimensions, elements: elements.into(), covers: None }))
+}
+
+/// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over all that the closer
+/// ones reach.
+fn are_apart(dimensions: &[Dimension]) -> bool {
+    let mut long: Vec<(u64, u64)> =
+        dimensions.iter().filter(|one| one.count() > 1).map(|one| (one.stride, one.count() - 1)).collect();
+    long.sort_unstable();
+    let mut reach = 0_u64;
+    long.into_iter().all(|(stride, steps)| {
+        let is_apart = stride > reach;
+        reach = reach.saturating_add(stride.saturating_mul(steps));
+        is_apart
+    })
+}
+
+/// Strides of what lies in a row.
+fn in_a_row(shape: &[u64]) -> Vec<u64> {
+    let mut strides = vec![1_u64; shape.len()];
+    for at in (1..shape.len()).rev() {
+        strides[at - 1] = strides[at].saturating_mul(shape[at]);
+    }
+    strides
+}
+
+/// The stride of dimensions that are one: lengths and strides; `None` if they are not.
+fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
+    let mut long = inner.iter().filter(|(length, _)| *length > 1);
+    let Some(&(mut length, mut stride)) = long.next_back() else { return Some(1) };
+    let last = stride;
+    while let Some(&(outer, its)) = long.next_back() {
+        if length.checked_mul(stride) != Some(its) {
+            return None;
+        }
+        (length, stride) = (outer, its);
+    }
+    Some(last)
+}
+
+/// A part, by the number of its process and its place there.
+type Holder = (usize, usize);
+
+/// For each part the covers that it is in.
+type Joined = BTreeMap<Holder, Vec<usize>>;
+
+/// The covers of a tensor that several processes make together: each holds every element exactly once, and each part is
+/// in one of them. Parts that are all of the tensor are covers by themselves. How many there are, and which parts are
+/// in them.
+fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(usize, Joined)> {
+    let size = |elements: &[Range<u64>]| elements.iter().map(|range| range.end - range.start).product::<u64>();
+    let total: u64 = info.shape().iter().product();
+    let mut holders: BTreeMap<Vec<(u64, u64)>, Vec<Holder>> = BTreeMap::new();
+    let mut is_whole = total == 0;
+    for (rank, parts) in ranks.iter().enumerate() {
+        for (place, part) in parts.iter().enumerate() {
+            let count = size(part);
+            is_whole |= count == total;
+            if 0 < count && count < total {
+                let key = part.iter().map(|range| (range.start, range.end)).collect();
+                holders.entry(key).or_default().push((rank, place));
+            }
+        }
+    }
+    if holders.is_empty() {
+        return if is_whole || !is_needed {
+            Ok((0, BTreeMap::new()))
+        } else {
+            Err(Error::usage("no process has this tensor"))
+        };
+    }
+    let distinct: Vec<(&Vec<(u64, u64)>, usize)> = holders.iter().map(|(part, own)| (part, own[0].0)).collect();
+    for (at, (one, rank)) in distinct.iter().enumerate() {
+        let meets = |other: &[(u64, u64)]| one.iter().zip(other).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1));
+        if let Some((other, rank_of_other)) = distinct[at + 1..].iter().find(|(other, _)| meets(other)) {
+            return Err(Error::usage(format!(
+                "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
+            )));
+        }
+    }
+    let held: u64 = holders.keys().map(|part| part.iter().map(|(start, end)| end - start).product::<u64>()).sum();
+    if held != total {
+        let parts: Vec<_> = holders.keys().collect();
+        return Err(Error::usage(format!(
+            "the parts of all ranks together are not all of the shape {:?}: {parts:?}",
+            info.shape()
+        )));
+    }
+    let count = holders.values().map(Vec::len).max().unwrap_or(0);
+    let mut joined = Joined::new();
+    for own in holders.values() {
+        for cover in 0..count {
+            // Those with fewer copies are in several covers.
+            joined.entry(own[cover % own.len()]).or_default().push(cover);
+        }
+    }
+    Ok((count, joined))
+}
+
+/// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The number of the row.
+    pub row: usize,
+    /// A lane of the row.
+    pub first: u64,
+    /// How far above it each lane is, below 2^31.
+    pub places: Option<Vec<u32>>,
+    /// How many lanes they are.
+    pub count: usize,
+}
+
+/// How far above the first lane of a span another one may be.
+const REACH: u64 = 1 << 31;
+
+impl Span {
+    /// All lanes from `first` on.
+    pub(crate) fn all(row: usize, first: u64, count: usize) -> Self {
+        Self { row, first, places: None, count }
+    }
+
+    /// Those of a stretch of a row.
+    ///
+    /// # Errors
+    /// R-LIM-01 if they are more than the address space holds.
+    pub fn of(row: usize, stretch: &Stretch) -> Result<Vec<Self>> {
+        if stretch.step == 1 {
+            return Ok(vec![Self::all(row, stretch.place, address(stretch.count)?)]);
+        }
+        let places: Vec<u64> = (0..stretch.count).map(|number| stretch.place + number * stretch.step).collect();
+        Ok(Self::at(row, &places))
+    }
+
+    /// Those at these places of a row, in spans of consecutive ones.
+    pub(crate) fn at(row: usize, places: &[u64]) -> Vec<Self> {
+        let together = places.chunk_by(|left, right| left / REACH == right / REACH);
+        let one = |places: &[u64]| {
+            let first = places[0] / REACH * REACH;
+            // Below the reach.
+            let above = places.iter().map(|place| u32::try_from(place - first).unwrap_or(u32::MAX));
+            Self { row, first, places: Some(above.collect()), count: places.len() }
+        };
+        together.map(one).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
