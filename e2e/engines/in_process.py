@@ -252,7 +252,7 @@ def automatic(engine: Updated) -> list[list[Any]]:
     engine.update(3)
     good = told() == ("in place", "sparse") and engine.shows() == fresh_of(folder, 3)
     rows = [["auto writes in place", good, ", ".join(told())]]
-    # Links that cannot be taken in place.
+    # Links without sums.
     shutil.rmtree(folder / "compact", ignore_errors=True)
     with dc.Publisher(folder / "compact", like=folder / "base") as publisher:
         published = [publisher.publish(tensors_of(folder / f"saved-{number}")) for number in (2, 3, 4)]
@@ -263,8 +263,8 @@ def automatic(engine: Updated) -> list[list[Any]]:
         found.append(told())
         if number:
             found.append(engine.shows() == fresh_of(folder, number + 2))
-    expected = [("all tensors", "sparse"), ("all tensors", "reload"), True, ("all tensors", "reload"), True]
-    return [*rows, ["auto reloads if the chain has no local links", found == expected, f"{found}"]]
+    expected = [("all tensors", "sparse"), ("in place", "sparse"), True, ("in place", "sparse"), True]
+    return [*rows, ["auto takes a chain without local links by digests", found == expected, f"{found}"]]
 
 
 def kept_elsewhere(engine: Updated) -> list[list[Any]]:
