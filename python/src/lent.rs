@@ -175,7 +175,7 @@ impl Lent {
     /// A row's bytes, if they are where they were.
     fn row(&self, row: usize) -> Result<&[u8]> {
         self.look(&[row])?;
-        self.bytes.get(row).and_then(Option::as_ref).map(Borrowed::bytes).ok_or_else(no_row)
+        bytes_at(&self.bytes, row).ok_or_else(no_row)
     }
 
     /// Asks torch, when it has been seen that the tensors are where they were. What `changes` them is looked at again.
@@ -267,18 +267,24 @@ fn check(py: Python<'_>, all: &[Row], rows: &[usize]) -> Result<()> {
     moved.map_or(Ok(()), |place| Err(places::moved(place.name())))
 }
 
-fn rows_of(spans: &[Span]) -> Vec<usize> {
-    let mut rows: Vec<usize> = spans.iter().map(|span| span.row).collect();
+/// Each row once, in order.
+fn distinct(rows: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut rows: Vec<usize> = rows.collect();
     rows.sort_unstable();
     rows.dedup();
     rows
 }
 
+fn rows_of(spans: &[Span]) -> Vec<usize> {
+    distinct(spans.iter().map(|span| span.row))
+}
+
 fn all_rows(staged: &[Staged]) -> Vec<usize> {
-    let mut rows: Vec<usize> = staged.iter().flat_map(|staged| staged.rows.iter().copied()).collect();
-    rows.sort_unstable();
-    rows.dedup();
-    rows
+    distinct(staged.iter().flat_map(|staged| staged.rows.iter().copied()))
+}
+
+fn bytes_at(bytes: &[Option<Borrowed>], row: usize) -> Option<&[u8]> {
+    bytes.get(row).and_then(Option::as_ref).map(Borrowed::bytes)
 }
 
 fn no_row() -> Error {
@@ -309,7 +315,7 @@ impl Rows for Here<'_> {
     }
 
     fn row(&self, row: usize) -> Result<&[u8]> {
-        self.bytes.get(row).and_then(Option::as_ref).map(Borrowed::bytes).ok_or_else(no_row)
+        bytes_at(self.bytes, row).ok_or_else(no_row)
     }
 
     fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
@@ -400,9 +406,8 @@ impl PlacedMemory for Lent {
 
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
         let part = |tensor: usize, part: usize| self.places.parts(tensor).get(part).ok_or_else(no_row);
-        let mut rows = wanted.iter().map(|&(tensor, at, _)| Ok(part(tensor, at)?.row())).collect::<Result<Vec<_>>>()?;
-        rows.sort_unstable();
-        rows.dedup();
+        let rows = wanted.iter().map(|&(tensor, at, _)| Ok(part(tensor, at)?.row())).collect::<Result<Vec<_>>>()?;
+        let rows = distinct(rows.into_iter());
         if self.device.is_none() {
             self.look(&rows)?;
             return Here { places: &mut self.places, bytes: &mut self.bytes }.sums(wanted);
@@ -482,7 +487,7 @@ impl State for Lent {
             return self.gathered(width, spans, out);
         }
         self.look(&[part.row()])?;
-        Span::read(width, &spans, |row| self.bytes.get(row).and_then(Option::as_ref).map(Borrowed::bytes), out)
+        Span::read(width, &spans, |row| bytes_at(&self.bytes, row).ok_or_else(no_row), out)
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {

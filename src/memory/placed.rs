@@ -6,7 +6,6 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::codec::lane::{Lane, with_lane};
-
 use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::memory::patch_set::{PatchSet, RunKind};
@@ -484,14 +483,8 @@ impl<R: Rows> PlacedMemory for R {
     }
 
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
-        let (mut rest, mut work) = (out, Vec::with_capacity(spans.len()));
-        for span in spans {
-            let (own, others) = rest.split_at_mut_checked(span.count * width).ok_or_else(no_lanes)?;
-            work.push((span, own));
-            rest = others;
-        }
         let memory = &*self;
-        work.into_par_iter().try_for_each(|(span, out)| read(memory.row(span.row)?, width, span, 0..span.count, out))
+        Span::read(width, spans, |row| memory.row(row), out)
     }
 
     fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<HostLanes> {
@@ -520,20 +513,20 @@ impl Span {
     /// Reads the lanes of spans, one after another, from rows that the processor can reach.
     ///
     /// # Errors
-    /// USAGE if there are no such lanes.
+    /// USAGE if there are no such lanes; those of the rows.
     pub fn read<'r>(
         width: usize,
         spans: &[Self],
-        rows: impl Fn(usize) -> Option<&'r [u8]>,
+        rows: impl Fn(usize) -> Result<&'r [u8]> + Sync,
         out: &mut [u8],
     ) -> Result<()> {
-        let mut rest = out;
+        let (mut rest, mut work) = (out, Vec::with_capacity(spans.len()));
         for span in spans {
             let (own, others) = rest.split_at_mut_checked(span.count * width).ok_or_else(no_lanes)?;
-            read(rows(span.row).ok_or_else(no_lanes)?, width, span, 0..span.count, own)?;
+            work.push((span, own));
             rest = others;
         }
-        Ok(())
+        work.into_par_iter().try_for_each(|(span, out)| read(rows(span.row)?, width, span, 0..span.count, out))
     }
 }
 

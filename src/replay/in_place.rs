@@ -100,11 +100,12 @@ impl<S: Source> Replay<'_, S> {
         progress: &dyn Progress,
     ) -> Result<()> {
         let mut joint = Joint::default();
-        let done = self.prove_lanes(memory, changes, &mut joint, progress);
+        let taken = &self.taken();
+        let course = Course { links: &self.links, taken };
+        let done = self.prove_lanes(course, memory, changes, &mut joint, progress);
         let added = peers.add(&mut joint.found, done.as_ref().err());
         done.and(added)?;
-        let taken = &self.taken();
-        let planner = Planner { course: Course { links: &self.links, taken }, sums: self.followed_sums()? };
+        let planner = Planner { course, sums: self.followed_sums()? };
         let mut least = None;
         for (((place, piece), promised), found) in joint.promised.iter().zip(&joint.found) {
             least = Failure::least(least, planner.compare(*place, *piece, promised, found)?);
@@ -114,14 +115,13 @@ impl<S: Source> Replay<'_, S> {
 
     fn prove_lanes<M: PlacedMemory + ?Sized>(
         &self,
+        course: Course<'_, S>,
         memory: &mut M,
         changes: &mut Changes<M::Staged>,
         joint: &mut Joint,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let sums = self.followed_sums()?;
-        let taken = &self.taken();
-        let planner = Planner { course: Course { links: &self.links, taken }, sums };
+        let planner = Planner { course, sums: self.followed_sums()? };
         if let Some(refused) = self.why_not(&planner)? {
             return Err(self.first_fault().err().unwrap_or(refused));
         }

@@ -80,6 +80,15 @@ impl Record {
         }
     }
 
+    /// The state digest of each shard of the version; that of the empty state where a shard is not here.
+    pub(crate) fn states(&self) -> Vec<Digest> {
+        let mut states = vec![Digest::of_empty_state(); self.of];
+        for shard in &self.shards {
+            states[shard.number] = shard.table.digests.state;
+        }
+        states
+    }
+
     /// For the planner.
     pub(crate) fn held(&self) -> Held {
         Held { version: self.version, commit: self.commit, chain: self.chain }

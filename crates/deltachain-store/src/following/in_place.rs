@@ -627,15 +627,11 @@ impl<M: PlacedMemory> InPlace<M> {
             Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
         })?;
         let hashing = InPhase::begin(observer, Phase::Hash, total_bytes(state.tensors()));
-        let mut expected = vec![Digest::of_empty_state(); record.of];
-        for shard in &record.shards {
-            expected[shard.number] = shard.table.digests.state;
-        }
+        let expected = record.states();
         let mut sums = Vec::new();
         for shard in &record.shards {
-            let taken = |name: &str| reader.choice.takes(name);
-            let (now, own) =
-                found(&reader.choice, &part(state, &shard.table.tensors, taken)?, Some(&shard.table), true, &hashing)?;
+            let memory = part(state, &shard.table.tensors, |name: &str| reader.choice.takes(name))?;
+            let (now, own) = found(&reader.choice, &memory, Some(&shard.table), true, &hashing)?;
             check_held(&expected, record.of, [(shard.number, now.digests.state)])?;
             sums.extend(own);
         }

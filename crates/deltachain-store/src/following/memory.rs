@@ -197,10 +197,7 @@ impl Follower<Memory> {
     pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
         let Some(record) = &self.place.held else { return Ok(()) };
         let hashing = hashing(observer, &self.place.memories);
-        let mut expected = vec![Digest::of_empty_state(); record.of];
-        for shard in &record.shards {
-            expected[shard.number] = shard.table.digests.state;
-        }
+        let expected = record.states();
         for (shard, memory) in record.shards.iter().zip(&self.place.memories) {
             let (found, _) = found(&self.reader.choice, memory, Some(&shard.table), false, &hashing)?;
             check_held(&expected, record.of, [(shard.number, found.digests.state)])?;
