@@ -1,4 +1,4 @@
-"""A testee in few lines: `check` and `apply` by the Python reader, in the protocol of README.md."""
+"""A testee in few lines: `check` and `apply` by the Python reader, in the protocol of protocol.md."""
 import json
 import sys
 from dataclasses import replace

@@ -1,5 +1,5 @@
 /**
- * The reader behind the protocol of conformance/README.md: one JSON object per line, one line as the answer. With
+ * The reader behind the protocol of conformance/protocol.md: one JSON object per line, one line as the answer. With
  * `--format-limits`, links may be as large as any, but for the index: so it is in the reference, for small files.
  */
 import { mkdir, open as openFile, readFile, rm, writeFile } from 'node:fs/promises';

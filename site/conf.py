@@ -8,13 +8,14 @@ from pathlib import Path
 
 SITE = Path(__file__).parent
 ROOT = SITE.parent
-sys.path[:0] = [str(SITE), str(ROOT / "python")]
+sys.path[:0] = [str(SITE), str(ROOT / "python"), str(ROOT / "integrations")]
 
 project = "deltachain"
 html_title = "deltachain"
 root_doc = "README"
 include_patterns = ["**.md"]
-exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "upstream/vllm", "**/node_modules", "**/.*"]
+exclude_patterns = ["target", "fuzz/target", "crates/*/README.md", "integrations/upstream/vllm"]
+exclude_patterns += ["**/node_modules", "**/.*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "hooks"]
 # Code that is not of the language that its block names; types such as `bytes`, which are attributes of several classes.
 suppress_warnings = ["misc.highlighting_failure", "ref.python"]

@@ -23,16 +23,19 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.inspect import signature, stringify_signature
 
 ROOT = Path(__file__).resolve().parent.parent
+# The text of a link that is a page's file.
+FILE = re.compile(r"[\w./-]+\.md")
 RULE = re.compile(r"\bR-[A-Z]{3}-\d{2}\b")
 # The texts that define rules, by the section that each has; all others are in SPEC.md.
 ADDITIONS = {"23": "spec/signatures", "24": "spec/in-place", "25": "spec/layouts"}
 # The modules of the Python package that export something, by what that is for.
 PYTHON = {
     "Links": ["_files", "_tensors"],
-    "Publish": ["_publisher"],
-    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_parts", "_ranks"],
+    "Publish": ["_publisher", "_like"],
+    "Follow": ["_subscriber", "_async_subscriber", "_host_copy", "_parts", "_ranks", "_store"],
     "Read and maintain a chain": ["_chain"],
     "Keys": ["_keys"],
+    "Adapters of engines": ["_native"],
     "Errors": ["_errors"],
 }
 # Those that are imported by name. verl's base class, which is not installed here, hides what is in that one.
@@ -53,6 +56,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(LinkFiles)
     app.add_transform(NameRules)
     app.add_post_transform(LinkRules)
+    app.add_post_transform(NamePages)
     app.connect("build-finished", finish)
     return {"parallel_read_safe": False}
 
@@ -88,6 +92,10 @@ def python_names(mocked: list[str]) -> Iterator[str]:
     """What the Python package exports, by what it is for."""
     with mock(mocked):
         package = importlib.import_module("deltachain")
+    # The native part is not there; its names are documented where they are declared.
+    declared = {"__name__": "deltachain._native"}
+    exec("from __future__ import annotations\n" + (ROOT / "python/deltachain/_native.pyi").read_text(), declared)
+    vars(package).update({name: declared[name] for name in package.__all__ if name in declared})
     names = [name for name in [*package.__all__, "open", "TimeoutError"] if name != "__version__"]
     for title, modules in PYTHON.items():
         yield f"## {title}\n\n```{{eval-rst}}"
@@ -101,7 +109,7 @@ def python_names(mocked: list[str]) -> Iterator[str]:
         raise ExtensionError(f"the Python reference has no place for {names}")
     yield "## Trainers and servers\n\n```{eval-rst}"
     for module in PYTHON_MODULES:
-        yield f".. automodule:: deltachain.{module}\n   :members:"
+        yield f".. automodule:: deltachain_integrations.{module}\n   :members:"
     yield "```"
 
 
@@ -180,6 +188,23 @@ class NameRules(SphinxTransform):
             after = "".join(sibling.astext() for sibling in node.parent[node.parent.index(node) + 1 :])
             if RULE.fullmatch(node.astext()) and re.match(r"\s\([A-Za-z_]+\)", after):
                 node["ids"].append(node.astext())
+
+
+class NamePages(SphinxPostTransform):
+    """Links whose texts are names of files, which a site does not have, say what the page is called."""
+
+    default_priority = 800
+
+    def run(self, **_: object) -> None:
+        listed = re.findall(r"^(.+) <(.+)>$", (ROOT / "site/contents.inc").read_text(), re.MULTILINE)
+        named = {page: name for name, page in listed}
+        for page in self.env.found_docs - {self.env.docname}:
+            name = named.get(page) or self.env.titles[page].astext()
+            uri = self.app.builder.get_relative_uri(self.env.docname, page)
+            for link in self.document.findall(nodes.reference):
+                if FILE.fullmatch(link.astext()) and link.get("refuri", "").split("#")[0] == uri:
+                    link.children = []
+                    link += nodes.inline("", name)
 
 
 class LinkRules(SphinxPostTransform):

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::rules::{Rule, is_off};
-use crate::unsigned::Unsigned;
+use crate::unsigned::UnsignedVersion;
 
 /// Result of every fallible function of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,9 +18,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorClass {
     /// The bytes are not a link: give the right file.
     NotDcf,
-    /// The file ends early: fetch it again.
+    /// The file ends early: download it again.
     Truncated,
-    /// A checksum does not match: fetch it again.
+    /// A checksum does not match: download it again.
     Corrupt,
     /// Checksums match, but the content breaks a rule: the writer has a bug, or the file was made by hand.
     Malformed,
@@ -45,40 +45,33 @@ pub enum ErrorClass {
 impl ErrorClass {
     /// The class as written in SPEC.md, in vectors and in `--json` output.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::NotDcf => "NOT_DCF",
-            Self::Truncated => "TRUNCATED",
-            Self::Corrupt => "CORRUPT",
-            Self::Malformed => "MALFORMED",
-            Self::NonCanonical => "NON_CANONICAL",
-            Self::Unsupported => "UNSUPPORTED",
-            Self::Limit => "LIMIT",
-            Self::WrongBase => "WRONG_BASE",
-            Self::StateMismatch => "STATE_MISMATCH",
-            Self::Chain => "CHAIN",
-            Self::Io => "IO",
-            Self::Usage => "USAGE",
-        }
+        self.words().0
     }
 
-    /// What a user can do about it, in one phrase. [`Error::advice`] knows more.
+    /// Advice in one phrase: how a user can deal with an error of this class. [`Error::advice`] knows more.
     pub fn advice(self) -> &'static str {
+        self.words().1
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::NotDcf => "give a .dcf file made by deltachain",
-            Self::Truncated | Self::Corrupt => "fetch the file again",
-            Self::Malformed | Self::NonCanonical => "the program that wrote the file has a bug; report it there",
-            Self::Unsupported => "update deltachain",
-            Self::Limit => "raise the limits if you trust the source",
-            Self::WrongBase => "give the base that the link was made from, or start from a snapshot",
-            Self::StateMismatch => "do not use the result; report the program that wrote the link",
-            Self::Chain => "retry later, or ask who publishes the chain",
-            Self::Io => "retry; if it fails again, check the disk, the network or the store",
-            Self::Usage => "change the arguments as the message says",
+            Self::NotDcf => ("NOT_DCF", "give a .dcf file made by deltachain"),
+            Self::Truncated => ("TRUNCATED", "download the file again"),
+            Self::Corrupt => ("CORRUPT", "download the file again"),
+            Self::Malformed => ("MALFORMED", "the program that wrote the file has a bug; report it there"),
+            Self::NonCanonical => ("NON_CANONICAL", "the program that wrote the file has a bug; report it there"),
+            Self::Unsupported => ("UNSUPPORTED", "update deltachain"),
+            Self::Limit => ("LIMIT", "raise the limits if you trust the source"),
+            Self::WrongBase => ("WRONG_BASE", "give the base that the link was made from, or start from a snapshot"),
+            Self::StateMismatch => ("STATE_MISMATCH", "do not use the result; report the program that wrote the link"),
+            Self::Chain => ("CHAIN", "retry later, or ask who publishes the chain"),
+            Self::Io => ("IO", "retry; if it fails again, check the disk, the network or the store"),
+            Self::Usage => ("USAGE", "change the arguments as the message says"),
         }
     }
 }
 
-/// What helps if the operating system, the network or a store fails in this way.
+/// Advice for when the operating system, the network or a store fails in this way.
 fn advice_for(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotFound => "check the path or the URL",
@@ -100,7 +93,7 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted
         | ErrorKind::BrokenPipe
-        | ErrorKind::UnexpectedEof => "retry; if it fails again, check the network and the server",
+        | ErrorKind::UnexpectedEof => "retry; if it fails again, check the file, the network and the server",
         ErrorKind::OutOfMemory => "free memory, or use fewer threads",
         _ => ErrorClass::Io.advice(),
     }
@@ -112,28 +105,6 @@ impl fmt::Display for ErrorClass {
     }
 }
 
-/// The part of a link that an error is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Section {
-    /// The fixed-size header (SPEC section 4).
-    Header,
-    /// The index (SPEC section 6).
-    Index,
-    /// The segment with this number, counted from 0 (SPEC section 7).
-    Segment(usize),
-}
-
-impl fmt::Display for Section {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header => f.write_str("header"),
-            Self::Index => f.write_str("index"),
-            Self::Segment(number) => write!(f, "segment {number}"),
-        }
-    }
-}
-
 /// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`], never the text.
 #[derive(Debug)]
 pub struct Error(Box<Repr>);
@@ -142,10 +113,12 @@ pub struct Error(Box<Repr>);
 struct Repr {
     class: ErrorClass,
     rule: Option<&'static str>,
+    /// Another process has locked the directory.
     is_in_use: bool,
-    unsigned: Option<Unsigned>,
+    /// The trusted keys have not signed this version.
+    unsigned: Option<UnsignedVersion>,
     message: String,
-    section: Option<Section>,
+    section: Option<String>,
     offset: Option<u64>,
     tensor: Option<String>,
     file: Option<String>,
@@ -153,11 +126,11 @@ struct Repr {
     source: Option<std::io::Error>,
 }
 
-/// What a secret key begins with, as text (SPEC section 23.1).
+/// The beginning of a secret key as text (SPEC section 23.1).
 pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
 
-/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs without user, password and
-/// query, where tokens and signatures are. Errors are made so; this is for what else a program shows.
+/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs without user, password
+/// and query, where tokens and signatures are. Errors are made so; this is for what else a program shows.
 pub fn without_secrets(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
@@ -219,7 +192,7 @@ impl Error {
     }
 
     /// The trusted keys have not signed this version.
-    pub(crate) fn because_of(mut self, unsigned: Unsigned) -> Self {
+    pub(crate) fn because_of(mut self, unsigned: UnsignedVersion) -> Self {
         self.0.unsigned = Some(unsigned);
         self
     }
@@ -236,20 +209,20 @@ impl Error {
         error
     }
 
-    /// The machine cannot provide what is needed, such as memory.
-    pub(crate) fn resource(message: impl Into<String>) -> Self {
-        Self::new(ErrorClass::Io, None, &message.into())
+    /// Names the section of a link, `header` or `index`, unless one is named already.
+    pub(crate) fn in_section(mut self, section: impl Into<String>) -> Self {
+        self.0.section.get_or_insert_with(|| section.into());
+        self
     }
 
-    /// Names the section, unless one is named already.
-    pub(crate) fn in_section(mut self, section: Section) -> Self {
-        self.0.section.get_or_insert(section);
-        self
+    /// The same for the segment with this number, counted from 0 (SPEC section 7).
+    pub(crate) fn in_segment(self, number: usize) -> Self {
+        self.in_section(format!("segment {number}"))
     }
 
     /// Names the absolute byte offset in the file, unless one is named already.
     #[must_use]
-    pub fn at(mut self, offset: u64) -> Self {
+    pub(crate) fn at(mut self, offset: u64) -> Self {
         self.0.offset.get_or_insert(offset);
         self
     }
@@ -285,14 +258,9 @@ impl Error {
         self.0.rule
     }
 
-    /// Whether this rule was broken.
-    pub fn is(&self, rule: &Rule) -> bool {
-        self.rule() == Some(rule.id)
-    }
-
-    /// Whether one of these rules was broken.
-    pub fn is_any(&self, rules: &[Rule]) -> bool {
-        rules.iter().any(|rule| self.is(rule))
+    /// Whether one of these rules was broken, by their ids.
+    pub fn breaks(&self, rules: &[&str]) -> bool {
+        self.rule().is_some_and(|rule| rules.contains(&rule))
     }
 
     /// Whether another process has locked the directory. This process can use it once that one has ended.
@@ -300,9 +268,9 @@ impl Error {
         self.0.is_in_use
     }
 
-    /// The version that the store has, but that the trusted keys have not signed, if that is why. Then R-CHN-14 need not say
-    /// that the chain was rolled back: the trust may not fit what is held.
-    pub fn unsigned(&self) -> Option<Unsigned> {
+    /// The version that the store has, but that the trusted keys have not signed, if that is why. Then R-CHN-14 need
+    /// not say that the chain was rolled back: the trust may not fit what is held.
+    pub fn unsigned(&self) -> Option<UnsignedVersion> {
         self.0.unsigned
     }
 
@@ -328,8 +296,8 @@ impl Error {
         }
     }
 
-    /// What a user can do about it, in one phrase: by the kind of failure if the operating system failed, otherwise by
-    /// class.
+    /// Advice in one phrase: how a user can deal with the error. It depends on the kind of failure if the operating
+    /// system failed, otherwise on the class.
     pub fn advice(&self) -> &'static str {
         match &self.0.source {
             _ if self.is_in_use() => "end that process, or choose another directory",
@@ -337,13 +305,16 @@ impl Error {
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
             // Nothing newer in a file, but something that cannot be done.
             None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => "choose another way",
+            None if self.class() == ErrorClass::Usage && self.file().is_some_and(|file| !file.contains("://")) => {
+                "check the path, and what is there"
+            }
             None => self.class().advice(),
         }
     }
 
-    /// The section of the link that has the fault, if known.
-    pub fn section(&self) -> Option<Section> {
-        self.0.section
+    /// The section of the link that has the fault, if known: `header`, `index`, or `segment 3`.
+    pub fn section(&self) -> Option<String> {
+        self.0.section.clone()
     }
 
     /// Absolute byte offset in the file: of the field that broke the rule, or of the section that holds it. Compressed
@@ -376,8 +347,7 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, is_in_use: _, unsigned: _, message, link, section, offset, tensor, file, source } =
-            &*self.0;
+        let Repr { class, rule, message, link, offset, tensor, file, source, .. } = &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;
@@ -389,7 +359,7 @@ impl fmt::Display for Error {
         let places = [
             link.map(|number| format!("link {number}")),
             file.as_ref().map(|file| format!("file {file}")),
-            section.map(|section| section.to_string()),
+            self.section(),
             offset.map(|offset| format!("offset {offset}")),
             // Names are arbitrary strings: escape what could move a terminal's cursor.
             tensor.as_ref().map(|tensor| format!("tensor {tensor:?}")),
@@ -440,10 +410,10 @@ mod tests {
 
     #[test]
     fn programs_ask_for_rules_and_kinds_not_for_the_text() {
-        use crate::rules::{CHN_03, CHN_13, HDR_01};
+        use crate::rules::{CHN_03, CHN_13};
         let error = Error::broken(&CHN_13, "another chain");
-        assert!(error.is(&CHN_13) && !error.is(&CHN_03));
-        assert!(error.is_any(&[CHN_03, CHN_13]) && !error.is_any(&[CHN_03, HDR_01]));
+        assert!(error.breaks(&[CHN_13.id]) && !error.breaks(&[CHN_03.id]));
+        assert!(error.breaks(&["R-CHN-03", "R-CHN-13"]) && !error.breaks(&["R-CHN-03", "R-HDR-01"]));
         let text = "another process keeps this";
         assert!(Error::in_use(text).is_in_use() && !Error::usage(text).is_in_use());
         assert_eq!(Error::in_use(text).to_string(), Error::usage(text).to_string());

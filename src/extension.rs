@@ -14,8 +14,9 @@ const RECORD_HEADER: usize = 16;
 pub(crate) const SUMS_BIT: u32 = 1;
 pub(crate) const SUMS_KIND: u32 = 1;
 
-/// The data of the record of this kind in an area of a file, which begins at `offset` and has `length` bytes, if the record
-/// has `expected` bytes. `None` if it is not there, damaged, or of another length. Takes no memory for other records.
+/// The data of the record of this kind in an area of a file, which begins at `offset` and has `length` bytes, if the
+/// record has `expected` bytes. `None` if it is not there, damaged, or of another length. Takes no memory for other
+/// records.
 ///
 /// # Errors
 /// IO.
@@ -25,38 +26,34 @@ pub(crate) fn record(
     kind: u32,
     expected: u64,
 ) -> Result<Option<Vec<u8>>> {
-    let magic_bytes = MAGIC.len() as u64;
-    let mut magic = [0; MAGIC.len()];
-    if length < magic_bytes {
+    let end = offset + length;
+    // Reads these bytes, if there is room for them.
+    let read = |place: u64, bytes: &mut [u8]| {
+        let fits = bytes.len() as u64 <= end - place;
+        if fits { source.read_at(place, bytes).map(|()| true) } else { Ok(false) }
+    };
+    let (mut magic, mut header) = ([0; MAGIC.len()], [0; RECORD_HEADER]);
+    if !read(offset, &mut magic)? || magic != MAGIC {
         return Ok(None);
     }
-    source.read_at(offset, &mut magic)?;
-    if magic != MAGIC {
-        return Ok(None);
-    }
-    let header_bytes = RECORD_HEADER as u64;
-    let mut found = None;
-    let mut last = None;
-    let (mut place, mut left) = (offset + magic_bytes, length - magic_bytes);
-    while left > 0 {
-        if left < header_bytes {
+    let (mut found, mut last) = (None, None);
+    let mut place = offset + MAGIC.len() as u64;
+    while place < end {
+        if !read(place, &mut header)? {
             return Ok(None);
         }
-        let mut header = [0; RECORD_HEADER];
-        source.read_at(place, &mut header)?;
         let ([own, crc, ..], [_, data_length]) = (header.as_chunks().0, header.as_chunks().0) else { return Ok(None) };
-        let (own, crc, data_length) =
-            (u32::from_le_bytes(*own), u32::from_le_bytes(*crc), u64::from_le_bytes(*data_length));
-        left -= header_bytes;
-        if data_length > left || last.is_some_and(|last| own <= last) {
+        let (own, crc) = (u32::from_le_bytes(*own), u32::from_le_bytes(*crc));
+        let data_length = u64::from_le_bytes(*data_length);
+        place += RECORD_HEADER as u64;
+        if data_length > end - place || last.is_some_and(|last| own <= last) {
             return Ok(None);
         }
         if own == kind && data_length == expected {
-            found = Some((place + header_bytes, crc));
+            found = Some((place, crc));
         }
         last = Some(own);
-        left -= data_length;
-        place += header_bytes + data_length;
+        place += data_length;
     }
     let Some((place, crc)) = found else { return Ok(None) };
     let mut data = vec![0; address(expected)?];
@@ -66,10 +63,6 @@ pub(crate) fn record(
 
 /// An area with one record.
 pub(crate) fn area(kind: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&kind.to_le_bytes());
-    bytes.extend_from_slice(&crc32fast::hash(data).to_le_bytes());
-    bytes.extend_from_slice(&(data.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(data);
-    bytes
+    let (crc, length) = (crc32fast::hash(data), data.len() as u64);
+    [&MAGIC[..], &kind.to_le_bytes(), &crc.to_le_bytes(), &length.to_le_bytes(), data].concat()
 }

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use crate::error::Result;
 
 /// Lets `make` work on each item, with a context for each thread, and `take` use the results one by one in the order of
-/// the items. Items are begun in this order too, by whichever thread is free: of items that come over a slow line none is
-/// waited for while an earlier one is there. Results that are early wait for their turn.
+/// the items. Items are begun in this order too, by whichever thread is free: of items that come over a slow line none
+/// is waited for while an earlier one is there. Results that are early wait for their turn.
 ///
 /// # Errors
 /// The first failure in the order of the items, whatever the threads did. No item is begun after a failure is known.
@@ -19,7 +19,7 @@ pub(crate) fn in_order<I: Sync, C, T: Send>(
     make: impl Fn(&mut C, &I) -> Result<T> + Send + Sync,
     take: impl FnMut(&I, T) -> Result<()> + Send,
 ) -> Result<()> {
-    let line = Mutex::new(Line { taken: 0, early: BTreeMap::new(), has_failed: false, take, result: Ok(()) });
+    let line = Mutex::new(ResultQueue { taken: 0, early: BTreeMap::new(), has_failed: false, take, result: Ok(()) });
     let lock = || line.lock().unwrap_or_else(PoisonError::into_inner);
     let numbers = (0..items.len()).take_while(|_| !lock().has_failed);
     numbers
@@ -30,7 +30,7 @@ pub(crate) fn in_order<I: Sync, C, T: Send>(
 }
 
 /// Results that have been made.
-struct Line<T, F> {
+struct ResultQueue<T, F> {
     /// How many items are done.
     taken: usize,
     early: BTreeMap<usize, Result<T>>,
@@ -40,7 +40,7 @@ struct Line<T, F> {
     result: Result<()>,
 }
 
-impl<T, F> Line<T, F> {
+impl<T, F> ResultQueue<T, F> {
     fn add<I>(&mut self, items: &[I], number: usize, made: Result<T>)
     where
         F: FnMut(&I, T) -> Result<()>,

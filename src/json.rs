@@ -15,7 +15,7 @@ pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
 
 /// Reads a text to its end.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct JsonReader<'a> {
     rest: &'a str,
     /// Length of the text.
     length: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Reader<'a> {
     rule: &'static Rule,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     /// Reads a text from here on; `length` is the length of the whole text, including the part that has been read
     /// before.
     pub(crate) fn new(rest: &'a str, length: usize, rule: &'static Rule) -> Self {
@@ -164,7 +164,7 @@ pub(crate) fn integer(digits: &str) -> Option<u64> {
 const SHORT_ESCAPES: [(char, char); 7] =
     [('"', '"'), ('\\', '\\'), ('\u{8}', 'b'), ('\t', 't'), ('\n', 'n'), ('\u{c}', 'f'), ('\r', 'r')];
 
-/// What follows the backslash, if the character is not written as itself.
+/// The characters that follow the backslash; `None` if the character is written as itself.
 fn escape(character: char) -> Option<String> {
     let short = SHORT_ESCAPES.iter().find(|(escaped, _)| *escaped == character);
     match short {
@@ -176,9 +176,9 @@ fn escape(character: char) -> Option<String> {
 
 /// Writes a text.
 #[derive(Debug, Default)]
-pub(crate) struct Writer(String);
+pub(crate) struct JsonWriter(String);
 
-impl Writer {
+impl JsonWriter {
     /// Writes exactly these bytes.
     pub(crate) fn token(&mut self, token: &str) -> &mut Self {
         self.0.push_str(token);

@@ -1,13 +1,13 @@
 //! How a state is spread over safetensors files (SPEC section 12): which file holds which tensors and `__metadata__`.
 //!
-//! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does not fit the target. Each
-//! layout has exactly one such text.
+//! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does not fit the target.
+//! Each layout has exactly one such text.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::iter;
 
 use crate::error::{Error, Result};
-use crate::json::{Reader, Writer};
+use crate::json::{JsonReader, JsonWriter};
 use crate::plain_name::{flaw_of_path_name, fold_case, folder_of};
 use crate::rules;
 use crate::tensor::{Digest, TensorInfo};
@@ -15,7 +15,7 @@ use crate::tensor::{Digest, TensorInfo};
 /// The metadata key of a link that holds the layout of its target (SPEC section 12).
 pub const LAYOUT_KEY: &str = "deltachain.layout";
 
-/// What the name of a file of a layout ends in.
+/// The end of the name of each file of a layout.
 pub(crate) const FILE_SUFFIX: &str = ".safetensors";
 
 /// How a state is spread over safetensors files (SPEC section 12).
@@ -65,7 +65,8 @@ impl Layout {
                 }
                 continue;
             };
-            if let Some(flaw) = flaw_of_name(name) {
+            let unlike = || (!name.ends_with(FILE_SUFFIX)).then_some("does not end in .safetensors");
+            if let Some(flaw) = flaw_of_path_name(name).or_else(unlike) {
                 return Err(format!("the file name {name:?} {flaw}"));
             }
             if !folded.insert(fold_case(name)) {
@@ -86,9 +87,9 @@ impl Layout {
     }
 
     /// The layout of a directory that holds the files of several layouts without a common tensor, such as the layouts
-    /// of the shards of a version. Files of the same name and metadata are parts of one file. The files of a folder keep
-    /// their names if all have one and no two are the same, regarding case or not. Otherwise a single file is called
-    /// `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
+    /// of the shards of a version. Files of the same name and metadata are parts of one file. The files of a folder
+    /// keep their names if all have one and no two are the same, regarding case or not. Otherwise a single file is
+    /// called `model.safetensors`, and several are numbered: `model-00001-of-00002.safetensors`, and so on.
     ///
     /// # Errors
     /// USAGE if there is no file.
@@ -125,7 +126,8 @@ impl Layout {
         self.files.iter().any(|file| file.name.is_some())
     }
 
-    /// The folders that the files lie in, ascending, each with the `/` at its end. The directory itself is none of them.
+    /// The folders that the files lie in, ascending, each with the `/` at its end. The directory itself is none of
+    /// them.
     pub fn folders(&self) -> BTreeSet<&str> {
         self.files.iter().map(LayoutFile::folder).filter(|folder| !folder.is_empty()).collect()
     }
@@ -139,18 +141,20 @@ impl Layout {
             let place = error.offset().map_or_else(String::new, |offset| format!(" (byte {offset} of the layout)"));
             broken(format!("{}{place}", error.message()))
         })?;
-        if let [only] = files.as_mut_slice()
-            && only.tensors.replace(names(tensors)).is_some()
-        {
-            return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
+        if let [(only, is_listed)] = files.as_mut_slice() {
+            only.tensors = names(tensors);
+            if std::mem::replace(is_listed, true) {
+                return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
+            }
         }
-        if !files.is_sorted_by(|left, right| left.name < right.name) {
+        if !files.is_sorted_by(|(left, _), (right, _)| left.name < right.name) {
             return Err(broken("the files are not in ascending order of their names".to_owned()));
         }
-        let files = files.into_iter().map(|ReadFile { name, metadata, tensors }| {
-            let tensors = tensors.ok_or_else(|| "a file among several does not list its tensors".to_owned())?;
-            if tensors.is_sorted_by(|left, right| left < right) {
-                Ok(LayoutFile { name, metadata, tensors })
+        let files = files.into_iter().map(|(file, is_listed)| {
+            if !is_listed {
+                Err("a file among several does not list its tensors".to_owned())
+            } else if file.tensors.is_sorted_by(|left, right| left < right) {
+                Ok(file)
             } else {
                 Err("the tensors of a file are not in ascending order".to_owned())
             }
@@ -160,20 +164,14 @@ impl Layout {
         Ok(layout)
     }
 
-    /// All tensors that the files list. The error names one that is there twice.
-    fn listed(&self) -> Result<BTreeSet<&str>, String> {
+    /// Checks that the files list each of these tensors exactly once, and no other. The error names one that is wrong.
+    pub(crate) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
         let mut listed = BTreeSet::new();
         for name in self.files.iter().flat_map(|file| &file.tensors) {
             if !listed.insert(name.as_str()) {
                 return Err(format!("duplicate tensor {name:?} in the layout"));
             }
         }
-        Ok(listed)
-    }
-
-    /// Checks that the files list each of these tensors exactly once, and no other. The error names one that is wrong.
-    pub(crate) fn check_covers(&self, tensors: &[TensorInfo]) -> Result<(), String> {
-        let listed = self.listed()?;
         let wanted: BTreeSet<&str> = tensors.iter().map(TensorInfo::name).collect();
         if let Some(unknown) = listed.difference(&wanted).next() {
             return Err(format!("the layout lists the tensor {unknown:?}, which the state does not have"));
@@ -192,10 +190,10 @@ impl Layout {
     /// The JSON text for [`LAYOUT_KEY`].
     pub fn to_json(&self) -> String {
         let is_only = self.files.len() == 1;
-        let mut writer = Writer::default();
+        let mut writer = JsonWriter::default();
         writer.token("{\"files\":").array(&self.files, |writer, file| {
-            writer.token("{\"name\":").optional(file.name.as_deref(), Writer::string);
-            writer.token(",\"metadata\":").optional(file.metadata.as_ref(), Writer::strings);
+            writer.token("{\"name\":").optional(file.name.as_deref(), JsonWriter::string);
+            writer.token(",\"metadata\":").optional(file.metadata.as_ref(), JsonWriter::strings);
             let tensors = (!is_only).then_some(file.tensors.as_slice());
             writer.token(",\"tensors\":").optional(tensors, |writer, tensors| {
                 writer.array(tensors, |writer, name| {
@@ -219,7 +217,7 @@ impl Layout {
             .zip(&self.files)
             .flat_map(|(place, file)| file.tensors.iter().map(move |name| (name.as_str(), place)))
             .collect();
-        // Of several files of a folder, the last one stays.
+        // If a folder has several files, the map keeps the last one.
         let last: BTreeMap<&str, usize> = (0..).zip(&self.files).map(|(place, file)| (file.folder(), place)).collect();
         let mut files: Vec<LayoutFile> =
             self.files.iter().map(|file| LayoutFile { tensors: Vec::new(), ..file.clone() }).collect();
@@ -246,7 +244,8 @@ impl Layout {
         }
     }
 
-    /// What a link has to state under [`LAYOUT_KEY`] so that [`Layout::of_target`] gives `target`; `None` if nothing.
+    /// The value that a link has to state under [`LAYOUT_KEY`] so that [`Layout::of_target`] gives `target`; `None` if
+    /// it need not state any.
     pub fn metadata_value(target: &Self, base: Option<&Self>, tensors: &[TensorInfo]) -> Option<String> {
         let is_known = Self::without_key(base, tensors).is_ok_and(|known| known == *target);
         (!is_known).then(|| target.to_json())
@@ -291,31 +290,20 @@ fn broken(message: String) -> Error {
     Error::broken(&rules::LAY_01, message)
 }
 
-/// Why this cannot be the name of a file of a layout (R-LAY-01); `None` if it is one.
-fn flaw_of_name(name: &str) -> Option<&'static str> {
-    flaw_of_path_name(name).or_else(|| (!name.ends_with(FILE_SUFFIX)).then_some("does not end in .safetensors"))
-}
-
-/// A file of a layout as the text has it.
-struct ReadFile {
-    name: Option<String>,
-    metadata: Option<BTreeMap<String, String>>,
-    tensors: Option<Vec<String>>,
-}
-
-/// Reads the text as far as its form goes.
-fn read_files(json: &str) -> Result<Vec<ReadFile>> {
-    let mut reader = Reader::new(json, json.len(), &rules::LAY_01);
+/// Reads the text as far as its form goes: each file, and whether its tensors are listed.
+fn read_files(json: &str) -> Result<Vec<(LayoutFile, bool)>> {
+    let mut reader = JsonReader::new(json, json.len(), &rules::LAY_01);
     reader.token("{\"files\":")?;
     let files = reader.array(1..=usize::MAX, |reader| {
         reader.token("{\"name\":")?;
-        let name = reader.optional(Reader::string)?;
+        let name = reader.optional(JsonReader::string)?;
         reader.token(",\"metadata\":")?;
-        let metadata = reader.optional(Reader::strings)?;
+        let metadata = reader.optional(JsonReader::strings)?;
         reader.token(",\"tensors\":")?;
-        let tensors = reader.optional(|reader| reader.array(0..=usize::MAX, Reader::string))?;
+        let tensors = reader.optional(|reader| reader.array(0..=usize::MAX, JsonReader::string))?;
         reader.token("}")?;
-        Ok(ReadFile { name, metadata, tensors })
+        let is_listed = tensors.is_some();
+        Ok((LayoutFile { name, metadata, tensors: tensors.unwrap_or_default() }, is_listed))
     })?;
     reader.token("}")?;
     reader.end()?;

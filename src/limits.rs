@@ -4,38 +4,39 @@ use crate::error::{Error, Result};
 use crate::rules;
 
 /// No index is longer, in raw bytes.
-pub const MAX_INDEX_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_INDEX_BYTES: u64 = 1 << 30;
 /// No link has more metadata entries.
-pub const MAX_METADATA_ENTRIES: u64 = 1 << 16;
+pub(crate) const MAX_METADATA_ENTRIES: u64 = 1 << 16;
 /// Metadata keys and values together are never longer.
-pub const MAX_METADATA_BYTES: u64 = 1 << 26;
+pub(crate) const MAX_METADATA_BYTES: u64 = 1 << 26;
 /// No tensor name is longer, in bytes.
-pub const MAX_NAME_BYTES: u64 = (1 << 16) - 1;
+pub(crate) const MAX_NAME_BYTES: u64 = (1 << 16) - 1;
 /// No tensor has more dimensions.
-pub const MAX_DIMENSIONS: u64 = 255;
+pub(crate) const MAX_DIMENSIONS: u64 = 255;
 /// No link lists more tensors.
-pub const MAX_TENSORS: u64 = 1 << 24;
+pub(crate) const MAX_TENSORS: u64 = 1 << 24;
 /// No link has more segments.
-pub const MAX_SEGMENTS: u64 = 1 << 24;
+pub(crate) const MAX_SEGMENTS: u64 = 1 << 24;
 /// No tensor is longer, in bytes.
-pub const MAX_TENSOR_BYTES: u64 = 1 << 60;
+pub(crate) const MAX_TENSOR_BYTES: u64 = 1 << 60;
 /// The pieces of a segment never hold more bytes together: two of [`PIECE_BYTES`](crate::tensor::PIECE_BYTES).
-pub const MAX_SEGMENT_BYTES: u64 = 1 << 25;
+pub(crate) const MAX_SEGMENT_BYTES: u64 = 1 << 25;
 /// No segment codes more pieces.
-pub const MAX_SEGMENT_PARTS: u64 = 1 << 16;
+pub(crate) const MAX_SEGMENT_PARTS: u64 = 1 << 16;
 /// No document of a chain is longer, in bytes.
-pub const MAX_DOCUMENT_BYTES: u64 = 1 << 26;
+pub(crate) const MAX_DOCUMENT_BYTES: u64 = 1 << 26;
 /// No commit has more assets.
-pub const MAX_ASSETS: u64 = 1 << 16;
+pub(crate) const MAX_ASSETS: u64 = 1 << 16;
 /// No asset is longer, in bytes.
-pub const MAX_ASSET_BYTES: u64 = 1 << 40;
+pub(crate) const MAX_ASSET_BYTES: u64 = 1 << 40;
 /// No zstd frame gives more bytes for each of its own: a block has at least four, and gives at most 128 KiB.
 pub(crate) const MAX_EXPANSION: u64 = 1 << 15;
 /// No zstd frame has a larger window.
-pub const MAX_WINDOW_BYTES: u64 = 1 << 25;
+pub(crate) const MAX_WINDOW_BYTES: u64 = 1 << 25;
 
 crate::setters! {
-    /// What a link or a document of a chain may make a reader allocate or write. The maxima of the format hold as well.
+    /// Limits of what a link or a document of a chain may make a reader allocate or write. The maxima of the format
+    /// hold as well.
     ///
     /// [`memory_to_open`](Self::memory_to_open) and [`memory_to_decode`](Self::memory_to_decode) say how much memory
     /// that is.
@@ -90,13 +91,13 @@ impl Limits {
         (1_u64 << 16).saturating_add(length.saturating_mul(4)).saturating_add(40 * raw)
     }
 
-    /// The most bytes that are allocated while a link in a file of `length` bytes is open and up to `threads` segments of
-    /// it are decoded: `memory_to_open(length) + min(2^30 * threads, 48 * 2^15 * length)`.
+    /// The most bytes that are allocated while a link in a file of `length` bytes is open and up to `threads` segments
+    /// of it are decoded: `memory_to_open(length) + min(2^30 * threads, 48 * 2^15 * length)`.
     ///
     /// 2^30 is what a segment takes whose streams are as long as the format allows; real ones take a few bytes per
     /// changed lane. Applying needs no more than that and the memory of base and result. The two limits on *set*
-    /// tensors bound what these take in a result in memory. [`LinkReader::patches`](crate::LinkReader::patches) keeps up to
-    /// eight segments of a link decoded: count them as threads.
+    /// tensors bound what these take in a result in memory. [`LinkReader::patches`](crate::LinkReader::patches) keeps
+    /// up to eight segments of a link decoded: count them as threads.
     pub fn memory_to_decode(&self, length: u64, threads: u64) -> u64 {
         let segments = threads.saturating_mul(1 << 30).min((48 * MAX_EXPANSION).saturating_mul(length));
         self.memory_to_open(length).saturating_add(segments)
@@ -116,4 +117,51 @@ impl Limits {
 /// A size of the file as a `usize`; R-LIM-01 where the address space is too small.
 pub(crate) fn address(size: u64) -> Result<usize> {
     usize::try_from(size).map_err(|_| Error::broken(&rules::LIM_01, format!("{size} bytes exceed the address space")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: &str = include_str!("../SPEC.md");
+
+    /// A number as the tables write it.
+    fn number(cell: &str) -> u64 {
+        match cell.split_once('^') {
+            Some((base, exponent)) => base.parse::<u64>().unwrap().pow(exponent.parse().unwrap()),
+            None => cell.parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn limits_are_those_of_the_table() {
+        // Each quantity with its default limit and the maximum of the format. For a quantity without a limit of its
+        // own, readers take all that the format allows.
+        let defaults = Limits::default();
+        let maxima = [
+            ("index raw length", defaults.index_bytes, MAX_INDEX_BYTES),
+            ("metadata entries", MAX_METADATA_ENTRIES, MAX_METADATA_ENTRIES),
+            ("metadata, bytes of keys and values together", MAX_METADATA_BYTES, MAX_METADATA_BYTES),
+            ("name, bytes", MAX_NAME_BYTES, MAX_NAME_BYTES),
+            ("dimensions", MAX_DIMENSIONS, MAX_DIMENSIONS),
+            ("tensor entries", MAX_TENSORS, MAX_TENSORS),
+            ("segments", MAX_SEGMENTS, MAX_SEGMENTS),
+            ("tensor, bytes", MAX_TENSOR_BYTES, MAX_TENSOR_BYTES),
+            ("segment, bytes of its pieces", MAX_SEGMENT_BYTES, MAX_SEGMENT_BYTES),
+            ("segment, number of its pieces", MAX_SEGMENT_PARTS, MAX_SEGMENT_PARTS),
+            ("document of a chain, bytes", defaults.document_bytes, MAX_DOCUMENT_BYTES),
+            ("assets of a commit", defaults.assets, MAX_ASSETS),
+            ("asset, bytes", defaults.asset_bytes, MAX_ASSET_BYTES),
+        ];
+        let section = SPEC.split_once("## 13. Limits").unwrap().1;
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
+        assert_eq!(rows.len(), maxima.len());
+        for (row, (quantity, default, most)) in rows.into_iter().zip(maxima) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            assert_eq!((cells[0], number(cells[2])), (quantity, most));
+            assert!(number(cells[1]) <= default && default <= most, "{row}");
+        }
+        assert!(SPEC.contains("MUST NOT exceed 2^25 bytes") && MAX_WINDOW_BYTES == 1 << 25);
+    }
 }

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use crate::codec::decode::{Decoded, PartChanges};
+use crate::codec::decode::{DecodedSegment, PartChanges};
 use crate::codec::lane::Lane;
-use crate::error::{Error, Result, Section};
+use crate::error::{Error, Result};
 use crate::extension::{self, SUMS_BIT, SUMS_KIND};
 use crate::format::{Coding, HEADER_BYTES, Header, Index, Part, Table, WrittenTensor};
 use crate::limits::{Limits, address};
@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::sums::LinkSums;
-use crate::tensor::{Dtype, TensorInfo};
+use crate::tensor::Dtype;
 
 /// A link whose header and index have been read and checked (steps 1 to 6 of SPEC section 10).
 ///
@@ -116,10 +116,10 @@ impl<S: Source> LinkReader<S> {
         Ok(LinkSums::parse(&data, binding, &self.index))
     }
 
-    /// The tensor that a part belongs to.
-    pub(crate) fn written(&self, part: Part) -> Result<&WrittenTensor> {
-        // Parts are made from written tensors only.
-        self.index.tensors[part.entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
+    /// The tensor that an entry writes.
+    pub(crate) fn written(&self, entry: usize) -> Result<&WrittenTensor> {
+        // Parts and lineages are made from written tensors only.
+        self.index.tensors[entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
     }
 
     /// Reads, checks and decodes a segment: step 8 of SPEC section 10 as far as it does not need the base.
@@ -130,7 +130,7 @@ impl<S: Source> LinkReader<S> {
         if number >= self.offsets.len() {
             return Err(Error::usage(format!("the link has no segment {number}")));
         }
-        self.read_segment(number).map_err(|error| error.in_section(Section::Segment(number)).at(self.offsets[number]))
+        self.read_segment(number).map_err(|error| error.in_segment(number).at(self.offsets[number]))
     }
 
     fn read_segment(&self, number: usize) -> Result<Segment> {
@@ -143,8 +143,9 @@ impl<S: Source> LinkReader<S> {
         let parts = self.parts[number]
             .iter()
             .map(|&part| {
-                let info = &self.written(part)?.info;
-                Ok((info.dtype(), part_lanes(info, part.piece)))
+                let info = &self.written(part.entry)?.info;
+                let lanes = info.piece_lanes(part.piece);
+                Ok((info.dtype(), u32::try_from(lanes.end - lanes.start).unwrap_or(u32::MAX)))
             })
             .collect::<Result<Vec<_>>>()?;
         Segment::decode(&bytes, self.offsets[number], entry.coding, parts)
@@ -165,25 +166,23 @@ impl<S: Source> LinkReader<S> {
         checked.into_iter().collect()
     }
 
+    /// The number of the part that a segment has of a piece.
+    pub(crate) fn part(&self, segment: usize, entry: usize, piece: u64) -> usize {
+        self.parts(segment).partition_point(|part| (part.entry, part.piece) < (entry, piece))
+    }
+
     /// Adds segment, offset and tensor to the error of applying a part.
     pub(crate) fn locate<T>(&self, segment: usize, part: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let name = self.index.tensors[self.parts[segment][part].entry].name();
-            error.in_section(Section::Segment(segment)).at(self.offsets[segment]).of_tensor(name)
+            error.in_segment(segment).at(self.offsets[segment]).of_tensor(name)
         })
     }
 }
 
-/// Lanes of a piece; at most 2^24.
-fn part_lanes(info: &TensorInfo, piece: u64) -> u32 {
-    let range = info.piece(piece);
-    // Never more: a piece has 2^24 bytes.
-    u32::try_from((range.end - range.start) / info.dtype().lane_bytes() as u64).unwrap_or(u32::MAX)
-}
-
 /// A decoded segment of any lane width.
 #[derive(Debug)]
-pub struct Segment(Lanes);
+pub struct Segment(SegmentLanes);
 
 /// A stream of a segment: its name in SPEC section 7, and its lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,21 +199,21 @@ pub struct StreamLengths {
 pub type Ranks<'a> = Box<dyn ExactSizeIterator<Item = (u64, u64)> + 'a>;
 
 #[derive(Debug)]
-enum Lanes {
-    One(Decoded<u8>),
-    Two(Decoded<u16>),
-    Four(Decoded<u32>),
-    Eight(Decoded<u64>),
+enum SegmentLanes {
+    One(DecodedSegment<u8>),
+    Two(DecodedSegment<u16>),
+    Four(DecodedSegment<u32>),
+    Eight(DecodedSegment<u64>),
 }
 
 /// Runs `$body` with `$decoded` as the decoded segment, for any lane width.
 macro_rules! each_width {
     ($segment:expr, $decoded:ident => $body:expr) => {
         match &$segment.0 {
-            Lanes::One($decoded) => $body,
-            Lanes::Two($decoded) => $body,
-            Lanes::Four($decoded) => $body,
-            Lanes::Eight($decoded) => $body,
+            SegmentLanes::One($decoded) => $body,
+            SegmentLanes::Two($decoded) => $body,
+            SegmentLanes::Four($decoded) => $body,
+            SegmentLanes::Eight($decoded) => $body,
         }
     };
 }
@@ -227,21 +226,21 @@ impl Segment {
     /// The class and rule of the first check that fails.
     pub fn decode(bytes: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
         Ok(Self(match coding.lane_bytes {
-            1 => Lanes::One(Decoded::new(bytes, offset, coding, parts)?),
-            2 => Lanes::Two(Decoded::new(bytes, offset, coding, parts)?),
-            4 => Lanes::Four(Decoded::new(bytes, offset, coding, parts)?),
-            _ => Lanes::Eight(Decoded::new(bytes, offset, coding, parts)?),
+            1 => SegmentLanes::One(DecodedSegment::new(bytes, offset, coding, parts)?),
+            2 => SegmentLanes::Two(DecodedSegment::new(bytes, offset, coding, parts)?),
+            4 => SegmentLanes::Four(DecodedSegment::new(bytes, offset, coding, parts)?),
+            _ => SegmentLanes::Eight(DecodedSegment::new(bytes, offset, coding, parts)?),
         }))
     }
 
     /// The segment's table.
     pub fn table(&self) -> &Table {
-        each_width!(self, decoded => decoded.table())
+        each_width!(self, decoded => &decoded.table)
     }
 
     /// The segment's streams, in the order of SPEC section 7.
     pub fn streams(&self) -> impl Iterator<Item = StreamLengths> {
-        let (coding, lengths) = each_width!(self, decoded => (decoded.coding(), decoded.streams()));
+        let (coding, lengths) = each_width!(self, decoded => (decoded.coding, &decoded.streams));
         coding.stream_names().zip(lengths).map(|(name, &(raw, stored))| StreamLengths { name, raw, stored })
     }
 
@@ -249,7 +248,7 @@ impl Segment {
     /// number in its piece), and the value. The value is the new lane or, if the coding is relative, the difference of
     /// SPEC section 8.3 modulo 2^W. Nothing if there is no such part.
     pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
-        fn boxed<L: Lane>(decoded: &Decoded<L>, part: usize) -> Vec<Ranks<'_>> {
+        fn boxed<L: Lane>(decoded: &DecodedSegment<L>, part: usize) -> Vec<Ranks<'_>> {
             let ranks = decoded.ranks(part);
             ranks.map(|run| Box::new(run.map(|(rank, value)| (rank, value.to_u64()))) as Ranks<'_>).collect()
         }
@@ -266,7 +265,7 @@ impl Segment {
     /// # Errors
     /// R-POS-01 or R-POS-02 if the part does not fit these bytes; USAGE if there is no such part.
     pub fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
-        if part >= each_width!(self, decoded => decoded.parts()) {
+        if part >= each_width!(self, decoded => decoded.parts.len()) {
             return Err(Error::usage(format!("the segment has no part {part}")));
         }
         each_width!(self, decoded => decoded.apply(part, bytes))
@@ -282,18 +281,13 @@ impl Segment {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
-    /// Whether positions depend on nothing but the segment: there is one context.
-    pub(crate) fn has_one_context(&self) -> bool {
-        self.table().contexts == 1
-    }
-
-    /// The coded lanes of a part with one context: ascending lane numbers in the piece (`None` if all of them are coded), and
-    /// their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
+    /// The coded lanes of a part with one context: ascending lane numbers in the piece (`None` if all of them are
+    /// coded), and their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
     ///
     /// # Errors
     /// USAGE if the part has several contexts.
     pub(crate) fn coded(&self, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
-        fn bytes<L: Lane>(decoded: &Decoded<L>, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
+        fn bytes<L: Lane>(decoded: &DecodedSegment<L>, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
             let (lanes, values) = decoded.patches(part)?;
             let mut bytes = vec![0; size_of_val(values)];
             for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {

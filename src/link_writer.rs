@@ -1,7 +1,8 @@
 //! Writing links: segments are spooled until the index, which precedes them in the file, is known.
 
-use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{BufReader, Seek, Write};
+
+use tempfile::SpooledTempFile;
 
 use crate::error::{Error, Result};
 use crate::extension::{self, SUMS_BIT, SUMS_KIND};
@@ -14,29 +15,27 @@ use crate::tensor::Digest;
 /// Segments up to this many bytes together wait in memory, more of them in a temporary file.
 const SPOOL_BYTES: usize = 64 << 20;
 
+/// Bytes of segments that are written with one call, at most.
+const COPIED_AT_ONCE: usize = 1 << 20;
+
 /// Collects segments, then writes header, index and segments. Needs `io::Write` only.
-#[derive(Default)]
 pub(crate) struct LinkWriter {
     segments: Vec<SegmentEntry>,
     length: u64,
-    /// The first of them, if they are too many for memory.
-    file: Option<File>,
-    /// Those that follow, and how many bytes they are.
-    waiting: Vec<Vec<u8>>,
-    waiting_bytes: usize,
+    spool: SpooledTempFile,
 }
 
 impl LinkWriter {
+    pub(crate) fn new() -> Self {
+        Self { segments: Vec::new(), length: 0, spool: SpooledTempFile::new(SPOOL_BYTES) }
+    }
+
     /// Adds a segment; returns its number.
-    pub(crate) fn push(&mut self, coding: Coding, bytes: Vec<u8>) -> Result<usize> {
+    pub(crate) fn push(&mut self, coding: Coding, bytes: &[u8]) -> Result<usize> {
         let stored_length = bytes.len() as u64;
-        self.segments.push(SegmentEntry { coding, stored_length, crc: crc32fast::hash(&bytes) });
+        self.segments.push(SegmentEntry { coding, stored_length, crc: crc32fast::hash(bytes) });
         self.length += stored_length;
-        self.waiting_bytes += bytes.len();
-        self.waiting.push(bytes);
-        if self.waiting_bytes > SPOOL_BYTES {
-            self.spool().map_err(|error| Error::io("writing a temporary file", error))?;
-        }
+        self.spool.write_all(bytes).map_err(|error| Error::io("writing a temporary file", error))?;
         Ok(self.segments.len() - 1)
     }
 
@@ -45,19 +44,10 @@ impl LinkWriter {
         !self.segments.iter().any(|segment| segment.coding.is_relative())
     }
 
-    /// Puts what waits into the file.
-    fn spool(&mut self) -> std::io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(tempfile::tempfile()?),
-        };
-        self.waiting_bytes = 0;
-        self.waiting.drain(..).try_for_each(|bytes| file.write_all(&bytes))
-    }
-
-    /// Writes the whole link, with `sums` if they are given; `index.segments` is filled in here. Returns the link's length.
+    /// Writes the whole link, with `sums` if they are given; `index.segments` is filled in here. Returns the link's
+    /// length.
     pub(crate) fn finish(
-        self,
+        mut self,
         base: Digest,
         target: Digest,
         mut index: Index,
@@ -67,11 +57,10 @@ impl LinkWriter {
         index.segments = self.segments;
         let (rows, digests) = index.to_runs();
         let stored = Compressor::default().encode(&[&rows, &digests], Effort::Index)?;
-        let area = sums.map(|sums| {
+        let area = sums.map_or_else(Vec::new, |sums| {
             let binding = LinkSums::binding(base, target, &[&rows, &digests]);
             extension::area(SUMS_KIND, &sums.to_record(binding, &index))
         });
-        let area = area.unwrap_or_default();
         let header = Header {
             compatible_features: if area.is_empty() { 0 } else { SUMS_BIT },
             base,
@@ -87,15 +76,11 @@ impl LinkWriter {
         let writing = |error| Error::io("writing the link", error);
         out.write_all(&header.to_bytes()).map_err(writing)?;
         out.write_all(&stored).map_err(writing)?;
-        if let Some(mut file) = self.file {
-            let spooled = self.length - self.waiting_bytes as u64;
-            file.rewind().map_err(writing)?;
-            let copied = std::io::copy(&mut file.take(spooled), out).map_err(writing)?;
-            if copied != spooled {
-                return Err(writing(std::io::ErrorKind::UnexpectedEof.into()));
-            }
+        self.spool.rewind().map_err(writing)?;
+        let copied = std::io::copy(&mut BufReader::with_capacity(COPIED_AT_ONCE, self.spool), out).map_err(writing)?;
+        if copied != self.length {
+            return Err(writing(std::io::ErrorKind::UnexpectedEof.into()));
         }
-        self.waiting.into_iter().try_for_each(|bytes| out.write_all(&bytes)).map_err(writing)?;
         out.write_all(&area).map_err(writing)?;
         out.flush().map_err(writing)?;
         Ok(header.file_length())
@@ -112,10 +97,10 @@ mod tests {
     fn more_than_memory_should_hold_keeps_its_order() {
         let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
         let segments: Vec<Vec<u8>> = (0..6).map(|number| vec![number; (SPOOL_BYTES >> 2) + 1]).collect();
-        let mut writer = LinkWriter::default();
-        let numbers = segments.iter().map(|bytes| Ok(Some(writer.push(coding, bytes.clone())?)));
+        let mut writer = LinkWriter::new();
+        let numbers = segments.iter().map(|bytes| Ok(Some(writer.push(coding, bytes)?)));
         let pieces = numbers.collect::<Result<Vec<_>>>().unwrap();
-        assert!(writer.file.is_some() && writer.waiting.len() == 2);
+        assert!(writer.spool.is_rolled());
 
         let info = TensorInfo::new("t", Dtype::U8, [6 * PIECE_BYTES]).unwrap();
         let written = WrittenTensor { info, start: Start::Zeros, pieces, digests: vec![Digest([0; 32]); 6] };

@@ -1,7 +1,7 @@
 //! Options have one manner: a default, and for each field a method of its name that sets it.
 
-/// A struct of options: each field with its default, and a method of its name that sets it and gives the options back. Or only
-/// these methods, for fields of a struct that has no default.
+/// A struct of options: each field with its default, and a method of its name that sets it and gives the options back.
+/// Or only these methods, for fields of a struct that has no default.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {
@@ -14,7 +14,7 @@ macro_rules! setters {
         $(#[$of_struct])*
         #[non_exhaustive]
         pub struct $name $(<$life>)? {
-            $($(#[$of_field])* pub $field: $type,)*
+            $(pub(crate) $field: $type,)*
         }
 
         impl $(<$life>)? Default for $name $(<$life>)? {
@@ -24,12 +24,12 @@ macro_rules! setters {
         }
 
         impl $(<$life>)? $name $(<$life>)? {
-            $crate::setters! { $($field: $type,)* }
+            $crate::setters! { $($(#[$of_field])* $field: $type,)* }
         }
     };
-    ($($field:ident: $type:ty),* $(,)?) => {
+    ($($(#[$of_field:meta])* $field:ident: $type:ty),* $(,)?) => {
         $(
-            #[doc = concat!("Sets the field `", stringify!($field), "`.")]
+            $(#[$of_field])*
             #[must_use]
             pub fn $field(self, $field: $type) -> Self {
                 Self { $field, ..self }

@@ -1,4 +1,5 @@
-//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for engines that patch memory.
+//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for engines that patch
+//! memory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -9,7 +10,7 @@ use crate::format::{Start, WrittenTensor};
 use crate::limits::address;
 use crate::link::{LinkReader, Segment};
 use crate::source::Source;
-use crate::tensor::{Dtype, State, TensorInfo, read_piece};
+use crate::tensor::{Dtype, State, TensorInfo, find_patchable, read_piece};
 
 /// Segments that an iteration keeps decoded: small tensors share segments, and neighbours by name alternate between the
 /// segments of a few dtypes and methods.
@@ -45,18 +46,19 @@ impl Patch<'_> {
     }
 }
 
-/// Iterator over the patches of a link: by tensor, then by piece. See [`LinkReader::patches`].
-pub struct Patches<'a, S> {
+/// Iterator over the patches of a link: by tensor, then by piece.
+struct Patches<'a, S> {
     link: &'a LinkReader<S>,
     base: Option<&'a dyn State>,
-    /// What is still to come: number of the entry, number of the piece, lanes of the tensor that are wanted.
+    /// The pieces that are still to come: number of the entry, number of the piece, lanes of the tensor that are
+    /// wanted.
     pending: VecDeque<(usize, u64, Range<u64>)>,
     /// Decoded segments, the last used one last.
     kept: VecDeque<(usize, Segment)>,
 }
 
 impl<S: Source> LinkReader<S> {
-    /// The patches of all tensors whose names `select` accepts. Segments that hold none of them are not read.
+    /// The patches of all tensors whose names `select` accepts, by tensor, then by piece. Segments that hold none of them are not read.
     ///
     /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then names the lanes that
     /// differ from it. Memory: a few segments.
@@ -83,7 +85,11 @@ impl<S: Source> LinkReader<S> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn patches<'a>(&'a self, select: impl Fn(&str) -> bool, base: Option<&'a dyn State>) -> Patches<'a, S> {
+    pub fn patches<'a, F: Fn(&str) -> bool>(
+        &'a self,
+        select: F,
+        base: Option<&'a dyn State>,
+    ) -> impl Iterator<Item = Result<Patch<'a>>> + use<'a, S, F> {
         let tensors = self.index().tensors.iter().enumerate();
         let pending = tensors
             .filter_map(|(number, entry)| Some((number, entry.written().filter(|_| select(entry.name()))?)))
@@ -94,7 +100,12 @@ impl<S: Source> LinkReader<S> {
 
     /// The patches of one tensor, as far as they concern the given lanes. Only segments that hold pieces of these
     /// lanes are read. Nothing comes if the link does not write the tensor.
-    pub fn tensor_patches<'a>(&'a self, name: &str, lanes: Range<u64>, base: Option<&'a dyn State>) -> Patches<'a, S> {
+    pub fn tensor_patches<'a>(
+        &'a self,
+        name: &str,
+        lanes: Range<u64>,
+        base: Option<&'a dyn State>,
+    ) -> impl Iterator<Item = Result<Patch<'a>>> + use<'a, S> {
         let entry = self.index().find(name);
         let written = entry.and_then(|number| Some((number, self.index().tensors[number].written()?)));
         let pending = written.map(|(number, written)| wanted(number, written, &lanes)).unwrap_or_default().into();
@@ -108,31 +119,23 @@ fn wanted(entry: usize, written: &WrittenTensor, lanes: &Range<u64>) -> Vec<(usi
         .zip(&written.pieces)
         .filter(|(_, segment)| segment.is_some())
         .filter_map(|(piece, _)| {
-            let own = lanes_of(&written.info, piece);
+            let own = written.info.piece_lanes(piece);
             let wanted = own.start.max(lanes.start)..own.end.min(lanes.end);
             (!wanted.is_empty()).then_some((entry, piece, wanted))
         })
         .collect()
 }
 
-/// The lanes that a piece holds.
-fn lanes_of(info: &TensorInfo, piece: u64) -> Range<u64> {
-    let bytes = info.piece(piece);
-    let lane_bytes = info.dtype().lane_bytes() as u64;
-    bytes.start / lane_bytes..bytes.end / lane_bytes
-}
-
 impl<'a, S: Source> Patches<'a, S> {
     /// The patch of one piece that has a part, as far as it concerns the given lanes of the tensor.
     fn patch(&mut self, entry: usize, piece: u64, lanes: Range<u64>) -> Result<Patch<'a>> {
         let link = self.link;
-        let written = link.index().tensors[entry].written();
-        let written = written.ok_or_else(|| Error::usage("the tensor is removed"))?;
+        let written = link.written(entry)?;
         let number = written.pieces[address(piece)?].ok_or_else(|| Error::usage("the piece has no part"))?;
-        let part = link.parts(number).partition_point(|part| (part.entry, part.piece) < (entry, piece));
+        let part = link.part(number, entry, piece);
         let coding = link.index().segments[number].coding;
         let base = self.base;
-        let first = lanes_of(&written.info, piece).start;
+        let first = written.info.piece_lanes(piece).start;
         let in_tensor = |numbers: Vec<u32>| numbers.into_iter().map(|number| first + u64::from(number)).collect();
         let segment = self.segment(number)?;
         let (mut indices, mut values): (Option<Vec<u64>>, _) = if coding.is_relative() {
@@ -140,9 +143,7 @@ impl<'a, S: Source> Patches<'a, S> {
                 let message = format!("{} is coded relative to its base: give the base", written.info.name());
                 return Err(Error::usage(message).of_tensor(written.info.name()));
             };
-            let found = base.find(written.info.name());
-            let tensor = found.filter(|&tensor| written.info.can_patch(&base.tensors()[tensor]));
-            let tensor = tensor.ok_or_else(|| {
+            let tensor = find_patchable(base.tensors(), &written.info).ok_or_else(|| {
                 Error::usage("the base has no such tensor of this dtype and length").of_tensor(written.info.name())
             })?;
             let mut old = Vec::new();
@@ -171,14 +172,14 @@ impl<'a, S: Source> Patches<'a, S> {
         Ok(Patch { tensor: &written.info, start: written.start, indices, lanes, values })
     }
 
-    /// The failure to report if a piece has failed: that of the first segment in the file, of all that are wanted (SPEC section
-    /// 10). Nothing after it can be relied upon, so nothing more comes.
+    /// The failure to report if a piece has failed: that of the first segment in the file, of all that are wanted (SPEC
+    /// section 10). Nothing after it can be relied upon, so nothing more comes.
     fn first_failure(&mut self, entry: usize, piece: u64, error: Error) -> Error {
         let segment_of = |entry: usize, piece: u64| {
             let written = self.link.index().tensors[entry].written()?;
             *written.pieces.get(usize::try_from(piece).ok()?)?
         };
-        // What is no fault of the file comes first.
+        // A failure that is no fault of the file comes first.
         let failed = error.rule().and_then(|_| segment_of(entry, piece));
         let wanted = self.pending.drain(..).filter_map(|(entry, piece, _)| segment_of(entry, piece));
         let before: BTreeSet<usize> = wanted.filter(|number| Some(*number) < failed).collect();
@@ -207,11 +208,5 @@ impl<'a, S: Source> Iterator for Patches<'a, S> {
     fn next(&mut self) -> Option<Self::Item> {
         let (entry, piece, lanes) = self.pending.pop_front()?;
         Some(self.patch(entry, piece, lanes).map_err(|error| self.first_failure(entry, piece, error)))
-    }
-}
-
-impl<S> std::fmt::Debug for Patches<'_, S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Patches").field("pending", &self.pending.len()).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! Names that are safe as names of files and folders on every system (SPEC section 12): of files in a layout and of assets.
+//! Names that are safe as names of files and folders on every system (SPEC section 12): of files in a layout and of
+//! assets.
 
 /// The most parts that a path name has.
 pub(crate) const MOST_PARTS: usize = 8;

@@ -23,7 +23,7 @@ impl fmt::Debug for dyn Progress + '_ {
     }
 }
 
-/// Nobody watches.
+/// Progress that nobody watches: it is not reported, and does not end the work.
 impl Progress for () {
     fn advance(&self, _bytes: u64) -> Result<()> {
         Ok(())

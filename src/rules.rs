@@ -1,11 +1,4 @@
-//! Every rule of SPEC.md and its additions that a reader checks, with its class: the constants to compare errors with.
-//!
-//! ```
-//! use deltachain::{Limits, LinkReader, rules};
-//!
-//! let error = LinkReader::open(b"no link".to_vec(), &Limits::default()).unwrap_err();
-//! assert!(error.is(&rules::HDR_01) || error.is(&rules::HDR_02));
-//! ```
+//! Every rule of SPEC.md and its additions that a reader checks, with its class.
 // A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this table with SPEC.md.
 
 use crate::error::{Error, ErrorClass, Result};
@@ -53,8 +46,7 @@ pub(crate) const fn is_off(_: &Rule) -> bool {
 macro_rules! rules {
     ($($name:ident $id:literal $class:ident;)*) => {
         $(
-            #[doc = concat!("The rule `", $id, "` of SPEC.md.")]
-            pub const $name: Rule = Rule { id: $id, class: ErrorClass::$class };
+            pub(crate) const $name: Rule = Rule { id: $id, class: ErrorClass::$class };
         )*
         /// All rules, in the order of SPEC.md's sections.
         pub const RULES: &[Rule] = &[$($name),*];
@@ -157,27 +149,16 @@ rules! {
     SUM_04 "R-SUM-04" StateMismatch;
 }
 
-/// Rules that bind writers, which no reader checks: they are not among [`RULES`].
-macro_rules! writer_rules {
-    ($($name:ident $id:literal;)*) => {
-        $(
-            #[doc = concat!("The rule `", $id, "` of SPEC.md.")]
-            pub const $name: Rule = Rule { id: $id, class: ErrorClass::Chain };
-        )*
-    };
-}
-
-writer_rules! {
-    PUB_01 "R-PUB-01";
-    PUB_03 "R-PUB-03";
-    PUB_04 "R-PUB-04";
-    PUB_06 "R-PUB-06";
-    PUB_08 "R-PUB-08";
-    PUB_09 "R-PUB-09";
-    PUB_10 "R-PUB-10";
-    PUB_11 "R-PUB-11";
-    RET_01 "R-RET-01";
-    RET_05 "R-RET-05";
-    SIG_02 "R-SIG-02";
-    SIG_03 "R-SIG-03";
-}
+// Rules that bind writers, which no reader checks: they are not among `RULES`.
+pub(crate) const PUB_01: Rule = Rule { id: "R-PUB-01", class: ErrorClass::Chain };
+pub(crate) const PUB_03: Rule = Rule { id: "R-PUB-03", class: ErrorClass::Chain };
+pub(crate) const PUB_04: Rule = Rule { id: "R-PUB-04", class: ErrorClass::Chain };
+pub(crate) const PUB_06: Rule = Rule { id: "R-PUB-06", class: ErrorClass::Chain };
+pub(crate) const PUB_08: Rule = Rule { id: "R-PUB-08", class: ErrorClass::Chain };
+pub(crate) const PUB_09: Rule = Rule { id: "R-PUB-09", class: ErrorClass::Chain };
+pub(crate) const PUB_10: Rule = Rule { id: "R-PUB-10", class: ErrorClass::Chain };
+pub(crate) const PUB_11: Rule = Rule { id: "R-PUB-11", class: ErrorClass::Chain };
+pub(crate) const RET_01: Rule = Rule { id: "R-RET-01", class: ErrorClass::Chain };
+pub(crate) const RET_05: Rule = Rule { id: "R-RET-05", class: ErrorClass::Chain };
+pub(crate) const SIG_02: Rule = Rule { id: "R-SIG-02", class: ErrorClass::Chain };
+pub(crate) const SIG_03: Rule = Rule { id: "R-SIG-03", class: ErrorClass::Chain };

@@ -8,8 +8,8 @@ use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, State, StateDigests, TensorInfo};
 
-/// The table of a state (SPEC section 2): all that its digest is made from. A reader that holds the data of some tensors only
-/// keeps it for all of them, so that it can check links like one that holds everything (section 9.1).
+/// The table of a state (SPEC section 2): all that its digest is made from. A reader that holds the data of some
+/// tensors only keeps it for all of them, so that it can check links like one that holds everything (section 9.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateTable {
     /// Name, dtype and shape of each tensor, ascending by name.
@@ -19,8 +19,8 @@ pub struct StateTable {
 }
 
 impl StateTable {
-    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state; if the others come from
-    /// outside, compare it with the one that you expect.
+    /// From the tensors, ascending by name, and the digest of each. Computes the digest of the state; if the others
+    /// come from outside, compare it with the one that you expect.
     pub fn new(tensors: Vec<TensorInfo>, digests: Vec<Digest>) -> Self {
         let digests = StateDigests::from_tensors(&tensors, digests);
         Self { tensors, digests }
@@ -29,7 +29,7 @@ impl StateTable {
     /// The table of a state. Reads and hashes the whole state; `progress` is called with its bytes.
     ///
     /// # Errors
-    /// Those of reading the state, and of `progress`.
+    /// The errors of reading the state, and of `progress`.
     pub fn of(state: &dyn State, progress: &dyn Progress) -> Result<Self> {
         Ok(Self { tensors: state.tensors().to_vec(), digests: StateDigests::of(state, progress)? })
     }
@@ -67,11 +67,11 @@ impl StateTable {
 
 /// Where a tensor of the target comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Origin {
-    /// The base's tensor with this number, unchanged.
-    Base(usize),
-    /// The link's entry with this number, on top of the base's tensor or of zeros.
-    Link(usize, Option<usize>),
+pub(crate) struct Origin {
+    /// The base's tensor with this number, or zeros.
+    pub(crate) base: Option<usize>,
+    /// The link's entry with this number on top of it, if any.
+    pub(crate) entry: Option<usize>,
 }
 
 /// The table of the target, and where each of its tensors comes from; `tensors` and `digests` are the base's.
@@ -87,7 +87,7 @@ pub(crate) fn target_table<S: Source>(
     ensure(digests.state == expected, &rules::APP_01, || {
         format!("the link is for base {expected}, this base is {}", digests.state)
     })?;
-    // Of both there are no more than have been read.
+    // Both counts are bounded by what has been read.
     let most = tensors.len() + link.index().tensors.len();
     let mut target = Vec::with_capacity(most);
     let mut target_digests = Vec::with_capacity(most);
@@ -100,7 +100,7 @@ pub(crate) fn target_table<S: Source>(
     let mut bases = tensors.iter().enumerate().peekable();
     for (entry, change) in link.index().tensors.iter().enumerate() {
         while let Some((number, info)) = bases.next_if(|(_, info)| info.name() < change.name()) {
-            add(info, digests.tensors[number], Origin::Base(number));
+            add(info, digests.tensors[number], Origin { base: Some(number), entry: None });
         }
         let own = bases.next_if(|(_, info)| info.name() == change.name());
         let TensorEntry::Write(written) = change else { continue };
@@ -114,10 +114,10 @@ pub(crate) fn target_table<S: Source>(
                 own.map(|(number, _)| number)
             }
         };
-        add(&written.info, written.digest(), Origin::Link(entry, start));
+        add(&written.info, written.digest(), Origin { base: start, entry: Some(entry) });
     }
     for (number, info) in bases {
-        add(info, digests.tensors[number], Origin::Base(number));
+        add(info, digests.tensors[number], Origin { base: Some(number), entry: None });
     }
     let table = StateTable::new(target, target_digests);
     let (reached, promised) = (table.digests.state, link.header().target);
@@ -259,7 +259,7 @@ mod tests {
         let mut out = MemoryState::zeros(&replay.tensors()).unwrap();
         replay.run(&held, &out.writer(), &()).unwrap();
         assert_eq!((&out, replay.table()), (&expected, &table(&target)));
-        // What concerns the other tensor is found as well.
+        // Faults that concern the other tensor are found as well.
         let rule = |edit: &dyn Fn(&mut Header, &mut Index)| {
             let link = link((&base, &target), |header, index| edit(header, index));
             Replay::of_part(base_table.clone(), &is_taken).push(&link).unwrap_err().rule()

@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// A version that the store has, and that not as many of the trusted keys have signed as the quorum says: a stranger's, or
-/// one that somebody has still to sign. Or the trust is not the one that the chain needs.
+/// A version that the store has, and that not as many of the trusted keys have signed as the quorum says: a stranger's,
+/// or one that somebody has still to sign. Or the trust is not the one that the chain needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Unsigned {
+pub struct UnsignedVersion {
     /// The version.
     pub version: u64,
     /// How many of the trusted keys have signed it.
-    pub signed_by: usize,
+    pub(crate) signed_by: usize,
     /// How many have to.
-    pub quorum: usize,
+    pub(crate) quorum: usize,
 }
 
-impl fmt::Display for Unsigned {
+impl fmt::Display for UnsignedVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { version, signed_by, quorum } = self;
         match signed_by {

@@ -1,4 +1,5 @@
-"""Runs the benchmarks of `crates/deltachain-bench` and makes docs/benchmarks.md of what criterion has noted.
+"""Runs the benchmarks of `crates/deltachain-bench` and makes two pages of what criterion has noted: docs/benchmarks.md
+has the summary, bench/RESULTS.md all figures.
 
     python -m tasks.bench TOOL PAIR N,N,... COMMAND CHECKPOINTS
 """
@@ -19,8 +20,12 @@ from pathlib import Path
 from tasks import memory
 from tasks.steps import ROOT, TARGET, output
 
-#: Where figures begin in the page.
+#: Where figures begin in each page.
 MARK = "<!-- figures: written by ./task bench -->\n"
+#: The pages with the summary and with all figures.
+SUMMARY, RESULTS = ROOT / "docs/benchmarks.md", ROOT / "bench/RESULTS.md"
+#: Groups of the summary, which other pages quote.
+QUOTED = "128 MiB, 1 %", "catch-up, 128 MiB, 0.35 % each, in memory"
 #: Size in MiB of the file that the tool applies several links to.
 CATCH_UP = 128
 DIFF, APPLY = "diff compact, base digests known", "apply compact, with result digest"
@@ -142,9 +147,10 @@ def growth(figures):
         yield f"| {size:g} MiB | {' | '.join(cells)} |"
 
 
-def rows(figures):
-    """All figures, a table for each group."""
-    for group, found in sorted(figures.items()):
+def rows(figures, groups):
+    """The figures of these groups, a table for each."""
+    for group in groups:
+        found = figures[group]
         yield f"\n## {group}\n"
         yield from table("what", "median", "GB/s per core", "x memcpy", "x 1 thread")
         for row in found:
@@ -156,7 +162,8 @@ def rows(figures):
             yield f"| {row.name} | {1e3 * row.median:.2f} ms | {speed} | {' | '.join(ratios)} |"
 
 
-def report(figures, catch_up, head):
+def summary(figures, catch_up, head):
+    """What docs/benchmarks.md says of a run."""
     yield f"\n{head}\n\n## What is asked for\n"
     yield "| what | at least | measured | |\n|---|---:|---:|---|"
     for what, is_most, bound, measured in goals(figures, catch_up):
@@ -170,7 +177,13 @@ def report(figures, catch_up, head):
     yield from table("links", "time", "bytes written", "x the model's file", "peak memory")
     for links, seconds, written, times, peak in catch_up:
         yield f"| {links} | {seconds:.2f} s | {written} | {times:.3f} | {peak:.0f} MiB |"
-    yield from rows(figures)
+    yield from rows(figures, [group for group in QUOTED if group in figures])
+
+
+def results(figures, head):
+    """What bench/RESULTS.md says of it."""
+    yield f"\n{head}"
+    yield from rows(figures, sorted(figures))
 
 
 def main():
@@ -186,10 +199,13 @@ def main():
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     machine = f"{model[1] if model else 'unknown processor'}, {os.cpu_count()} cores, {platform.system().lower()}"
     head = f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, on {machine}, {output('rustc --version').strip()}."
-    text = "\n".join(report(Figures(notes), catch_up, f"{head} Load of the machine at the start: {load}."))
-    print(text)
-    page = ROOT / "docs/benchmarks.md"
-    page.write_text(f"{page.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}{text}\n", encoding="utf-8")
+    head += f" Load of the machine at the start: {load}."
+    figures = Figures(notes)
+    pages = {SUMMARY: summary(figures, catch_up, head), RESULTS: results(figures, head)}
+    for page, lines in pages.items():
+        text = "\n".join(lines)
+        print(text)
+        page.write_text(f"{page.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,12 +24,10 @@ PARTS = {
     "exchange": "crates/deltachain-exchange",
     "python_rust": "python/src",
     "python": "python/deltachain",
-    "integrations": "integrations",
+    "integrations": "integrations/deltachain_integrations",
 }
-#: Modules of the Python package that belong to the integrations.
-INTEGRATIONS = re.compile(r"python/deltachain/(vllm|_vllm_\w+|_engine_\w+|_maps|_watch|trl|verl|transformers)\.py")
 #: Folders of what is no product.
-OTHERS = {"tests", "benches", "examples", "benchmarks", "target", "node_modules"}
+OTHERS = {"tests", "benches", "e2e", "examples", "benchmarks", "target", "node_modules"}
 #: How far lines of code may be below their number. Counts of names are exact.
 SLACK = 20
 #: Where words of `gone.txt` may stand: where they are listed, and where the past is told.
@@ -44,7 +42,7 @@ def product():
             inside = path.relative_to(ROOT)
             is_test = OTHERS & set(inside.parts) or path.name.endswith("tests.rs")
             if path.suffix in {".rs", ".py", ".pyi"} and not is_test:
-                found["integrations" if INTEGRATIONS.fullmatch(str(inside)) else part].append(path)
+                found[part].append(path)
     return found
 
 
@@ -85,11 +83,12 @@ def public_items(paths):
 def options(paths):
     """How many different options the commands of the tool have."""
     text = "\n".join(line for path in paths for line in code(path))
-    declared = re.compile(r"#\[arg\(([^\]]*\blong\b[^\]]*)\)\](?:\s*#\[[^\]]*\])*\s*(?:pub(?:\(\w+\))? )?(\w+):")
+    own = r"(?:[^\[\]]|\[[^\]]*\])*"
+    declared = re.compile(rf"#\[arg\(({own}\blong\b{own})\)\](?:\s*#\[{own}\])*\s*(?:pub(?:\(\w+\))? )?(\w+):")
     found = set()
     for arguments, field in declared.findall(text):
-        own = re.search(r'\blong = "([^"]+)"', arguments)
-        found.add(own[1] if own else field.replace("_", "-"))
+        name = re.search(r'\blong = "([^"]+)"', arguments)
+        found.add(name[1] if name else field.replace("_", "-"))
     return len(found)
 
 

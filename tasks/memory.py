@@ -19,7 +19,7 @@ from tasks.steps import TARGET
 
 #: The bound in MiB: this much, and this much for each thread. The first holds 64 MiB of segments that wait until the
 #: index is known (more of them wait in a file). The second holds the pieces of both states, 32 MiB for a group, and
-#: their coded form. docs/architecture.md has measurements.
+#: their coded form.
 SPARSE, DENSE = (128, 64), (192, 192)
 
 

@@ -43,6 +43,7 @@ def crates():
 
 def versions():
     said = {crate["name"]: crate["version"] for crate in crates() if crate["version"] != "0.0.0"}
+    said["integrations/pyproject.toml"] = tomllib.loads(text_of("integrations/pyproject.toml"))["project"]["version"]
     said["js/package.json"] = json.loads(text_of("js/package.json"))["version"]
     said["CITATION.cff"] = re.search(r'^version: "?([^"\n]*)', text_of("CITATION.cff"), re.MULTILINE)[1]
     said["CHANGELOG.md"] = version() if f"\n## {version()}" in text_of("CHANGELOG.md") else "none"
@@ -53,8 +54,8 @@ def versions():
 def address():
     """The address of the project is the same in all metadata, or nowhere: then no page may install from a registry."""
     said = {f"Cargo.toml of {crate['name']}": crate["repository"] for crate in crates() if crate["publish"] is None}
-    urls = tomllib.loads(text_of("python/pyproject.toml"))["project"].get("urls", {})
-    said["python/pyproject.toml"] = urls.get("Repository")
+    for name in "python/pyproject.toml", "integrations/pyproject.toml":
+        said[name] = tomllib.loads(text_of(name))["project"].get("urls", {}).get("Repository")
     npm = json.loads(text_of("js/package.json"))
     said |= {"js/package.json": npm.get("repository", {}).get("url"), "its homepage": npm.get("homepage")}
     citation = re.search(r'^repository-code: "?([^"\n]*)', text_of("CITATION.cff"), re.MULTILINE)
@@ -63,8 +64,8 @@ def address():
     plain = {name: url and url.removeprefix("git+").removesuffix(".git") for name, url in said.items()}
     if len(set(plain.values())) > 1:
         raise Failed(f"not the same address everywhere: {plain}")
-    pages = "README.md", "python/README.md", "js/README.md", "crates/deltachain-cli/README.md"
-    pages = [*map(ROOT.joinpath, pages), *(ROOT / "docs").glob("*.md")]
+    pages = "README.md", "python/README.md", "js/README.md", "crates/deltachain-cli/README.md", "integrations/README.md"
+    pages = [*map(ROOT.joinpath, pages), *(ROOT / "docs").glob("*.md"), *(ROOT / "integrations/docs").glob("*.md")]
     found = [f"{page}: {line}" for page in pages for line in page.read_text().splitlines() if INSTALLS.search(line)]
     if found and not any(plain.values()):
         raise Failed("nothing is published yet, but:\n" + "\n".join(found))

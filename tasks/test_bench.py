@@ -37,10 +37,13 @@ class Bench(unittest.TestCase):
             self.assertAlmostEqual(goals[what][1], wanted, msg=what)
         self.assertTrue(math.isnan(goals["direct to patches, x memcpy, 1 thread"][1]))
         self.assertFalse(any("9-64" in what for what in goals))
-        report = list(bench.report(figures, tool, "head"))
+        report = list(bench.summary(figures, tool, "head"))
         self.assertIn(f"| {bench.DIFF}, 2 threads x 1 thread | 1.8 | 1.60 | MISSED |", report)
         self.assertIn("| 16 | 1.00 s | 1010 | 1.010 | 77 MiB |", report)
-        self.assertIn("| memcpy, 1 thread | 1000.00 ms | 0.000 (0.000 - 0.000) | 1.00 |  |", report)
+        row = "| memcpy, 1 thread | 1000.00 ms | 0.000 (0.000 - 0.000) | 1.00 |  |"
+        self.assertEqual((report.count(row), "## 128 MiB, 1 %" in "".join(report)), (1, True))
+        results = "\n".join(bench.results(figures, "head"))
+        self.assertEqual([results.count(text) for text in (row, "\n## rl 9-64\n", "MISSED")], [3, 1, 0])
 
     def test_growth_is_an_exponent(self):
         figures = self.figures()

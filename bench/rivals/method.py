@@ -21,7 +21,7 @@ class Facts:
     what: str
     # What its times contain beside coding.
     checks: str = "none"
-    # What shows that a result is wrong, if anything does; without it, it is compared with those that prove nothing.
+    # What shows that a result is wrong, if anything does; without it, it is compared with those that verify nothing.
     proof: str = ""
     # What shows that a base is a wrong one before it is used, if anything does.
     base: str = ""

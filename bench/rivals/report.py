@@ -1,6 +1,7 @@
 """The tables of a run, as Markdown."""
 
 import datetime
+import math
 import statistics
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def table(run: dict) -> str:
 
 # What each of ours is held against: rivals of the same kind, which check as much, or at most as much.
 OURS = {"in process": "deltachain compact", "command": "deltachain compact, tool"}
-UNCHECKED = "deltachain direct, unproven"
-# Proven before anything changes, without a second copy of the model: by all digests, and by what changes.
+UNCHECKED = "deltachain direct, unverified"
+# Verified before anything changes, without a second copy of the model: by all digests, and by what changes.
 IN_PLACE = ["deltachain compact, patched in place", "deltachain local, patched in place"]
 
 # Lines in Gbit/s.
@@ -61,7 +62,7 @@ def times_table(run: dict) -> str:
     """Time to new weights over lines of several speeds, the fastest over 1 Gbit/s first."""
     head = [f"{line} Gbit/s" for line in LINES]
     lines = [
-        f"| method | bytes | encode ms | decode ms | {' | '.join(head)} | what the result is proven by |",
+        f"| method | bytes | encode ms | decode ms | {' | '.join(head)} | what the result is verified by |",
         f"|---|---:|---:|---:|{'---:|' * len(LINES)}---|",
     ]
     rows = sorted(run["rows"].items(), key=lambda item: seconds_to_new_weights(item[1], 1))
@@ -94,7 +95,7 @@ SHOWN = [
 
 
 def short_table(run: dict) -> list[str]:
-    """Ours and the fastest of each rival over 1 Gbit/s, for the project's README."""
+    """Ours and the fastest of each rival over 1 Gbit/s."""
     rows: dict[str, tuple[str, dict]] = {}
     for name, row in sorted(run["rows"].items(), key=lambda item: seconds_to_new_weights(item[1], 1)):
         if name in SHOWN or not name.startswith("deltachain"):
@@ -103,7 +104,7 @@ def short_table(run: dict) -> list[str]:
     lines = [
         f"{run['pair']}, {run['data'] / 1e6:.0f} MB, {run['threads']} thread:",
         "",
-        f"| method | bytes | {head} | proven by |",
+        f"| method | bytes | {head} | verified by |",
         f"|---|---:|{'---:|' * len(LINES)}---|",
     ]
     for name, row in rows.values():
@@ -114,33 +115,33 @@ def short_table(run: dict) -> list[str]:
 
 
 def first_table(runs: list[dict]) -> list[str]:
-    """For each pair, by one thread: which method is first in what, and how far the best of ours is behind."""
-    def milliseconds(value: float) -> str:
-        return f"{1e3 * value:,.1f} ms"
+    """For each pair, by one thread: "ours" where it is first, or the rivals that are, and how far ours is behind.
 
+    Ours are those that verify their result, of the rivals the first of all, and the first of those that do so, too.
+    """
     contests = [
-        ("bytes", lambda row: row["bytes"], "{:,}".format),
-        *((way, lambda row, way=way: statistics.median(row[way]), milliseconds) for way in ("encode", "decode")),
-        *(
-            (f"{line} Gbit/s", lambda row, line=line: seconds_to_new_weights(row, line), milliseconds)
-            for line in LINES[:3]
-        ),
+        ("bytes", lambda row: row["bytes"]),
+        *((way, lambda row, way=way: statistics.median(row[way])) for way in ("encode", "decode")),
+        *((f"{line} Gbit/s", lambda row, line=line: seconds_to_new_weights(row, line)) for line in LINES[:3]),
     ]
-    lines = [
-        "| pair | contest | the first of all | the first of those that prove the result | the best of ours that does |",
-        "|---|---|---|---|---|",
-    ]
-    for run in (run for run in runs if run["threads"] == 1):
-        proven = [name for name, row in run["rows"].items() if row["proof"]]
-        ours = [name for name in proven if name.startswith("deltachain")]
-        for contest, of, show in contests:
-            cells = []
-            for names in (run["rows"], proven, ours):
+    runs = [run for run in runs if run["threads"] == 1]
+    lines = [f"| | {' | '.join(run['pair'] for run in runs)} |", f"|---|{'---|' * len(runs)}"]
+    for contest, of in contests:
+        cells = []
+        for run in runs:
+            figures = {name: (of(row), bool(row["proof"])) for name, row in run["rows"].items()}
+            rivals = {name: figure for name, figure in figures.items() if not name.startswith("deltachain")}
+            ours = (figure for name, (figure, checks) in figures.items() if name not in rivals and checks)
+            own = min(ours, default=math.inf)
+            ahead = []
+            for known in (rivals, {name: figure for name, figure in rivals.items() if figure[1]}):
+                first = min(known, key=lambda name: known[name][0], default=None)
                 # Of equals, the rival is first.
-                first = min(names, key=lambda name: (of(run["rows"][name]), name.startswith("deltachain")), default="")
-                text = f"{first}: {show(of(run['rows'][first]))}" if first else ""
-                cells.append(text if names is ours else "ours" if first in ours else f"**{text}**")
-            lines.append(f"| {' | '.join([run['pair'], contest, *cells])} |")
+                if first and known[first][0] <= own:
+                    text = f"{first} ({own / known[first][0]:.2f})"
+                    ahead.append(f"**{text}**" if known[first][1] else text)
+            cells.append("; ".join(dict.fromkeys(ahead)) or "ours")
+        lines.append(f"| {contest} | {' | '.join(cells)} |")
     return lines
 
 
@@ -168,16 +169,13 @@ def within(page: str, what: str, lines: list[str]) -> str:
 
 
 def write_pages(repository: Path, runs: list[dict], methods: dict) -> None:
-    """The tables of the project's README and of docs/comparison.md."""
-    for name, tables in {
-        "README.md": {"rivals": short_table(runs[0])},
-        "docs/comparison.md": {"first": first_table(runs), "methods": facts_table(methods)},
-    }.items():
-        page = repository / name
-        text = page.read_text()
-        for what, lines in tables.items():
-            text = within(text, what, lines)
-        page.write_text(text)
+    """The tables of docs/comparison.md."""
+    page = repository / "docs/comparison.md"
+    text = page.read_text()
+    tables = {"rivals": short_table(runs[0]), "first": first_table(runs), "methods": facts_table(methods)}
+    for what, lines in tables.items():
+        text = within(text, what, lines)
+    page.write_text(text)
 
 
 def comparison(run: dict) -> list[str]:
@@ -221,8 +219,8 @@ def report(runs: list[dict], command: str, machine: str, date: datetime.date, ro
         "MB/s are 10^6 bytes of the model's data per second. Every result was compared with the target, bit for bit. "
         "[README.md](README.md) says how this is measured.",
         "## Held against each other",
-        "Above 1: the rival is larger, or slower. In place: ours proves the result before it changes the only copy of "
-        "the base; \"where it is ahead\" is of ours with a second copy.",
+        "Above 1: the rival is larger, or slower. In place: ours verifies the result before it changes the only copy "
+        "of the base; \"where it is ahead\" is of ours with a second copy.",
         summary(runs),
     ]
     for run in runs:
@@ -235,7 +233,7 @@ def report(runs: list[dict], command: str, machine: str, date: datetime.date, ro
         parts.append(table(run))
         parts.append(
             "Time to new weights: encoding, transfer and decoding, one after another. Bold: the first of all; italic: "
-            "the first of those that prove the result."
+            "the first of those that verify the result."
         )
         parts.append(times_table(run))
         if run["failures"]:

@@ -42,22 +42,22 @@ ALL, CHANGED = "every byte, BLAKE3", "every changed element, sums"
 
 
 def own(checks: str, proof: str, base: str = "BLAKE3 of every tensor", place: str = "a second copy") -> Facts:
-    return Facts("this project", checks, proof, base, place, reshapes=place != PROVEN)
+    return Facts("this project", checks, proof, base, place, reshapes=place != VERIFIED)
 
 
-PROVEN, SUMS = "the only copy, after it is proven", "sums of the elements that change"
+VERIFIED, SUMS = "the only copy, after it is verified", "sums of the elements that change"
 OWN = {
     "compact": ("deltachain compact", own(f"{HASHED}, of the target (decode)", ALL)),
     "direct": ("deltachain direct", own(f"{HASHED}, of the target (decode)", ALL)),
     "known": ("deltachain compact, base digests known", own("BLAKE3 of the target, both ways", ALL)),
     "compact-in-place": (
         "deltachain compact, patched in place",
-        own(f"{HELD}, and before anything changes (decode)", ALL, place=PROVEN)),
+        own(f"{HELD}, and before anything changes (decode)", ALL, place=VERIFIED)),
     "local-in-place": (
-        "deltachain local, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, PROVEN)),
+        "deltachain local, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, VERIFIED)),
     "direct-in-place": (
-        "deltachain direct, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, PROVEN)),
-    "patches": ("deltachain direct, unproven", own(f"{HELD}; CRC-32 of the link only (decode)", "", "")),
+        "deltachain direct, patched in place", own(f"{HELD}; {LANES} (decode)", CHANGED, SUMS, VERIFIED)),
+    "patches": ("deltachain direct, unverified", own(f"{HELD}; CRC-32 of the link only (decode)", "", "")),
 }
 TOOL = "deltachain compact, tool", own("BLAKE3 of base and target, both ways", ALL)
 
@@ -215,7 +215,7 @@ def methods(options, base: Path, target: Path, threads: int, folder: Path):
 
 
 def known() -> dict[str, Facts]:
-    """What is known of all methods that prove anything of ours, and of all others."""
+    """What is known of all methods that verify anything of ours, and of all others."""
     facts = {name: facts for name, facts in [*OWN.values(), TOOL] if facts.proof}
     return facts | {name: method.facts for name, method in load().items()}
 

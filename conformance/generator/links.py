@@ -89,7 +89,7 @@ def result_of(state):
 
 
 def patches_of(link):
-    """What each entry writes, as the operation *patches* of README.md wants it."""
+    """What each entry writes, as the operation *patches* of protocol.md wants it."""
     found = []
     for entry in link.entries:
         if entry.operation == REMOVE:

@@ -1,4 +1,4 @@
-"""The Python reader and writer as a testee: answers the requests of ../README.md.
+"""The Python reader and writer as a testee: answers the requests of ../protocol.md.
 
     cargo run --release -p deltachain-conformance -- run --testee "python3 conformance/python/testee.py"
 

@@ -1,4 +1,4 @@
-"""The operations of the testee on documents and chains (see ../README.md)."""
+"""The operations of the testee on documents and chains (see ../protocol.md)."""
 from functools import partial
 from pathlib import Path
 

@@ -5,8 +5,8 @@ import { seconds, size, times } from './words.js';
 /** A link to a BF16 model in which 1 % changed, as a share of the model. */
 const LINK_AT_ONE_PERCENT = 0.0041;
 /** Bytes of the model per second and core: docs/benchmarks.md, with digests of base and result. */
-const DIFF = 1.68e9;
-const APPLY = 2.17e9;
+const DIFF = 1.65e9;
+const APPLY = 2.13e9;
 /** Cores, and bytes per second of memory; each byte of the model takes three bytes of memory traffic. */
 const CORES = 16;
 const MEMORY = 200e9;

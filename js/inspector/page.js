@@ -115,7 +115,7 @@ async function openEmbedded(wish) {
     const [name, file] = files[0];
     await showLink(name, async () => blobSource(file), { wish });
   } else {
-    await showChain('An excerpt of a real chain: reinforcement learning of a small language model', filesStore(chain.files), { remote: false, wish });
+    await showChain('An excerpt of a real chain: policy gradient on a small encoder (BERT)', filesStore(chain.files), { remote: false, wish });
     at('intro').hidden = false;
   }
 }

@@ -112,7 +112,7 @@ def stall(seconds: float, folder: Path) -> None:
     model = Model(8 * MIB, 16)
     with (
         StallingStore() as store,
-        dc.Publisher("s3://bucket/run", storage_options=store.storage_options, stall=4 * seconds) as pub,
+        dc.Publisher(store.chain(stall=4 * seconds)) as pub,
     ):
         pub.publish(model.stream())
         model.step()

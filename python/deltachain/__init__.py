@@ -22,28 +22,41 @@ from ._errors import __all__ as _errors_all
 from ._files import *  # noqa: F403
 from ._files import __all__ as _files_all
 from ._files import open as open
-from ._host_copy import HostCopy
-from ._keys import SignWith, new_key, public_key
-from ._native import __version__
-from ._parts import Part
+from ._host_copy import FoundVersion, HostCopy, find_version
+from ._keys import SignWith, Trust, new_key, public_key
+from ._like import Like
+from ._native import Servers, __version__, is_managed, misfit, version_name
+from ._parts import Part, overlapping
 from ._publisher import *  # noqa: F403
 from ._publisher import __all__ as _publisher_all
 from ._ranks import Group
+from ._store import Store
 from ._subscriber import *  # noqa: F403
 from ._subscriber import __all__ as _subscriber_all
-from ._tensors import Tensor
+from ._tensors import Tensor, storage_sums
 
 # Without `open` and `TimeoutError`, which are builtins, too.
 __all__ = [  # noqa: PLE0604
     "AsyncSubscriber",
+    "FoundVersion",
     "Group",
     "HostCopy",
+    "Like",
     "Part",
+    "Servers",
     "SignWith",
+    "Store",
     "Tensor",
+    "Trust",
     "__version__",
+    "find_version",
+    "is_managed",
+    "misfit",
     "new_key",
+    "overlapping",
     "public_key",
+    "storage_sums",
+    "version_name",
     *_chain_all,
     *_errors_all,
     *_files_all,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
-from types import TracebackType
+from functools import partial
 from typing import Any, TypeVar
 
-from ._subscriber import Held, Update
+from ._ranks import started
+from ._subscriber import Follower, Update
 
 __all__ = ["AsyncSubscriber", "in_thread"]
 
@@ -23,18 +23,9 @@ async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
     import asyncio
 
     stop = threading.Event()
-    done: Future[_T] = Future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            done.set_result(context.run(work, *arguments, until=stop.is_set))
-        except BaseException as error:
-            done.set_exception(error)
-
-    # A daemon: a loop that is given up without cancelling its tasks does not keep the interpreter.
-    threading.Thread(target=run, name="deltachain-async", daemon=True).start()
-    result = asyncio.wrap_future(done)
+    # In a daemon: a loop that is given up without cancelling its tasks does not keep the interpreter.
+    work = partial(contextvars.copy_context().run, work, *arguments, until=stop.is_set)
+    result = asyncio.wrap_future(started(work, "deltachain-async"))
     cancelled: asyncio.CancelledError | None = None
     while not result.done():
         try:
@@ -49,7 +40,7 @@ async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
     return result.result()
 
 
-class AsyncSubscriber(Held):
+class AsyncSubscriber(Follower):
     """A `Subscriber` for asyncio. Arguments, properties and updates are those of `Subscriber`.
 
         async with dc.AsyncSubscriber("s3://models/run7") as subscriber:
@@ -67,17 +58,12 @@ class AsyncSubscriber(Held):
     async def __aenter__(self) -> AsyncSubscriber:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
         """As `Subscriber.close`."""
-        await in_thread(self._closed)
-
-    def _closed(self, *, until: Callable[[], bool]) -> None:
-        self._native.close()
+        await in_thread(lambda until: self._native.close())
 
     async def poll(self, *, timeout: float | None = None) -> Update | None:
         """As `Subscriber.poll`."""
@@ -87,9 +73,11 @@ class AsyncSubscriber(Held):
         """As `Subscriber.prepare`."""
         return await in_thread(self._prepared, version, timeout, poll)
 
-    async def follow(self, *, poll: float = 2.0, poll_longest: float = 30.0) -> AsyncIterator[Update]:
+    async def follow(
+        self, *, poll: float = 2.0, poll_longest: float = 30.0, every: int | None = None
+    ) -> AsyncIterator[Update]:
         """As `Subscriber.follow`, until the task is cancelled or the loop ends by `break`."""
-        polling = self._polling(poll, poll_longest)
+        polling = self._polling(poll, poll_longest, every)
         refused = False
         while update := await in_thread(self._next, polling, refused):
             yield update

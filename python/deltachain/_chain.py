@@ -1,5 +1,5 @@
 """Reading a chain back, and looking after it: what the tool's commands `log`, `show`, `status`, `fsck`, `doctor`,
-`prune` and `compact` report, as functions."""
+`prune`, `compact` and `mirror` report, as functions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from . import _native
 from ._errors import Error, UsageError
 from ._files import Profile, Progress
 from ._settings import whole
-from ._store import Credentials, open_store
+from ._store import Chain, open_store, store_of
 
 __all__ = [
     "Asset",
-    "Compacted",
+    "CompactReport",
     "DirectoryReport",
     "DoctorReport",
-    "Finding",
     "FsckReport",
-    "Pruned",
+    "MirrorReport",
+    "PruneReport",
     "Route",
     "Status",
-    "StoreSettings",
     "Version",
     "compact",
     "doctor",
     "fsck",
     "log",
+    "mirror",
     "prune",
     "show",
     "status",
@@ -41,17 +41,7 @@ __all__ = [
 _Path = str | os.PathLike[str]
 
 # Numbers of versions are below 2^64.
-_MOST = (1 << 64) - 1
-
-
-class StoreSettings(TypedDict, total=False):
-    """Settings of the store of a chain, which all functions with a URL take, as in `Subscriber`."""
-
-    storage_options: Mapping[str, Any] | None
-    credentials: Credentials | None
-    stall: float | None
-    attempts: int | None
-    max_rate: int | None
+MOST_VERSION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ class Version:
     version: int
     """Its number."""
     metadata: dict[str, str]
-    """What was given when it was published, such as the step."""
+    """The metadata given when it was published, such as the step."""
     digest: str
     """Its state digest, 64 hexadecimal digits, as in `Update.digest`."""
     commit: str
@@ -103,8 +93,9 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, holds, and how following it goes.
-    What it says of the chain is what the tool's `follow` saw at its last poll; a `Subscriber` records no polls."""
+    """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and how following it goes.
+    Its facts about the chain are those that the tool's `follow` saw at its last poll; a `Subscriber` records no
+    polls."""
 
     healthy: bool
     """Whether there are no problems."""
@@ -115,7 +106,7 @@ class Status:
     version: int | None
     """The held version; None if there is none, as for what follows."""
     metadata: dict[str, str]
-    """What was given when it was published."""
+    """The metadata given when it was published."""
     digest: str | None
     """Its state digest."""
     proof: str | None
@@ -155,23 +146,24 @@ class Status:
     servers: tuple[dict[str, Any], ...]
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
     trust: dict[str, Any] | None = None
-    """Whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if everybody's are."""
+    """The signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if everybody's
+    are."""
     whole: str | None = None
     """Why servers that download the chain themselves load its versions as a whole; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What `fsck` found in a chain."""
+    """The findings of `fsck` in a chain."""
 
     problems: tuple[Error, ...]
-    """What is wrong, as errors with their rule and file; they are not raised."""
+    """The faults, as errors with their rule and file; they are not raised."""
     hints: tuple[str, ...]
-    """What is unusual, and does no harm."""
+    """The unusual things that do no harm."""
     versions: int
     """Versions of the chain."""
     pruned: int
-    """Those among them that were pruned."""
+    """The versions among them that were pruned."""
     files: int
     """Files that were read."""
     bytes: int
@@ -185,7 +177,8 @@ class FsckReport:
     orphan_bytes: int
     """Their bytes."""
     unnamed: int
-    """Those among them that no version names: a publisher was killed or is at work, or commits are lost. They stay."""
+    """The orphans among them that no version names: a publisher was killed or is at work, or commits are lost. They
+    stay."""
     unnamed_bytes: int
     """Their bytes."""
     unfinished: int
@@ -199,10 +192,10 @@ class FsckReport:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryReport:
-    """What `fsck` found in a follower's directory."""
+    """The findings of `fsck` in a follower's directory."""
 
     problems: tuple[Error, ...]
-    """What is wrong, as errors with their rule and file; they are not raised."""
+    """The faults, as errors with their rule and file; they are not raised."""
     version: int | None
     """The held version."""
     versions: int
@@ -227,20 +220,20 @@ class Finding:
     """Something that `doctor` tried."""
 
     tried: str
-    """What was tried."""
+    """The operation that was tried."""
     works: bool
     """Whether it works."""
     needed: bool
     """Whether a chain cannot do without it."""
     says: str
-    """What was seen; why it does not work, if it does not."""
+    """The observation; the reason why it does not work, if it does not."""
     breaks: str
-    """What does not work without it."""
+    """The features that do not work without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What a store or a directory can do."""
+    """The findings of `doctor`: the abilities of a store or a directory."""
 
     findings: tuple[Finding, ...]
     """All that was tried."""
@@ -252,13 +245,13 @@ class DoctorReport:
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What is needed and does not work."""
+        """The findings about what is needed and does not work."""
         return tuple(found for found in self.findings if found.needed and not found.works)
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """What `prune` did, or would do."""
+class PruneReport:
+    """The result of `prune`, or what it would do."""
 
     done: bool
     """False with `dry_run`."""
@@ -283,8 +276,8 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
-    """What `compact` did."""
+class CompactReport:
+    """The result of `compact`."""
 
     version: int
     """The version that has new routes."""
@@ -292,7 +285,21 @@ class Compacted:
     """The new routes."""
 
 
-def log(url: _Path, last: int | None = 20, **store: Unpack[StoreSettings]) -> list[Version]:
+@dataclass(frozen=True, slots=True)
+class MirrorReport:
+    """What was copied."""
+
+    version: int | None
+    """The newest version of the copy; None if there is none."""
+    documents: int
+    """Documents that were copied now: commits, routes and signatures."""
+    files: int
+    """Files that were copied now."""
+    bytes: int
+    """Bytes of these files."""
+
+
+def log(chain: Chain, last: int | None = 20) -> list[Version]:
     """The versions of a chain, newest first.
 
     >>> import tempfile, deltachain as dc
@@ -304,43 +311,40 @@ def log(url: _Path, last: int | None = 20, **store: Unpack[StoreSettings]) -> li
     [(1, '20'), (0, '10')]
 
     Args:
-        url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a `Store`.
         last: the maximum of versions, the newest; None for all.
-        store: settings of the store, as in `Subscriber`.
 
     Raises:
         ChainError: if there is no chain. One without versions gives an empty list.
         Error: if a commit of these versions cannot be read.
     """
-    if last is not None and last <= 0:
-        return []
-    return newest(open_store(url, **store), last)
+    whole("last", last, 0, MOST_VERSION)
+    return [] if last == 0 else newest(open_store(chain), last)
 
 
 def newest(store: _native.Store, last: int | None) -> list[Version]:
     """The newest versions of a chain whose store is open."""
-    whole("last", last, 1, _MOST)
+    whole("last", last, 1, MOST_VERSION)
     return [_version(entry) for entry in json.loads(store.log(last))]
 
 
-def show(url: _Path, version: int | None = None, **store: Unpack[StoreSettings]) -> Version:
+def show(chain: Chain, version: int | None = None) -> Version:
     """One version of a chain.
 
     Args:
-        url: the chain.
+        chain: the chain.
         version: its number; by default, the newest.
-        store: settings of the store, as in `Subscriber`.
 
     Raises:
         ChainError: if there is no such version, with the rule R-CHN-03, or no chain.
     """
-    whole("version", version, 0, _MOST)
-    return _version(json.loads(open_store(url, **store).show(version)))
+    whole("version", version, 0, MOST_VERSION)
+    return _version(json.loads(open_store(chain).show(version)))
 
 
 def status(directory: _Path, max_lag: int | str | None = None) -> Status:
-    """What a follower's directory holds, and whether it is healthy. Reads only the records in the directory: not the
-    chain, nor the model's files.
+    """The content of a follower's directory, and whether it is healthy. Reads only the records in the directory: not
+    the chain, nor the model's files.
 
     Args:
         directory: the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`.
@@ -360,29 +364,27 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
 
 
 def fsck(
-    url: _Path,
+    chain: Chain,
     *,
     deep: bool = False,
     scratch: _Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-    **store: Unpack[StoreSettings],
 ) -> FsckReport | DirectoryReport:
     """Checks a chain: every document, every file, and that each version can be reached. Of a follower's directory, all
     files are read and compared.
 
     Args:
-        url: the chain, or the directory of a follower, which may be in use.
+        chain: the chain, or the directory of a follower, which may be in use.
         deep: also build every version and compare its digest, and read all assets. Not for directories.
         scratch: a directory for temporary files of `deep`; by default, the system's.
         threads: threads that decode and hash; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the check.
-        store: settings of the store, as in `Subscriber`.
 
     Returns:
         What was found: `healthy`, `problems` and figures. Problems are not raised.
     """
-    problems, report = open_store(url, **store).fsck(deep, scratch, threads, progress)
+    problems, report = open_store(chain).fsck(deep, scratch, threads, progress)
     found = json.loads(report) | {"problems": tuple(problems)}
     if "hints" not in found:
         return DirectoryReport(**found)
@@ -390,20 +392,19 @@ def fsck(
     return FsckReport(**found | {"hints": tuple(found["hints"])})
 
 
-def doctor(url: _Path, **store: Unpack[StoreSettings]) -> DoctorReport:
+def doctor(chain: Chain) -> DoctorReport:
     """Tests whether a bucket or a directory supports what chains and followers need. Every operation is tested below a
     new name `doctor-...`, which is removed afterwards; in a bucket it stays if the call is interrupted.
 
     Args:
-        url: the chain, or a directory for a follower.
-        store: settings of the store, as in `Subscriber`.
+        chain: the chain, or a directory for a follower.
     """
-    found = json.loads(open_store(url, **store).doctor())
+    found = json.loads(open_store(chain).doctor())
     return DoctorReport(tuple(Finding(**finding) for finding in found))
 
 
 def prune(
-    url: _Path,
+    chain: Chain,
     *,
     keep_last: int | None = None,
     keep_every: int | None = None,
@@ -412,15 +413,14 @@ def prune(
     accept_loss: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
-    **store: Unpack[StoreSettings],
-) -> Pruned:
+) -> PruneReport:
     """Removes old versions, and the files that only they need. The newest version and everything that kept versions are
     built from stay. Files are removed a day after nothing refers to them any more, so call it daily. Publishers and
     followers need not stop. Do not run two at once. Files that no version names stay. If the chain shows that commits
     are missing, nothing is removed.
 
     Args:
-        url: the chain.
+        chain: the chain.
         keep_last: keep this many of the newest versions; None keeps all, with `abandoned`.
         keep_every: keep every version whose number is a multiple of this.
         keep: keep these versions.
@@ -429,35 +429,57 @@ def prune(
         accept_loss: go on although commits are missing: they are lost for good.
         dry_run: change nothing; return what would be done.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
-        store: settings of the store, as in `Subscriber`.
     """
-    whole("keep_last", keep_last, 1, _MOST)
-    whole("keep_every", keep_every, 1, _MOST)
+    whole("keep_last", keep_last, 1, MOST_VERSION)
+    whole("keep_every", keep_every, 1, MOST_VERSION)
     versions = _versions("keep", keep)
     if keep_last is None and (keep_every is not None or versions or not abandoned):
         raise UsageError("USAGE: keep_last= is missing; only abandoned=True alone keeps all versions")
-    chain = open_store(url, **store)
-    found = json.loads(chain.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress))
+    store = open_store(chain)
+    found = json.loads(store.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress))
     for name in ("kept", "withdrawn", "removed"):
         found[name] = tuple(found[name])
-    return Pruned(**found)
+    return PruneReport(**found)
 
 
-def undo_prune(url: _Path, **store: Unpack[StoreSettings]) -> tuple[int, ...]:
+def mirror(
+    source: Chain,
+    destination: Chain,
+    *,
+    scratch: _Path | None = None,
+    progress: Progress | None = None,
+) -> MirrorReport:
+    """Copies a chain, or what is new of it, to another store, with its signatures. Files come before the documents that
+    name them, and commits last, so that followers of the copy are right at any time. Call it again and again; only this
+    writes to a copy, and nothing is removed from it.
+
+    Args:
+        source: the chain.
+        destination: the place of the copy; a directory is made.
+        scratch: a directory for files on their way, with space for the largest; by default, the system's.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
+
+    Raises:
+        ChainError: if there is no chain, or the destination has another one, or versions that the source does not have.
+    """
+    found = json.loads(open_store(source).mirror(store_of(destination)._native, scratch, progress))
+    return MirrorReport(**found)
+
+
+def undo_prune(chain: Chain) -> tuple[int, ...]:
     """Takes back what `prune` withdrew within the last 20 hours. Change what prunes automatically first.
 
     Args:
-        url: the chain.
-        store: settings of the store, as in `Subscriber`.
+        chain: the chain.
 
     Returns:
         The versions that have their routes again.
     """
-    return tuple(open_store(url, **store).undo_prune())
+    return tuple(open_store(chain).undo_prune())
 
 
 def compact(
-    url: _Path,
+    chain: Chain,
     *,
     version: int | None = None,
     snapshot: bool = False,
@@ -466,13 +488,12 @@ def compact(
     scratch: _Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-    **store: Unpack[StoreSettings],
-) -> Compacted:
+) -> CompactReport:
     """Adds a snapshot, or links from older versions, to a version, so that late joiners read less. Everything is made
     from the chain itself, and verified before it is stored.
 
     Args:
-        url: the chain.
+        chain: the chain.
         version: the version that gets new routes; by default, the newest.
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
@@ -480,15 +501,14 @@ def compact(
         scratch: a directory for temporary files, with space for two states; by default, the system's.
         threads: threads that compare and compress; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
-        store: settings of the store, as in `Subscriber`.
 
     Raises:
         UsageError: if neither `snapshot` nor `bases` is given.
     """
-    whole("version", version, 0, _MOST)
-    chain, older = open_store(url, **store), _versions("bases", bases)
-    found = json.loads(chain.compact(version, snapshot, older, profile, scratch, threads, progress))
-    return Compacted(found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"]))
+    whole("version", version, 0, MOST_VERSION)
+    store, older = open_store(chain), _versions("bases", bases)
+    found = json.loads(store.compact(version, snapshot, older, profile, scratch, threads, progress))
+    return CompactReport(found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"]))
 
 
 def given(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -499,7 +519,7 @@ def given(metadata: Mapping[str, str]) -> dict[str, str]:
 def _versions(name: str, numbers: Iterable[int]) -> list[int]:
     listed = list(numbers)
     for number in listed:
-        whole(name, number, 0, _MOST)
+        whole(name, number, 0, MOST_VERSION)
     return listed
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ._sums import KINDS, PIECE_BYTES, of_bytes
+import torch
 
-if TYPE_CHECKING:
-    import torch
+from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes
 
 __all__ = ["DeviceMemory"]
 
@@ -61,8 +60,6 @@ class DeviceMemory:
 
     def row(self, tensor: torch.Tensor, width: int) -> int:
         """The number of the storage that a tensor lies in, as lanes of `width` bytes."""
-        import torch
-
         storage = tensor.untyped_storage()
         key = (tensor.device, storage.data_ptr(), width)
         if key not in self._numbers:
@@ -72,8 +69,6 @@ class DeviceMemory:
 
     def gather(self, width: int, spans: Sequence[Span]) -> Any:
         """The values of lanes, one after another."""
-        import torch
-
         with torch.inference_mode():
             # One transfer for those that follow each other on a device.
             parts = [
@@ -83,8 +78,6 @@ class DeviceMemory:
 
     def stage(self, width: int, spans: Sequence[Span], old: Any, new: Any) -> list[Lanes]:
         """Takes proven lanes to their devices."""
-        import torch
-
         staged, done = [], 0
         with torch.inference_mode():
             values = [torch.frombuffer(one.writable(), dtype=KINDS[width]) for one in (old, new)]
@@ -101,8 +94,6 @@ class DeviceMemory:
     def exchange(self, staged: Sequence[list[Lanes]]) -> tuple[int, int] | None:
         """Compares all lanes with their old values, and writes the new ones. If one has another value, nothing is
         written: returns the number of its list, and its number there."""
-        import torch
-
         lanes = [(at, number, one) for at, own in enumerate(staged) for number, one in enumerate(own)]
         with torch.inference_mode():
             flags = [(one.now() != one.old).any() for *_, one in lanes]
@@ -116,8 +107,6 @@ class DeviceMemory:
 
     def put_back(self, staged: Sequence[list[Lanes]]) -> None:
         """Writes the old values."""
-        import torch
-
         with torch.inference_mode():
             for one in (lanes for own in staged for lanes in own):
                 one.put(one.old)
@@ -125,8 +114,6 @@ class DeviceMemory:
 
     def fill(self, width: int, span: Span, values: Any) -> None:
         """Writes lanes, whatever is there."""
-        import torch
-
         with torch.inference_mode():
             row, places = self._located(span)
             own = torch.frombuffer(values.writable(), dtype=KINDS[width]).to(row.device)
@@ -136,8 +123,6 @@ class DeviceMemory:
     def sums(self, wanted: Sequence[tuple[tuple[int, int, Dimensions], int, int]]) -> list[tuple[int, int]]:
         """The sums of what parts have of pieces: row, first lane and dimensions of a part, the first lane of the piece,
         and the one after its last."""
-        import torch
-
         with torch.inference_mode():
             sums = []
             for (row, first, dimensions), begin, end in wanted:
@@ -149,14 +134,12 @@ class DeviceMemory:
             found: dict[int, tuple[int, int]] = {}
             for device in {one.device for one in sums}:
                 own = [number for number, one in enumerate(sums) if one.device == device]
-                numbers = torch.stack([sums[number] for number in own]).remainder((1 << 31) - 1).tolist()
+                numbers = torch.stack([sums[number] for number in own]).remainder(MODULUS).tolist()
                 found.update(zip(own, map(tuple, numbers), strict=True))
         return [found[number] for number in range(len(sums))]
 
     def _located(self, span: Span) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The lanes that a span counts in, and its places in them; None if it has all of them."""
-        import torch
-
         row, first, places, count = span
         if places is None:
             return self._rows[row][first : first + count], None
@@ -175,8 +158,6 @@ class DeviceMemory:
 
 def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
     """Tensors on a device, after one transfer."""
-    import torch
-
     if tensors:
         yield from torch.cat(tensors).to(device).split([len(one) for one in tensors])
 
@@ -184,8 +165,8 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.
 def _stretches(
     row: torch.Tensor, first: int, dimensions: Dimensions, begin: int, end: int
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """Of the lanes of a tensor from `begin` to `end` those that a part has, in rows in which others are zeros, and the
-    number of the first lane of each."""
+    """The lanes of a tensor from `begin` to `end` that a part has, in rows in which others are zeros, and the number of
+    the first lane of each."""
     (_, low, high, stride), *rest = dimensions
     if not rest:
         begin, end = max(begin, low), min(end, high)
@@ -212,8 +193,6 @@ def _stretches(
 
 def _synchronize(devices: Iterable[torch.device]) -> None:
     """Waits for the current streams: a kernel that fails is an error here, not later."""
-    import torch
-
     for device in set(devices):
         if device.type != "cpu":
             torch.accelerator.current_stream(device).synchronize()

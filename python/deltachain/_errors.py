@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import concurrent.futures
+import re
 from typing import Any, ClassVar
 
 from . import _native
@@ -174,26 +175,11 @@ class InternalError(Error):
     _advice = "report the bug, with what was written to stderr"
 
 
+# By the names that the library has for them: NOT_DCF for `NotDcfError`.
 CLASSES: dict[str, type[Error]] = {
-    "NOT_DCF": NotDcfError,
-    "TRUNCATED": TruncatedError,
-    "CORRUPT": CorruptError,
-    "MALFORMED": MalformedError,
-    "NON_CANONICAL": NonCanonicalError,
-    "UNSUPPORTED": UnsupportedError,
-    "LIMIT": LimitError,
-    "WRONG_BASE": WrongBaseError,
-    "STATE_MISMATCH": StateMismatchError,
-    "CHAIN": ChainError,
-    "IO": IoError,
-    "USAGE": UsageError,
-    "IN_USE": InUseError,
-    "TIMEOUT": TimeoutError,
-    "CANCELLED": CancelledError,
-    "TORN": TornError,
-    "FORKED": ForkedError,
-    "INTERNAL": InternalError,
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).upper(): kind
+    for kind in (*Error.__subclasses__(), InUseError)
 }
 
-for _name, _text in _native.class_advice():
+for _name, _text in _native.class_advice().items():
     CLASSES[_name]._advice = _text

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from . import _native
@@ -151,7 +150,7 @@ def patch_of(row: tuple[str, str, list[int], Any, Any], kind: Kind) -> Patch:
     tensor_shape = tuple(shape)
     if lanes is None:
         return Patch(name, tensor_shape, dtype, None, shaped(kind, dtype, tensor_shape, values))
-    # Of packed dtypes a lane is a byte.
+    # A lane of a packed dtype is a byte.
     lane = "U8" if dtype in PACKED else dtype
     count = len(lanes)
     shown = shaped(kind, lane, (count,), values)
@@ -199,9 +198,7 @@ class Link:
     def __enter__(self) -> Link:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -249,7 +246,7 @@ class Link:
     @property
     def header(self) -> Header:
         """The fields of the header."""
-        return Header(**self._native.header())
+        return Header(self.base, self.target, *self._native.header())
 
     @property
     def index(self) -> list[LinkTensor]:
@@ -299,12 +296,10 @@ class Link:
             batch.append(number)
             held += Tensor(dtype or "U8", shape, b"").nbytes
             if held >= _BATCH or len(batch) >= 4096:
-                for row in native.patches(batch, base):
-                    yield patch_of(row, usual)
+                yield from (patch_of(row, usual) for row in native.patches(batch, base))
                 batch, held = [], 0
         if batch:
-            for row in native.patches(batch, base):
-                yield patch_of(row, usual)
+            yield from (patch_of(row, usual) for row in native.patches(batch, base))
 
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Writes the link to a file, atomically."""
@@ -322,30 +317,31 @@ def open(link: Path | bytes | bytearray | memoryview) -> Link:
     return Link(_native.open_link(None, bytes(memoryview(link))))
 
 
+class _Work(TypedDict, total=False):
+    """Settings of whatever takes long and writes."""
+
+    replace: bool
+    threads: int | None
+    progress: Progress | None
+
+
+class _Diff(_Work, total=False):
+    """Settings of `diff`."""
+
+    profile: Profile
+    metadata: Mapping[str, str] | None
+
+
+class _Apply(_Work, total=False):
+    """Settings of `apply`."""
+
+    kind: Kind | None
+
+
 @overload
-def diff(
-    base: State | None,
-    target: State,
-    out: None = None,
-    *,
-    profile: Profile = ...,
-    metadata: Mapping[str, str] | None = ...,
-    replace: bool = ...,
-    threads: int | None = ...,
-    progress: Progress | None = ...,
-) -> Link: ...
+def diff(base: State | None, target: State, out: None = None, **settings: Unpack[_Diff]) -> Link: ...
 @overload
-def diff(
-    base: State | None,
-    target: State,
-    out: Path,
-    *,
-    profile: Profile = ...,
-    metadata: Mapping[str, str] | None = ...,
-    replace: bool = ...,
-    threads: int | None = ...,
-    progress: Progress | None = ...,
-) -> DiffReport: ...
+def diff(base: State | None, target: State, out: Path, **settings: Unpack[_Diff]) -> DiffReport: ...
 def diff(
     base: State | None,
     target: State,
@@ -390,61 +386,27 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
-    text = texts("metadata", metadata)
-    if (
-        out is not None
-        and isinstance(target, str | os.PathLike)
-        and (base is None or isinstance(base, str | os.PathLike))
-    ):
-        made = _native.diff_files(base, target, os.fspath(out), profile, text, replace, threads, progress)
-        return DiffReport(**made)
-    place = None if out is None else os.fspath(out)
-    native, made = _native.diff_states(base, target, place, profile, text, replace, threads, progress)
-    report = DiffReport(**made)
+    text, place = texts("metadata", metadata), None if out is None else os.fspath(out)
+    native, made = _native.diff(base, target, place, profile, text, replace, threads, progress)
+    report = DiffReport(*made)
     return report if native is None else Link(native, report)
 
 
-class _Options(TypedDict, total=False):
-    """Settings of `diff`."""
-
-    profile: Profile
-    metadata: Mapping[str, str] | None
-    replace: bool
-    threads: int | None
-    progress: Progress | None
-
-
 @overload
-def snapshot(state: State, out: None = None, **options: Unpack[_Options]) -> Link: ...
+def snapshot(state: State, out: None = None, **options: Unpack[_Diff]) -> Link: ...
 @overload
-def snapshot(state: State, out: Path, **options: Unpack[_Options]) -> DiffReport: ...
-def snapshot(state: State, out: Path | None = None, **options: Unpack[_Options]) -> Link | DiffReport:
+def snapshot(state: State, out: Path, **options: Unpack[_Diff]) -> DiffReport: ...
+def snapshot(state: State, out: Path | None = None, **options: Unpack[_Diff]) -> Link | DiffReport:
     """Makes a link that needs no base. Options are those of `diff`."""
     return diff(None, state, **options) if out is None else diff(None, state, out, **options)
 
 
 @overload
 def apply(
-    base: State | None,
-    links: Iterable[Link | Path],
-    out: None = None,
-    *,
-    kind: Kind | None = ...,
-    replace: bool = ...,
-    threads: int | None = ...,
-    progress: Progress | None = ...,
+    base: State | None, links: Iterable[Link | Path], out: None = None, **settings: Unpack[_Apply]
 ) -> dict[str, Any]: ...
 @overload
-def apply(
-    base: State | None,
-    links: Iterable[Link | Path],
-    out: Path,
-    *,
-    kind: Kind | None = ...,
-    replace: bool = ...,
-    threads: int | None = ...,
-    progress: Progress | None = ...,
-) -> ApplyReport: ...
+def apply(base: State | None, links: Iterable[Link | Path], out: Path, **settings: Unpack[_Apply]) -> ApplyReport: ...
 def apply(
     base: State | None,
     links: Iterable[Link | Path],
@@ -493,7 +455,7 @@ def apply(
             else:
                 paths.append(os.fspath(link))
         built = _native.apply_files(base, paths, os.fspath(out), replace, threads, progress)
-    return ApplyReport(**built)
+    return ApplyReport(*built)
 
 
 def squash(
@@ -514,7 +476,7 @@ def squash(
     made = _native.squash_files(
         start, paths, os.fspath(out), profile, texts("metadata", metadata), replace, threads, progress
     )
-    return DiffReport(**made)
+    return DiffReport(*made)
 
 
 def digest(state: State, *, threads: int | None = None, progress: Progress | None = None) -> StateDigest:

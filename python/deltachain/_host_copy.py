@@ -6,7 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _native
 from ._chain import given
@@ -14,7 +14,46 @@ from ._errors import TornError, UsageError
 from ._files import Patch, patch_of, taken
 from ._tensors import Kind, Tensor, checked_kind, shaped, usual_kind
 
-__all__ = ["HostCopy"]
+__all__ = ["FoundVersion", "HostCopy", "find_version"]
+
+
+class FoundVersion(NamedTuple):
+    """A version in a directory that a follower manages."""
+
+    version: int
+    """Its number."""
+    digest: str
+    """Its state digest: 64 hexadecimal digits."""
+    path: str
+    """The directory of its files, without symbolic links. The follower removes it after the version after the next."""
+    metadata: dict[str, str]
+    """What was given when it was published, such as the step."""
+
+    def tensors(self, kind: Kind | None = None) -> Mapping[str, Any]:
+        """Its tensors: views of mapped files, which stay valid when the files are removed. `kind` is as for
+        `Subscriber`.
+
+        Raises:
+            Error, OSError: if the files were removed before.
+        """
+        return mapped(self.path, checked_kind(kind) or usual_kind())
+
+
+def find_version(directory: str | os.PathLike[str], version: int | None = None) -> FoundVersion | None:
+    """A version in the directory of a `Subscriber(host_copy=...)`, which may be of another process. It is complete.
+
+    Args:
+        directory: the directory.
+        version: its number; None: the current version.
+
+    Returns:
+        The version; None if it is not there, or is being removed.
+
+    Raises:
+        IoError: if the directory cannot be read.
+    """
+    found = _native.find_version(directory, version)
+    return None if found is None else FoundVersion(*found[:2], os.path.realpath(found[2]), given(found[3]))
 
 
 class HostCopy:
@@ -53,22 +92,17 @@ class HostCopy:
     @property
     def version(self) -> int | None:
         """The number of the current version; None if there is none yet."""
-        found = _native.find_version(self._path, None)
-        return None if found is None else found[0]
+        found = find_version(self._path)
+        return None if found is None else found.version
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What was given when a version was published, such as the step: of the version that this process holds, or of
-        the current one before `full()`. Empty if there is none yet. The store is not asked."""
+        """The metadata given when a version was published, such as the step: of the version that this process holds, or
+        of the current one before `full()`. Empty if there is none yet. The store is not asked."""
         if self.held is not None:
             return dict(self._held_metadata)
-        found = self._found()
-        return {} if found is None else found[1]
-
-    def _found(self) -> tuple[str, dict[str, str]] | None:
-        """Directory and metadata of the current version."""
-        found = _native.find_version(self._path, None)
-        return None if found is None else (os.path.realpath(found[2]), given(found[3]))
+        found = find_version(self._path)
+        return {} if found is None else found.metadata
 
     @property
     def is_behind(self) -> bool:
@@ -90,14 +124,13 @@ class HostCopy:
 
     def full(self) -> Iterator[Patch]:
         """Every tensor of the current version. When all have been read, this process holds that version."""
-        found = self._found()
+        found = find_version(self._path)
         if found is None:
             raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
-        current, metadata = found
         self._torn = True
-        for name, (dtype, shape, data) in raw(current).items():
+        for name, (dtype, shape, data) in raw(found.path).items():
             yield Patch(name, shape, dtype, None, shaped(self._kind, dtype, shape, data))
-        self.held, self._held_metadata = current, metadata
+        self.held, self._held_metadata = found.path, found.metadata
         self._torn = False
 
     @contextmanager
@@ -113,24 +146,23 @@ class HostCopy:
             raise TornError("an update was interrupted: load all tensors with full()")
         if self.held is None:
             raise UsageError("USAGE: load all tensors with full() first")
-        found = self._found()
+        found = find_version(self._path)
         if found is None or not os.path.isdir(self.held):
             raise TornError("the files of the held version were removed: load all tensors with full()")
-        current, metadata = found
         self._torn = True
-        with taken(differences(self.held, current, self._kind, threads)) as patches:
+        with taken(differences(self.held, found.path, self._kind, threads)) as patches:
             yield patches
-        self.held, self._held_metadata = current, metadata
+        self.held, self._held_metadata = found.path, found.metadata
         self._torn = False
 
 
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
     """Dtype, shape and bytes of the tensors of a verified model, by name: a directory, or one file. The bytes are views
     of mapped files."""
-    checkpoint = _native.Checkpoint(path)
+    tensors, places, _ = _native.checkpoint(path)
     files: dict[str, memoryview] = {}
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
-    for (name, dtype, shape), (place, begin) in zip(checkpoint.tensors(), checkpoint.places(), strict=True):
+    for (name, dtype, shape), (place, begin) in zip(tensors, places, strict=True):
         part = os.fspath(place)
         if part not in files:
             with open(part, "rb") as file:

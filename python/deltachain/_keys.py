@@ -12,9 +12,9 @@ from . import _native
 from ._errors import UsageError
 from ._settings import whole
 
-__all__ = ["SignWith", "Signer", "Trusted", "new_key", "public_key", "signers", "trusted"]
+__all__ = ["PublicKey", "SignWith", "Signer", "Trust", "Trusts", "new_key", "public_key", "signers", "trusted"]
 
-# What a secret key begins with.
+# The text that a secret key begins with.
 _SECRET = "PRIVATE+KEY+"
 
 
@@ -35,7 +35,42 @@ class SignWith:
 # A secret key as text, a path of a file that holds one, or a key that is elsewhere.
 Signer = str | os.PathLike[str] | SignWith
 # A public key as text, alone or followed by the chains that it is for, or a path of a file of such lines.
-Trusted = str | os.PathLike[str]
+PublicKey = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Keys that a chain is trusted by, and how many of them must sign a version. Where one is taken as `trust=`, a key,
+    a path or a list of both is one with a quorum of 1.
+
+    dc.Subscriber(url, trust=dc.Trust(["trainer+c74f20a3+ARpc2QcUPDhM...", "reviewers.pub"], quorum=2))
+
+    Args:
+        keys: a public key, a path of a file of them (one per line, `#` begins a comment), or a list of both. After a
+            key may stand the digests of the chains that it is trusted for; without them it is for all.
+        quorum: how many of these keys must have signed.
+
+    Raises:
+        UsageError: if the quorum is below 1.
+    """
+
+    keys: PublicKey | Sequence[PublicKey]
+    quorum: int = 1
+
+    def __post_init__(self) -> None:
+        whole("quorum", self.quorum, 1)
+
+    def check(self) -> None:
+        """Reads the keys, as whoever takes `trust=` does.
+
+        Raises:
+            UsageError: if one is no public key, or there is no such file.
+        """
+        trusted(self)
+
+
+# The types that `trust=` takes.
+Trusts = Trust | PublicKey | Sequence[PublicKey]
 
 
 def new_key(name: str) -> str:
@@ -80,22 +115,20 @@ def signers(given: Signer | Sequence[Signer] | None) -> list[tuple[str, Callable
     return rows
 
 
-def trusted(given: Trusted | Sequence[Trusted] | None, quorum: int) -> tuple[list[str], int] | None:
+def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
     """The keys of `trust=`, and how many have to sign."""
-    whole("quorum", quorum, 1)
     if given is None:
-        if quorum != 1:
-            raise UsageError("USAGE: quorum= needs trust=")
         return None
+    trust = given if isinstance(given, Trust) else Trust(given)
     keys: list[str] = []
-    for one in _listed(given):
+    for one in _listed(trust.keys):
         if isinstance(one, str) and not (os.path.exists(one) or one.endswith(".pub") or one.count("+") < 2):
             keys.append(_public(one, "trust="))
         elif isinstance(one, str | os.PathLike) and not os.path.exists(one):
             raise UsageError(f"USAGE: trust=: there is no such file: {os.fspath(one)!r}")
         else:
             keys += [_public(line, "trust=") for line in _lines(one, "trust=")]
-    return keys, quorum
+    return keys, trust.quorum
 
 
 def _listed(given: Any) -> Sequence[Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _native
 from ._errors import UsageError
+from ._host_copy import raw
 from ._settings import is_unicode
-from ._tensors import Tensor, kind_of, numpy_dtype, torch_dtype
+from ._tensors import Tensor, kind_of, numpy_dtype, shaped, torch_dtype
 
-__all__ = ["Like", "Taking", "known", "pairs"]
+__all__ = ["Collector", "Expected", "Like", "Reference", "known", "pairs"]
 
 # Parts that wrappers add to names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
@@ -37,29 +39,54 @@ class Expected(NamedTuple):
     nbytes: int
 
 
+Transform = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Like:
-    """A reference checkpoint: published versions take its names, dtypes and file layout.
+    """A reference checkpoint, and how a trainer's tensors become its own, for `Publisher(like=)`.
+
+    dc.Publisher(url, like=dc.Like("base/", transform=quantised, other_files=False))
 
     Args:
         path: a safetensors file, or a directory with one or more of them. Names of tensors in folders begin with the
-            folder, such as `vae/encoder.conv_in.weight`.
+            folder, such as `vae/encoder.conv_in.weight`. None: versions have the trainer's names, dtypes and shapes.
+        transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with the
+            checkpoint; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
+            each rank calls it for all tensors. For trainers whose checkpoint is quantised.
+        other_files: whether to publish the assets of the checkpoint, such as configuration and tokenizer.
+        fill: whether tensors that the trainer does not give are those of the checkpoint, such as a frozen vision
+            tower. Otherwise a missing tensor is an error.
+    """
+
+    path: str | os.PathLike[str] | None = None
+    transform: Transform | None = None
+    other_files: bool = True
+    fill: bool = False
+
+
+class Reference:
+    """A reference checkpoint: published versions take its names, dtypes and file layout.
+
+    Args:
+        path, fill: as in `Like`.
 
     Raises:
         UsageError: if the path is not a checkpoint.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        checkpoint = _native.Checkpoint(self.path)
+    def __init__(self, path: str | os.PathLike[str], fill: bool = False) -> None:
+        self.path, self.fill = os.fspath(path), fill
+        tensors, _, metadata = _native.checkpoint(self.path)
         self.tensors: dict[str, Expected] = {}
-        for name, dtype, shape in checkpoint.tensors():
+        for name, dtype, shape in tensors:
             self.tensors[name] = Expected(dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes)
         self.ties: dict[str, str] = {}
         """Names that the checkpoint leaves out, and the tensor that each is tied to."""
         self.twins: dict[str, list[str]] = {}
         """For tensors of the checkpoint, its other tensors that are tied to them."""
         # `safetensors.torch.save_model` records the names that it left out, and the tensors that they are tied to.
-        for name, kept in checkpoint.metadata().items():
+        for name, kept in metadata.items():
             if kept in self.tensors and name not in self.tensors:
                 self.ties[name] = kept
         if self._ties_embeddings():
@@ -143,10 +170,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     raise UsageError(f"{_WEIGHTS}, not of {type(item).__name__}")
 
 
-Transform = Callable[[str, Any], Any]
-
-
-class Taking:
+class Collector:
     """Collects the tensors of one version. All ranks see all names; each copies only the tensors of its own shards.
 
     Args:
@@ -158,7 +182,7 @@ class Taking:
 
     def __init__(
         self,
-        like: Like | None,
+        like: Reference | None,
         transform: Transform | None,
         keep: Callable[[str, Any, Expected | None], None],
         same: Callable[[str, Any], bool],
@@ -230,7 +254,7 @@ class Taking:
             )
 
     def finish(self) -> None:
-        """Checks that no tensor is missing.
+        """Checks that no tensor is missing, or takes what is missing from the checkpoint (`Like.fill`).
 
         Raises:
             UsageError: with the missing and unexpected names.
@@ -240,7 +264,11 @@ class Taking:
         there = self._seen | set(self._stand_ins) | self._twins
         missing = [name for name in self._like.tensors if name not in there]
         flaws = []
-        if missing:
+        if missing and self._like.fill:
+            stored = raw(self._like.path)
+            for name in missing:
+                self._keep(name, shaped("deltachain", *stored[name]), self._like.tensors[name])
+        elif missing:
             flaws.append(f"{len(missing)} missing: {_listed(missing)}")
         if self._unknown:
             flaws.append(f"{len(self._unknown)} unexpected: {_listed(self._unknown)}")
@@ -271,55 +299,27 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
 
 def _fitted(name: str, value: Any, expected: Expected) -> Any:
     """The tensor in the checkpoint's dtype. Its shape is checked when it is copied."""
-    if value is None:
-        return None
-    kind = kind_of(value)
-    if kind == "torch":
-        value = _settled(value)
-        dtype = _torch_dtype(expected.dtype)
-        if value.dtype is dtype or not _is_dense(value):
-            return value
-        _check_cast(name, str(value.dtype).removeprefix("torch."), value.dtype.is_floating_point, expected)
-        return value.to(dtype).contiguous()
-    if kind == "numpy":
-        value = _settled(value)
-        dtype = _numpy_dtype(expected.dtype)
-        if dtype is None or value.dtype == dtype:
-            return value
-        _check_cast(name, str(value.dtype), value.dtype.kind == "f" or str(value.dtype) == "bfloat16", expected)
-        return value.astype(dtype)
-    return value
-
-
-def _check_cast(name: str, dtype: str, is_float: bool, expected: Expected) -> None:
-    if not is_float or expected.dtype not in _FLOATS or "float8" in dtype or "float4" in dtype:
+    kind, value = kind_of(value), _settled(value)
+    if kind == "deltachain" or (kind == "torch" and not _is_dense(value)):
+        return value
+    try:
+        wanted = torch_dtype(expected.dtype) if kind == "torch" else numpy_dtype(expected.dtype)
+    except UsageError:
+        if kind == "torch":
+            raise
+        # A dtype that numpy does not have: the tensor is not converted.
+        return value
+    own = value.dtype
+    if own == wanted:
+        return value
+    text = str(own).removeprefix("torch.")
+    is_float = own.is_floating_point if kind == "torch" else own.kind == "f" or text == "bfloat16"
+    if not is_float or expected.dtype not in _FLOATS or "float8" in text or "float4" in text:
         raise UsageError(
-            f"USAGE: the checkpoint has {expected.dtype}, this is {dtype}: convert it with transform= "
-            f"(tensor {name!r})",
+            f"USAGE: the checkpoint has {expected.dtype}, this is {text}: convert it with transform= (tensor {name!r})",
             tensor=name,
         )
-
-
-_torch_dtypes: dict[str, Any] = {}
-
-
-def _torch_dtype(name: str) -> Any:
-    if name not in _torch_dtypes:
-        _torch_dtypes[name] = torch_dtype(name)
-    return _torch_dtypes[name]
-
-
-_numpy_dtypes: dict[str, Any] = {}
-
-
-def _numpy_dtype(name: str) -> Any:
-    """None if numpy does not have the dtype; then the tensor is not converted."""
-    if name not in _numpy_dtypes:
-        try:
-            _numpy_dtypes[name] = numpy_dtype(name)
-        except UsageError:
-            return None
-    return _numpy_dtypes[name]
+    return value.to(wanted).contiguous() if kind == "torch" else value.astype(wanted)
 
 
 def _settled(value: Any) -> Any:

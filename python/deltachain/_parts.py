@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._errors import UsageError
-from ._sums import extent
+from ._native import Place
 from ._tensors import BITS, kind_of, name_of
 
 __all__ = ["Info", "Part", "bound", "located", "overlapping", "parts_of"]
@@ -80,7 +80,8 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
 
 
 def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The names of two tensors that share some of their memory. Those that lie in the same place do not count."""
+    """The names of two tensors of torch that share some of their memory, which `Subscriber(into=)` refuses; None if
+    there are none. Tensors that lie in the same place, with the same shape and strides, do not count: they are tied."""
     distinct: dict[tuple[Any, ...], tuple[str, Any]] = {}
     for name, tensor in views:
         if tensor.numel():
@@ -88,7 +89,7 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
             # In a row, shapes may differ: of such names, `ties` says more.
             form = () if tensor.is_contiguous() else (tuple(tensor.shape), tensor.stride())
             distinct.setdefault((*place, *form), (name, tensor))
-    # Those that begin before others have ended.
+    # Tensors that begin before others have ended.
     together: list[tuple[str, Any]] = []
     device, last = None, 0
     for name, tensor in sorted(distinct.values(), key=lambda one: (str(one[1].device), one[1].data_ptr())):
@@ -104,7 +105,8 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
 
 def _extent(tensor: Any) -> int:
     """Bytes from the first to the last element of a tensor."""
-    return int(extent(tensor.shape, tensor.stride()) * tensor.element_size())
+    reach = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((1 + reach) * tensor.element_size())
 
 
 def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
@@ -175,10 +177,10 @@ _LISTED = 10
 
 
 def bound(
-    infos: Sequence[Info], given: Sequence[tuple[str, Any, tuple[slice, ...] | None]], is_group: bool
-) -> list[tuple[str, Any, list[tuple[int, int]]]]:
-    """What `parts_of` has found of the chain's tensors: names, local tensors, and begin and end of the part that each
-    holds, in the first dimensions.
+    infos: Sequence[Info], given: Sequence[tuple[Place, tuple[slice, ...] | None]], is_group: bool
+) -> list[tuple[Place, list[tuple[int, int]]]]:
+    """The objects given for the chain's tensors, and begin and end of the part that each holds, in the first
+    dimensions.
 
     Raises:
         UsageError: if a name is not in the chain, one is missing (unless other processes may have it), or an index is
@@ -186,26 +188,27 @@ def bound(
     """
     known = {info[0]: info for info in infos}
     # Tied to one of these, as transformers' models have them: written with it.
-    places = {_place(tensor) for name, tensor, _ in given if name in known} - {None}
-    given = [one for one in given if one[0] in known or _place(one[1]) not in places]
-    flaws = [
-        f"{name!r} is not in the chain" for name in dict.fromkeys(name for name, _, _ in given) if name not in known
-    ]
+    addresses = {_address(place.tensor) for place, _ in given if place.name in known} - {None}
+    given = [one for one in given if one[0].name in known or _address(one[0].tensor) not in addresses]
+    names = dict.fromkeys(place.name for place, _ in given)
+    flaws = [f"{name!r} is not in the chain" for name in names if name not in known]
     if not is_group:
-        flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in given}]
+        flaws += [f"{name!r} is missing" for name in known.keys() - names.keys()]
     if flaws:
         more = f", and {len(flaws) - _LISTED} more" if len(flaws) > _LISTED else ""
         raise UsageError(f"USAGE: the tensors are not those of the chain: {', '.join(sorted(flaws)[:_LISTED])}{more}")
-    return [(name, tensor, _indices(known[name], index or ())) for name, tensor, index in given]
+    return [(place, _indices(known[place.name], index or ())) for place, index in given]
 
 
-def _place(tensor: Any) -> tuple[Any, int] | None:
+def _address(tensor: Any) -> tuple[Any, int] | None:
     """Where a tensor of torch lies, if it has any bytes."""
     return (tensor.device, tensor.data_ptr()) if hasattr(tensor, "data_ptr") and tensor.numel() else None
 
 
 def _indices(info: Info, index: tuple[slice, ...]) -> list[tuple[int, int]]:
     """Begin and end of each slice of an index."""
+    if not index:
+        return []
     name, _, shape = info
     if len(index) > len(shape) or any(part.step not in (None, 1) for part in index):
         raise _refused(name, f"the index {index} is not one of slices, without a step, of the shape {shape}")

@@ -15,21 +15,21 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from types import FrameType, TracebackType
+from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Any
 
 from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
-from ._keys import Signer, Trusted, signers, trusted
-from ._like import Expected, Like, Taking, known, pairs
-from ._ranks import Ranks, divide, group_of, usual_shards
+from ._keys import Signer, Trusts, signers, trusted
+from ._like import Collector, Expected, Like, Reference, known, pairs
+from ._ranks import divide, ranks_of, started, usual_shards
 from ._settings import Stop, ending, number, texts, whole
-from ._store import Credentials, open_store
+from ._store import Chain, store_of
 
-__all__ = ["PublishJob", "PublishTimes", "Published", "Publisher"]
+__all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
 
 _logger = logging.getLogger("deltachain")
 
@@ -39,6 +39,58 @@ _HELD = 32 << 20
 
 # Seconds between two questions whether to stop.
 _LOOK = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """Which routes a `Publisher` gives to its versions, beside that from the version before.
+
+    Args:
+        snapshot_cost: give a version a snapshot for late joiners when they would read more than this many times the
+            size of the last snapshot (2.0). `math.inf`: never; version 0 always has one.
+        snapshot_every: instead, give every this many versions a snapshot.
+        skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
+            version that is this distance older.
+
+    Raises:
+        UsageError: if a setting is invalid, or both of the first two are given.
+    """
+
+    snapshot_cost: float | None = None
+    snapshot_every: int | None = None
+    skips: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        number("snapshot_cost", self.snapshot_cost, 0)
+        whole("snapshot_every", self.snapshot_every, 1)
+        for skip in self.skips:
+            whole("skips", skip, 1)
+        if self.snapshot_cost is not None and self.snapshot_every is not None:
+            raise UsageError("USAGE: give snapshot_cost= or snapshot_every=, not both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Which versions a `Publisher` refuses, since they are likely to be mistakes.
+
+    Args:
+        max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version. Elements
+            that are removed or added count.
+        refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is refused, with the names
+            of the tensors. What an engine has computed with them may stay in its caches after a rollback.
+        allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused
+            otherwise.
+
+    Raises:
+        UsageError: if the share is no number from 0 to 1.
+    """
+
+    max_changed: float | None = None
+    refuse_nonfinite: bool = False
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        number("max_changed", self.max_changed, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +144,9 @@ class PublishJob(Future[Published]):
         super().__init__()
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
-        self._ends_waiting = _native.Stop()
         self._thread: threading.Thread | None = None
-        # Who was first: its thread, which works, or a caller who was interrupted before the thread was known to run.
+        # The first of two: its thread, which then works, or a caller who was interrupted before the thread was known to
+        # run.
         self._owner: dict[None, object] = {}
         self._is_started = False
 
@@ -147,7 +199,6 @@ class PublishJob(Future[Published]):
 
     def _stop(self) -> None:
         self._is_stopped = True
-        self._ends_waiting.stop()
 
     def _is_taken(self, by: object) -> bool:
         """Whether this one, of its thread and the callers, was the first to ask."""
@@ -200,55 +251,36 @@ class Publisher:
     At the end of the block it waits for the running publish, and raises its error if it fails.
 
     Args:
-        url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`.
-        like: a reference checkpoint in safetensors, a file or a directory. Versions take its names, shapes, dtypes and
-            file layout, and its assets (configuration, tokenizer). Each tensor of another floating-point dtype is cast
-            to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`, `module.`,
-            `base_model.model.`). Tied tensors are written as in the checkpoint. Without `like`, tensors are not
-            converted.
-        group: the processes that publish together: a process group of torch.distributed, or a `deltachain.Group`.
-            Each process makes the same calls. Needs `like`. By default, this process alone.
-        rank_timeout: with a group, the maximum seconds to wait for a silent rank (stopped, or its interpreter blocked)
-            while a version is stored. After that, all ranks abort the version with a retryable `IoError`; once the
-            rank is back, publishing works again. The first step of each call has no timeout, as in every collective,
-            unless the previous version was aborted like this. If a rank's process ends, the others notice at once and
-            cannot continue.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `Store`.
+        like: a reference checkpoint in safetensors, a file or a directory; or a `Like`, which also transforms tensors.
+            Versions take its names, shapes, dtypes and file layout, and its assets (configuration, tokenizer). Each
+            tensor of another floating-point dtype is cast to the checkpoint's dtype. Prefixes of wrappers are removed
+            from names (`_orig_mod.`, `module.`, `base_model.model.`). Tied tensors are written as in the checkpoint.
+            Without `like`, tensors are not converted.
+        group: the processes that publish together: a process group of torch.distributed, or a `Group`, which has a
+            timeout. Each process makes the same calls. Needs `like`. By default, this process alone.
         keep_last: prune from time to time, and keep this many of the newest versions.
-        transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with
-            `like`; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
-            each rank calls it for all tensors. For trainers whose checkpoint is quantised.
+        once: the name of a metadata entry that holds an integer, such as `"step"`: each step is published only once. A
+            version whose entry is not greater than that of the newest version is skipped, and its `Published.is_new` is
+            False. With a group, the metadata of rank 0 count.
         shards: the number of shards of a new chain. By default 1 for a single process, otherwise a multiple of 24. It
             limits how many processes can share the work later, and it never changes.
         threads: threads that compare and compress; by default, as many as processors.
         profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in place; or
             `"direct"`, whose values can be used without the base. Or a list of several: each version then has links of
             each.
-        snapshot_cost: give a version a snapshot for late joiners when they would read more than this many times the
-            size of the last snapshot (2.0). `math.inf`: never; version 0 always has one.
-        snapshot_every: instead, give every this many versions a snapshot.
-        skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
-            version that is this distance older.
-        once: the name of a metadata entry that holds an integer, such as `"step"`: each step is published only once. A
-            version whose entry is not greater than that of the newest version is skipped, and its `Published.is_new` is
-            False. With a group, the metadata of rank 0 count.
-        other_files: whether to publish the assets of `like`.
+        routes: when versions get snapshots, and links from older versions (`Routes`).
+        guard: which versions are refused (`Guard`).
         sign_key: sign each version: a secret key as text, a path of the file that holds it, a `SignWith`, or a list of
             these. By default `DELTACHAIN_SIGNING_KEY` of the environment, a text or a path. With a group, rank 0 signs,
             and no other rank needs the key.
-        trust, quorum: follow only a head that this many of these keys have signed, as in `Subscriber`; the keys that
-            sign must be among them. By default one of those that sign.
+        trust: follow only a head that these keys have signed, as in `Subscriber`; the keys that sign must be among
+            them. By default one of those that sign.
         vouch: digest of a head's commit that is followed although it is not signed so, to begin to sign a chain, or
             although later versions were lost for good. Look at it before, since you vouch for it.
-        max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version: a guard
-            against mistakes. Elements that are removed or added count.
-        refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is refused, with the names
-            of the tensors. What an engine has computed with them may stay in its caches after a rollback.
-        allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused
-            otherwise.
         scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An exception from it ends
             the publish.
-        storage_options, credentials, stall, attempts, max_rate: settings of the store, as in `open_store`.
 
     Memory: beside the model, one copy of the last published version, and one of the version that is being published;
         with a group, only this rank's shards of both. Each copy is on the CPU, as large as `like` on disk.
@@ -263,64 +295,43 @@ class Publisher:
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        chain: Chain,
         *,
-        like: str | os.PathLike[str] | None = None,
+        like: str | os.PathLike[str] | Like | None = None,
         group: Any = None,
-        rank_timeout: float = 300.0,
         keep_last: int | None = None,
         once: str | None = None,
-        transform: Callable[[str, Any], Any] | None = None,
         shards: int | None = None,
         threads: int | None = None,
         profile: Profile | Sequence[Profile] = "compact",
-        snapshot_cost: float | None = None,
-        snapshot_every: int | None = None,
-        skips: Sequence[int] = (),
-        other_files: bool = True,
-        max_changed: float | None = None,
-        refuse_nonfinite: bool = False,
-        allow_empty: bool = False,
+        routes: Routes | None = None,
+        guard: Guard | None = None,
         sign_key: Signer | Sequence[Signer] | None = None,
-        trust: Trusted | Sequence[Trusted] | None = None,
-        quorum: int = 1,
+        trust: Trusts | None = None,
         vouch: str | None = None,
         scratch: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credentials: Credentials | None = None,
-        stall: float | None = None,
-        attempts: int | None = None,
-        max_rate: int | None = None,
     ) -> None:
         self._process = os.getpid()
-        self._url = os.fspath(url)
         self._job: PublishJob | None = None
-        self._native: Any = None
+        # Whether it is not open yet, or not any more.
+        self._is_closed = True
         # The calls that use it, by their frames, and those that were interrupted.
         self._calls_of: list[FrameType] = []
         # The number of collective calls, and the call that made the last version.
         self._calls = self._made_in = 0
-        number("rank_timeout", rank_timeout, 0.001)
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
         _native.check_settings(threads, profiles or [""])
-        number("snapshot_cost", snapshot_cost, 0)
-        whole("snapshot_every", snapshot_every, 1)
-        number("max_changed", max_changed, 0, 1)
-        skips = list(skips)
-        for skip in skips:
-            whole("skips", skip, 1)
-        if snapshot_cost is not None and snapshot_every is not None:
-            raise UsageError("USAGE: give snapshot_cost= or snapshot_every=, not both")
-        self._ranks = Ranks(group_of(group), rank_timeout)
-        if like is None and (self._ranks.size > 1 or (shards or 1) > 1):
+        reference = like if isinstance(like, Like) else Like(like)
+        self._ranks = ranks_of(group)
+        if reference.path is None and (self._ranks.size > 1 or (shards or 1) > 1):
             raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
         self._shards = shards
         self._of: int | None = None
         self._places: dict[str, int] = {}
-        self._transform = transform
+        self._transform = reference.transform
         self._threads, self._progress = threads, progress
         self._seen: Published | None = None
         self._once = once
@@ -328,46 +339,32 @@ class Publisher:
         self._is_remarked = False
 
         def opened() -> None:
-            self._like = None if like is None else Like(like)
+            self._like = None if reference.path is None else Reference(reference.path, reference.fill)
             own = signers(sign_key) if self._ranks.rank == 0 else []
-            keys = trusted(trust, quorum)
-            self._store = store = open_store(
-                url,
-                storage_options=storage_options,
-                credentials=credentials,
-                is_new=self._ranks.rank == 0,
-                stall=stall,
-                attempts=attempts,
-                max_rate=max_rate,
-            )
+            keys = trusted(trust)
+            self._store = store_of(chain)
             if self._ranks.rank == 0:
-                store.init()
+                self._store._native.init()
+            self._store.check_exists()
             self._native = _native.Publisher(
-                store,
-                None if like is None else os.fspath(like),
-                profiles,
-                snapshot_cost,
-                snapshot_every,
-                skips,
-                other_files,
-                max_changed,
-                refuse_nonfinite,
-                allow_empty,
-                keep_last,
-                None if scratch is None else os.fspath(scratch),
-                once,
-                [(key, function and self._asking(function)) for key, function in own],
-                keys,
-                vouch,
+                store=self._store._native,
+                like=None if self._like is None else self._like.path,
+                profiles=profiles,
+                assets=reference.other_files,
+                keep_last=keep_last,
+                scratch=None if scratch is None else os.fspath(scratch),
+                once=once,
+                sign=[(key, function and self._asking(function)) for key, function in own],
+                trust=keys,
+                vouch=vouch,
+                **asdict(routes or Routes()),
+                **asdict(guard or Guard()),
             )
+            self._is_closed = False
 
         # The first rank makes the directory that the others open.
-        if self._ranks.rank == 0:
-            self._all(opened)
-            self._all(None)
-        else:
-            self._all(None)
-            self._all(opened)
+        for is_first in (True, False):
+            self._ranks.tell(opened if is_first == (self._ranks.rank == 0) else bytes)
         if self._like is not None:
             forms = {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in self._like.tensors.items()}
             ties = {name: f"tied to {kept!r}" for name, kept in self._like.ties.items()}
@@ -377,9 +374,7 @@ class Publisher:
     def __enter__(self) -> Publisher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -390,8 +385,8 @@ class Publisher:
             _logger.error("publishing also failed: %s", other)
 
     def __repr__(self) -> str:
-        url = _native.without_secrets(self._url)
-        if self._native is None:
+        url = self._store._name
+        if self._is_closed:
             return f"<deltachain.Publisher {url}, closed>"
         last = self._seen
         said = "nothing published yet" if last is None else f"last published version {last.version}, {last.digest[:12]}"
@@ -402,15 +397,7 @@ class Publisher:
         owner = weakref.ref(self)
 
         def ask(text: bytes) -> bytes:
-            answer: Future[bytes] = Future()
-
-            def run() -> None:
-                try:
-                    answer.set_result(function(text))
-                except BaseException as error:
-                    answer.set_exception(error)
-
-            threading.Thread(target=run, name="deltachain-sign", daemon=True).start()
+            answer = started(lambda: function(text), "deltachain-sign")
             publisher = owner()
             job = None if publisher is None else publisher._job
             while not wait((answer,), _LOOK).done:
@@ -438,10 +425,10 @@ class Publisher:
         asks the store."""
         with self._used():
             self._join()
-            if self._native is None:
+            if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed")
             head = self._native.head()
-            return None if head is None else int(head[0])
+            return None if head is None else head[0]
 
     @property
     def newest(self) -> Version | None:
@@ -460,9 +447,9 @@ class Publisher:
         """
         with self._used():
             self._join()
-            if self._native is None:
+            if self._is_closed:
                 raise UsageError("USAGE: the publisher has been closed")
-            return next(iter(newest(self._store, 1)), None)
+            return next(iter(newest(self._store._native, 1)), None)
 
     def publish(
         self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
@@ -553,7 +540,7 @@ class Publisher:
             raise
         return job
 
-    def _skipped(self, weights: Any, newest: dict[str, Any], waited: float) -> PublishJob:
+    def _skipped(self, weights: Any, newest: list[Any], waited: float) -> PublishJob:
         """Ends a publish whose step is known to be there: nothing is copied."""
 
         def read() -> None:
@@ -561,14 +548,19 @@ class Publisher:
             if known(weights) is None:
                 deque(pairs(weights), maxlen=0)
 
-        self._all(read)
+        self._ranks.tell(read)
         job = PublishJob(self._calls)
-        self._seen = Published(**newest, times=PublishTimes(waited, 0.0, 0.0, 0.0))
+        self._seen = Published(*[*newest, PublishTimes(waited, 0.0, 0.0, 0.0)])
         job.set_result(self._seen)
         return job
 
-    def _repeat(self) -> None:
-        """From now on no version is skipped, whatever `once=` says. Waits for the running publish."""
+    def repeat(self) -> None:
+        """From now on no version is skipped, whatever `once=` says: the next one may have a step that is published
+        already, such as the best model of a training that has ended. Waits for the running publish.
+
+        Raises:
+            Error: of the running publish, as in `wait`.
+        """
         self.wait()
         self._once = None
         self._native.repeat()
@@ -586,12 +578,12 @@ class Publisher:
         """Like `wait`; then frees copies and connections. Closing twice is not an error."""
         with self._used():
             _open.discard(self)
-            if self._native is None:
+            if self._is_closed:
                 return
             error = self._outcome()
             self._ranks.wait()
-            native, self._native = self._native, None
-            native.close()
+            self._is_closed = True
+            self._native.close()
             if error is not None:
                 raise error
 
@@ -624,7 +616,7 @@ class Publisher:
 
     def _settle(self, call: str, until: Callable[[], bool] | None) -> None:
         """Begins a call: waits for the previous job; all ranks raise its error if a rank has not seen it yet."""
-        if self._native is None:
+        if self._is_closed:
             raise UsageError("USAGE: the publisher has been closed")
         if until is not None:
             self._join(until)
@@ -642,34 +634,21 @@ class Publisher:
         self._job = None
         return error
 
-    def _all(self, step: Callable[[], None] | None) -> None:
-        """Runs a step, and raises if it fails on any rank."""
-        error: BaseException | None = None
-        try:
-            if step is not None:
-                step()
-        except Exception as raised:
-            error = raised
-        self._ranks.agree(error)
-
-    def _divide(self, metadata: Mapping[str, Any] | None) -> tuple[dict[str, str], dict[str, Any] | None]:
+    def _divide(self, metadata: Mapping[str, Any] | None) -> tuple[dict[str, str], list[Any] | None]:
         """Assigns tensors to shards, as many as the head has, or as a new chain begins with. Returns the metadata as
         texts, and the newest version that rank 0 knows of if `once=` says that this step is there."""
-        number = self._of
         noted: dict[str, str] = {}
-        repeated: dict[str, Any] | None = None
-        error: BaseException | None = None
-        try:
-            noted = texts("metadata", metadata)
-            if self._ranks.rank == 0:
-                if number is None:
-                    head = self._native.head()
-                    number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[2]
-                if self._once is not None:
-                    repeated = self._native.repeated(noted, None)
-        except Exception as raised:
-            error = raised
-        of, repeated = json.loads(self._ranks.agree(error, json.dumps([number, repeated]).encode())[0])
+
+        def find() -> bytes:
+            noted.update(texts("metadata", metadata))
+            number, is_first = self._of, self._ranks.rank == 0
+            if is_first and number is None:
+                head = self._native.head()
+                number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[1]
+            repeated = self._native.repeated(noted, None) if is_first and self._once is not None else None
+            return json.dumps([number, repeated]).encode()
+
+        of, repeated = json.loads(self._ranks.tell(find)[0])
         self._place(of)
         return noted, repeated
 
@@ -684,7 +663,7 @@ class Publisher:
             self._places = divide(sizes, of) if of > 1 else {}
         self._of = of
 
-    def _take(self, weights: Any) -> Any:
+    def _take(self, weights: Any) -> _native.Snapshot:
         """Copies this rank's tensors. A stream is always read to its end."""
         snapshot = self._native.snapshot()
         rank, size = self._ranks.rank, self._ranks.size
@@ -718,7 +697,7 @@ class Publisher:
             shard = places.get(name, 0)
             return shard % size != rank or bool(snapshot.is_same(shard, name, value))
 
-        taking = Taking(self._like, self._transform, keep, same)
+        collector = Collector(self._like, self._transform, keep, same)
         error: BaseException | None = None
         try:
             for name, value in self._ranks.agreed(weights):
@@ -726,12 +705,12 @@ class Publisher:
                     # All ranks do this together, so it continues after an error.
                     value = self._ranks.whole(value, self._owners(name))
                     if error is None:
-                        taking.add(name, value)
+                        collector.add(name, value)
                 except Exception as raised:
                     error = error or raised
             if error is None:
+                collector.finish()
                 copy()
-                taking.finish()
         except BaseException as raised:
             error = error or raised
         try:
@@ -751,7 +730,9 @@ class Publisher:
         places = [self._places[place] for place in self._like.places(name) if place in self._places]
         return {place % self._ranks.size for place in places}
 
-    def _run(self, job: PublishJob, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]) -> None:
+    def _run(
+        self, job: PublishJob, snapshot: _native.Snapshot, metadata: dict[str, str], before: tuple[float, float]
+    ) -> None:
         if not job._is_taken(self):
             return
         try:
@@ -765,32 +746,23 @@ class Publisher:
             job.set_result(published)
 
     def _publish(
-        self, job: PublishJob, snapshot: Any, metadata: dict[str, str], before: tuple[float, float]
+        self, job: PublishJob, snapshot: _native.Snapshot, metadata: dict[str, str], before: tuple[float, float]
     ) -> Published:
-        ranks, native = self._ranks, self._native
-        assert self._of is not None
-        numbers = list(range(ranks.rank, self._of, ranks.size))
+        ranks, native, of = self._ranks, self._native, self._of
+        assert of is not None
+        numbers = list(range(ranks.rank, of, ranks.size))
 
-        def progress(phase: str, done: int, total: int) -> None:
-            if self._progress is not None:
-                self._progress(phase, done, total)
-            if job._is_stopped:
-                raise _cancelled()
+        def until() -> bool:
+            return job._is_stopped
 
         def look() -> bytes:
-            return json.dumps(native.repeated(metadata, job._ends_waiting) if ranks.rank == 0 else None).encode()
+            return json.dumps(native.repeated(metadata, until) if ranks.rank == 0 else None).encode()
 
         def store() -> bytes:
-            commits = ranks.rank == 0
-            parts = native.store(snapshot, numbers, self._of, commits, self._threads, progress, job._ends_waiting)
-            return "\n".join(parts).encode()
+            return native.store(snapshot, numbers, of, ranks.rank == 0, self._threads, self._progress, until)
 
         def commit() -> bytes:
-            if ranks.rank != 0:
-                return b""
-            if job._is_stopped:
-                raise _cancelled()
-            return json.dumps(native.commit(parts, metadata, job._ends_waiting)).encode()
+            return json.dumps(native.commit(stored, metadata, until) if ranks.rank == 0 else None).encode()
 
         began = time.monotonic()
         try:
@@ -799,9 +771,8 @@ class Publisher:
                 repeated = json.loads(ranks.together(look, job._stop)[0])
                 if repeated is not None:
                     native.discard(snapshot)
-                    return Published(**repeated, times=PublishTimes(*before, time.monotonic() - began, 0.0))
+                    return Published(*[*repeated, PublishTimes(*before, time.monotonic() - began, 0.0)])
             stored = ranks.together(store, job._stop)
-            parts = [part for texts in stored for part in texts.decode().split("\n") if part]
             ended = time.monotonic()
             told = json.loads(ranks.together(commit, lambda: None)[0])
         except BaseException as error:
@@ -811,12 +782,13 @@ class Publisher:
             if job._is_asked_to_end and isinstance(error, IoError):
                 raise _cancelled() from error
             raise
+        published = Published(*[*told, PublishTimes(*before, ended - began, time.monotonic() - ended)])
         if ranks.rank != 0:
-            if told["is_new"]:
-                native.committed(told["version"], told["commit"])
+            if published.is_new:
+                native.committed(published.version, published.commit)
             else:
                 native.forget()
-        return Published(**told, times=PublishTimes(*before, ended - began, time.monotonic() - ended))
+        return published
 
 
 def _size(value: Any) -> int:

@@ -12,14 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ._errors import CLASSES, Error, IoError, UsageError
 from ._like import known, pairs
+from ._settings import number
 from ._tensors import name_of
 
-__all__ = ["Group", "Ranks", "TorchGroup", "divide", "group_of", "usual_shards"]
+__all__ = ["Group", "Ranks", "TorchGroup", "divide", "ranks_of", "started", "usual_shards"]
+
+_T = TypeVar("_T")
 
 _logger = logging.getLogger("deltachain")
 
@@ -35,14 +40,11 @@ _AT_FIRST = 248
 _UNKNOWN = "this version was aborted, but it may have been published"
 
 
-class Group(Protocol):
-    """Processes that publish or follow a chain together. `Publisher(group=)` and `Subscriber(group=)` take one, or a
-    process group of torch."""
+class Processes(Protocol):
+    """Processes that work together, as one of them knows them: its number, and how many they are."""
 
     rank: int
-    """Number of this process."""
     size: int
-    """Number of processes."""
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
         """Gives each process the messages of all, by rank. Called in the same order by all, by one thread at a time.
@@ -53,6 +55,36 @@ class Group(Protocol):
             Exception: if a process has ended. No further exchange is possible.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Processes that publish or follow a chain together, for `Publisher(group=)` and `Subscriber(group=)`. These also
+    take `processes` alone.
+
+    dc.Group(dist.group.WORLD, timeout=60)
+
+    Args:
+        processes: a process group of torch.distributed. Or an object with `rank`, this process's number, `size`, and
+            `exchange(message, timeout)`, which gives each process the messages (bytes) of all, in a list by rank. All
+            call it in the same order, by one thread at a time. If a process takes longer than `timeout` seconds (None:
+            no limit), it raises `TimeoutError`; the next call then waits for the same messages and returns them. If a
+            process has ended, it raises another exception.
+        timeout: maximum seconds to wait for a silent rank (stopped, or its interpreter blocked) while a version is
+            stored or loaded. After that, all ranks abort the version with a retryable `IoError`; once the rank is back,
+            the next call works again. The first step of each call has no timeout, as in every collective, unless the
+            previous version was aborted like this. If a rank's process ends, the others notice at once and cannot
+            continue.
+
+    Raises:
+        UsageError: if the timeout is below 0.001.
+    """
+
+    processes: Any
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        number("timeout", self.timeout, 0.001)
 
 
 class Alone:
@@ -83,7 +115,7 @@ class TorchGroup:
         self._steps: list[tuple[list[Any], Any]] = []
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
-        """As `Group.exchange`."""
+        """As `Processes.exchange`."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         if not self._steps:
             self._message = message
@@ -135,7 +167,7 @@ class Ranks:
         limit: maximum seconds to wait for a rank without a heartbeat.
     """
 
-    def __init__(self, group: Group, limit: float) -> None:
+    def __init__(self, group: Processes, limit: float) -> None:
         self._group = group
         self.rank, self.size = group.rank, group.size
         self._members = getattr(group, "members", None)
@@ -146,7 +178,7 @@ class Ranks:
         self._is_broken = False
         # Whether an exchange is unfinished, and whether the last one timed out.
         self._is_open = self._is_late = False
-        self._worker: threading.Thread | None = None
+        self._work: Future[bytes] | None = None
 
     def begin(self, call: int, what: str, error: BaseException | None) -> None:
         """The first exchange of a call.
@@ -240,6 +272,15 @@ class Ranks:
         if error is not None:
             raise self._ended(error)
         return [word[1:] for word in told]
+
+    def tell(self, work: Callable[[], bytes | None]) -> list[bytes]:
+        """As `agree`, of what makes the word, which may fail."""
+        word, error = None, None
+        try:
+            word = work()
+        except Exception as raised:
+            error = raised
+        return self.agree(error, word or b"")
 
     def vote(self, error: BaseException | None, timeout: float | None = None) -> BaseException | None:
         """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then every rank knows.
@@ -371,49 +412,46 @@ class Ranks:
         every second. `stop` is called if another rank has failed, to end the work early."""
         if self.size == 1:
             return [work()]
-        result: list[Any] = [b"", None]
-        done = threading.Event()
-
-        def run() -> None:
-            try:
-                result[0] = work()
-            except BaseException as error:
-                result[1] = error
-            finally:
-                done.set()
-
-        worker = threading.Thread(target=run, name="deltachain-work")
-        worker.start()
-        self._worker = worker
+        # Not a daemon: the interpreter waits for it when it ends.
+        self._work = done = started(work, "deltachain-work", daemon=False)
+        pause = 0.005
         try:
-            self._watch(done, result)
+            while True:
+                has_ended = bool(wait((done,), pause).done)
+                pause = min(2 * pause, _BEAT)
+                # `+` is done, empty is still working.
+                if all(self.agree(done.exception() if has_ended else None, b"+" if has_ended else b"", self.limit)):
+                    break
         except BaseException:
             stop()
             # Requests to a store that does not answer may take longer: see `wait`.
-            worker.join(5)
+            wait((done,), 5)
             raise
-        worker.join()
-        return self.agree(word=result[0], timeout=self.limit)
+        return self.agree(word=done.result(), timeout=self.limit)
 
     @property
     def is_busy(self) -> bool:
         """Whether aborted work is still running."""
-        return self._worker is not None and self._worker.is_alive()
+        return self._work is not None and not self._work.done()
 
     def wait(self) -> None:
         """Waits for work that was aborted because another rank failed."""
-        if self._worker is not None:
-            self._worker.join()
+        if self._work is not None:
+            wait((self._work,))
 
-    def _watch(self, done: threading.Event, result: list[Any]) -> None:
-        pause = 0.005
-        while True:
-            has_ended = done.wait(pause)
-            pause = min(2 * pause, _BEAT)
-            own = result[1] if has_ended else None
-            # `+` is done, empty is still working.
-            if all(self.agree(own, b"+" if has_ended else b"", self.limit)):
-                return
+
+def started(work: Callable[[], _T], name: str, *, daemon: bool = True) -> Future[_T]:
+    """Runs work in a thread of its own."""
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=daemon).start()
+    return done
 
 
 def _form(value: Any) -> str:
@@ -443,18 +481,17 @@ def heard(rank: int, note: bytes) -> Error:
     return CLASSES.get(name, Error)(f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable))
 
 
-def group_of(group: Any) -> Group:
-    """What a caller gives as `group=`."""
-    if group is None:
-        return Alone()
-    if hasattr(group, "exchange"):
-        own: Group = group
-        return own
-    if type(group).__module__.startswith("torch."):
-        return TorchGroup(group)
-    raise TypeError(
-        f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(group).__name__}"
-    )
+def ranks_of(group: Any) -> Ranks:
+    """The processes that a caller gives as `group=`."""
+    given = group if isinstance(group, Group) else Group(group)
+    own = Alone() if given.processes is None else given.processes
+    if not hasattr(own, "exchange"):
+        if not type(own).__module__.startswith("torch."):
+            raise TypeError(
+                f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(own).__name__}"
+            )
+        own = TorchGroup(own)
+    return Ranks(own, given.timeout)
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:

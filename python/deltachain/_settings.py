@@ -10,32 +10,29 @@ from ._errors import UsageError
 
 __all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
 
+
 class _Event(Protocol):
     def is_set(self) -> bool: ...
 
 
-# What ends a wait: an event of threading, or a function that returns whether to stop.
+# The objects that end a wait: an event of threading, or a function that returns whether to stop.
 Stop = _Event | Callable[[], bool]
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
     """Refuses what is not None or a whole number from `least` to `most`."""
-    if value is None:
-        return
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        allowed = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise UsageError(f"USAGE: {name}= must be a whole number {allowed}, not {value!r:.60}")
+    number(name, value, least, most, int, "whole number")
 
 
-def number(name: str, value: Any, least: float, most: float | None = None) -> None:
+def number(
+    name: str, value: Any, least: float, most: float | None = None, kinds: Any = int | float, called: str = "number"
+) -> None:
     """Refuses what is not None or a number from `least` to `most`."""
-    if value is None:
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-    if not is_number or value < least or (most is not None and value > most):
-        allowed = f" of {least:g} or more" if most is None else f" from {least:g} to {most:g}"
-        raise UsageError(f"USAGE: {name}= must be a number{allowed if least > -math.inf else ''}, not {value!r:.60}")
+    is_one = isinstance(value, kinds) and not isinstance(value, bool)
+    # NaN is in no range.
+    if value is not None and not (is_one and value >= least and (most is None or value <= most)):
+        allowed = f" of {least} or more" if most is None else f" from {least} to {most}"
+        raise UsageError(f"USAGE: {name}= must be a {called}{allowed if least > -math.inf else ''}, not {value!r:.60}")
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
@@ -57,11 +54,16 @@ def texts(name: str, values: Mapping[Any, Any] | None, text_of: Callable[[Any], 
     """The mapping as Unicode texts."""
     if not isinstance(values or {}, Mapping):
         raise UsageError(f"USAGE: {name}= must be a mapping from names to texts, not {values!r:.60}")
-    found = {str(key): text_of(value) for key, value in (values or {}).items()}
+    found = {str(key): text_of(_number_of(value)) for key, value in (values or {}).items()}
     for text in (*found, *found.values()):
         if not is_unicode(text):
             raise UsageError(f"USAGE: {name}= has a text that is not Unicode: {text!r:.60}")
     return found
+
+
+def _number_of(value: Any) -> Any:
+    """The number that a tensor or an array without dimensions is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def is_unicode(text: str) -> bool:

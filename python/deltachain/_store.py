@@ -1,54 +1,111 @@
-"""Opens the store of a chain."""
+"""The store of a chain: where it is, and how to talk to it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _native
 from ._errors import UsageError
 from ._settings import number, texts, whole
 
-__all__ = ["Credentials", "open_store"]
-
-Credentials = Callable[[], Mapping[str, Any]]
+__all__ = ["Chain", "Store", "open_store", "store_of"]
 
 
-def open_store(
-    url: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    credentials: Credentials | None = None,
-    is_new: bool | None = False,
-    stall: float | None = None,
-    attempts: int | None = None,
-    max_rate: int | None = None,
-) -> _native.Store:
-    """Opens the store of a chain. Sends no request.
+class Store:
+    """The directory or bucket of a chain, with settings. All that take a chain take a URL, a path, or this.
+
+        store = dc.Store("s3://models/run7", storage_options={"region": "eu-central-1"}, max_rate=100 << 20)
+        dc.log(store)
+        with dc.Subscriber(store) as subscriber: ...
+
+    No request is sent until it is used. Any number of publishers, subscribers and functions can use it, at the same
+    time, too; they share its connections and its rate limit. It belongs to the process that made it.
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
-        storage_options: settings of the store, by their names in obstore and pandas: `{"region": "eu-central-1"}`,
-            `endpoint`, `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
-        credentials: for S3, a function without arguments that returns `access_key_id`, `secret_access_key`, `token`
-            (or None) and `expires_at` (an aware datetime, or None for never). Called when credentials are needed and
-            shortly before they expire, from another thread.
-        is_new: if there is no such directory: True creates it, None waits for it, False refuses it.
-        stall: abort an attempt after this many seconds without a byte in either direction (60).
+        storage_options: settings of the store, by their names in obstore: `{"region": "eu-central-1"}`, `endpoint`,
+            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
+        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
+            `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
+        stall: abort a request after this many seconds without a byte in either direction (60).
         attempts: maximum attempts per operation, if its failure is retryable (8).
-        max_rate: rate limit in bytes per second, for all requests together.
+        max_rate: rate limit in bytes per second, for all requests, or files of a directory, together.
+        copies: other places of the same chain, as `mirror` makes them. A subscriber asks these, in this order, if the
+            store fails or is behind what it holds, and the store itself again a minute later. Nobody else does.
 
     Raises:
-        UsageError: if a setting is unknown or invalid.
+        UsageError: if a setting is missing, unknown or invalid.
     """
-    number("stall", stall, 0.001, 1e9)
-    whole("attempts", attempts, 1, 1000)
-    whole("max_rate", max_rate, 1, (1 << 64) - 1)
-    settings = list(texts("storage_options", storage_options, _text).items())
-    if credentials is not None and not callable(credentials):
-        raise UsageError("USAGE: credentials= must be a function that returns them")
-    return _native.Store(os.fspath(url), settings, credentials, is_new, stall, attempts, max_rate)
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        credentials: Callable[[], Mapping[str, Any]] | None = None,
+        stall: float | None = None,
+        attempts: int | None = None,
+        max_rate: int | None = None,
+        copies: Sequence[str | os.PathLike[str] | Store] = (),
+    ) -> None:
+        number("stall", stall, 0.001, 10**9)
+        whole("attempts", attempts, 1, 1000)
+        whole("max_rate", max_rate, 1, (1 << 64) - 1)
+        settings = list(texts("storage_options", storage_options, _text).items())
+        if credentials is not None and not callable(credentials):
+            raise UsageError("USAGE: credentials= must be a function that returns them")
+        url = os.path.expanduser(os.fspath(url))
+        if isinstance(copies, (str, bytes, os.PathLike, Store)):
+            raise UsageError("USAGE: copies= must be a list of chains")
+        self._native: _native.Store = _native.Store(
+            url=url,
+            settings=settings,
+            credentials=credentials,
+            timeout=stall,
+            attempts=attempts,
+            max_rate=max_rate,
+            copies=[store_of(copy)._native for copy in copies],
+        )
+        # As messages may show it.
+        self._name = _native.without_secrets(url)
+
+    def __repr__(self) -> str:
+        return f"<deltachain.Store {self._name}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("stores cannot be pickled: open them in the process that uses them")
+
+    def check_exists(self, advice: str = "") -> None:
+        """Refuses a directory that does not exist, which a follower waits for. Nothing is asked of other stores.
+
+        Args:
+            advice: what to do about it, for the error.
+
+        Raises:
+            UsageError: if it does not exist.
+        """
+        missing = self._native.missing_directory()
+        if missing is not None:
+            path = os.fspath(missing)
+            raise UsageError(f"USAGE: no such directory (file {path})", file=path, advice=advice)
+
+
+# The types in which a chain is given.
+Chain = str | os.PathLike[str] | Store
+
+
+def store_of(chain: Chain) -> Store:
+    """The store of a chain; without settings, it has those of the environment."""
+    return chain if isinstance(chain, Store) else Store(chain)
+
+
+def open_store(chain: Chain) -> _native.Store:
+    """The store of a chain that exists: a missing directory is refused."""
+    store = store_of(chain)
+    store.check_exists()
+    return store._native
 
 
 def _text(value: Any) -> str:

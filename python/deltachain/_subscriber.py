@@ -10,31 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._chain import given
+from ._chain import MOST_VERSION, given
 from ._errors import Error, TornError, UsageError
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, mapped
-from ._keys import Trusted, trusted
+from ._keys import Trusts, trusted
 from ._like import known
-from ._ranks import Ranks, group_of
+from ._ranks import ranks_of
 from ._settings import Stop, ending, number, whole
-from ._store import Credentials, open_store
+from ._store import Chain, store_of
 from ._tensor_follower import Loader, TensorFollower
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Lag", "Subscriber", "Times", "Update"]
+__all__ = ["Subscriber", "Update", "pull"]
 
 _logger = logging.getLogger("deltachain")
-
-# Versions have 64 bits.
-MOST_VERSION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,11 @@ class Times:
     """Switching to the version."""
 
 
-class Held:
+class Follower:
     """Keeps a copy of a model at versions of a chain, and gives the changes between them.
 
     Args:
-        url: the chain: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a `Store`.
         host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
             survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
         into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose tensors are looked up
@@ -77,32 +75,22 @@ class Held:
             returns such a mapping, so that the next version is written in place, or None. Without `host_copy` and
             `into`, the copy is in memory of this package.
         group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
-            `deltachain.Group`. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or whole
-            tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides which
-            version comes, and when waiting ends.
-        rank_timeout: seconds without a heartbeat after which a rank counts as lost.
+            `Group`, which has a timeout. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or
+            whole tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides
+            which version comes, and when waiting ends.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
         cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
             directory.
         other_files: with `host_copy`, whether to download the chain's assets, such as config.json and tokenizers.
         allow_rollback: digest of a commit that the subscriber may roll back to.
         adopt: whether the first version may be of another chain than the held version.
-        trust: take only versions that these keys have signed: a public key, a path of a file of them (one per line, `#`
-            begins a comment), or a list of both. After a key may stand the digests of the chains that it is trusted
-            for; without them it is for all. The head is then the highest signed version.
-        quorum: how many of these keys have to sign.
+        trust: take only versions that these keys have signed: a public key, a path of a file of them, a list of both,
+            or a `Trust`, which has a quorum. The head is then the highest signed version.
         forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise be given again.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default that of `into`;
             otherwise torch if it is imported, or else numpy if that is.
         threads: threads that decode and hash; by default, as many as processors.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the work.
-        storage_options: settings of the store, by their names in obstore: `{"region": "eu-central-1"}`, `endpoint`,
-            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
-        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
-            `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
-        stall: abort a request after this many seconds without a byte in either direction (60).
-        attempts: maximum attempts per operation, if its failure is retryable (8).
-        max_rate: rate limit in bytes per second, for all requests, or files of a directory, together.
 
     A chain's directory need not exist yet: `follow()`, and calls with a `timeout`, wait for it.
 
@@ -114,30 +102,22 @@ class Held:
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        chain: Chain,
         *,
         host_copy: str | os.PathLike[str] | None = None,
         into: Mapping[str, Any] | torch.nn.Module | Loader | None = None,
         group: Any = None,
-        rank_timeout: float = 300.0,
         tensors: Sequence[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         other_files: bool = True,
         allow_rollback: str | None = None,
         adopt: bool = False,
-        trust: Trusted | Sequence[Trusted] | None = None,
-        quorum: int = 1,
+        trust: Trusts | None = None,
         forget_trust: bool = False,
         kind: Kind | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credentials: Credentials | None = None,
-        stall: float | None = None,
-        attempts: int | None = None,
-        max_rate: int | None = None,
     ) -> None:
-        self._url = os.fspath(url)
         if host_copy is not None and into is not None:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
@@ -152,49 +132,37 @@ class Held:
             )
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
-        number("rank_timeout", rank_timeout, 0.001)
         _native.check_settings(threads, [])
-        keys = trusted(trust, quorum)
+        keys = trusted(trust)
         self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
-        self._store = open_store(
-            url,
-            is_new=None,
-            storage_options=storage_options,
-            credentials=credentials,
-            stall=stall,
-            attempts=attempts,
-            max_rate=max_rate,
+        self._store = store_of(chain)
+        kept = _native.Follower if into is None else partial(TensorFollower, into, ranks_of(group))
+        self._native = kept(
+            store=self._store._native,
+            directory=None if host_copy is None else os.fspath(host_copy),
+            tensors=None if tensors is None else list(tensors),
+            cache=None if cache is None else os.fspath(cache),
+            other_files=other_files,
+            allow_rollback=allow_rollback,
+            adopt=adopt,
+            trust=keys,
+            forget_trust=forget_trust,
+            is_into=into is not None,
+            threads=threads,
+            progress=progress,
         )
-        patterns = None if tensors is None else list(tensors)
-        own_cache = None if cache is None else os.fspath(cache)
-        place = None if host_copy is None else os.fspath(host_copy)
-        native = _native.Follower(
-            self._store,
-            place,
-            patterns,
-            own_cache,
-            other_files,
-            allow_rollback,
-            adopt,
-            keys,
-            forget_trust,
-            into is not None,
-        )
-        self._native: Any = native
-        # Whether the copy is tensors of the caller's, which `apply` patches.
-        self._is_into = into is not None
-        if into is not None:
-            self._native = TensorFollower(native, into, Ranks(group_of(group), rank_timeout))
-        self._on_disk = place is not None
+        self._on_disk = host_copy is not None
         self._threads = threads
-        self._progress = progress
         # Whether the caller's engine may hold parts of two versions.
         self._is_engine_torn = False
         self._checked: datetime | None = None
         self._fallbacks: dict[str, int] = {}
+        # How `follow()` polls, and by which settings.
+        self._following: _native.Polling | None = None
+        self._followed: tuple[float, float, int | None] | None = None
 
     def __repr__(self) -> str:
-        url = _native.without_secrets(self._url)
+        url = self._store._name
         try:
             held = self._native.held()
         except (Error, AttributeError):
@@ -220,15 +188,15 @@ class Held:
     @property
     def commit(self) -> str | None:
         """Digest of the commit of the held version."""
-        held = self._native.held_commit()
-        return None if held is None else held[0]
+        held = self._native.held()
+        return None if held is None else held[2]
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What was given when the held version was published, such as the step; empty before the first version. The
+        """The metadata given when the held version was published, such as the step; empty before the first version. The
         store is not asked."""
-        held = self._native.held_commit()
-        return {} if held is None else given(held[1])
+        held = self._native.held()
+        return {} if held is None else given(held[3])
 
     @property
     def stored(self) -> datetime | None:
@@ -242,13 +210,28 @@ class Held:
         """With a host copy, the directory of the held version's files: the target of `current`. It stays until the
         version after the next is being built."""
         held = self._native.held()
-        return None if held is None or held[2] is None else os.fspath(held[2])
+        return None if held is None or held[4] is None else os.fspath(held[4])
 
     @property
     def torn(self) -> bool:
         """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because an `applying()`,
         `full()` or `apply()` was interrupted. `full()` of any update repairs that."""
         return self._is_engine_torn or self._native.is_torn
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is known where the tensors of `into=` are, so that versions can be written in place. False before
+        the function of `into=` has said it, or if it returned None."""
+        return isinstance(self._native, TensorFollower) and self._native.is_found
+
+    def lost(self) -> None:
+        """Notes that other code has written to the tensors of `into=`: the next version is loaded as a whole. With
+        `group=`, one rank is enough.
+
+        Raises:
+            UsageError: without `into=`.
+        """
+        self._native.doubt("torn")
 
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
@@ -271,7 +254,7 @@ class Held:
     ) -> Update | None:
         """Polls once for a version, or the head; None if there is no such version yet."""
         self._check(version, timeout)
-        is_there, prepared = self._native.poll(version, timeout, self._threads, self._progress, until)
+        is_there, prepared = self._native.poll(version, timeout, until)
         return Update(self, prepared) if is_there else None
 
     def _polled(self, timeout: float | None, *, until: Callable[[], bool] | None = None) -> Update | None:
@@ -283,19 +266,30 @@ class Held:
     ) -> Update:
         self._check(version, timeout)
         number("poll", poll, 0)
-        return Update(self, self._native.prepare(version, timeout, poll, self._threads, self._progress, until))
+        return Update(self, self._native.prepare(version, timeout, poll, until))
 
-    def _polling(self, poll: float, poll_longest: float) -> _native.Polling:
+    def _polling(self, poll: float, poll_longest: float, every: int | None = None) -> _native.Polling:
         number("poll", poll, 0)
         number("poll_longest", poll_longest, 0)
-        missing = self._store.missing_directory()
+        whole("every", every, 1, MOST_VERSION)
+        missing = self._store._native.missing_directory()
         if missing is not None:
             _logger.warning("waiting for the directory of the chain, which does not exist yet: %s", missing)
-        return _native.Polling(poll, poll_longest)
+        settings = (poll, poll_longest, every)
+        # Whoever goes on after a stop need not read all of the chain again.
+        if self._following is None or self._followed != settings:
+            self._following, self._followed = _native.Polling(*settings), settings
+        return self._following
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last poll of `follow()` has failed, such as that the store cannot be reached; None if it has not. Any
+        thread may ask while another one follows."""
+        return None if self._following is None else self._following.failure
 
     def _next(self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None) -> Update | None:
         """The next version, after a pause if `waits`; None if `until` ends the wait."""
-        prepared = self._native.next(polling, waits, until, self._threads, self._progress)
+        prepared = self._native.next(polling, waits, until)
         return None if prepared is None else Update(self, prepared)
 
     @property
@@ -308,8 +302,7 @@ class Held:
 
         Also None if the function of `into=` has loaded a version, but has not said where, or not where it is.
         """
-        proof: str | None = self._native.proof
-        return proof
+        return self._native.proof
 
     @property
     def checked(self) -> datetime | None:
@@ -324,35 +317,28 @@ class Held:
 
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
         begin = time.monotonic()
-        self._native.check(None, True, self._threads, self._progress, until)
+        self._native.check(None, True, until)
         self._checked = datetime.now(UTC)
         return time.monotonic() - begin
 
     def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
-        self._native.verify(self._threads, self._progress, until)
+        self._native.verify(until)
         self._checked = datetime.now(UTC)
 
     def _check(self, version: int | None, timeout: float | None) -> None:
         whole("version", version, 0, MOST_VERSION)
         number("timeout", timeout, -math.inf)
-        missing = None if timeout is not None else self._store.missing_directory()
-        if missing is not None:
-            raise UsageError(
-                f"USAGE: no such directory (file {missing})",
-                file=os.fspath(missing),
-                advice="check the path, or give timeout= to wait for it",
-            )
+        if timeout is None:
+            self._store.check_exists("check the path, or give timeout= to wait for it")
 
 
-class Subscriber(Held):
-    __doc__ = Held.__doc__
+class Subscriber(Follower):
+    __doc__ = Follower.__doc__
 
     def __enter__(self) -> Subscriber:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -369,6 +355,17 @@ class Subscriber(Held):
             Error: as for `prepare`.
         """
         return self._polled(timeout, until=ending(stop))
+
+    def find(
+        self, version: int | None = None, *, timeout: float | None = None, stop: Stop | None = None
+    ) -> Update | None:
+        """Polls once for a version, by default the head, and prepares it. Unlike `poll`, it returns an update of the
+        held version, too, which changes nothing (`Update.is_held`); and None only if there is no such version yet.
+
+        Raises:
+            CancelledError, TimeoutError, Error: as for `poll`.
+        """
+        return self._poll(version, timeout, until=ending(stop))
 
     def prepare(
         self,
@@ -405,6 +402,7 @@ class Subscriber(Held):
         stop: Stop | None = None,
         poll: float = 2.0,
         poll_longest: float = 30.0,
+        every: int | None = None,
     ) -> Iterator[Update]:
         """Yields each new version when it is ready, until `stop`. If several are new, it yields only the newest.
 
@@ -415,11 +413,12 @@ class Subscriber(Held):
             stop: an event, or a function that returns whether to stop.
             poll: seconds between polls at first; they grow while there is no new version.
             poll_longest: the maximum of these seconds.
+            every: take only versions whose number is a multiple of this, such as each 10th for evaluation.
 
         Raises:
             UsageError, TornError: a retry would not help.
         """
-        polling, until = self._polling(poll, poll_longest), ending(stop)
+        polling, until = self._polling(poll, poll_longest, every), ending(stop)
         refused = False
         while update := self._next(polling, refused, until=until):
             yield update
@@ -470,16 +469,18 @@ class Update:
             first version.
     """
 
-    def __init__(self, subscriber: Held, native: _native.Prepared | None) -> None:
+    def __init__(self, subscriber: Follower, native: _native.PreparedUpdate | None) -> None:
         self._subscriber = subscriber
         self._native = native
         held = subscriber._native.held()
         self.base: int | None = None if held is None else held[0]
-        self.version: int = native.version if native is not None else held[0]
-        self.digest: str = native.digest if native is not None else held[1]
-        commit = (native.commit, native.metadata) if native is not None else subscriber._native.held_commit()
-        self.commit: str = commit[0]
-        self.metadata: dict[str, str] = given(commit[1])
+        if native is not None:
+            self.version, self.digest = native.version, native.digest
+            self.commit, metadata = native.commit, native.metadata
+        else:
+            assert held is not None
+            self.version, self.digest, self.commit, metadata, _ = held
+        self.metadata = given(metadata)
         # The number of switches so far.
         self._switches = subscriber._native.switches
         self._before = subscriber.path
@@ -502,8 +503,36 @@ class Update:
 
     @property
     def stored(self) -> datetime | None:
-        stored: datetime | None = self._subscriber._native.stored(self.version)
-        return stored
+        return self._subscriber._native.stored(self.version)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the version was held already when this was prepared, so that there is nothing to apply."""
+        return self._native is None
+
+    def table(self) -> list[tuple[str, str, list[int], str]]:
+        """Name, dtype, shape and digest (SPEC section 3) of each tensor of the version that is selected; with
+        `into=` only. Empty if the version was held already.
+
+        Raises:
+            UsageError: without `into=`.
+        """
+        return [] if self._native is None else self._native.table()
+
+    def changes(self) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]] | None:
+        """What `apply` writes in place, as sums (SPEC section 24). None if the version is loaded as a whole, or was
+        held already. Empty unless `into=` is a function, because otherwise nothing is summed for it.
+
+        Returns:
+            For each storage of torch and each 16 MiB of it in which something changes: the storage's address, the
+            number of the 16 MiB, and the two sums of the old values that change and of the new ones. The sums of the
+            storage afterwards (`storage_sums`) are those before, minus the old ones, plus the new ones, modulo
+            2^31 - 1.
+
+        Raises:
+            UsageError: without `into=`.
+        """
+        return None if self._native is None else self._native.changes()
 
     def patches(self) -> Iterator[Patch]:
         """The changes from the held version to this one: a patch for each tensor that changes. For a first version,
@@ -562,7 +591,7 @@ class Update:
         subscriber._is_engine_torn = True
         self.apply()
         tensors = subscriber.state()
-        with taken(Patch(name, _shape_of(own), _dtype_of(own), None, own) for name, own in tensors) as patches:
+        with taken(Patch(name, tuple(own.shape), name_of(own), None, own) for name, own in tensors) as patches:
             yield patches
         subscriber._is_engine_torn = False
 
@@ -583,7 +612,7 @@ class Update:
         if self._native is None:
             return
         subscriber = self._subscriber
-        fields = subscriber._native.switch(self._native, None, subscriber._threads, subscriber._progress)
+        fields = subscriber._native.switch(self._native, None)
         if subscriber.proof in ("memory", "hashed"):
             # It was loaded as a whole, and read.
             subscriber._checked = datetime.now(UTC)
@@ -596,28 +625,45 @@ class Update:
         self.fallback = fallback
 
     def _check_gives_patches(self) -> None:
-        if self._subscriber._is_into:
+        if isinstance(self._subscriber._native, TensorFollower):
             raise UsageError("USAGE: the tensors of into= are patched by update.apply(): there are no patches to load")
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""
         native = self._subscriber._native
         native.held()
-        is_applied = self._native is not None and self._native.is_applied
+        is_applied = self._native is not None and self._native.told is not None
         if native.switches != self._switches + is_applied:
             raise UsageError("USAGE: another update has been applied since this was prepared: prepare again")
         if self._after is not None and not is_applied and not os.path.isdir(self._after):
             raise UsageError("USAGE: another update has been prepared since: prepare again")
 
-    def _check_unapplied(self, native: _native.Prepared) -> None:
+    def _check_unapplied(self, native: _native.PreparedUpdate) -> None:
         self._check()
-        if native.is_applied:
+        if native.told is not None:
             raise UsageError("USAGE: the update has been applied: read patches before, in `with update.applying()`")
 
 
-def _shape_of(tensor: Any) -> tuple[int, ...]:
-    return tuple(tensor.shape)
+def pull(
+    chain: Chain, directory: str | os.PathLike[str], version: int | None = None, *, trust: Trusts | None = None
+) -> Path:
+    """Brings a directory to a version of a chain, by default the newest, as the tool's `pull` does.
 
+    Args:
+        chain: the chain.
+        directory: the directory, which `Subscriber(host_copy=)` or the tool's `follow` may keep, too, when they are not
+            running.
+        version: the number of the version.
+        trust: whose versions to accept, as for `Subscriber`.
 
-def _dtype_of(tensor: Any) -> str:
-    return name_of(tensor)
+    Returns:
+        The directory `current` in it, to be loaded as any directory of a model.
+
+    Raises:
+        TimeoutError: if there is no such version.
+        Error: as for `Subscriber`.
+    """
+    with Subscriber(chain, host_copy=directory, trust=trust) as subscriber:
+        update = subscriber.find(version) or subscriber.prepare(version, timeout=0)
+        update.apply()
+    return Path(directory) / "current"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+
+import torch
 
 from . import _native
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+__all__ = ["KINDS", "MODULUS", "PIECE_BYTES", "of_bytes", "of_storage"]
 
-    import torch
-
-__all__ = ["KINDS", "MODULUS", "PIECE_BYTES", "extent", "of_bytes", "of_storage"]
-
-# What sums are taken modulo: a prime.
+# The modulus of sums: a prime.
 MODULUS = (1 << 31) - 1
 
 PIECE_BYTES = 1 << 24
@@ -25,39 +21,19 @@ _ROW = 4096
 # Units that are taken at once: launching a kernel takes longer than it takes to compute a few.
 _AT_ONCE = 1 << 18
 
-
-def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements lie from the first to the last of a tensor, which is not empty."""
-    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-
-
-class _Kinds(dict[int, Any]):
-    """The numbers of torch that have as many bytes."""
-
-    def __missing__(self, width: int) -> Any:
-        import torch
-
-        self.update({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64})
-        return self[width]
-
-
 # Lanes of so many bytes, in torch.
-KINDS = _Kinds()
+KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @cache
 def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers for places in a row, and those for rows; for each of the two sums."""
-    import torch
-
     numbers = torch.frombuffer(_native.sum_numbers().writable(), dtype=torch.int64)
     return numbers[: 2 * _ROW].view(2, -1).to(device), numbers[2 * _ROW :].view(2, -1).to(device)
 
 
 def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
     """The two sums of lanes in one row, the first of which has the number `begin` in its piece."""
-    import torch
-
     if lanes.device.type != "cpu":
         return _of_bytes(lanes, begin)
     lanes = lanes.contiguous()
@@ -67,8 +43,6 @@ def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
 
 def of_storage(tensor: torch.Tensor) -> torch.Tensor:
     """The length of a tensor's storage, and the sums of each 16 MiB of it, as of the pieces of a tensor."""
-    import torch
-
     storage = tensor.untyped_storage()
     # Lanes of two bytes are quicker than single bytes.
     kind = torch.int8 if storage.nbytes() % 2 else torch.int16
@@ -82,8 +56,6 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
 
     A unit times a number is below 2^47, and a row's products together below 2^59.
     """
-    import torch
-
     low, high = _tables(lanes.device)
     lanes = lanes.contiguous()
     in_row = 2 * _ROW // lanes.element_size()
@@ -104,8 +76,6 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
 
 def _units(lanes: torch.Tensor) -> torch.Tensor:
     """The units of lanes that begin with one."""
-    import torch
-
     if lanes.element_size() > 1:
         return lanes.view(torch.int16).long() & 0xFFFF
     # Not every row of bytes can be seen as numbers of two.

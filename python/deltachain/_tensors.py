@@ -6,6 +6,7 @@ import importlib.util
 import mmap
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, get_args
 
 from . import _native
@@ -103,6 +104,7 @@ def kind_of(value: Any) -> Kind:
     return "deltachain"
 
 
+@cache
 def numpy_dtype(name: str) -> Any:
     """The numpy dtype for a dtype of the format; from `ml_dtypes` if numpy has none."""
     import numpy
@@ -118,6 +120,7 @@ def numpy_dtype(name: str) -> Any:
     return numpy.dtype(_NAMES[name])
 
 
+@cache
 def torch_dtype(name: str) -> Any:
     """The torch dtype for a dtype of the format."""
     import torch
@@ -130,22 +133,20 @@ def torch_dtype(name: str) -> Any:
 
 def name_of(value: Any) -> str:
     """The format's name of a tensor's dtype."""
-    if isinstance(value, Tensor):
-        return value.dtype
-    text = str(value.dtype).removeprefix("torch.")
+    return value.dtype if isinstance(value, Tensor) else dtype_name(value.dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    """The format's name of a dtype of torch or numpy; its own name if the format has none. Numpy names an order of
+    bytes, such as `>f4`, only if it is not the machine's."""
+    text = str(dtype).removeprefix("torch.")
     return "F4" if text == "float4_e2m1fn_x2" else next((name for name, own in _NAMES.items() if own == text), text)
 
 
 def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
     """A new tensor of zeros."""
     if kind == "torch":
-        import torch
-
-        if dtype == "F4":
-            # torch counts bytes of two elements, and cannot fill them.
-            shape = [*shape[:-1], shape[-1] // 2]
-            return torch.zeros(shape, dtype=torch.uint8).view(torch_dtype(dtype))
-        return torch.zeros(shape, dtype=torch_dtype(dtype))
+        return _of_torch(dtype, shape)
     if kind == "numpy":
         import numpy
 
@@ -173,14 +174,7 @@ def allocator(base: Any, kind: Kind | None) -> Callable[[list[tuple[str, str, li
 def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> Any:
     """A tensor of `kind` over existing bytes, without a copy: read-only, except in torch."""
     if kind == "torch":
-        import torch
-
-        if dtype == "F4":
-            shape = [*shape[:-1], shape[-1] // 2]
-        if memoryview(data).nbytes == 0:
-            return torch.zeros(tuple(shape), dtype=torch_dtype(dtype))
-        flat = torch.frombuffer(writable(data), dtype=torch.uint8)
-        return flat.view(torch_dtype(dtype)).reshape(tuple(shape))
+        return _of_torch(dtype, shape, data)
     if kind == "numpy":
         import numpy
 
@@ -188,9 +182,35 @@ def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any
     return Tensor(dtype, shape, memoryview(data).toreadonly())
 
 
+def _of_torch(dtype: str, shape: tuple[int, ...] | list[int], data: Any = b"") -> Any:
+    """A tensor of torch over existing bytes; of zeros if there are none."""
+    import torch
+
+    own = Tensor(dtype, shape, b"")
+    if memoryview(data).nbytes:
+        flat = torch.frombuffer(writable(data), dtype=torch.uint8)
+    else:
+        flat = torch.zeros(own.nbytes, dtype=torch.uint8)
+    # torch counts bytes of two elements of F4.
+    return flat.view(torch_dtype(dtype)).reshape([*shape[:-1], shape[-1] // 2] if dtype == "F4" else own.shape)
+
+
 def writable(data: Any) -> Any:
     """The same bytes as a writable buffer, which torch needs."""
     return data.writable() if isinstance(data, _native.Buffer) else data
+
+
+def storage_sums(tensor: Any) -> Any:
+    """The sums of the memory in which a tensor of torch lies (SPEC section 24). They are computed where the memory is,
+    on its device, and show whether other code has written to it: any single element for certain.
+
+    Returns:
+        A tensor of int64 on that device, with rows of two numbers. The first row is the number of bytes of the storage,
+        twice; then comes one for each 16 MiB of it: its two sums.
+    """
+    from ._sums import of_storage
+
+    return of_storage(tensor)
 
 
 def usual_kind() -> Kind:

@@ -1,7 +1,7 @@
 """A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each block of 128x128,
 as the checkpoints of DeepSeek-V3 and its like have them.
 
-    with dc.Publisher(url, like="DeepSeek-V3/", transform=Fp8Blocks("DeepSeek-V3/")) as pub: ...
+    with dc.Publisher(url, like=dc.Like("DeepSeek-V3/", Fp8Blocks("DeepSeek-V3/"))) as pub: ...
 
 Needs torch. `python fp8_blocks.py` publishes a small model so, and reads it back.
 """
@@ -41,7 +41,7 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Fp8Blocks:
-    """Quantises the weights that a checkpoint has quantised; for `Publisher(transform=...)`."""
+    """Quantises the weights that a checkpoint has quantised; for `Like(transform=...)`."""
 
     def __init__(self, checkpoint: str | Path) -> None:
         self.names: set[str] = set()
@@ -80,7 +80,7 @@ def main() -> None:
         checkpoint, chain = Path(folder) / "checkpoint", Path(folder) / "chain"
         weight, scale = quantised(model.weight.detach())
         write_checkpoint(checkpoint, {"weight": weight, "weight_scale_inv": scale, "bias": model.bias.detach()})
-        with dc.Publisher(chain, like=checkpoint, transform=Fp8Blocks(checkpoint)) as pub:
+        with dc.Publisher(chain, like=dc.Like(checkpoint, Fp8Blocks(checkpoint))) as pub:
             for step in range(3):
                 with torch.no_grad():
                     model.weight[step] += 0.01

@@ -1,4 +1,4 @@
-//! What a directory holds that a subscriber keeps, perhaps another process's.
+//! The content of a directory that a subscriber keeps, perhaps another process's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ pub(crate) fn is_managed(directory: PathBuf) -> bool {
 }
 
 /// Number, state digest, directory and metadata of a version.
-type Found = (u64, String, PathBuf, BTreeMap<String, String>);
+type VersionRow = (u64, String, PathBuf, BTreeMap<String, String>);
 
 /// A version in a subscriber's directory: the one that is shown if `version` is None. None if it is not there.
 #[pyfunction]
-pub(crate) fn find_version(py: Python<'_>, directory: PathBuf, version: Option<u64>) -> PyResult<Option<Found>> {
+pub(crate) fn find_version(py: Python<'_>, directory: PathBuf, version: Option<u64>) -> PyResult<Option<VersionRow>> {
     let found = run(py, &How::default(), |_| deltachain_store::find_version(&directory, version))?;
     Ok(found.map(|found| (found.version, found.state.to_string(), found.directory, found.metadata)))
 }

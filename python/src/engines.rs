@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use deltachain_engines::{Failure, Pause, Servers as EngineServers, Shapes};
 use deltachain_store::Observer;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::errors::{no_pickle, own, raised, usage};
+use crate::errors::{own, raised, usage};
 use crate::work::{How, OfProcess, Watch, run_apart};
 
-/// What servers call a version, by its number and state digest.
+/// The name that servers give a version, by its number and state digest.
 #[pyfunction]
 pub(crate) fn version_name(version: u64, digest: &str) -> String {
     deltachain::chain::version_name(version, digest)
@@ -44,7 +45,7 @@ impl Servers {
             if at > 0 {
                 note(format!("{:#}", failure.error))?;
             }
-            if failure.stays_paused {
+            if failure.stays_paused() {
                 let url = failure.error.file().unwrap_or_default();
                 note(format!("{url} stays paused until an update succeeds"))?;
             }
@@ -55,8 +56,8 @@ impl Servers {
 
 #[pymethods]
 impl Servers {
-    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process calls itself, `pause`
-    /// says what becomes of running requests.
+    /// Servers at these URLs; the settings for their backend are JSON, `name` is what this process calls itself,
+    /// `pause` says what becomes of running requests.
     #[new]
     fn new(
         py: Python<'_>,
@@ -117,7 +118,7 @@ impl Servers {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("servers"))
+        Err(PyTypeError::new_err("servers of deltachain cannot be pickled: open them in the process that uses them"))
     }
 }
 

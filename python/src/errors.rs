@@ -1,8 +1,9 @@
 //! Errors as Python's exceptions: `deltachain.Error` and its classes, which `deltachain/_errors.py` defines.
 
-use deltachain::{Error, ErrorClass};
+use std::collections::BTreeMap;
+
+use deltachain::{Error, ErrorClass, RULES};
 use deltachain_store::{Face, advice};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -15,7 +16,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let class = class(py, if error.is_in_use() { "IN_USE" } else { error.class().name() })?;
     let fields = PyDict::new(py);
     fields.set_item("rule", error.rule())?;
-    fields.set_item("section", error.section().map(|section| section.to_string()))?;
+    fields.set_item("section", error.section())?;
     fields.set_item("offset", error.offset())?;
     fields.set_item("tensor", error.tensor())?;
     fields.set_item("file", error.file())?;
@@ -25,26 +26,12 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call((format!("{error:#}"),), Some(&fields))?))
 }
 
-/// What is said of an error of each class of SPEC section 11 that Python code raises itself.
+/// The advice for an error of each class of SPEC section 11 that Python code raises itself: those of rules, and the two
+/// that have none.
 #[pyfunction]
-pub(crate) fn class_advice() -> Vec<(&'static str, &'static str)> {
-    use ErrorClass::{Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch, Truncated};
-    use ErrorClass::{Unsupported, Usage, WrongBase};
-    let all = [
-        NotDcf,
-        Truncated,
-        Corrupt,
-        Malformed,
-        NonCanonical,
-        Unsupported,
-        Limit,
-        WrongBase,
-        StateMismatch,
-        Chain,
-        Io,
-        Usage,
-    ];
-    all.map(|class| (class.name(), class.advice())).to_vec()
+pub(crate) fn class_advice() -> BTreeMap<&'static str, &'static str> {
+    let classes = RULES.iter().map(|rule| rule.class).chain([ErrorClass::Io, ErrorClass::Usage]);
+    classes.map(|class| (class.name(), class.advice())).collect()
 }
 
 /// The caller's `stop` has ended what was waited for.
@@ -61,14 +48,10 @@ fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 
 /// An exception of a class that only this package has.
 pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>) -> PyErr {
-    with_field(py, name, message, ("file", file))
-}
-
-fn with_field(py: Python<'_>, name: &str, text: &str, (field, value): (&str, Option<&str>)) -> PyErr {
     let made = (|| {
         let fields = PyDict::new(py);
-        fields.set_item(field, value)?;
-        class(py, name)?.call((text,), Some(&fields))
+        fields.set_item("file", file)?;
+        class(py, name)?.call((message,), Some(&fields))
     })();
     made.map_or_else(|error| error, PyErr::from_value)
 }
@@ -86,12 +69,6 @@ pub(crate) fn refused(given: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
 
 /// The caller erred: a value that makes no sense, of the tensor that is named.
 pub(crate) fn usage(py: Python<'_>, message: impl Into<String>, tensor: Option<&str>) -> PyErr {
-    let place = tensor.map(|name| format!(" (tensor {name:?})")).unwrap_or_default();
-    let text = format!("USAGE: {}{place}", message.into());
-    with_field(py, ErrorClass::Usage.name(), &text, ("tensor", tensor))
-}
-
-/// Handles do not leave their process.
-pub(crate) fn no_pickle(what: &str) -> PyErr {
-    PyTypeError::new_err(format!("{what} of deltachain cannot be pickled: open them in the process that uses them"))
+    let error = Error::usage(message);
+    raised(py, &if let Some(name) = tensor { error.of_tensor(name) } else { error })
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use deltachain::{Error, Result};
 use pyo3::prelude::*;
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -47,10 +48,13 @@ pub(crate) fn enter_or_wait() -> Inside {
     }
 }
 
-/// Takes the interpreter's lock in a thread of this library; nothing if the interpreter is about to end.
-pub(crate) fn attach<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
-    let _inside = enter()?;
-    Some(Python::attach(work))
+/// Takes the interpreter's lock in a thread of this library.
+///
+/// # Errors
+/// USAGE if the interpreter is about to end.
+pub(crate) fn attach<T>(work: impl FnOnce(Python<'_>) -> T) -> Result<T> {
+    let _inside = enter().ok_or_else(|| Error::usage("the interpreter is about to end"))?;
+    Ok(Python::attach(work))
 }
 
 /// Closes the gate, and waits for those inside. Called when the interpreter is about to end.

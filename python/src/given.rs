@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::tensors::Tensors;
 
 /// A state as the caller gives it.
-pub(crate) enum Given {
+pub(crate) enum GivenState {
     /// None: the state without tensors.
     Nothing,
     /// A safetensors file, or a directory of them.
@@ -26,7 +26,7 @@ pub(crate) enum Readable<'a> {
     Tensors(&'a Tensors),
 }
 
-impl Given {
+impl GivenState {
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if object.is_none() {
             Ok(Self::Nothing)

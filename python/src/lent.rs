@@ -5,27 +5,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use deltachain::memory::{Given, HostLanes, Peers, PlacedMemory, Places, Rows, Span};
+use deltachain::memory::{HostLanes, Peers, PlacedMemory, Places, Region, Rows, Span, TensorPart};
 use deltachain::sums::Sums;
-use deltachain::tensor::{PIECE_BYTES, State, TensorInfo};
+use deltachain::tensor::{PIECE_BYTES, State, TensorInfo, find};
 use deltachain::{Error, ErrorClass, Result};
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::errors::{raised, usage};
 use crate::gate;
-use crate::memory::{Borrowed, Buffer, Kept};
-use crate::places::{self, Place};
-use crate::tensors::{Bytes, Finder};
+use crate::memory::{Buffer, BufferOwner, ByteView};
+use crate::places::{self, TensorPlace};
+use crate::tensors::{Finder, TensorBytes};
 use crate::work::{Caller, other};
 
-/// What is given of a tensor: its name, an object that has some of it, and begin and end in its first dimensions.
-pub(crate) type GivenRow<'py> = (String, Bound<'py, PyAny>, Vec<(u64, u64)>);
-
-/// Which elements of a tensor its parts have.
-pub(crate) type Elements = Vec<(String, Vec<Vec<(u64, u64)>>)>;
+/// A given part of a tensor: an object that has some of it, and begin and end in its first dimensions.
+pub(crate) type GivenRow = (Py<TensorPlace>, Vec<(u64, u64)>);
 
 /// A part of a tensor on a device: row, first lane, and for each dimension its length, begin, end and stride.
 type PartRow = (usize, u64, Vec<(u64, u64, u64, u64)>);
@@ -37,63 +32,65 @@ pub(crate) type RowSums = BTreeMap<(usize, u64), [Sums; 2]>;
 /// Lanes of 16 MiB: their numbers there, old and new values.
 type LanesOfPiece = (Vec<u32>, [Vec<u8>; 2]);
 
+/// A version that is prepared for them.
+pub(crate) type LentVersion = deltachain_store::PreparedVersion<deltachain_store::InPlace<LentMemory>>;
+
 /// The tensors.
-pub(crate) struct Lent {
+pub(crate) struct LentMemory {
     places: Places,
-    rows: Arc<Vec<Row>>,
+    rows: Arc<Vec<MemoryRow>>,
     /// The bytes of each row, if they are here.
-    bytes: Vec<Option<Borrowed>>,
+    bytes: Vec<Option<ByteView>>,
     device: Option<Device>,
     /// If they are wanted.
     sums: Option<Mutex<RowSums>>,
 }
 
-/// What holds tensors.
-struct Row {
+/// Memory that holds tensors.
+struct MemoryRow {
     address: usize,
     /// Where the tensors lay that are in it.
-    places: Vec<Place>,
+    places: Vec<Py<TensorPlace>>,
 }
 
-/// What reads and writes tensors on devices, in the caller's thread.
+/// The means to read and write tensors on devices, in the caller's thread.
 struct Device {
     torch: Arc<Py<PyAny>>,
     caller: Arc<Caller>,
 }
 
-/// Lanes that have been proven, and the rows that they are in.
-pub(crate) struct Staged {
+/// Lanes that have been proven, and the rows that they are in: here, or on devices, as torch knows them.
+pub(crate) struct LaneBatch {
     rows: Vec<usize>,
-    lanes: Staging,
+    here: Option<HostLanes>,
+    there: Option<Arc<Py<PyAny>>>,
 }
 
-enum Staging {
-    Here(HostLanes),
-    There(Arc<Py<PyAny>>),
-}
-
-impl Lent {
-    /// Of these tensors of a version, ascending by name; `torch` reads and writes them if some are on a device.
+impl LentMemory {
+    /// The memory of these tensors of a version, ascending by name; `torch` reads and writes them if some are on a
+    /// device.
     ///
     /// # Errors
     /// USAGE if one is not of the dtype and the form that is wanted, cannot be written to, or shares memory with
     /// another one.
-    pub(crate) fn new<'py>(
-        py: Python<'py>,
+    pub(crate) fn new(
+        py: Python<'_>,
         infos: Vec<TensorInfo>,
-        given: &[GivenRow<'py>],
+        given: &[GivenRow],
         torch: Option<Py<PyAny>>,
         (caller, wants_sums): (Arc<Caller>, bool),
     ) -> PyResult<Self> {
         let mut finder = Finder::new(py)?;
-        let (mut rows, mut bytes, mut all) = (Vec::<Row>::new(), Vec::new(), Vec::new());
+        let (mut rows, mut bytes, mut all) = (Vec::<MemoryRow>::new(), Vec::new(), Vec::new());
         let mut numbers: HashMap<(usize, usize, usize), usize> = HashMap::new();
         let mut alone: Vec<(usize, usize, String)> = Vec::new();
-        for (name, tensor, index) in given {
-            let info = infos.binary_search_by(|info| info.name().cmp(name)).ok().map(|number| &infos[number]);
+        for (place, index) in given {
+            let (name, tensor, index) = (place.get().name(), place.get().tensor(py), ranges(index));
+            let info = find(&infos, name).map(|number| &infos[number]);
             let info = info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
             let width = info.dtype().lane_bytes();
-            let found = finder.located(name, tensor)?;
+            let found = finder.located(py, place.get())?;
+            let can_move = found.bytes.is_none();
             if found.dtype != info.dtype() {
                 let text = format!(
                     "the chain has {}, this is {}: only memory of the chain's dtype",
@@ -105,7 +102,7 @@ impl Lent {
             let (begin, length) = found.row;
             if found.shape.contains(&0) {
                 let (row, first, strides) = (0, 0, None);
-                all.push(Given { name: name.clone(), row, first, shape: found.shape, strides, index: ranges(index) });
+                all.push(Region { name: name.into(), row, first, shape: found.shape, strides, index });
                 continue;
             }
             let first = found.address.checked_sub(begin).filter(|first| first.is_multiple_of(width));
@@ -115,17 +112,18 @@ impl Lent {
                 None => *numbers.entry((begin, length, width)).or_insert(rows.len()),
             };
             if row == rows.len() {
-                rows.push(Row { address: begin, places: Vec::new() });
-                let own = || Borrowed::of_address(begin, length, tensor.clone().unbind());
+                rows.push(MemoryRow { address: begin, places: Vec::new() });
+                let own = || ByteView::of_address(begin, length, tensor.clone().unbind());
                 bytes.push(torch.is_none().then(|| found.bytes.unwrap_or_else(own)));
             }
             if !found.is_torch {
-                alone.push((begin, begin + length, name.clone()));
+                alone.push((begin, begin + length, name.into()));
             }
-            rows[row].places.extend(found.place);
+            if can_move {
+                rows[row].places.push(place.clone_ref(py));
+            }
             let first = (first / width) as u64;
-            let (shape, strides) = (found.shape, found.strides);
-            all.push(Given { name: name.clone(), row, first, shape, strides, index: ranges(index) });
+            all.push(Region { name: name.into(), row, first, shape: found.shape, strides: found.strides, index });
         }
         check_alone(py, &numbers, &alone)?;
         let places = Places::new(infos, &all).map_err(|error| raised(py, &error))?;
@@ -139,13 +137,9 @@ impl Lent {
     }
 
     /// Which elements of each tensor are here.
-    pub(crate) fn elements(&self) -> Elements {
-        let tensors = self.places.tensors().iter().enumerate();
-        let of = |number| {
-            let parts = self.places.parts(number).iter();
-            parts.map(|part| part.elements().iter().map(|range| (range.start, range.end)).collect()).collect()
-        };
-        tensors.map(|(number, info)| (info.name().to_owned(), of(number))).collect()
+    fn elements(&self) -> Vec<Vec<&[Range<u64>]>> {
+        let numbers = 0..self.places.tensors().len();
+        numbers.map(|number| self.places.parts(number).iter().map(TensorPart::elements).collect()).collect()
     }
 
     /// The sums of what has been staged since this was last asked, if they are wanted.
@@ -158,24 +152,17 @@ impl Lent {
     /// compared. Whoever does so without the lock is noticed afterwards.
     fn still<T>(&mut self, rows: &[usize], work: impl FnOnce(&mut Here<'_>) -> Result<T>) -> Result<T> {
         let Self { places, rows: all, bytes, .. } = self;
-        let done = gate::attach(|py| {
+        gate::attach(|py| {
             check(py, all, rows)?;
             let done = work(&mut Here { places, bytes });
             check(py, all, rows)?;
             done
-        });
-        done.ok_or_else(ending)?
+        })?
     }
 
     /// Compares where tensors here lie.
     fn look(&self, rows: &[usize]) -> Result<()> {
-        gate::attach(|py| check(py, &self.rows, rows)).ok_or_else(ending)?
-    }
-
-    /// A row's bytes, if they are where they were.
-    fn row(&self, row: usize) -> Result<&[u8]> {
-        self.look(&[row])?;
-        bytes_at(&self.bytes, row).ok_or_else(no_row)
+        gate::attach(|py| check(py, &self.rows, rows))?
     }
 
     /// Asks torch, when it has been seen that the tensors are where they were. What `changes` them is looked at again.
@@ -206,7 +193,7 @@ impl Lent {
         }
         let found = self.on_device(rows_of(&spans), false, move |torch| {
             let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
-            bytes_of(&torch.call_method1("gather", (width, spans))?, length)
+            Ok(ByteView::returned(&torch.call_method1("gather", (width, spans))?, length)?.bytes().to_vec())
         })?;
         out.copy_from_slice(&found);
         Ok(())
@@ -261,9 +248,9 @@ fn check_alone(
 }
 
 /// Refuses tensors that do not lie where they did.
-fn check(py: Python<'_>, all: &[Row], rows: &[usize]) -> Result<()> {
+fn check(py: Python<'_>, all: &[MemoryRow], rows: &[usize]) -> Result<()> {
     let places = rows.iter().filter_map(|&row| all.get(row)).flat_map(|row| &row.places);
-    let moved = places.into_iter().find(|place| !place.is_here(py));
+    let moved = places.map(Py::get).find(|place| !place.is_here(py));
     moved.map_or(Ok(()), |place| Err(places::moved(place.name())))
 }
 
@@ -279,26 +266,22 @@ fn rows_of(spans: &[Span]) -> Vec<usize> {
     distinct(spans.iter().map(|span| span.row))
 }
 
-fn all_rows(staged: &[Staged]) -> Vec<usize> {
+fn all_rows(staged: &[LaneBatch]) -> Vec<usize> {
     distinct(staged.iter().flat_map(|staged| staged.rows.iter().copied()))
 }
 
-fn bytes_at(bytes: &[Option<Borrowed>], row: usize) -> Option<&[u8]> {
-    bytes.get(row).and_then(Option::as_ref).map(Borrowed::bytes)
+fn bytes_at(bytes: &[Option<ByteView>], row: usize) -> Option<&[u8]> {
+    bytes.get(row).and_then(Option::as_ref).map(ByteView::bytes)
 }
 
 fn no_row() -> Error {
     Error::usage("there is no such memory")
 }
 
-fn ending() -> Error {
-    Error::usage("the interpreter is about to end")
-}
-
 /// Tensors here that have been compared.
 struct Here<'a> {
     places: &'a mut Places,
-    bytes: &'a mut [Option<Borrowed>],
+    bytes: &'a mut [Option<ByteView>],
 }
 
 impl Rows for Here<'_> {
@@ -319,7 +302,7 @@ impl Rows for Here<'_> {
     }
 
     fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
-        self.bytes.get_mut(row).and_then(Option::as_mut).map(Borrowed::bytes_mut).ok_or_else(no_row)
+        self.bytes.get_mut(row).and_then(Option::as_mut).map(ByteView::bytes_mut).ok_or_else(no_row)
     }
 }
 
@@ -329,15 +312,15 @@ type SpanRow = (usize, u64, Option<Buffer>, usize);
 fn span_row(span: Span) -> SpanRow {
     // Below 2^31.
     let places = span.places.map(|places| places.into_iter().map(u32::cast_signed).collect());
-    (span.row, span.first, places.map(|places| Buffer::new(Kept::Int32(places))), span.count)
+    (span.row, span.first, places.map(|places| Buffer::new(BufferOwner::Int32(places))), span.count)
 }
 
 fn bytes_row(bytes: Vec<u8>) -> Buffer {
-    Buffer::new(Kept::Bytes(bytes.into()))
+    Buffer::new(BufferOwner::Bytes(bytes.into()))
 }
 
-impl PlacedMemory for Lent {
-    type Staged = Staged;
+impl PlacedMemory for LentMemory {
+    type Staged = LaneBatch;
 
     fn places(&self) -> &Places {
         &self.places
@@ -363,32 +346,32 @@ impl PlacedMemory for Lent {
         self.gathered(width, spans.to_vec(), out)
     }
 
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Staged> {
+    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<LaneBatch> {
         self.add_sums(width, &spans, (&old, &new));
         let rows = rows_of(&spans);
         if self.device.is_none() {
-            return Ok(Staged { rows, lanes: Staging::Here(HostLanes::new(width, spans, old, new)) });
+            return Ok(LaneBatch { rows, here: Some(HostLanes::new(width, spans, old, new)), there: None });
         }
         let handle = self.on_device(rows.clone(), false, move |torch| {
             let spans: Vec<SpanRow> = spans.into_iter().map(span_row).collect();
             Ok(torch.call_method1("stage", (width, spans, bytes_row(old), bytes_row(new)))?.unbind())
         })?;
-        Ok(Staged { rows, lanes: Staging::There(Arc::new(handle)) })
+        Ok(LaneBatch { rows, here: None, there: Some(Arc::new(handle)) })
     }
 
-    fn exchange(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
+    fn exchange(&mut self, staged: &[LaneBatch]) -> Result<Option<(usize, usize)>> {
         let rows = all_rows(staged);
         if self.device.is_none() {
-            return self.still(&rows, |here| HostLanes::exchange(here, staged.iter().filter_map(Staged::here)));
+            return self.still(&rows, |memory| HostLanes::exchange(memory, here(staged)));
         }
         let handles = handles(staged);
         self.on_device(rows, true, move |torch| torch.call_method1("exchange", (listed(torch, &handles)?,))?.extract())
     }
 
-    fn put_back(&mut self, staged: &[Staged]) -> Result<()> {
+    fn put_back(&mut self, staged: &[LaneBatch]) -> Result<()> {
         let rows = all_rows(staged);
         if self.device.is_none() {
-            return self.still(&rows, |here| HostLanes::put_back(here, staged.iter().filter_map(Staged::here)));
+            return self.still(&rows, |memory| HostLanes::put_back(memory, here(staged)));
         }
         let handles = handles(staged);
         self.on_device(rows, true, move |torch| torch.call_method1("put_back", (listed(torch, &handles)?,)).map(drop))
@@ -426,46 +409,26 @@ impl PlacedMemory for Lent {
     }
 }
 
-impl Staged {
-    fn here(&self) -> Option<&HostLanes> {
-        match &self.lanes {
-            Staging::Here(lanes) => Some(lanes),
-            Staging::There(_) => None,
-        }
-    }
+fn here(staged: &[LaneBatch]) -> impl Iterator<Item = &HostLanes> + Clone {
+    staged.iter().filter_map(|staged| staged.here.as_ref())
 }
 
-fn handles(staged: &[Staged]) -> Vec<Arc<Py<PyAny>>> {
-    let handle = |staged: &Staged| match &staged.lanes {
-        Staging::There(handle) => Some(Arc::clone(handle)),
-        Staging::Here(_) => None,
-    };
-    staged.iter().filter_map(handle).collect()
+fn handles(staged: &[LaneBatch]) -> Vec<Arc<Py<PyAny>>> {
+    staged.iter().filter_map(|staged| staged.there.clone()).collect()
 }
 
 fn listed<'py>(torch: &Bound<'py, PyAny>, handles: &[Arc<Py<PyAny>>]) -> PyResult<Bound<'py, PyList>> {
     PyList::new(torch.py(), handles.iter().map(|handle| handle.bind(torch.py())))
 }
 
-/// The bytes of what has been returned, as many as this.
-fn bytes_of(returned: &Bound<'_, PyAny>, length: usize) -> PyResult<Vec<u8>> {
-    let bytes = Borrowed::of_buffer(PyUntypedBuffer::get(returned)?).filter(|bytes| bytes.bytes().len() == length);
-    let bytes = bytes.ok_or_else(|| PyTypeError::new_err("other than the bytes wanted were returned"))?;
-    Ok(bytes.bytes().to_vec())
-}
-
-impl Lent {
+impl LentMemory {
     /// The part that has all of a tensor.
-    fn whole(&self, tensor: usize) -> Option<&deltachain::memory::Part> {
-        let lanes = self.places.tensors()[tensor].bytes() / self.places.tensors()[tensor].dtype().lane_bytes() as u64;
-        let count = |part: &&deltachain::memory::Part| {
-            part.dimensions().map(|(_, here, _)| here.end - here.start).product::<u64>() == lanes
-        };
-        self.places.parts(tensor).iter().find(count)
+    fn whole(&self, tensor: usize) -> Option<&TensorPart> {
+        self.places.parts(tensor).iter().find(|part| part.is_all())
     }
 }
 
-impl State for Lent {
+impl State for LentMemory {
     fn tensors(&self) -> &[TensorInfo] {
         self.places.tensors()
     }
@@ -479,10 +442,7 @@ impl State for Lent {
             return Ok(());
         }
         let part = self.whole(tensor).ok_or_else(wrong)?;
-        let mut spans = Vec::new();
-        for one in part.stretches(begin..end) {
-            spans.extend(Span::of(part.row(), &one)?);
-        }
+        let spans = part.spans(begin..end)?;
         if self.device.is_some() {
             return self.gathered(width, spans, out);
         }
@@ -491,35 +451,36 @@ impl State for Lent {
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
-        // What is wrong, `read` says.
+        // If the bytes cannot be shown, `read` says what is wrong.
         let part = self.whole(tensor)?;
         let begin = part.whole()?.checked_mul(self.tensors().get(tensor)?.dtype().lane_bytes() as u64)?;
         let own = usize::try_from(begin.checked_add(range.start)?).ok()?
             ..usize::try_from(begin.checked_add(range.end)?).ok()?;
-        self.row(part.row()).ok()?.get(own)
+        self.look(&[part.row()]).ok()?;
+        bytes_at(&self.bytes, part.row())?.get(own)
     }
 }
 
 /// The processes of a group, by their object in Python.
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     pub(crate) ranks: Arc<Py<PyAny>>,
     pub(crate) caller: Arc<Caller>,
 }
 
-impl Group {
+impl ProcessGroup {
     /// This process's error as an exception.
     fn exception(&self, error: Option<&Error>) -> Option<PyErr> {
         let error = error?;
-        gate::attach(|py| self.caller.raised(py).unwrap_or_else(|| raised(py, error)))
+        gate::attach(|py| self.caller.raised(py).unwrap_or_else(|| raised(py, error))).ok()
     }
 
-    /// What has come from another process, as far as it matters whether it is about the memory.
+    /// The error that has come from another process, as far as it matters whether it is about the memory.
     fn told(&self, error: Error) -> Error {
         let is_of_memory = gate::attach(|py| {
             let raised = self.caller.raised(py);
             raised.is_some_and(|raised| is_of_memory(raised.value(py)).unwrap_or(false))
         });
-        if is_of_memory == Some(true) {
+        if is_of_memory.unwrap_or(false) {
             return Error::refused(ErrorClass::StateMismatch, "another process has found other values");
         }
         error
@@ -533,7 +494,7 @@ fn is_of_memory(raised: &Bound<'_, PyAny>) -> PyResult<bool> {
         || raised.is_instance(&errors.getattr("WrongBaseError")?)?)
 }
 
-impl Peers for Group {
+impl Peers for ProcessGroup {
     fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()> {
         let (ranks, failed) = (Arc::clone(&self.ranks), self.exception(error));
         let numbers = sums.iter().flatten().flat_map(|sums| sums.numbers());
@@ -541,12 +502,12 @@ impl Peers for Group {
         let length = bytes.len();
         let words = self.caller.ask(move |py| {
             let words = ranks.bind(py).call_method1("add", (PyBytes::new(py, &bytes), failed))?;
-            words.try_iter()?.map(|word| bytes_of(&word?, length)).collect::<PyResult<Vec<_>>>()
+            words.try_iter()?.map(|word| ByteView::returned(&word?, length)).collect::<PyResult<Vec<_>>>()
         });
         let words = words.map_err(|error| self.told(error))?;
         sums.fill([Sums::ZERO; 2]);
         for word in words {
-            let mut numbers = word.as_chunks::<4>().0.iter().map(|&number| u32::from_le_bytes(number));
+            let mut numbers = word.bytes().as_chunks::<4>().0.iter().map(|&number| u32::from_le_bytes(number));
             for sums in sums.iter_mut().flatten() {
                 let pair = numbers.next().zip(numbers.next());
                 *sums = sums.plus(pair.and_then(|(a, b)| Sums::new([a, b])).ok_or_else(no_row)?);
@@ -585,47 +546,35 @@ impl Peers for Group {
 }
 
 /// Tensors that have been found, until it is known what other processes have.
-#[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Placed(pub(crate) Mutex<Option<Lent>>);
+#[pyclass(frozen, name = "Placed", module = "deltachain._native")]
+pub(crate) struct FoundTensors(pub(crate) Mutex<Option<LentMemory>>);
 
 #[pymethods]
-impl Placed {
-    /// For each tensor which elements its parts here have: begin and end in each dimension.
-    fn elements(&self) -> Elements {
+impl FoundTensors {
+    /// The facts that other processes have to know: which elements are here, and the names of those that are not
+    /// needed.
+    fn told(&self, py: Python<'_>, unused: Vec<String>) -> PyResult<Vec<u8>> {
         let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lent.as_ref().map(Lent::elements).unwrap_or_default()
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(crate::errors::no_pickle("places"))
+        let told = (lent.as_ref().map(LentMemory::elements).unwrap_or_default(), unused);
+        serde_json::to_vec(&told).map_err(|error| usage(py, error.to_string(), None))
     }
 }
 
 impl<'py> Finder<'py> {
     /// Where a tensor that can be written to lies.
-    fn located(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Located> {
-        let py = object.py();
+    fn located(&mut self, py: Python<'py>, place: &TensorPlace) -> PyResult<TensorLocation> {
+        let (name, object) = (place.name(), place.tensor(py));
         let is_torch = self.is_torch(object)?;
         if !is_torch && !self.is_numpy(object)? {
             let (info, bytes) = self.find(name, object, true)?;
-            let Bytes::Here(bytes) = bytes else {
+            let TensorBytes::Here(bytes) = bytes else {
                 return Err(usage(py, "only memory of the CPU can be written to in place", Some(name)));
             };
             let (address, length) = (bytes.bytes().as_ptr().addr(), bytes.bytes().len());
-            let Given { shape, .. } = Given::whole(&info, 0);
-            let (dtype, strides, place) = (info.dtype(), None, None);
-            return Ok(Located {
-                dtype,
-                shape,
-                strides,
-                address,
-                row: (address, length),
-                place,
-                is_torch,
-                bytes: Some(bytes),
-            });
+            let Region { shape, strides, .. } = Region::whole(&info, 0);
+            let (dtype, row, bytes) = (info.dtype(), (address, length), Some(bytes));
+            return Ok(TensorLocation { dtype, shape, strides, address, row, is_torch, bytes });
         }
-        let place = Place::of(name, object)?;
         let layout = place.layout(py)?;
         let dtype = self.dtype(name, &object.getattr("dtype")?)?;
         let width: i64 = if is_torch { 1 } else { object.getattr("itemsize")?.extract()? };
@@ -656,18 +605,18 @@ impl<'py> Finder<'py> {
             }
         };
         let (shape, address) = (layout.shape, layout.address);
-        Ok(Located { dtype, shape, strides, address, row, place: Some(place), is_torch, bytes: None })
+        Ok(TensorLocation { dtype, shape, strides, address, row, is_torch, bytes: None })
     }
 }
 
 /// How a tensor lies: in a row of bytes, with its address and length.
-struct Located {
+struct TensorLocation {
     dtype: deltachain::tensor::Dtype,
     shape: Vec<u64>,
     strides: Option<Vec<u64>>,
     address: usize,
     row: (usize, usize),
-    place: Option<Place>,
     is_torch: bool,
-    bytes: Option<Borrowed>,
+    /// Of an object that does not move them.
+    bytes: Option<ByteView>,
 }

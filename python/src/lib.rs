@@ -41,26 +41,22 @@ mod native {
         engines::{Servers, misfit, version_name},
         errors::class_advice,
         gate::{forked, leave},
-        lent::Placed,
+        lent::FoundTensors,
         link::Link,
         memory::Buffer,
-        operations::{
-            apply_files, apply_tensors, check_settings, diff_files, diff_states, digest, open_link, squash_files,
-            write_file,
-        },
+        operations::{apply_files, apply_tensors, check_settings, diff, digest, open_link, squash_files, write_file},
         patches::compare,
-        places::Place,
-        publisher::{Checkpoint, Publisher, Snapshot},
+        places::TensorPlace,
+        publisher::{Publisher, Snapshot, checkpoint},
         signing::{public_key, secret_key},
-        store::{Stop, Store},
+        store::Store,
         stream::Stream,
-        subscriber::{Follower, Polling, Prepared},
+        subscriber::{Follower, Poller, PreparedUpdate},
         sums::{sum_numbers, sums_of},
     };
 
     use std::ffi::OsString;
 
-    use deltachain::rules::RULES;
     use pyo3::pyfunction;
 
     use crate::errors::internal;
@@ -83,12 +79,6 @@ mod native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let rules = PyModule::new(module.py(), "rules")?;
-        for rule in RULES {
-            // `R-CHN-03` is `rules.CHN_03`: what is not a rule is an `AttributeError`.
-            rules.add(rule.id.trim_start_matches("R-").replace('-', "_"), rule.id)?;
-        }
-        module.add_submodule(&rules)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -4,52 +4,42 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use deltachain::format::{Start, TensorEntry};
+use deltachain::format::{Header, Start, TensorEntry};
 use deltachain::tensor::State;
-use deltachain::{Error, FileSource, LinkReader, Patch, Result, Source};
+use deltachain::{Error, LinkReader, Patch, Result, Source};
 use deltachain_store::Phase;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
-use crate::errors::{no_pickle, usage};
-use crate::given::{Given, Readable};
-use crate::memory::{Buffer, Kept};
-use crate::patches::{Changes, Row, Rows};
+use crate::errors::usage;
+use crate::given::{GivenState, Readable};
+use crate::memory::{Buffer, BufferOwner};
+use crate::patches::{PatchRow, PatchRows, TensorChanges};
 use crate::work::{How, Threads, run};
 
-/// Where a link's bytes are.
-pub(crate) enum LinkSource {
-    Bytes(Vec<u8>),
-    File(FileSource),
-}
+/// A link's bytes, in memory or in a file.
+pub(crate) struct LinkSource(pub(crate) Box<dyn Source + Send>);
 
 impl Source for LinkSource {
     fn length(&self) -> Result<u64> {
-        match self {
-            Self::Bytes(bytes) => bytes.length(),
-            Self::File(file) => file.length(),
-        }
+        self.0.length()
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Bytes(bytes) => bytes.read_at(offset, out),
-            Self::File(file) => file.read_at(offset, out),
-        }
+        self.0.read_at(offset, out)
     }
 }
 
 /// A tensor that a link lists: name, operation, dtype, shape, digest; without dtype and digest if it is removed.
-type Entry = (String, &'static str, Option<String>, Vec<u64>, Option<String>);
+type LinkEntry = (String, &'static str, Option<String>, Vec<u64>, Option<String>);
 
 /// A link, shared by what works with it.
-pub(crate) type Opened = Arc<LinkReader<LinkSource>>;
+pub(crate) type OpenLink = Arc<LinkReader<LinkSource>>;
 
 /// A link whose header and index have been read and checked.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Link {
     /// Nothing once it has been closed.
-    link: Mutex<Option<Opened>>,
+    link: Mutex<Option<OpenLink>>,
     path: Option<PathBuf>,
 }
 
@@ -59,7 +49,7 @@ impl Link {
     }
 
     /// The link, unless it has been closed.
-    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Opened> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<OpenLink> {
         let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
         link.ok_or_else(|| usage(py, "the link has been closed", None))
     }
@@ -109,24 +99,17 @@ impl Link {
         Ok(self.opened(py)?.is_direct())
     }
 
-    /// Fields of the header.
-    fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// Numbers of the header, as `deltachain.Header` has them after the digests.
+    fn header(&self, py: Python<'_>) -> PyResult<[u64; 6]> {
         let link = self.opened(py)?;
         let header = link.header();
-        let fields = PyDict::new(py);
-        fields.set_item("base", header.base.to_string())?;
-        fields.set_item("target", header.target.to_string())?;
-        fields.set_item("compatible_features", header.compatible_features)?;
-        fields.set_item("index_stored", header.index_stored)?;
-        fields.set_item("index_raw", header.index_raw)?;
-        fields.set_item("segments_length", header.segments_length)?;
-        fields.set_item("extension_length", header.extension_length)?;
-        fields.set_item("file_length", header.file_length())?;
-        Ok(fields)
+        let Header { compatible_features, index_stored, index_raw, segments_length, extension_length, .. } = *header;
+        let length = header.file_length();
+        Ok([compatible_features.into(), index_stored, index_raw, segments_length, extension_length, length])
     }
 
     /// Name, operation, dtype, shape and digest of each tensor that it lists.
-    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Entry>> {
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<LinkEntry>> {
         let link = self.opened(py)?;
         let row = |entry: &TensorEntry| match entry {
             TensorEntry::Remove(name) => (name.clone(), "remove", None, Vec::new(), None),
@@ -156,13 +139,13 @@ impl Link {
         })
     }
 
-    /// What changes in the tensors with these numbers in the index, ascending.
-    fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<Row>> {
+    /// The changes in the tensors with these numbers in the index, ascending.
+    fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<PatchRow>> {
         let link = self.opened(py)?;
-        let base = Given::of(base)?;
+        let base = GivenState::of(base)?;
         let collected = run(py, &How::default(), |_| {
             let base = match base {
-                Given::Nothing => None,
+                GivenState::Nothing => None,
                 ref given => Some(given.open()?),
             };
             let rows = self.named(collected(&link, &numbers, base.as_ref().map(Readable::state)))?;
@@ -180,22 +163,18 @@ impl Link {
             let mut bytes = vec![0; length];
             self.named(link.source().read_at(0, &mut bytes)).map(|()| bytes)
         })?;
-        Ok(Buffer::new(Kept::Bytes(bytes.into())))
+        Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
 
     /// Gives up the file or the memory.
     fn close(&self) {
         self.link.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("links"))
-    }
 }
 
 /// The patches of the tensors with these numbers in the index.
-fn collected(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn State>) -> Result<Rows> {
-    let mut rows = Rows::default();
+fn collected(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn State>) -> Result<PatchRows> {
+    let mut rows = PatchRows::default();
     let entries = &link.index().tensors;
     let wanted = numbers.iter().filter_map(|&number| entries.get(number)?.written());
     let mut names: Vec<&str> = wanted.clone().map(|written| written.info.name()).collect();
@@ -204,7 +183,7 @@ fn collected(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn
     for written in wanted {
         let is_own =
             |patch: &Result<Patch<'_>>| patch.as_ref().map_or(true, |patch| patch.tensor.name() == written.info.name());
-        let mut changes = Changes::new(&written.info, written.start == Start::Zeros)?;
+        let mut changes = TensorChanges::new(&written.info, written.start == Start::Zeros)?;
         while let Some(patch) = patches.next_if(is_own) {
             let patch = patch?;
             match &patch.indices {

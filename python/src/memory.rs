@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::Arc;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -18,7 +18,7 @@ use crate::errors::usage;
 
 /// Bytes of an object of Python. The object is held, so that they stay where they are, unless its library moves them:
 /// then there are places to be compared, by whoever uses the bytes later than in the call in which they were bound.
-pub(crate) struct Borrowed {
+pub(crate) struct ByteView {
     pointer: NonNull<u8>,
     length: usize,
     #[expect(dead_code, reason = "held until the bytes are no longer needed")]
@@ -29,11 +29,11 @@ pub(crate) struct Borrowed {
 
 // SAFETY: `pointer` is an address of memory that the buffer or the owner keeps, valid in every thread. These may be
 // dropped in any thread: PyO3 attaches to the interpreter first, or puts it off.
-unsafe impl Send for Borrowed {}
+unsafe impl Send for ByteView {}
 // SAFETY: as above; shared references only read.
-unsafe impl Sync for Borrowed {}
+unsafe impl Sync for ByteView {}
 
-impl Borrowed {
+impl ByteView {
     /// The bytes that an object shows through the buffer protocol; `None` if they are not in one contiguous row.
     pub(crate) fn of_buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() {
@@ -41,6 +41,12 @@ impl Borrowed {
         }
         let pointer = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
         Some(Self { pointer, length: buffer.len_bytes(), buffer: Some(buffer), owner: None })
+    }
+
+    /// The bytes that a call has returned, which has to return this many.
+    pub(crate) fn returned(object: &Bound<'_, PyAny>, length: usize) -> PyResult<Self> {
+        let bytes = Self::of_buffer(PyUntypedBuffer::get(object)?).filter(|bytes| bytes.length == length);
+        bytes.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))
     }
 
     /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller has asked its
@@ -70,7 +76,7 @@ pub(crate) fn borrowed(
     name: &str,
     object: &Bound<'_, PyAny>,
     writable: bool,
-) -> PyResult<(Borrowed, String, Vec<u64>)> {
+) -> PyResult<(ByteView, String, Vec<u64>)> {
     let py = object.py();
     let buffer = PyUntypedBuffer::get(object).map_err(|_| {
         let text = format!(
@@ -85,7 +91,7 @@ pub(crate) fn borrowed(
     }
     let format = buffer.format().to_string_lossy().into_owned();
     let shape = buffer.shape().iter().map(|&length| length as u64).collect();
-    let bytes = Borrowed::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
+    let bytes = ByteView::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
     Ok((bytes, format, shape))
 }
 
@@ -96,12 +102,12 @@ pub(crate) fn borrowed(
 /// the memory no more, so whatever Python does to it stays there.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
-    kept: Arc<Kept>,
+    kept: Arc<BufferOwner>,
     is_writable: bool,
 }
 
-/// What a [`Buffer`] shows.
-pub(crate) enum Kept {
+/// The content that a [`Buffer`] shows.
+pub(crate) enum BufferOwner {
     /// Raw bytes.
     Bytes(Box<[u8]>),
     /// Numbers of lanes below 2^31.
@@ -110,7 +116,7 @@ pub(crate) enum Kept {
     Int64(Box<[i64]>),
 }
 
-impl Kept {
+impl BufferOwner {
     /// Where it lies, its items, their length in bytes, and their format for Python.
     fn view(&self) -> (*const c_void, usize, usize, &'static CStr) {
         match self {
@@ -122,7 +128,7 @@ impl Kept {
 }
 
 impl Buffer {
-    pub(crate) fn new(kept: Kept) -> Self {
+    pub(crate) fn new(kept: BufferOwner) -> Self {
         Self { kept: Arc::new(kept), is_writable: false }
     }
 }
@@ -184,9 +190,5 @@ impl Buffer {
         // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python calls this once for
         // each.
         drop(unsafe { Box::from_raw((*view).internal.cast::<[isize; 2]>()) });
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(crate::errors::no_pickle("buffers"))
     }
 }

@@ -12,13 +12,12 @@ use deltachain::{
 };
 use deltachain_store::Phase;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{refused, usage};
-use crate::given::Given;
-use crate::link::{Link, LinkSource, Opened};
-use crate::tensors::Room;
+use crate::given::GivenState;
+use crate::link::{Link, LinkSource, OpenLink};
+use crate::tensors::TensorRoom;
 use crate::work::{How, Threads, run};
 
 /// A digest that is given as text.
@@ -28,9 +27,9 @@ pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<D
 }
 
 /// A profile, by its name.
-pub(crate) struct Named(pub(crate) Profile);
+pub(crate) struct ProfileName(pub(crate) Profile);
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Named {
+impl<'a, 'py> FromPyObject<'a, 'py> for ProfileName {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
@@ -42,64 +41,49 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Named {
 
 /// Refuses settings of what is about to be begun: they are checked when they are made of Python's objects.
 #[pyfunction]
-pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<Named>) {
+pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<ProfileName>) {
     drop((threads, profiles));
 }
 
-/// The figures of a link as a dictionary.
-fn report<'py>(py: Python<'py>, made: &DiffReport) -> PyResult<Bound<'py, PyDict>> {
-    let report = PyDict::new(py);
-    report.set_item("base", made.base.to_string())?;
-    report.set_item("target", made.target.state.to_string())?;
-    report.set_item("bytes", made.bytes)?;
-    report.set_item("target_bytes", made.target_bytes)?;
-    report.set_item("elements", made.elements)?;
-    report.set_item("changed", made.changed)?;
-    report.set_item("tensors", made.tensors)?;
-    Ok(report)
+/// The figures of a link, as `deltachain.DiffReport` has them.
+type DiffRow = (String, String, u64, u64, u64, u64, usize);
+
+fn diff_row(made: &DiffReport) -> DiffRow {
+    let DiffReport { bytes, target_bytes, elements, changed, tensors, .. } = *made;
+    (made.base.to_string(), made.target.state.to_string(), bytes, target_bytes, elements, changed, tensors)
 }
 
-/// `diff` between paths, to a path: with the layout, as the tool does it. A snapshot if there is no base.
+/// Makes a link between states of any kind: in memory, or a file if there is a path.
 #[pyfunction]
-pub(crate) fn diff_files(
+pub(crate) fn diff(
     py: Python<'_>,
-    base: Option<PathBuf>,
-    target: PathBuf,
-    out: PathBuf,
-    profile: Named,
-    metadata: BTreeMap<String, String>,
-    replace: bool,
-    threads: Option<Threads>,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
-    let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let compare = watch.of(Phase::Compare);
-        let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&compare);
-        match &base {
-            Some(base) => files::diff(base, &target, &out, &options),
-            None => files::snapshot(&target, &out, &options),
-        }
-    })?;
-    report(py, &made)
-}
-
-/// `diff` between states of any kind: a link in memory, or a file if there is a path.
-#[pyfunction]
-pub(crate) fn diff_states<'py>(
-    py: Python<'py>,
-    base: &Bound<'py, PyAny>,
-    target: &Bound<'py, PyAny>,
+    base: &Bound<'_, PyAny>,
+    target: &Bound<'_, PyAny>,
     out: Option<PathBuf>,
-    profile: Named,
+    profile: ProfileName,
     metadata: BTreeMap<String, String>,
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(Option<Link>, Bound<'py, PyDict>)> {
-    let (base, target) = (Given::of(base)?, Given::of(target)?);
+) -> PyResult<(Option<Link>, DiffRow)> {
+    let (base, target) = (GivenState::of(base)?, GivenState::of(target)?);
     let (made, link) = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let (base, target) = (base.open()?, target.open()?);
         let mut metadata = metadata;
+        let compare = watch.of(Phase::Compare);
+        if let (Some(out), GivenState::Path(target)) = (&out, &target)
+            && !matches!(base, GivenState::Tensors(_))
+        {
+            // From files to a file: with the layout, as the tool does it.
+            let options = FileOptions::default().profile(profile.0).metadata(metadata);
+            let options = options.replace(replace).progress(&compare);
+            let made = if let GivenState::Path(base) = &base {
+                files::diff(base, target, out, &options)?
+            } else {
+                files::snapshot(target, out, &options)?
+            };
+            return Ok((made, None));
+        }
+        let (base, target) = (base.open()?, target.open()?);
         metadata.remove(LAYOUT_KEY);
         // Tensors in memory have no files: their result is divided into files like the base.
         if let Some(layout) = target.layout()
@@ -107,7 +91,6 @@ pub(crate) fn diff_states<'py>(
         {
             metadata.insert(LAYOUT_KEY.to_owned(), text);
         }
-        let compare = watch.of(Phase::Compare);
         compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
         let options = DiffOptions::default().profile(profile.0).metadata(metadata).progress(&compare);
         let diff = |out: &mut dyn std::io::Write| deltachain::diff(base.state(), target.state(), &options, out);
@@ -122,11 +105,14 @@ pub(crate) fn diff_states<'py>(
         }
         let mut bytes = Vec::new();
         let made = diff(&mut bytes)?;
-        let link = LinkReader::open(LinkSource::Bytes(bytes), &Limits::default())?;
+        let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
         Ok((made, Some(link)))
     })?;
-    Ok((link.map(|link| Link::new(link, None)), report(py, &made)?))
+    Ok((link.map(|link| Link::new(link, None)), diff_row(&made)))
 }
+
+/// The figures of an apply to files, as `deltachain.ApplyReport` has them.
+type ApplyRow = (String, String, u64, u64, Vec<String>);
 
 /// `apply` from paths to a path, as the tool does it.
 #[pyfunction]
@@ -138,19 +124,14 @@ pub(crate) fn apply_files(
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
+) -> PyResult<ApplyRow> {
     let built = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().replace(replace).progress(&build);
         files::apply(base.as_deref(), &links, &out, &options)
     })?;
-    let report = PyDict::new(py);
-    report.set_item("base", built.base.to_string())?;
-    report.set_item("target", built.target.state.to_string())?;
-    report.set_item("target_bytes", built.target_bytes)?;
-    report.set_item("written", built.written)?;
-    report.set_item("copied", built.copied)?;
-    Ok(report)
+    let (base, target) = (built.base.to_string(), built.target.state.to_string());
+    Ok((base, target, built.target_bytes, built.written, built.copied))
 }
 
 /// `squash` from paths to a path, as the tool does it.
@@ -160,18 +141,18 @@ pub(crate) fn squash_files(
     base: Option<PathBuf>,
     links: Vec<PathBuf>,
     out: PathBuf,
-    profile: Named,
+    profile: ProfileName,
     metadata: BTreeMap<String, String>,
     replace: bool,
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyDict>> {
+) -> PyResult<DiffRow> {
     let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let build = watch.of(Phase::Build);
         let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&build);
         files::squash(base.as_deref(), &links, &out, &options)
     })?;
-    report(py, &made)
+    Ok(diff_row(&made))
 }
 
 /// Name, dtype and shape of a tensor, for Python.
@@ -197,8 +178,8 @@ pub(crate) fn apply_tensors<'py>(
     if links.is_empty() {
         return Err(usage(py, "no link to apply", None));
     }
-    let given = Given::of(base)?;
-    let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<Opened>>>()?;
+    let given = GivenState::of(base)?;
+    let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<OpenLink>>>()?;
     let how = How { threads, progress, ..How::default() };
     let (base, table, tensors) = {
         let links = &links;
@@ -214,7 +195,7 @@ pub(crate) fn apply_tensors<'py>(
         })?
     };
     let made = allocate.call1((rows(&tensors),))?;
-    let mut room = Room::of(&made)?;
+    let mut room = TensorRoom::of(&made)?;
     if room.tensors() != tensors {
         return Err(usage(py, "other tensors were made than those of the target", None));
     }
@@ -228,7 +209,7 @@ pub(crate) fn apply_tensors<'py>(
     Ok((made, digest))
 }
 
-fn pushed(table: StateTable, links: &[Opened]) -> Result<Replay<'_, LinkSource>> {
+fn pushed(table: StateTable, links: &[OpenLink]) -> Result<Replay<'_, LinkSource>> {
     let mut replay = Replay::new(table);
     for link in links {
         replay.push(link)?;
@@ -244,7 +225,7 @@ pub(crate) fn digest<'py>(
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<(Info, String)>)> {
-    let state = Given::of(state)?;
+    let state = GivenState::of(state)?;
     let table = run(py, &How { threads, progress, ..How::default() }, |watch| {
         let state = state.open()?;
         let hash = watch.of(Phase::Hash);
@@ -259,12 +240,9 @@ pub(crate) fn digest<'py>(
 #[pyfunction]
 pub(crate) fn open_link(py: Python<'_>, path: Option<PathBuf>, bytes: Option<Vec<u8>>) -> PyResult<Link> {
     let link = run(py, &How::default(), |_| {
-        let Some(path) = &path else {
-            return LinkReader::open(LinkSource::Bytes(bytes.unwrap_or_default()), &Limits::default());
-        };
-        let link =
-            FileSource::open(path).and_then(|source| LinkReader::open(LinkSource::File(source), &Limits::default()));
-        link.map_err(|error| error.in_file(path))
+        let open = |source| LinkReader::open(LinkSource(source), &Limits::default());
+        let Some(path) = &path else { return open(Box::new(bytes.unwrap_or_default())) };
+        FileSource::open(path).and_then(|source| open(Box::new(source))).map_err(|error| error.in_file(path))
     })?;
     Ok(Link::new(link, path))
 }

@@ -1,17 +1,17 @@
 //! Patches for Python: one for each tensor, of lane numbers and values, or of all its values.
 
 use deltachain::memory::{PatchSet, Run, RunKind, changes_between};
-use deltachain::tensor::{PIECE_BYTES, State, TensorInfo};
+use deltachain::tensor::{PIECE_BYTES, State, TensorInfo, find};
 use deltachain::{Error, Result};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::given::Given;
-use crate::memory::{Buffer, Kept};
+use crate::given::GivenState;
+use crate::memory::{Buffer, BufferOwner};
 use crate::work::{How, Threads, run};
 
 /// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
-pub(crate) type Row = (String, String, Vec<u64>, Option<Buffer>, Buffer);
+pub(crate) type PatchRow = (String, String, Vec<u64>, Option<Buffer>, Buffer);
 
 /// How much is copied, or compared, at once.
 const BYTES_AT_ONCE: usize = 64 << 20;
@@ -19,22 +19,22 @@ const ROWS_AT_ONCE: usize = 4096;
 
 /// Patches that are ready for Python.
 #[derive(Default)]
-pub(crate) struct Rows {
-    rows: Vec<Row>,
-    /// Of their values.
+pub(crate) struct PatchRows {
+    rows: Vec<PatchRow>,
+    /// The bytes of their values.
     bytes: usize,
 }
 
 /// Numbers of lanes: 32 bits with a sign where they suffice, as engines want them.
-enum Lanes {
+enum LaneNumbers {
     Short(Vec<i32>),
     Long(Vec<i64>),
 }
 
-/// What changes in one tensor, collected stretch by stretch.
-pub(crate) struct Changes {
+/// The changes in one tensor, collected stretch by stretch.
+pub(crate) struct TensorChanges {
     info: TensorInfo,
-    lanes: Lanes,
+    lanes: LaneNumbers,
     values: Vec<u8>,
     /// Whether all values are given: lanes that nobody names are zero.
     is_whole: bool,
@@ -48,10 +48,11 @@ fn length(info: &TensorInfo) -> Result<usize> {
     usize::try_from(info.bytes()).map_err(|_| too_long(info))
 }
 
-impl Changes {
+impl TensorChanges {
     /// Nothing changes yet; `is_whole` makes it a tensor of zeros.
     pub(crate) fn new(info: &TensorInfo, is_whole: bool) -> Result<Self> {
-        let lanes = if info.lanes() <= 1 << 31 { Lanes::Short(Vec::new()) } else { Lanes::Long(Vec::new()) };
+        let lanes =
+            if info.lanes() <= 1 << 31 { LaneNumbers::Short(Vec::new()) } else { LaneNumbers::Long(Vec::new()) };
         let values = if is_whole { vec![0; length(info)?] } else { Vec::new() };
         Ok(Self { info: info.clone(), lanes, values, is_whole })
     }
@@ -68,12 +69,12 @@ impl Changes {
             return Ok(());
         }
         match &mut self.lanes {
-            Lanes::Short(numbers) => {
+            LaneNumbers::Short(numbers) => {
                 for lane in lanes {
                     numbers.push(i32::try_from(lane).map_err(|_| wrong())?);
                 }
             }
-            Lanes::Long(numbers) => {
+            LaneNumbers::Long(numbers) => {
                 for lane in lanes {
                     numbers.push(i64::try_from(lane).map_err(|_| wrong())?);
                 }
@@ -84,17 +85,17 @@ impl Changes {
     }
 }
 
-impl Rows {
+impl PatchRows {
     /// Adds a patch, unless nothing changes.
-    pub(crate) fn add(&mut self, changes: Changes) {
-        let Changes { info, lanes, values, is_whole } = changes;
+    pub(crate) fn add(&mut self, changes: TensorChanges) {
+        let TensorChanges { info, lanes, values, is_whole } = changes;
         if values.is_empty() && !is_whole {
             return;
         }
         let is_whole = is_whole || values.len() as u64 == info.bytes();
         let lanes = (!is_whole).then(|| match lanes {
-            Lanes::Short(numbers) => Kept::Int32(numbers.into()),
-            Lanes::Long(numbers) => Kept::Int64(numbers.into()),
+            LaneNumbers::Short(numbers) => BufferOwner::Int32(numbers.into()),
+            LaneNumbers::Long(numbers) => BufferOwner::Int64(numbers.into()),
         });
         self.push(&info, lanes, values.into());
     }
@@ -115,7 +116,7 @@ impl Rows {
                     [Run { first_lane: 0, kind: RunKind::Lanes(numbers), values, .. }] if info.lanes() <= 1 << 31 => {
                         let numbers = set.numbers()[numbers.clone()].iter().map(|number| number.cast_signed());
                         let values = &set.values()[values.clone()];
-                        self.push(info, Some(Kept::Int32(numbers.collect())), values.into());
+                        self.push(info, Some(BufferOwner::Int32(numbers.collect())), values.into());
                     }
                     [Run { kind: RunKind::Whole, values, .. }] if values.len() as u64 == info.bytes() => {
                         self.push(info, None, set.values()[values.clone()].into());
@@ -132,10 +133,10 @@ impl Rows {
         Ok(())
     }
 
-    fn push(&mut self, info: &TensorInfo, lanes: Option<Kept>, values: Box<[u8]>) {
+    fn push(&mut self, info: &TensorInfo, lanes: Option<BufferOwner>, values: Box<[u8]>) {
         self.bytes += values.len();
         let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-        let values = Buffer::new(Kept::Bytes(values));
+        let values = Buffer::new(BufferOwner::Bytes(values));
         self.rows.push((name, dtype, info.shape().to_vec(), lanes.map(Buffer::new), values));
     }
 
@@ -144,14 +145,14 @@ impl Rows {
         self.bytes >= BYTES_AT_ONCE || self.rows.len() >= ROWS_AT_ONCE
     }
 
-    pub(crate) fn finish(self) -> Vec<Row> {
+    pub(crate) fn finish(self) -> Vec<PatchRow> {
         self.rows
     }
 }
 
 /// The runs of a tensor as one patch.
-fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<Changes> {
-    let mut changes = Changes::new(info, false)?;
+fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChanges> {
+    let mut changes = TensorChanges::new(info, false)?;
     for run in runs {
         let values = &set.values()[run.values.clone()];
         match &run.kind {
@@ -168,7 +169,7 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<Changes> {
     Ok(changes)
 }
 
-/// What differs between two states, of some tensors of the new one from number `begin` on, and the number to go on
+/// The differences between two states, in some tensors of the new one from number `begin` on, and the number to go on
 /// with, None at the end. For states that have been proven, such as two versions in a directory. Tensors that are not
 /// in the old one come whole.
 #[pyfunction]
@@ -178,8 +179,8 @@ pub(crate) fn compare(
     new: &Bound<'_, PyAny>,
     begin: usize,
     threads: Option<Threads>,
-) -> PyResult<(Vec<Row>, Option<usize>)> {
-    let (old, new) = (Given::of(old)?, Given::of(new)?);
+) -> PyResult<(Vec<PatchRow>, Option<usize>)> {
+    let (old, new) = (GivenState::of(old)?, GivenState::of(new)?);
     let (rows, next) = run(py, &How { threads, ..How::default() }, |_| {
         let (old, new) = (old.open()?, new.open()?);
         let all = new.state().tensors();
@@ -189,7 +190,7 @@ pub(crate) fn compare(
             end += 1;
         }
         let found = (begin..end).into_par_iter().map(|number| between(old.state(), new.state(), number));
-        let mut rows = Rows::default();
+        let mut rows = PatchRows::default();
         for changes in found.collect::<Result<Vec<_>>>()? {
             rows.add(changes);
         }
@@ -198,12 +199,12 @@ pub(crate) fn compare(
     Ok((rows.finish(), next))
 }
 
-fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<Changes> {
+fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChanges> {
     let info = new.tensors().get(number).ok_or_else(|| Error::usage("no such tensor"))?;
     let (width, total) = (info.dtype().lane_bytes(), info.bytes());
     let is_same = |other: &TensorInfo| (info.dtype(), total) == (other.dtype(), other.bytes());
-    let base = old.find(info.name()).filter(|&base| is_same(&old.tensors()[base]));
-    let mut changes = Changes::new(info, base.is_none())?;
+    let base = find(old.tensors(), info.name()).filter(|&base| is_same(&old.tensors()[base]));
+    let mut changes = TensorChanges::new(info, base.is_none())?;
     let Some(base) = base else {
         new.read(number, 0, &mut changes.values)?;
         return Ok(changes);

@@ -17,19 +17,21 @@ pub(crate) fn moved(name: &str) -> Error {
 }
 
 /// A tensor, what holds its memory, and where it lay when it was bound.
-#[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Place {
+#[pyclass(frozen, name = "Place", module = "deltachain._native")]
+pub(crate) struct TensorPlace {
+    #[pyo3(get)]
     name: String,
+    #[pyo3(get)]
     tensor: Py<PyAny>,
-    /// What a tensor of torch lies in: held, so that a tensor that is given another one does not free it.
+    /// The storage that a tensor of torch lies in: held, so that a tensor that is given another one does not free it.
     storage: Option<Py<PyAny>>,
     /// All that says where and how it lies.
     form: Py<PyTuple>,
 }
 
 #[pymethods]
-impl Place {
-    /// Of a tensor of torch, on any device, of an array of numpy, or of another object with a buffer.
+impl TensorPlace {
+    /// The place of a tensor of torch, on any device, of an array of numpy, or of another object with a buffer.
     ///
     /// # Errors
     /// USAGE if it is something else, or if its storage does not have all of it.
@@ -58,24 +60,19 @@ impl Place {
         Ok(Self { name: name.to_owned(), tensor: tensor.clone().unbind(), storage, form: form.unbind() })
     }
 
-    /// Refuses a tensor that does not lie where it did: it itself, or the one that is given in its place now.
-    #[pyo3(signature = (now=None))]
-    fn check(&self, py: Python<'_>, now: Option<&Self>) -> PyResult<()> {
-        let is_here = now.map_or_else(|| Ok(self.is_here(py)), |now| self.is(py, now))?;
+    /// Refuses a tensor that does not lie where this one did.
+    fn check(&self, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tensor.py();
+        let is_here = name == self.name && form_of(tensor)?.eq(self.form.bind(py))?;
         if is_here { Ok(()) } else { Err(raised(py, &moved(&self.name))) }
     }
 }
 
-impl Place {
+impl TensorPlace {
     /// Whether it lies where it did.
     pub(crate) fn is_here(&self, py: Python<'_>) -> bool {
         let tensor = self.tensor.bind(py);
         form_of(tensor).and_then(|form| form.eq(self.form.bind(py))).unwrap_or(false)
-    }
-
-    /// Whether both are one tensor in one place.
-    fn is(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
-        Ok(self.name == other.name && self.form.bind(py).eq(other.form.bind(py))?)
     }
 
     /// The name that it has for the caller.
@@ -83,31 +80,31 @@ impl Place {
         &self.name
     }
 
+    /// The tensor that lies here.
+    pub(crate) fn tensor<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.tensor.bind(py)
+    }
+
     /// Address, and length and distance of neighbours in each dimension: of torch in elements, of numpy in bytes. Of
     /// torch also address and bytes of the storage.
-    pub(crate) fn layout(&self, py: Python<'_>) -> PyResult<Layout> {
-        let form = self.form.bind(py);
-        let storage = if self.storage.is_some() {
-            Some((form.get_item(5)?.extract()?, form.get_item(6)?.extract()?))
-        } else {
-            None
-        };
-        let strides = form.get_item(4)?;
-        // Of numpy none if it is contiguous.
-        let strides = if strides.is_none() { None } else { Some(strides.extract()?) };
-        Ok(Layout { address: form.get_item(0)?.extract()?, shape: form.get_item(3)?.extract()?, strides, storage })
+    pub(crate) fn layout(&self, py: Python<'_>) -> PyResult<TensorLayout> {
+        let item = |at: usize| self.form.bind(py).get_item(at);
+        let storage = if self.storage.is_some() { Some((item(5)?.extract()?, item(6)?.extract()?)) } else { None };
+        // A contiguous array of numpy has no strides here.
+        let (address, shape, strides) = (item(0)?.extract()?, item(3)?.extract()?, item(4)?.extract()?);
+        Ok(TensorLayout { address, shape, strides, storage })
     }
 }
 
 /// How a tensor lies.
-pub(crate) struct Layout {
+pub(crate) struct TensorLayout {
     pub(crate) address: usize,
     pub(crate) shape: Vec<u64>,
     pub(crate) strides: Option<Vec<i64>>,
     pub(crate) storage: Option<(usize, usize)>,
 }
 
-/// What shows the buffer of an object that is no tensor of torch or numpy.
+/// The object that shows the buffer of an object that is no tensor of torch or numpy.
 fn owner_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(tensor.getattr_opt(intern!(tensor.py(), "data"))?.unwrap_or_else(|| tensor.clone()))
 }
@@ -128,7 +125,7 @@ fn form_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
             .into_pyobject(py);
     }
     let Some(interface) = field(intern!(py, "__array_interface__"))? else {
-        // What shows a buffer keeps it where it is: of such objects, others may come.
+        // An object that shows a buffer keeps it where it is; only another such object may take its place.
         return (owner_of(tensor)?.as_ptr().addr(), dtype, shape).into_pyobject(py);
     };
     let address = interface.get_item(intern!(py, "data"))?.get_item(0)?;

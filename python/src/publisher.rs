@@ -4,72 +4,51 @@
 //! other one. When it has been published, the next snapshot overwrites the older buffer.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::PathBuf;
 
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Model, PublishOptions, Published, Publisher as ChainPublisher, ShardPart, Snapshots, Stop as StoreStop,
+    Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart, Snapshots, Stop,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::pybacked::PyBackedBytes;
 use rayon::prelude::*;
 
-use crate::errors::{no_pickle, usage};
-use crate::operations::{Info, Named, digest_of, rows};
+use crate::errors::{raised, usage};
+use crate::operations::{Info, ProfileName, digest_of, rows};
 use crate::signing::{SignerRow, TrustRow, signers, trust as trusted};
-use crate::store::{Stop, Store};
-use crate::tensors::{Bytes, Finder, STRETCH};
-use crate::work::{How, OfProcess, Threads, Watch, pool, run};
+use crate::store::Store;
+use crate::tensors::{Finder, STRETCH, TensorBytes};
+use crate::work::{How, OfProcess, Threads, Watch, pool, run, run_until};
 
 /// From this many bytes on, several threads copy a tensor; each copies this many bytes at a time.
 const LARGE: usize = 4 << 20;
 
 /// A tensor to be copied.
-type Row<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
+type CopyRow<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
 
-/// The checkpoint whose form the versions get.
-#[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Checkpoint {
-    files: SafetensorsState,
-}
+/// Tensors of a checkpoint, ascending by name; where the data of each are: a file, and the offset of their first byte
+/// in it; and the `__metadata__` of the files, as one.
+type Checkpoint = (Vec<Info>, Vec<(PathBuf, u64)>, BTreeMap<String, String>);
 
-#[pymethods]
-impl Checkpoint {
-    /// Opens a safetensors file, or a directory of them.
-    #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        Ok(Self { files: run(py, &How::default(), |_| SafetensorsState::open(&path))? })
-    }
-
-    /// Ascending by name.
-    fn tensors(&self) -> Vec<Info> {
-        rows(self.files.tensors())
-    }
-
-    /// Where the data of each tensor are, in the same order: a file, and the offset of their first byte in it.
-    fn places(&self) -> Vec<(PathBuf, u64)> {
-        let place = |number| {
-            let (path, offset) = self.files.place(number);
-            (path.to_owned(), offset)
-        };
-        (0..self.files.tensors().len()).map(place).collect()
-    }
-
-    /// The `__metadata__` of the files, as one; keys and values have the folder of their file before them, like
-    /// tensors.
-    fn metadata(&self) -> BTreeMap<String, String> {
-        let notes = self.files.layout().files().iter().flat_map(|file| {
-            let named = |text: &str| format!("{}{text}", file.folder());
-            file.metadata.iter().flatten().map(move |(key, value)| (named(key), named(value)))
-        });
-        notes.collect()
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("checkpoints"))
-    }
+/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata have the folder of
+/// their file before them, like tensors.
+#[pyfunction]
+pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
+    let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
+    let place = |number| {
+        let (path, offset) = files.place(number);
+        (path.to_owned(), offset)
+    };
+    let places = (0..files.tensors().len()).map(place).collect();
+    let notes = files.layout().files().iter().flat_map(|file| {
+        let named = |text: &str| format!("{}{text}", file.folder());
+        file.metadata.iter().flatten().map(move |(key, value)| (named(key), named(value)))
+    });
+    Ok((rows(files.tensors()), places, notes.collect()))
 }
 
 /// The tensors of a shard, in memory of this library.
@@ -99,7 +78,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name,
     /// tensor, and the dtype and shape that it is expected to have, if any.
-    fn add(&mut self, py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
+    fn add(&mut self, py: Python<'_>, rows: Vec<CopyRow<'_>>) -> PyResult<()> {
         let mut finder = Finder::new(py)?;
         let mut copies = Vec::with_capacity(rows.len());
         for (shard, name, tensor, expected) in rows {
@@ -118,10 +97,10 @@ impl Snapshot {
                 Some(data) if data.len() == length => data,
                 _ => allocated(py, &name, length)?,
             };
-            copies.push(Copy { shard, name, info, bytes, data });
+            copies.push(TensorCopy { shard, name, info, bytes, data });
         }
         fill(py, &mut copies)?;
-        for Copy { shard, name, info, data, .. } in copies {
+        for TensorCopy { shard, name, info, data, .. } in copies {
             self.shards.entry(shard).or_default().insert(name, (info, data));
         }
         Ok(())
@@ -135,19 +114,9 @@ impl Snapshot {
             return Ok(false);
         }
         let (info, other) = (info.clone(), allocated(py, name, data.len())?);
-        let mut copies = [Copy { shard, name: name.to_owned(), info, bytes, data: other }];
+        let mut copies = [TensorCopy { shard, name: name.to_owned(), info, bytes, data: other }];
         fill(py, &mut copies)?;
         Ok(py.detach(|| copies.iter().all(|copy| copy.data == *data)))
-    }
-
-    /// Bytes of all tensors.
-    #[getter]
-    fn nbytes(&self) -> u64 {
-        self.shards.values().flat_map(BTreeMap::values).map(|(info, _)| info.bytes()).sum()
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("snapshots"))
     }
 }
 
@@ -160,25 +129,25 @@ fn allocated(py: Python<'_>, name: &str, length: usize) -> PyResult<Vec<u8>> {
 }
 
 /// A tensor that is being copied.
-struct Copy {
+struct TensorCopy {
     shard: usize,
     name: String,
     info: TensorInfo,
-    bytes: Bytes,
+    bytes: TensorBytes,
     data: Vec<u8>,
 }
 
 /// Copies bytes; many by several threads, without the interpreter's lock.
-fn fill(py: Python<'_>, copies: &mut [Copy]) -> PyResult<()> {
+fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
     let mut stretches = Vec::new();
     let mut length = 0;
-    for Copy { name, bytes, data, .. } in copies {
+    for TensorCopy { name, bytes, data, .. } in copies {
         match bytes {
-            Bytes::Here(here) => {
+            TensorBytes::Here(here) => {
                 length += data.len();
                 stretches.extend(data.chunks_mut(LARGE).zip(here.bytes().chunks(LARGE)));
             }
-            Bytes::Elsewhere(_) => {
+            TensorBytes::Elsewhere(_) => {
                 let mut offset = 0;
                 for stretch in data.chunks_mut(STRETCH) {
                     let end = offset + stretch.len() as u64;
@@ -204,7 +173,7 @@ struct Inner {
     like: Option<SafetensorsState>,
     /// The shards of this process as they were published last.
     last: BTreeMap<usize, MemoryState>,
-    /// What has been stored and waits for its commit.
+    /// The shards that have been stored and wait for their commit.
     pending: BTreeMap<usize, MemoryState>,
     spare: HashMap<String, Vec<u8>>,
     /// The parts of this process; those of other processes come as JSON.
@@ -224,7 +193,7 @@ impl Publisher {
         py: Python<'_>,
         store: &Bound<'_, Store>,
         like: Option<PathBuf>,
-        profiles: Vec<Named>,
+        profiles: Vec<ProfileName>,
         snapshot_cost: Option<f64>,
         snapshot_every: Option<u64>,
         skips: Vec<u64>,
@@ -260,29 +229,27 @@ impl Publisher {
         Ok(Self { inner: OfProcess::new(Inner { publisher, like, last, pending, spare, parts }) })
     }
 
-    /// Version, digest of the commit and number of shards of the chain's head; None if it has no version yet.
-    fn head(&mut self, py: Python<'_>) -> PyResult<Option<(u64, String, usize)>> {
+    /// Version and number of shards of the chain's head; None if it has no version yet.
+    fn head(&mut self, py: Python<'_>) -> PyResult<Option<(u64, usize)>> {
         let inner = self.inner.get_mut(py)?;
-        let stop = StoreStop::default();
-        inner.publisher.stop_with(stop.clone());
-        let head = run(py, &How { stop: Some(stop), ..How::default() }, |_| inner.publisher.head())?;
-        Ok(head.map(|head| (head.version, head.commit.to_string(), head.shards.len())))
+        let head = run(py, &inner.how(None), |_| inner.publisher.head())?;
+        Ok(head.map(|head| (head.version, head.shards.len())))
     }
 
-    /// The newest version, if one with this metadata would repeat a step. Without `stop` the store is not asked.
-    fn repeated<'py>(
+    /// The newest version, if one with this metadata would repeat a step. Without `until`, which ends it, the store is
+    /// not asked.
+    fn repeated(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         metadata: BTreeMap<String, String>,
-        stop: Option<&Bound<'py, Stop>>,
-    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<Option<PublishedRow>> {
         let inner = self.inner.get_mut(py)?;
-        let stop = stop.map(|stop| inner.until(stop));
-        let asks = stop.is_some();
-        let head = run(py, &How { stop, ..How::default() }, |_| {
+        let asks = until.is_some();
+        let head = run(py, &inner.how(until), |_| {
             if asks { inner.publisher.repeated(&metadata) } else { inner.publisher.known_repeated(&metadata) }
         })?;
-        head.map(|head| told(py, &head)).transpose()
+        Ok(head.as_ref().map(published_row))
     }
 
     /// From now on versions may repeat a step.
@@ -307,7 +274,7 @@ impl Publisher {
     }
 
     /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Returns the
-    /// parts that another process must commit, as JSON; none if this one commits.
+    /// parts that another process must commit, as a list of JSON; an empty one if this process commits.
     fn store(
         &mut self,
         py: Python<'_>,
@@ -317,45 +284,45 @@ impl Publisher {
         commits: bool,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
-        stop: &Bound<'_, Stop>,
-    ) -> PyResult<Vec<String>> {
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<u8>> {
         let inner = self.inner.get_mut(py)?;
-        let stop = Some(inner.until(stop));
-        // What older snapshots had, and this one has not, is not needed any more.
+        // Tensors that older snapshots had, and this one has not, are not needed any more.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
-        run(py, &How { threads, progress, stop, ..How::default() }, |watch| {
+        run(py, &How { threads, progress, ..inner.how(until) }, |watch| {
             let shard = |number| Ok((number, shard_of(tensors.remove(&number).unwrap_or_default())?));
             inner.store(numbers.into_iter().map(shard).collect::<Result<_>>()?, of, commits, watch)
         })
     }
 
-    /// Commits what this process has stored, with the parts of other processes, as the next version.
-    fn commit<'py>(
+    /// Commits what this process has stored, with the parts that all processes have returned, as the next version.
+    fn commit(
         &mut self,
-        py: Python<'py>,
-        parts: Vec<String>,
+        py: Python<'_>,
+        stored: Vec<PyBackedBytes>,
         metadata: BTreeMap<String, String>,
-        stop: &Bound<'py, Stop>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<PublishedRow> {
         let inner = self.inner.get_mut(py)?;
-        let stop = Some(inner.until(stop));
-        let published = run(py, &How { stop, ..How::default() }, |watch| {
-            let read =
-                |part: &String| serde_json::from_str(part).map_err(|error| Error::usage(format!("a part: {error}")));
+        let published = run_until(py, &inner.how(until), |watch| {
             let mut all = std::mem::take(&mut inner.parts);
-            all.extend(parts.iter().map(read).collect::<Result<Vec<ShardPart>>>()?);
+            for parts in &stored {
+                all.extend(serde_json::from_slice::<Vec<ShardPart>>(parts).map_err(no_parts)?);
+            }
             inner.publisher.commit(all, metadata, watch)
         })?;
+        // The store may have taken it.
+        let published = published.ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
         if published.is_new {
             inner.settle();
         } else {
             inner.forget();
         }
-        told(py, &published)
+        Ok(published_row(&published))
     }
 
-    /// What was stored last has been committed by another process.
+    /// Another process has committed the shards that were stored last.
     fn committed(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
         let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is not a digest", None)) };
@@ -364,7 +331,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// What was stored last is not the head, or it is not known whether it is.
+    /// The version that was stored last is not the head, or it is not known whether it is.
     fn forget(&mut self, py: Python<'_>) -> PyResult<()> {
         self.inner.get_mut(py)?.forget();
         Ok(())
@@ -375,28 +342,18 @@ impl Publisher {
         py.detach(|| drop(inner));
         Ok(())
     }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("publishers"))
-    }
 }
 
 impl Inner {
-    /// Waits for the store no longer than until this is stopped.
-    fn until(&mut self, stop: &Bound<'_, Stop>) -> StoreStop {
-        let stop = stop.get().get();
+    /// Waits for the store no longer than until this returns something true, or Ctrl-C.
+    fn how(&mut self, until: Option<Py<PyAny>>) -> How {
+        let stop = Stop::default();
         self.publisher.stop_with(stop.clone());
-        stop
+        How { stop: Some(stop), until, ..How::default() }
     }
 
     /// Makes and stores links, from what was published last, or from the chain if that is not the head.
-    fn store(
-        &mut self,
-        shards: Vec<(usize, MemoryState)>,
-        of: usize,
-        commits: bool,
-        watch: &Watch,
-    ) -> Result<Vec<String>> {
+    fn store(&mut self, shards: Vec<(usize, MemoryState)>, of: usize, commits: bool, watch: &Watch) -> Result<Vec<u8>> {
         self.pending.clear();
         let Self { publisher, like, last, .. } = self;
         let model = |shard| like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like));
@@ -404,26 +361,28 @@ impl Inner {
             let base = last.get(number).map_or(Base::Chain, |last| Base::Last(model(last)));
             (*number, model(shard), base)
         });
-        let parts = publisher.prepare(new, of, watch)?;
+        let mut parts = publisher.prepare(new, of, watch)?;
         self.pending = shards.into_iter().collect();
         if commits {
-            self.parts = parts;
-            return Ok(Vec::new());
+            self.parts = std::mem::take(&mut parts);
         }
-        let text = |part| serde_json::to_string(part).map_err(|error| Error::usage(format!("a part: {error}")));
-        parts.iter().map(text).collect()
+        serde_json::to_vec(&parts).map_err(no_parts)
     }
 
-    /// What is pending is what was published last.
+    /// The pending shards are those that were published last.
     fn settle(&mut self) {
         let old = std::mem::replace(&mut self.last, std::mem::take(&mut self.pending));
         self.spare = spare_of(old);
     }
 
-    /// What is pending has not been published.
+    /// The pending shards have not been published.
     fn forget(&mut self) {
         self.spare = spare_of(std::mem::take(&mut self.pending));
     }
+}
+
+fn no_parts(error: serde_json::Error) -> Error {
+    Error::usage(format!("parts: {error}"))
 }
 
 /// When there are snapshots. A cost that nothing reaches is never.
@@ -436,16 +395,13 @@ fn when(cost: Option<f64>, every: Option<u64>) -> Snapshots {
     }
 }
 
-/// What is said of a version that has been published.
-fn told<'py>(py: Python<'py>, published: &Published) -> PyResult<Bound<'py, PyDict>> {
-    let told = PyDict::new(py);
-    told.set_item("version", published.version)?;
-    told.set_item("digest", published.state.to_string())?;
-    told.set_item("commit", published.commit.to_string())?;
-    told.set_item("is_new", published.is_new)?;
-    told.set_item("changed", published.changed)?;
-    told.set_item("elements", published.elements)?;
-    told.set_item("bytes", published.routes.iter().map(|route| route.bytes).fold(0, u64::saturating_add))?;
-    told.set_item("snapshot", published.routes.iter().any(|route| route.from.is_none()))?;
-    Ok(told)
+/// A version that has been published, as `deltachain.Published` begins.
+type PublishedRow = (u64, String, String, u64, u64, u64, bool, bool);
+
+fn published_row(published: &PublishReport) -> PublishedRow {
+    let PublishReport { version, changed, elements, is_new, .. } = *published;
+    let (state, commit) = (published.state.to_string(), published.commit.to_string());
+    let bytes = published.routes.iter().map(|route| route.bytes).fold(0, u64::saturating_add);
+    let has_snapshot = published.routes.iter().any(|route| route.from.is_none());
+    (version, state, commit, bytes, changed, elements, has_snapshot, is_new)
 }

@@ -10,18 +10,18 @@ use pyo3::prelude::*;
 use crate::errors::raised;
 use crate::gate;
 
-/// Who signs: a secret key, or a public one and a function that signs with it.
+/// A signer: a secret key, or a public one and a function that signs with it.
 pub(crate) type SignerRow = (String, Option<Py<PyAny>>);
 
 /// Public keys, each for all chains or followed by those that it is for, and how many of them have to sign.
 pub(crate) type TrustRow = (Vec<String>, usize);
 
-/// Those who sign.
+/// The signers of these rows.
 pub(crate) fn signers(py: Python<'_>, rows: Vec<SignerRow>) -> PyResult<Vec<Arc<dyn Signer>>> {
     let signer = |(key, function): SignerRow| -> Result<Arc<dyn Signer>> {
         Ok(match function {
             None => Arc::new(SigningKey::parse(&key)?),
-            Some(function) => Arc::new(Callable { public: key.parse()?, function }),
+            Some(function) => Arc::new(SignerFunction { public: key.parse()?, function }),
         })
     };
     rows.into_iter().map(signer).collect::<Result<_>>().map_err(|error| raised(py, &error))
@@ -52,22 +52,21 @@ pub(crate) fn public_key(py: Python<'_>, secret: &str) -> PyResult<String> {
 
 /// A function of Python's that signs.
 #[derive(Debug)]
-struct Callable {
+struct SignerFunction {
     public: VerifierKey,
     function: Py<PyAny>,
 }
 
-impl Signer for Callable {
+impl Signer for SignerFunction {
     fn public(&self) -> &VerifierKey {
         &self.public
     }
 
     fn sign(&self, text: &[u8]) -> Result<[u8; 64]> {
-        let asked = gate::attach(|py| {
+        let asked: PyResult<_> = gate::attach(|py| {
             let given = self.function.call1(py, (text,))?;
             Ok(given.extract::<Vec<u8>>(py).ok().and_then(|bytes| <[u8; 64]>::try_from(bytes).ok()))
-        });
-        let asked: PyResult<_> = asked.ok_or_else(|| Error::usage("the interpreter is about to end"))?;
+        })?;
         let key = self.public.name();
         let failed = |error: PyErr| Error::io(format!("signing with {key}"), io::Error::other(error.to_string()));
         let refused = || Error::usage(format!("the function that signs with {key} must return 64 bytes"));

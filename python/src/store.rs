@@ -1,61 +1,30 @@
 //! The store of a chain, opened once for all that use it.
 
+use std::fs;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use deltachain::{Error, Result};
 use deltachain_store::{
-    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop as StoreStop, Store as ChainStore,
-    StoreOptions, check_directory, followed_directory, plan_prune,
+    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop, Store as ChainStore, StoreOptions,
+    check_directory, followed_directory, plan_prune,
 };
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use serde::Serialize;
 
-use crate::errors::{no_pickle, raised, usage};
+use crate::errors::raised;
 use crate::gate;
-use crate::operations::Named;
-use crate::work::{How, OfProcess, Threads, Watch, run};
+use crate::operations::ProfileName;
+use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Store(OfProcess<ChainStore>);
 
-/// Ends the waiting of one piece of work, from another thread.
-#[pyclass(frozen, module = "deltachain._native")]
-#[derive(Default)]
-pub(crate) struct Stop(StoreStop);
-
-impl Stop {
-    pub(crate) fn get(&self) -> StoreStop {
-        self.0.clone()
-    }
-}
-
-#[pymethods]
-impl Stop {
-    #[new]
-    fn new() -> Self {
-        Self::default()
-    }
-
-    fn stop(&self) {
-        self.0.stop();
-    }
-}
-
 impl Store {
-    /// Asks the store something, until Ctrl-C.
-    pub(crate) fn ask<T: Send>(
-        &self,
-        py: Python<'_>,
-        question: impl FnOnce(&ChainStore) -> Result<T> + Send,
-    ) -> PyResult<T> {
-        self.work(py, How::default(), |store, _| question(store))
-    }
-
     /// Does work on the store, until Ctrl-C.
     pub(crate) fn work<T: Send>(
         &self,
@@ -63,7 +32,7 @@ impl Store {
         how: How,
         work: impl FnOnce(&ChainStore, &Watch) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let stop = StoreStop::default();
+        let stop = Stop::default();
         let store = self.get(py)?.with_stop(stop.clone());
         run(py, &How { stop: Some(stop), ..how }, |watch| work(&store, watch))
     }
@@ -79,36 +48,30 @@ impl Store {
 
 #[pymethods]
 impl Store {
-    /// Opens it. If the URL names a directory that does not exist, it is made if `is_new` says so, awaited if that is
-    /// None, and otherwise refused.
+    /// Opens it. A directory need not exist: what that means is for those who use it.
     #[new]
-    #[pyo3(signature = (url, settings, credentials, is_new, timeout, attempts, max_rate))]
     fn new(
         py: Python<'_>,
         url: String,
         settings: Vec<(String, String)>,
         credentials: Option<Py<PyAny>>,
-        is_new: Option<bool>,
         timeout: Option<f64>,
         attempts: Option<u32>,
         max_rate: Option<u64>,
+        copies: Vec<PyRef<'_, Self>>,
     ) -> PyResult<Self> {
-        let mut options = StoreOptions::default().settings(settings).max_rate(max_rate);
-        options =
-            options.credentials(credentials.map(|callable| Arc::new(Callable(callable)) as Arc<dyn CredentialSource>));
+        let copies = copies.iter().map(|copy| copy.get(py)).collect::<PyResult<Vec<_>>>()?;
+        let credentials =
+            credentials.map(|callable| Arc::new(CredentialsFunction(callable)) as Arc<dyn CredentialSource>);
+        let mut options = StoreOptions::default().settings(settings).credentials(credentials).max_rate(max_rate);
         if let Some(timeout) = timeout {
-            let timeout = Duration::try_from_secs_f64(timeout);
-            options = options.timeout(timeout.map_err(|error| usage(py, format!("timeout: {error}"), None))?);
+            options = options.timeout(seconds(timeout));
         }
         if let Some(attempts) = attempts {
             options = options.attempts(attempts);
         }
-        let store = run(py, &How::default(), |_| match is_new {
-            Some(true) => ChainStore::create(&url, options),
-            Some(false) => ChainStore::open(&url, options),
-            None => ChainStore::open_awaited(&url, options),
-        })?;
-        Ok(Self(OfProcess::new(store)))
+        let store = run(py, &How::default(), |_| ChainStore::open_awaited(&url, options))?;
+        Ok(Self(OfProcess::new(store.with_copies(copies))))
     }
 
     /// The directory that it is, if that does not exist.
@@ -116,24 +79,27 @@ impl Store {
         Ok(self.get(py)?.missing_directory())
     }
 
-    /// Begins a chain, unless there is one: whether it was begun now.
+    /// Begins a chain, and makes its directory, unless there is one: whether it was begun now.
     fn init(&self, py: Python<'_>) -> PyResult<bool> {
-        self.ask(py, |store| Ok(deltachain_store::init(store)?.is_some()))
+        self.work(py, How::default(), |store, _| {
+            make_directory(store)?;
+            Ok(deltachain_store::init(store)?.is_some())
+        })
     }
 
     /// At most `last` versions, the newest first.
     fn log(&self, py: Python<'_>, last: Option<u64>) -> PyResult<String> {
-        self.ask(py, |store| report(&deltachain_store::log(store, last, None)?))
+        self.work(py, How::default(), |store, _| report(&deltachain_store::log(store, last, None)?))
     }
 
     /// One version; the newest if `version` is None.
     fn show(&self, py: Python<'_>, version: Option<u64>) -> PyResult<String> {
-        self.ask(py, |store| report(&deltachain_store::show(store, version, None)?))
+        self.work(py, How::default(), |store, _| report(&deltachain_store::show(store, version, None)?))
     }
 
-    /// What it can do.
+    /// The abilities of the store, as `doctor` finds them.
     fn doctor(&self, py: Python<'_>) -> PyResult<String> {
-        self.ask(py, |store| report(&deltachain_store::doctor(store)?))
+        self.work(py, How::default(), |store, _| report(&deltachain_store::doctor(store)?))
     }
 
     /// Checks the chain, or the directory of a follower that it is: what is wrong, and the whole report.
@@ -182,6 +148,22 @@ impl Store {
         })
     }
 
+    /// Copies what is new of the chain to another store, and makes its directory.
+    fn mirror(
+        &self,
+        py: Python<'_>,
+        destination: &Self,
+        scratch: Option<PathBuf>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        let destination = destination.get(py)?;
+        self.work(py, How { progress, ..How::default() }, |store, watch| {
+            make_directory(&destination)?;
+            let place = Scratch::new(scratch.as_deref(), watch)?;
+            report(&deltachain_store::mirror(store, &destination, place.path(), watch)?)
+        })
+    }
+
     /// Takes back what was pruned: the versions that can be built again.
     fn undo_prune(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         self.work(py, How::default(), |store, watch| deltachain_store::undo_prune(store, watch))
@@ -194,7 +176,7 @@ impl Store {
         version: Option<u64>,
         snapshot: bool,
         bases: Vec<u64>,
-        profile: Named,
+        profile: ProfileName,
         scratch: Option<PathBuf>,
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
@@ -205,10 +187,12 @@ impl Store {
             report(&deltachain_store::compact(store, &options.profiles(vec![profile.0]), watch)?)
         })
     }
+}
 
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("stores"))
-    }
+/// Makes the directory that a store is, if it is missing.
+fn make_directory(store: &ChainStore) -> Result<()> {
+    let Some(directory) = store.missing_directory() else { return Ok(()) };
+    fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))
 }
 
 /// A report as JSON: `deltachain/_chain.py` gives it types.
@@ -218,9 +202,9 @@ pub(crate) fn report(report: &impl Serialize) -> Result<String> {
 
 /// A function of Python's that returns credentials.
 #[derive(Debug)]
-struct Callable(Py<PyAny>);
+struct CredentialsFunction(Py<PyAny>);
 
-impl CredentialSource for Callable {
+impl CredentialSource for CredentialsFunction {
     fn credentials(&self) -> Result<Credentials> {
         let asked = gate::attach(|py| {
             let given = self.0.call0(py)?.into_bound(py);
@@ -229,8 +213,7 @@ impl CredentialSource for Callable {
             let token = optional("token")?.extract()?;
             let expires: Option<SystemTime> = optional("expires_at")?.extract()?;
             PyResult::Ok(Credentials::new(text("access_key_id")?, text("secret_access_key")?, token, expires))
-        });
-        let asked = asked.ok_or_else(|| Error::usage("the interpreter is about to end"))?;
+        })?;
         asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
     }
 }

@@ -7,12 +7,11 @@ use std::thread::{self, JoinHandle};
 
 use deltachain::tensor::TensorInfo;
 use deltachain::{Error, Result};
-use deltachain_store::PreparedInPlace;
 use pyo3::prelude::*;
 
-use crate::errors::{internal, no_pickle, usage};
-use crate::lent::Lent;
-use crate::memory::{Buffer, Kept};
+use crate::errors::{internal, raised, usage};
+use crate::lent::LentVersion;
+use crate::memory::{Buffer, BufferOwner};
 use crate::work::{How, Threads, new_pool, run_apart};
 
 /// Name, dtype, shape and bytes of a tensor.
@@ -22,18 +21,15 @@ pub(crate) type TensorRow = (String, String, Vec<u64>, Buffer);
 const TOGETHER: usize = 8 << 20;
 const AHEAD: usize = 1;
 
-/// What the thread hands over. Without an end, it has panicked.
-enum Message {
-    Some(Vec<(TensorInfo, Vec<u8>)>),
-    End(Result<()>),
-}
+/// A message of the thread: some tensors, or none at the end. Without an end, it has panicked.
+type Message = Result<Option<Vec<(TensorInfo, Vec<u8>)>>>;
 
 /// The tensors of a version, some at a time.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Stream(Mutex<Option<(Receiver<Message>, JoinHandle<()>)>>);
 
 impl Stream {
-    pub(crate) fn of(py: Python<'_>, version: Arc<PreparedInPlace<Lent>>, threads: Option<Threads>) -> PyResult<Self> {
+    pub(crate) fn of(py: Python<'_>, version: Arc<LentVersion>, threads: Option<Threads>) -> PyResult<Self> {
         // Not the others' threads, which would wait for as long as somebody keeps this and takes nothing.
         let pool = new_pool(py, threads)?;
         let (sender, receiver) = sync_channel(AHEAD);
@@ -46,13 +42,13 @@ impl Stream {
                     return Ok(());
                 }
                 bytes = 0;
-                send(&sender, Message::Some(std::mem::take(&mut waiting)))
+                send(&sender, std::mem::take(&mut waiting))
             };
             let made = pool.install(|| version.each_tensor(&mut take, &()));
-            let made = made.and_then(|()| send(&sender, Message::Some(waiting)));
+            let made = made.and_then(|()| send(&sender, waiting));
             drop(version);
             // Whoever does not listen any more wants no end.
-            let _ = sender.send(Message::End(made));
+            let _ = sender.send(made.map(|()| None));
         };
         let thread = thread::Builder::new().name("deltachain-tensors".to_owned()).spawn(make);
         let thread = thread.map_err(|error| usage(py, format!("threads: {error}"), None))?;
@@ -84,30 +80,26 @@ impl Stream {
             Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok())
         })?;
         match message.flatten() {
-            Some(Message::Some(tensors)) => {
+            Some(Ok(Some(tensors))) => {
                 let receiver = receiver.into_inner().unwrap_or_else(PoisonError::into_inner);
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((receiver, thread));
                 let rows = tensors.into_iter().map(|(info, data)| {
                     let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-                    (name, dtype, info.shape().to_vec(), Buffer::new(Kept::Bytes(data.into())))
+                    (name, dtype, info.shape().to_vec(), Buffer::new(BufferOwner::Bytes(data.into())))
                 });
                 Ok(Some(rows.collect()))
             }
-            Some(Message::End(made)) => {
+            Some(end) => {
                 // Nothing of the version is in use any more then.
                 py.detach(|| thread.join()).map_err(|_| internal(py))?;
-                made.map(|()| None).map_err(|error| crate::errors::raised(py, &error))
+                end.map(|_| None).map_err(|error| raised(py, &error))
             }
             None => Err(internal(py)),
         }
     }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("tensors of a version"))
-    }
 }
 
 /// Waits until the last one has been taken.
-fn send(sender: &SyncSender<Message>, message: Message) -> Result<()> {
-    sender.send(message).map_err(|_| Error::usage("stopped"))
+fn send(sender: &SyncSender<Message>, tensors: Vec<(TensorInfo, Vec<u8>)>) -> Result<()> {
+    sender.send(Ok(Some(tensors))).map_err(|_| Error::usage("stopped"))
 }

@@ -1,124 +1,111 @@
 //! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors, and what changes in
 //! it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use deltachain::chain::Unsigned;
-use deltachain::memory::{Alone, PatchSet, Peers, PlacedMemory, Places};
+use deltachain::memory::{Alone, Elements, Peers, PlacedMemory, Places};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
     Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, InPlace, Lag, Memory, Observer,
-    OtherFiles, Phase, Polling as ChainPolling, Prepared as PreparedFiles, PreparedInPlace, PreparedPatches, Stop,
-    Switched, lag, stored,
+    OtherFiles, Phase, Place, Poller as ChainPoller, PreparedVersion, Stop, SwitchReport, lag, stored,
 };
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use rayon::ThreadPool;
 
-use crate::errors::{cancelled, no_pickle, raised, usage};
-use crate::lent::{Elements, GivenRow, Group, Lent, Placed, RowSums};
-use crate::memory::{Buffer, Kept};
+use crate::errors::{cancelled, raised, usage};
+use crate::lent::{FoundTensors, GivenRow, LentMemory, LentVersion, ProcessGroup, RowSums};
+use crate::memory::{Buffer, BufferOwner};
 use crate::operations::{Info, digest_of, rows};
-use crate::patches::{Row, Rows};
+use crate::patches::{PatchRow, PatchRows};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::work::{Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until};
+use crate::work::{Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until, seconds};
 
-/// What is kept at a version.
-enum Copy {
+/// The copy that is kept at a version, by its kind.
+enum Keeper {
     /// Memory of this process.
     Memory(ChainFollower<Memory>),
     /// A directory, whose `current` is switched.
     Directory(ChainFollower<Directory>),
     /// Tensors of the caller's.
-    Into(ChainFollower<InPlace<Lent>>),
+    Into(ChainFollower<InPlace<LentMemory>>),
 }
 
-/// The same for each kind of copy, and what makes a [`Made`] of what it has prepared.
+/// The same for each kind of copy, and what makes a [`Pending`] of what it has prepared.
 macro_rules! of_each {
     ($copy:expr, $follower:ident, $wrap:ident => $act:expr) => {
         match $copy {
-            Copy::Memory($follower) => {
-                let $wrap = Made::Memory;
+            Keeper::Memory($follower) => {
+                let $wrap = Pending::Memory;
                 $act
             }
-            Copy::Directory($follower) => {
-                let $wrap = |files| Made::Directory(Some(files));
+            Keeper::Directory($follower) => {
+                let $wrap = |files| Pending::Directory(Some(files));
                 $act
             }
-            Copy::Into($follower) => {
-                let $wrap = |version| Made::Into(Arc::new(version));
+            Keeper::Into($follower) => {
+                let $wrap = |version| Pending::Into(Arc::new(version));
                 $act
             }
-        }
-    };
-}
-
-/// What a kind of copy has prepared, as Python gets it.
-macro_rules! prepared {
-    ($made:ident, $wrap:ident) => {
-        Prepared {
-            version: $made.version(),
-            digest: $made.state(),
-            commit: $made.commit(),
-            metadata: $made.metadata().clone(),
-            made: Mutex::new(OfProcess::new($wrap($made))),
-            told: Mutex::new(None),
-            sums: Mutex::default(),
         }
     };
 }
 
 /// A version that has been prepared.
-enum Made {
-    Memory(PreparedPatches),
+enum Pending {
+    Memory(PreparedVersion<Memory>),
     /// Nothing once a switch to it has begun.
-    Directory(Option<PreparedFiles>),
+    Directory(Option<PreparedVersion<Directory>>),
     /// Shared with those who read its tensors.
-    Into(Arc<PreparedInPlace<Lent>>),
+    Into(Arc<LentVersion>),
 }
 
-/// What a poll has found.
-enum Polled {
-    /// No such version yet, or no chain.
-    Missing,
+/// The result of a poll.
+enum PollResult {
+    /// No such version yet, or no chain, as the error says.
+    Missing(Error),
     Held,
-    New(Box<Prepared>),
+    New(Box<PreparedUpdate>),
 }
 
-impl Polled {
+impl PollResult {
     /// From what has been prepared, or why nothing was.
-    fn of(made: Result<Option<Prepared>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
+    fn of(made: Result<Option<PreparedUpdate>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
         match made {
             Ok(None) => Ok(Self::Held),
             Ok(Some(prepared)) => Ok(Self::New(Box::new(prepared))),
-            Err(error) if is_missing(&error) => Ok(Self::Missing),
+            Err(error) if is_missing(&error) => Ok(Self::Missing(error)),
             Err(error) => Err(error),
         }
     }
 }
 
 /// How a chain is polled.
-#[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Polling {
-    polling: Mutex<ChainPolling>,
+#[pyclass(frozen, name = "Polling", module = "deltachain._native")]
+pub(crate) struct Poller {
+    polling: Mutex<ChainPoller>,
     failure: Mutex<Option<String>>,
 }
 
 #[pymethods]
-impl Polling {
-    /// With the shortest and the longest pause, in seconds.
+impl Poller {
+    /// With the shortest and the longest pause, in seconds; for versions whose number is a multiple of `every`.
     #[new]
-    fn new(poll: f64, poll_longest: f64) -> Self {
+    fn new(poll: f64, poll_longest: f64, every: Option<NonZeroU64>) -> Self {
         let (poll, longest) = (seconds(poll), seconds(poll_longest));
-        let polling = ChainPolling::new(&FollowOptions::default().poll(poll).poll_longest(longest.max(poll)));
+        let options = FollowOptions::default().poll(poll).poll_longest(longest.max(poll)).every(every);
+        let polling = ChainPoller::new(&options);
         Self { polling: Mutex::new(polling), failure: Mutex::default() }
     }
 
@@ -127,24 +114,20 @@ impl Polling {
     fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("what polls"))
-    }
 }
 
-impl Polling {
+impl Poller {
     /// A poll of the head.
-    fn poll(&self, copy: &mut Copy, watch: &dyn Observer) -> Result<Polled> {
+    fn poll(&self, copy: &mut Keeper, watch: &dyn Observer) -> Result<PollResult> {
         let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
         of_each!(copy, follower, wrap => {
-            let made = polling.poll(follower, watch).map(|made| made.map(|made| prepared!(made, wrap)));
+            let made = polling.poll(follower, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
             let failure = made.as_ref().err().map(|error| format!("{error:#}"));
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-            Polled::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
-                // That it is to end is no failure.
+            PollResult::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
+                // An error because the work is to end is no failure of the poll.
                 watch.advance(Phase::Wait, 0)?;
-                polling.failed(follower, error).map(|_| Polled::Held)
+                polling.failed(follower, error).map(|_| PollResult::Held)
             })
         })
     }
@@ -159,6 +142,9 @@ impl Polling {
     }
 }
 
+/// Number, state digest, digest of the commit, metadata, and directory of the files if there is one.
+type HeldRow = (u64, String, String, BTreeMap<String, String>, Option<PathBuf>);
+
 /// Address of a storage, number of 16 MiB of it, and sums of old and of new values of what changes there.
 type SumsRow = (usize, u64, [u32; 2], [u32; 2]);
 
@@ -166,13 +152,13 @@ type SumsRow = (usize, u64, [u32; 2], [u32; 2]);
 type TableRow = (String, String, Vec<u64>, String);
 
 /// Keeps a copy of a model at a version of a chain. One call at a time.
-#[pyclass(frozen, module = "deltachain._native")]
+#[pyclass(frozen, subclass, module = "deltachain._native")]
 pub(crate) struct Follower {
-    copy: Mutex<OfProcess<Copy>>,
-    /// What work on the caller's tensors asks of the caller's thread.
+    copy: Mutex<OfProcess<Keeper>>,
+    /// The caller's thread, which work on the caller's tensors asks to do something.
     caller: Arc<Caller>,
-    /// Threads of its own for work that waits for other processes, and how many there were to be.
-    pool: Mutex<Option<(Option<Threads>, Arc<ThreadPool>)>>,
+    /// Threads of its own for work that waits for other processes.
+    pool: Mutex<Option<Arc<ThreadPool>>>,
     /// How often the copy has been switched.
     switches: AtomicU64,
     /// Whether a switch has begun and not come to its end.
@@ -180,28 +166,32 @@ pub(crate) struct Follower {
     store: Py<Store>,
     /// Ends what the copy waits for in the store.
     stop: Stop,
+    threads: Option<Threads>,
+    progress: Option<Py<PyAny>>,
 }
 
 /// A version that is ready.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Prepared {
-    made: Mutex<OfProcess<Made>>,
+pub(crate) struct PreparedUpdate {
+    made: Mutex<OfProcess<Pending>>,
     #[pyo3(get)]
     version: u64,
-    digest: Digest,
-    commit: Digest,
-    /// Of its commit.
+    #[pyo3(get)]
+    digest: String,
+    #[pyo3(get)]
+    commit: String,
+    /// The metadata of its commit.
     #[pyo3(get)]
     metadata: BTreeMap<String, String>,
-    /// What has changed, once the copy has been switched to it.
-    told: Mutex<Option<Told>>,
-    /// What changes in the caller's memory, if that is wanted.
+    /// The facts of the switch, once the copy has been switched to it.
+    told: Mutex<Option<SwitchFacts>>,
+    /// The sums of the changes in the caller's memory, if they are wanted.
     sums: Mutex<RowSums>,
 }
 
-/// What is told of a switch.
+/// The facts that are told of a switch.
 #[derive(Clone, IntoPyObject)]
-struct Told {
+struct SwitchFacts {
     downloaded: u64,
     routes: Vec<(Option<u64>, u64)>,
     times: [f64; 4],
@@ -209,7 +199,8 @@ struct Told {
     fallback: Option<&'static str>,
 }
 
-/// What is being used by another thread is not waited for: it may itself wait for the interpreter's lock.
+/// Locks a value. One that another thread is using is not waited for: that thread may itself wait for the interpreter's
+/// lock.
 fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T>> {
     match mutex.try_lock() {
         Ok(guard) => Ok(guard),
@@ -236,6 +227,8 @@ impl Follower {
         trust: Option<TrustRow>,
         forget_trust: bool,
         is_into: bool,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let rollback = digest_of(py, allow_rollback)?;
         let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
@@ -251,9 +244,9 @@ impl Follower {
         let chain = store.get().get(py)?.with_stop(stop.clone());
         let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
             Ok(match &directory {
-                Some(directory) => Copy::Directory(ChainFollower::in_directory(chain, directory, options)?),
-                None if is_into => Copy::Into(ChainFollower::for_share(chain, options)?),
-                None => Copy::Memory(ChainFollower::in_memory(chain, options)?),
+                Some(directory) => Keeper::Directory(ChainFollower::in_directory(chain, directory, options)?),
+                None if is_into => Keeper::Into(ChainFollower::in_place(chain, options)?),
+                None => Keeper::Memory(ChainFollower::in_memory(chain, options)?),
             })
         })?;
         let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -265,25 +258,20 @@ impl Follower {
             is_torn,
             store,
             stop,
+            threads,
+            progress,
         })
     }
 
-    /// Version, digest, and directory of the files if there is one; None if nothing is held.
-    fn held(&self, py: Python<'_>) -> PyResult<Option<(u64, String, Option<PathBuf>)>> {
+    /// The version held, if there is one.
+    fn held(&self, py: Python<'_>) -> PyResult<Option<HeldRow>> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
-        let held =
-            of_each!(copy, follower, _wrap => follower.held().map(|held| (held.version, held.state.to_string())));
-        let files = if let Copy::Directory(kept) = copy { kept.held().map(|held| held.directory) } else { None };
-        Ok(held.map(|(version, state)| (version, state, files)))
-    }
-
-    /// Digest of the commit of the version held, and its metadata.
-    fn held_commit(&self, py: Python<'_>) -> PyResult<Option<(String, BTreeMap<String, String>)>> {
-        let copy = free(py, &self.copy)?;
-        Ok(of_each!(copy.get(py)?, follower, _wrap => {
-            follower.held().map(|held| (held.commit.to_string(), held.metadata))
-        }))
+        let files =
+            if let Keeper::Directory(kept) = copy { kept.held().map(|held| held.directory.clone()) } else { None };
+        Ok(of_each!(copy, follower, _wrap => follower.held().map(|held| {
+            (held.version, held.state.to_string(), held.commit.to_string(), held.metadata.clone(), files)
+        })))
     }
 
     /// How far the copy is proven to be the version held; None if nothing is.
@@ -302,7 +290,7 @@ impl Follower {
     /// Whether the copy may hold parts of two versions: a switch has begun and not come to its end.
     #[getter]
     fn is_torn(&self, py: Python<'_>) -> PyResult<bool> {
-        if let Copy::Into(follower) = free(py, &self.copy)?.get(py)? {
+        if let Keeper::Into(follower) = free(py, &self.copy)?.get(py)? {
             return Ok(follower.is_torn());
         }
         Ok(self.is_torn.load(Ordering::SeqCst))
@@ -315,16 +303,13 @@ impl Follower {
         py: Python<'_>,
         version: Option<u64>,
         timeout: Option<f64>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
-    ) -> PyResult<(bool, Option<Prepared>)> {
-        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, unsigned, stop, until, ..How::default() };
+    ) -> PyResult<(bool, Option<PreparedUpdate>)> {
+        let mut how = How { deadline: deadline(timeout), waits_for: self.unsigned(py)?, ..self.stoppable(py, until) };
         Ok(match self.prepared(py, version, &mut how)? {
-            Polled::Missing => (false, None),
-            Polled::Held => (true, None),
-            Polled::New(prepared) => (true, Some(*prepared)),
+            PollResult::Missing(_) => (false, None),
+            PollResult::Held => (true, None),
+            PollResult::New(prepared) => (true, Some(*prepared)),
         })
     }
 
@@ -335,19 +320,16 @@ impl Follower {
         version: Option<u64>,
         timeout: Option<f64>,
         poll: f64,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
         until: Option<Py<PyAny>>,
-    ) -> PyResult<Option<Prepared>> {
-        let (deadline, stop, unsigned) = (deadline(timeout), Some(self.fresh_stop()), self.unsigned(py)?);
-        let mut how = How { threads, progress, deadline, unsigned, stop, until, ..How::default() };
-        let polling = Polling::new(poll, poll);
+    ) -> PyResult<Option<PreparedUpdate>> {
+        let mut how = How { deadline: deadline(timeout), waits_for: self.unsigned(py)?, ..self.stoppable(py, until) };
+        let polling = Poller::new(poll, poll, None);
         loop {
             match self.prepared(py, version, &mut how)? {
-                Polled::New(prepared) => return Ok(Some(*prepared)),
-                Polled::Held if version.is_some() => return Ok(None),
-                Polled::Held | Polled::Missing if polling.wait(py, &how)? => return Err(cancelled(py)),
-                Polled::Held | Polled::Missing => {}
+                PollResult::New(prepared) => return Ok(Some(*prepared)),
+                PollResult::Held if version.is_some() => return Ok(None),
+                PollResult::Held | PollResult::Missing(_) if polling.wait(py, &how)? => return Err(cancelled(py)),
+                PollResult::Held | PollResult::Missing(_) => {}
             }
         }
     }
@@ -357,13 +339,11 @@ impl Follower {
     fn next(
         &self,
         py: Python<'_>,
-        polling: &Polling,
+        polling: &Poller,
         mut waits: bool,
         until: Option<Py<PyAny>>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<Option<Prepared>> {
-        let how = How { threads, progress, stop: Some(self.fresh_stop()), until, ..How::default() };
+    ) -> PyResult<Option<PreparedUpdate>> {
+        let how = self.stoppable(py, until);
         loop {
             if waits && polling.wait(py, &how)? {
                 return Ok(None);
@@ -371,28 +351,20 @@ impl Follower {
             waits = true;
             match self.with_copy(py, &how, |copy, watch| polling.poll(copy, watch))? {
                 None => return Ok(None),
-                Some(Polled::New(prepared)) => return Ok(Some(*prepared)),
-                Some(Polled::Held | Polled::Missing) => {}
+                Some(PollResult::New(prepared)) => return Ok(Some(*prepared)),
+                Some(PollResult::Held | PollResult::Missing(_)) => {}
             }
         }
     }
 
     /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and
     /// seconds of each phase. `ranks` are the processes that hold the caller's tensors together.
-    fn switch(
-        &self,
-        py: Python<'_>,
-        prepared: &Prepared,
-        ranks: Option<Py<PyAny>>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<Told> {
+    fn switch(&self, py: Python<'_>, prepared: &PreparedUpdate, ranks: Option<Py<PyAny>>) -> PyResult<SwitchFacts> {
         let mut copy = free(py, &self.copy)?;
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
             let is_half_done = AtomicBool::new(false);
-            let how = How { threads, progress, stop: Some(self.fresh_stop()), ..How::default() };
-            let how = self.with_caller(py, how, ranks.is_some())?;
+            let how = self.with_caller(py, self.stoppable(py, None), ranks.is_some())?;
             let peers = self.peers(ranks);
             let (copy_of, made) = (copy.get_mut(py)?, made.get_mut(py)?);
             let switched = self.exchange(py, (copy_of, made), (prepared, &*peers), &is_half_done, &how);
@@ -407,20 +379,21 @@ impl Follower {
 
     /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<(u64, Option<f64>)> {
-        let Lag { versions, seconds, .. } = self.store.get().ask(py, |store| Ok(lag(store, version)))?;
+        let Lag { versions, seconds, .. } =
+            self.store.get().work(py, How::default(), |store, _| Ok(lag(store, version)))?;
         Ok((versions, seconds))
     }
 
     /// When a version was published, by the store's clock, if the store tells.
     fn stored(&self, py: Python<'_>, version: u64) -> PyResult<Option<SystemTime>> {
-        self.store.get().ask(py, |store| stored(store, version))
+        self.store.get().work(py, How::default(), |store, _| stored(store, version))
     }
 
     /// Name, dtype and shape of the tensors in memory.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
         match free(py, &self.copy)?.get(py)? {
-            Copy::Memory(subscriber) => Ok(rows(subscriber.state().tensors())),
-            Copy::Into(_) | Copy::Directory(_) => Err(usage(py, "its tensors are elsewhere", None)),
+            Keeper::Memory(subscriber) => Ok(rows(subscriber.state().tensors())),
+            Keeper::Into(_) | Keeper::Directory(_) => Err(usage(py, "its tensors are elsewhere", None)),
         }
     }
 
@@ -429,118 +402,91 @@ impl Follower {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
         let bytes = run(py, &How::default(), |_| match copy {
-            Copy::Memory(subscriber) => read_whole(&subscriber.state(), number),
-            Copy::Into(_) | Copy::Directory(_) => Err(Error::usage("its tensors are elsewhere")),
+            Keeper::Memory(subscriber) => read_whole(&subscriber.state(), number),
+            Keeper::Into(_) | Keeper::Directory(_) => Err(Error::usage("its tensors are elsewhere")),
         })?;
-        Ok(Buffer::new(Kept::Bytes(bytes.into())))
+        Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
 
     /// Hashes the copy in memory and compares it with the version held.
-    fn verify(
-        &self,
-        py: Python<'_>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-        until: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
-        let how = self.with_caller(py, How { threads, progress, until, ..How::default() }, false)?;
+    fn verify(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> PyResult<()> {
+        let how = self.with_caller(py, self.how(py, until), false)?;
         self.compared(py, &how, |copy, watch| match copy {
-            Copy::Memory(own) => own.verify(watch),
-            Copy::Into(lent) => lent.verify(watch),
-            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+            Keeper::Memory(own) => own.verify(watch),
+            Keeper::Into(lent) => lent.verify(watch),
+            Keeper::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
         })
     }
 
     /// Compares the sums of the caller's tensors with those of the version held; hashes a copy of its own. If they
     /// differ, the caller's tensors hold no version any more, if it `doubts`.
-    fn check(
-        &self,
-        py: Python<'_>,
-        ranks: Option<Py<PyAny>>,
-        doubts: bool,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-        until: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
-        let how = self.with_caller(py, How { threads, progress, until, ..How::default() }, ranks.is_some())?;
+    fn check(&self, py: Python<'_>, ranks: Option<Py<PyAny>>, doubts: bool, until: Option<Py<PyAny>>) -> PyResult<()> {
+        let how = self.with_caller(py, self.how(py, until), ranks.is_some())?;
         let peers = self.peers(ranks);
         self.compared(py, &how, |copy, watch| match copy {
-            Copy::Memory(own) => own.verify(watch),
-            Copy::Into(lent) if doubts => lent.check(&*peers, watch).map(drop),
-            Copy::Into(lent) => lent.compare(&*peers, watch).map(drop),
-            Copy::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+            Keeper::Memory(own) => own.verify(watch),
+            Keeper::Into(lent) if doubts => lent.check(&*peers, watch).map(drop),
+            Keeper::Into(lent) => lent.compare(&*peers, watch).map(drop),
+            Keeper::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
         })
     }
 
     // For tensors of the caller's.
 
     /// Where those are that are given of a version's tensors; `torch` reads and writes them if some are on a device.
-    fn place<'py>(
+    fn place(
         &self,
-        py: Python<'py>,
-        prepared: &Prepared,
-        given: Vec<GivenRow<'py>>,
+        py: Python<'_>,
+        prepared: &PreparedUpdate,
+        given: Vec<GivenRow>,
         torch: Option<Py<PyAny>>,
         wants_sums: bool,
-    ) -> PyResult<Placed> {
+    ) -> PyResult<FoundTensors> {
         let version = prepared.version_in_place(py)?;
         let tensors = version.tensors();
         let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| (*info).clone()).collect();
-        let lent = Lent::new(py, infos, &given, torch, (Arc::clone(&self.caller), wants_sums))?;
-        check_ties(lent.places(), &version).map_err(|error| raised(py, &error))?;
-        Ok(Placed(Mutex::new(Some(lent))))
+        let lent = LentMemory::new(py, infos, &given, torch, (Arc::clone(&self.caller), wants_sums))?;
+        version.check_ties(lent.places()).map_err(|error| raised(py, &error))?;
+        Ok(FoundTensors(Mutex::new(Some(lent))))
     }
 
-    /// Refuses a version in which tensors differ that lie in the same memory.
-    fn check_ties(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
+    /// Whether a version has the tensors that are bound. It is refused if tensors differ that lie in the same memory.
+    fn fits(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<bool> {
         let version = prepared.version_in_place(py)?;
-        let checked =
-            self.with_into(py, |follower| follower.memory().map_or(Ok(()), |lent| check_ties(lent.places(), &version)));
-        checked?.map_err(|error| raised(py, &error))
+        let fits = |places: &Places| {
+            let is_same = places.tensors().iter().eq(version.tensors().into_iter().map(|(info, _)| info));
+            if is_same { version.check_ties(places).map(|()| true) } else { Ok(false) }
+        };
+        let found = self.with_into(py, |follower| follower.memory().map_or(Ok(false), |lent| fits(lent.places())));
+        found?.map_err(|error| raised(py, &error))
     }
 
-    /// Follows the chain with these from now on. `all` has what each process has of each tensor, `own` is the number of
-    /// this one; of those in `unused`, none is needed.
-    fn bind(
-        &self,
-        py: Python<'_>,
-        placed: &Placed,
-        own: usize,
-        all: Vec<Elements>,
-        unused: Vec<String>,
-    ) -> PyResult<()> {
+    /// Follows the chain with these from now on. `all` is what the places of each process have told, `own` is the
+    /// number of this one.
+    fn bind(&self, py: Python<'_>, placed: &FoundTensors, own: usize, all: Vec<PyBackedBytes>) -> PyResult<()> {
         let lent = placed.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut lent = lent.ok_or_else(|| usage(py, "this has been bound", None))?;
-        let of = |parts: Vec<Vec<(u64, u64)>>| {
-            parts.into_iter().map(|part| part.into_iter().map(|(begin, end)| begin..end).collect()).collect()
-        };
-        let all: Vec<Vec<_>> =
-            all.into_iter().map(|rank| rank.into_iter().map(|(_, parts)| of(parts)).collect()).collect();
-        let needs = |name: &str| !unused.iter().any(|unused| unused == name);
+        let told = all.iter().map(|word| serde_json::from_slice(word)).collect::<serde_json::Result<Vec<_>>>();
+        let told = told.map_err(|error| usage(py, format!("what another process has told: {error}"), None))?;
+        let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) = told.into_iter().unzip();
+        let needs = |name: &str| !unused.iter().all(|unused| unused.contains(name));
         lent.places_mut().divide(own, &all, needs).map_err(|error| raised(py, &error))?;
         self.with_into(py, |follower| follower.bind(lent))
     }
 
     /// Proves the changes of a version.
-    fn prove(
-        &self,
-        py: Python<'_>,
-        prepared: &Prepared,
-        ranks: Option<Py<PyAny>>,
-        threads: Option<Threads>,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
-        let how = self.with_caller(py, How { threads, progress, ..How::default() }, ranks.is_some())?;
+    fn prove(&self, py: Python<'_>, prepared: &PreparedUpdate, ranks: Option<Py<PyAny>>) -> PyResult<()> {
+        let how = self.with_caller(py, self.how(py, None), ranks.is_some())?;
         let peers = self.peers(ranks);
         let mut made = free(py, &prepared.made)?;
-        let Made::Into(version) = made.get_mut(py)? else { return Err(not_into(py)) };
+        let Pending::Into(version) = made.get_mut(py)? else { return Err(not_into(py)) };
         let version = Arc::get_mut(version).ok_or_else(|| being_read(py))?;
         self.compared(py, &how, |copy, watch| match copy {
-            Copy::Into(follower) => {
-                // Of a proof that came to no end, nothing counts.
-                drop(follower.memory().map(Lent::take_sums));
+            Keeper::Into(follower) => {
+                // Sums of an earlier proof that came to no end do not count.
+                drop(follower.memory().map(LentMemory::take_sums));
                 follower.prove(version, &*peers, watch)?;
-                let sums = follower.memory().map(Lent::take_sums).unwrap_or_default();
+                let sums = follower.memory().map(LentMemory::take_sums).unwrap_or_default();
                 *prepared.sums.lock().unwrap_or_else(PoisonError::into_inner) = sums;
                 Ok(())
             }
@@ -549,43 +495,42 @@ impl Follower {
     }
 
     /// The caller begins to load a version in its own way.
-    fn begin(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<()> {
+    fn begin(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<()> {
         let version = prepared.version_in_place(py)?;
         self.with_into(py, |follower| follower.begin(&version))?.map_err(|error| raised(py, &error))
     }
 
+    /// All tensors of a version that is loaded as a whole, one by one.
+    fn stream(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<Stream> {
+        Stream::of(py, prepared.version_in_place(py)?, self.threads)
+    }
+
     /// It has loaded all of the version. Returns what `switch` does.
-    fn finish(&self, py: Python<'_>, prepared: &Prepared) -> PyResult<Told> {
+    fn finish(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<SwitchFacts> {
         let version = prepared.version_in_place(py)?;
         let told = self.with_into(py, |follower| follower.finish(&version))?.map_err(|error| raised(py, &error))?;
-        let told = Told::of(&told);
+        let told = SwitchFacts::of(&told);
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told.clone());
         Ok(told)
     }
 
-    /// Nobody knows what the tensors hold.
-    fn lost(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_into(py, ChainFollower::<InPlace<Lent>>::lost)
+    /// The next version is loaded as a whole, because of `torn`: nobody knows what the tensors hold; `place`: they lie
+    /// elsewhere than before, or it is not known where; or `budget`: there was no room for changes.
+    fn doubt(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        let is_named = |fallback: &Fallback| fallback.name() == why;
+        let why = [Fallback::Torn, Fallback::Place].into_iter().find(is_named).unwrap_or(Fallback::Budget);
+        self.with_into(py, |follower| follower.doubt(why))
     }
 
-    /// The tensors lie elsewhere than before, or it is not known where: the next version is loaded as a whole.
-    fn displaced(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_into(py, ChainFollower::<InPlace<Lent>>::displaced)
-    }
-
-    /// There was no room for changes: the next version is loaded as a whole.
-    fn exceeded(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_into(py, ChainFollower::<InPlace<Lent>>::exceeded)
+    /// What shows progress may hold whoever has this, and so this.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.progress)
     }
 
     /// Gives up the copy, its connections and its lock.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         close(py, &mut *free(py, &self.copy)?)
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("subscribers"))
     }
 }
 
@@ -595,7 +540,7 @@ impl Follower {
         &self,
         py: Python<'_>,
         how: &How,
-        work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<T> + Send,
+        work: impl FnOnce(&mut Keeper, &dyn Observer) -> Result<T> + Send,
     ) -> PyResult<Option<T>> {
         let mut copy = free(py, &self.copy)?;
         let copy = copy.get_mut(py)?;
@@ -607,7 +552,7 @@ impl Follower {
         &self,
         py: Python<'_>,
         how: &How,
-        work: impl FnOnce(&mut Copy, &dyn Observer) -> Result<()> + Send,
+        work: impl FnOnce(&mut Keeper, &dyn Observer) -> Result<()> + Send,
     ) -> PyResult<()> {
         self.with_copy(py, how, work)?.ok_or_else(|| cancelled(py))
     }
@@ -617,37 +562,44 @@ impl Follower {
         let mut pool = None;
         if waits {
             let mut own = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-            if own.as_ref().is_none_or(|(threads, _)| *threads != how.threads) {
-                *own = Some((how.threads, Arc::new(new_pool(py, how.threads)?)));
+            if own.is_none() {
+                *own = Some(Arc::new(new_pool(py, self.threads)?));
             }
-            pool = own.as_ref().map(|(_, pool)| Arc::clone(pool));
+            pool.clone_from(&own);
         }
         Ok(How { caller: Some(Arc::clone(&self.caller)), pool, ..how })
     }
 
-    fn with_into<T>(&self, py: Python<'_>, work: impl FnOnce(&mut ChainFollower<InPlace<Lent>>) -> T) -> PyResult<T> {
+    fn with_into<T>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut ChainFollower<InPlace<LentMemory>>) -> T,
+    ) -> PyResult<T> {
         let mut copy = free(py, &self.copy)?;
-        let Copy::Into(follower) = copy.get_mut(py)? else { return Err(not_into(py)) };
+        let Keeper::Into(follower) = copy.get_mut(py)? else { return Err(not_into(py)) };
         Ok(work(follower))
     }
 
     /// The processes that hold the tensors together.
     fn peers(&self, ranks: Option<Py<PyAny>>) -> Box<dyn Peers + Send> {
         match ranks {
-            Some(ranks) => Box::new(Group { ranks: Arc::new(ranks), caller: Arc::clone(&self.caller) }),
+            Some(ranks) => Box::new(ProcessGroup { ranks: Arc::new(ranks), caller: Arc::clone(&self.caller) }),
             None => Box::new(Alone),
         }
     }
 
     /// Prepares a version, or the head.
-    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<Polled> {
+    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<PollResult> {
         let polled = self.with_copy(py, how, |copy, watch| {
             of_each!(copy, follower, wrap => {
-                let made = follower.prepare(version, watch).map(|made| made.map(|made| prepared!(made, wrap)));
-                Polled::of(made, |error| follower.is_missing(version, error, watch))
+                let made = follower.prepare(version, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
+                PollResult::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
-        how.unsigned = self.unsigned(py)?;
+        how.waits_for = self.unsigned(py)?.or_else(|| match &polled {
+            Some(PollResult::Missing(error)) => Some(format!("{error:#}")),
+            _ => None,
+        });
         polled.ok_or_else(|| cancelled(py))
     }
 
@@ -656,25 +608,29 @@ impl Follower {
     fn exchange(
         &self,
         py: Python<'_>,
-        (copy, made): (&mut Copy, &mut Made),
-        (prepared, peers): (&Prepared, &(dyn Peers + Send)),
+        (copy, made): (&mut Keeper, &mut Pending),
+        (prepared, peers): (&PreparedUpdate, &(dyn Peers + Send)),
         is_half_done: &AtomicBool,
         how: &How,
     ) -> PyResult<()> {
         run(py, how, |watch| {
             let was_torn = self.is_torn.swap(true, Ordering::SeqCst);
-            let is_in_memory = !matches!(copy, Copy::Directory(_));
+            let is_in_memory = !matches!(copy, Keeper::Directory(_));
             is_half_done.store(is_in_memory, Ordering::SeqCst);
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
-                (Copy::Memory(own), Made::Memory(patches)) => own.apply(patches).map(|switched| Told::of(&switched)),
-                (Copy::Into(lent), Made::Into(version)) => {
-                    let version = Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
-                    version.and_then(|version| lent.apply(version, peers, watch)).map(|switched| Told::of(&switched))
+                (Keeper::Memory(own), Pending::Memory(patches)) => {
+                    own.apply(patches).map(|switched| SwitchFacts::of(&switched))
                 }
-                (Copy::Directory(directory), Made::Directory(files)) => {
+                (Keeper::Into(lent), Pending::Into(version)) => {
+                    let version = Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
+                    version
+                        .and_then(|version| lent.apply(version, peers, watch))
+                        .map(|switched| SwitchFacts::of(&switched))
+                }
+                (Keeper::Directory(directory), Pending::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
-                    files.and_then(|files| directory.apply(files)).map(|switched| Told::of(&switched))
+                    files.and_then(|files| directory.apply(files)).map(|switched| SwitchFacts::of(&switched))
                 }
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
@@ -690,22 +646,21 @@ impl Follower {
     }
 
     /// The newest version that exists and that the trusted keys have not signed, as far as is known.
-    fn unsigned(&self, py: Python<'_>) -> PyResult<Option<Unsigned>> {
+    fn unsigned(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let copy = free(py, &self.copy)?;
-        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned()))
+        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned().map(|unsigned| unsigned.to_string())))
     }
 
-    /// What was stopped before goes on now.
-    fn fresh_stop(&self) -> Stop {
+    fn how(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
+        let progress = self.progress.as_ref().map(|progress| progress.clone_ref(py));
+        How { threads: self.threads, progress, until, ..How::default() }
+    }
+
+    /// The same for work that may wait for the store. What was stopped before goes on now.
+    fn stoppable(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
         self.stop.reset();
-        self.stop.clone()
+        How { stop: Some(self.stop.clone()), ..self.how(py, until) }
     }
-}
-
-fn check_ties(places: &Places, version: &PreparedInPlace<Lent>) -> Result<()> {
-    let tensors = version.tensors();
-    let digests: BTreeMap<&str, Digest> = tensors.iter().map(|(info, digest)| (info.name(), *digest)).collect();
-    places.check_ties(|name| digests.get(name))
 }
 
 fn not_into(py: Python<'_>) -> PyErr {
@@ -716,15 +671,10 @@ fn being_read(py: Python<'_>) -> PyErr {
     usage(py, "tensors of the version are still being read", None)
 }
 
-fn close(py: Python<'_>, copy: &mut OfProcess<Copy>) -> PyResult<()> {
+fn close(py: Python<'_>, copy: &mut OfProcess<Keeper>) -> PyResult<()> {
     let closed = copy.close(py)?;
     py.detach(|| drop(closed));
     Ok(())
-}
-
-/// A pause; one that cannot be counted is the longest.
-fn seconds(pause: f64) -> Duration {
-    Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 /// When the time is over; `None` also for a time that never is.
@@ -732,8 +682,8 @@ fn deadline(timeout: Option<f64>) -> Option<Instant> {
     Instant::now().checked_add(Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?)
 }
 
-impl Told {
-    fn of<D>(switched: &Switched<D>) -> Self {
+impl SwitchFacts {
+    fn of<D>(switched: &SwitchReport<D>) -> Self {
         let times = switched.times;
         let times = [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
         let fallback = switched.fallback.map(Fallback::name);
@@ -749,72 +699,68 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Prepared {
-    /// A version for the caller's tensors.
-    fn version_in_place(&self, py: Python<'_>) -> PyResult<Arc<PreparedInPlace<Lent>>> {
-        match free(py, &self.made)?.get(py)? {
-            Made::Into(version) => Ok(Arc::clone(version)),
-            _ => Err(not_into(py)),
+impl PreparedUpdate {
+    /// The version that a kind of copy has prepared, as Python gets it.
+    fn of<P: Place>(version: PreparedVersion<P>, wrap: impl FnOnce(PreparedVersion<P>) -> Pending) -> Self {
+        let held = version.held();
+        Self {
+            version: held.version,
+            digest: held.state.to_string(),
+            commit: held.commit.to_string(),
+            metadata: held.metadata.clone(),
+            made: Mutex::new(OfProcess::new(wrap(version))),
+            told: Mutex::new(None),
+            sums: Mutex::default(),
         }
     }
 
-    fn told(&self) -> Option<Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A version for the caller's tensors.
+    fn version_in_place(&self, py: Python<'_>) -> PyResult<Arc<LentVersion>> {
+        match free(py, &self.made)?.get(py)? {
+            Pending::Into(version) => Ok(Arc::clone(version)),
+            _ => Err(not_into(py)),
+        }
     }
 }
 
 #[pymethods]
-impl Prepared {
-    #[getter]
-    fn digest(&self) -> String {
-        self.digest.to_string()
-    }
-
-    #[getter]
-    fn commit(&self) -> String {
-        self.commit.to_string()
-    }
-
+impl PreparedUpdate {
     /// The directory of its files, if it is for a directory and has not been switched to.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
-        let Made::Directory(Some(files)) = made.get(py)? else { return Ok(None) };
-        Ok(Some(files.directory().to_owned()))
-    }
-
-    /// Whether the copy has been switched to it.
-    #[getter]
-    fn is_applied(&self) -> bool {
-        self.told().is_some()
+        let Pending::Directory(Some(files)) = made.get(py)? else { return Ok(None) };
+        Ok(Some(files.held().directory.clone()))
     }
 
     /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the order of shards and
     /// names.
-    fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<Row>> {
+    fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<PatchRow>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
         let rows = run(py, &How::default(), |_| {
-            let (mut rows, mut passed) = (Rows::default(), begin);
-            sets(made).iter().try_for_each(|set| rows.add_set(set, &mut passed))?;
+            let (mut rows, mut passed) = (PatchRows::default(), begin);
+            if let Pending::Memory(patches) = made {
+                patches.patch_sets().iter().try_for_each(|set| rows.add_set(set, &mut passed))?;
+            }
             Ok(rows)
         })?;
         Ok(rows.finish())
     }
 
-    /// What has been told of the switch to it; None before.
-    #[getter(told)]
-    fn told_of(&self) -> Option<Told> {
-        self.told()
+    /// The facts that have been told of the switch to it; None before.
+    #[getter]
+    fn told(&self) -> Option<SwitchFacts> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Of a version for the caller's tensors: whether it is taken in place, or else loaded as a whole.
+    /// Whether a version for the caller's tensors is taken in place, or else loaded as a whole.
     #[getter]
     fn is_in_place(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(!self.version_in_place(py)?.is_whole())
     }
 
-    /// What is written of a version that is taken in place, by the addresses of the storages and the numbers of the 16
-    /// MiB of each: sums of old and of new values; None of one that is loaded as a whole.
+    /// The changes that a version that is taken in place writes, by the addresses of the storages and the numbers of
+    /// the 16 MiB of each: sums of old and of new values; None for a version that is loaded as a whole.
     fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<SumsRow>>> {
         if self.version_in_place(py)?.is_whole() {
             return Ok(None);
@@ -839,21 +785,5 @@ impl Prepared {
             (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec(), digest.to_string())
         };
         Ok(version.tensors().into_iter().map(row).collect())
-    }
-
-    /// All tensors of a version that is loaded as a whole, one by one.
-    fn tensors(&self, py: Python<'_>, threads: Option<Threads>) -> PyResult<Stream> {
-        Stream::of(py, self.version_in_place(py)?, threads)
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(no_pickle("updates"))
-    }
-}
-
-fn sets(made: &Made) -> &[PatchSet] {
-    match made {
-        Made::Memory(patches) => patches.patch_sets(),
-        Made::Directory(_) | Made::Into(_) => &[],
     }
 }

@@ -1,12 +1,12 @@
-//! What Python needs for sums (SPEC section 24): the numbers with which torch computes them on a device, and
+//! The parts that Python needs for sums (SPEC section 24): the numbers with which torch computes them on a device, and
 //! sums of memory that the processor can reach.
 
 use deltachain::sums::{self, Sums};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::memory::{Buffer, Kept};
-use crate::tensors::{Bytes, Finder};
+use crate::memory::{Buffer, BufferOwner};
+use crate::tensors::{Finder, TensorBytes};
 use crate::work::{How, run};
 
 /// How much one thread takes at once; an even number.
@@ -15,13 +15,13 @@ const AT_ONCE: usize = 1 << 20;
 /// The fixed numbers that units are multiplied with: 4096 for each of the two sums by place, 2048 for each by row.
 #[pyfunction]
 pub(crate) fn sum_numbers() -> Buffer {
-    Buffer::new(Kept::Int64(sums::numbers().map(i64::from).collect()))
+    Buffer::new(BufferOwner::Int64(sums::numbers().map(i64::from).collect()))
 }
 
 /// The two sums of a tensor on the CPU whose first byte stands at `begin` in its piece, in which all of it lies.
 #[pyfunction]
 pub(crate) fn sums_of(py: Python<'_>, tensor: &Bound<'_, PyAny>, begin: u64) -> PyResult<[u32; 2]> {
-    let (_, Bytes::Here(bytes)) = Finder::new(py)?.find("", tensor, false)? else {
+    let (_, TensorBytes::Here(bytes)) = Finder::new(py)?.find("", tensor, false)? else {
         return Err(crate::errors::usage(py, "the tensor is not on the CPU", None));
     };
     run(py, &How::default(), |_| {

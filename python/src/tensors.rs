@@ -7,57 +7,52 @@ use std::ops::Range;
 use deltachain::tensor::{Dtype, MemoryWriter, State, TensorInfo};
 use deltachain::{Error, Result};
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::errors::usage;
 use crate::gate;
-use crate::memory::{Borrowed, borrowed};
-use crate::places::Place;
+use crate::memory::{ByteView, borrowed};
+use crate::places::TensorPlace;
 
 /// Bytes that are read at a time, of memory that somebody else has.
 pub(crate) const STRETCH: usize = 16 << 20;
 
 /// Where a tensor's bytes are.
-pub(crate) enum Bytes {
+pub(crate) enum TensorBytes {
     /// In memory that is read where it is.
-    Here(Borrowed),
+    Here(ByteView),
     /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an
     /// object with the buffer protocol.
     Elsewhere(Py<PyAny>),
 }
 
-impl Bytes {
+impl TensorBytes {
     pub(crate) fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let wrong = || Error::usage("no such range in the state");
         match self {
             Self::Here(bytes) => out.copy_from_slice(stretch(bytes, range).ok_or_else(wrong)?),
             Self::Elsewhere(reader) => gate::attach(|py| {
                 let read = reader.call1(py, (range.start, range.end - range.start))?;
-                let read = PyUntypedBuffer::get(read.bind(py))?;
-                let read = Borrowed::of_buffer(read).filter(|read| read.bytes().len() == out.len());
-                let read = read.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))?;
-                out.copy_from_slice(read.bytes());
+                out.copy_from_slice(ByteView::returned(read.bind(py), out.len())?.bytes());
                 Ok(())
-            })
-            .ok_or_else(ending)?
+            })?
             .map_err(|error: PyErr| Error::io("reading a tensor", std::io::Error::other(error.to_string())))?,
         }
         Ok(())
     }
 }
 
-fn stretch(bytes: &Borrowed, range: Range<u64>) -> Option<&[u8]> {
+fn stretch(bytes: &ByteView, range: Range<u64>) -> Option<&[u8]> {
     bytes.bytes().get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
 /// One tensor: its description and its bytes.
-struct Found {
+struct FoundTensor {
     dtype: Dtype,
     shape: Vec<u64>,
-    bytes: Bytes,
+    bytes: TensorBytes,
 }
 
 /// Finds out what objects are. One for many tensors: names that are the same for all are looked up once.
@@ -95,13 +90,14 @@ impl<'py> Finder<'py> {
         self.numpy.as_ref().map_or(Ok(false), |class| object.is_instance(class))
     }
 
-    /// What an object is, if its length is what dtype and shape say. `writable` asks for one that can be written to.
+    /// The tensor that an object is, if its length is what dtype and shape say. `writable` asks for one that can be
+    /// written to.
     pub(crate) fn find(
         &mut self,
         name: &str,
         object: &Bound<'py, PyAny>,
         writable: bool,
-    ) -> PyResult<(TensorInfo, Bytes)> {
+    ) -> PyResult<(TensorInfo, TensorBytes)> {
         let found = if self.is_torch(object)? {
             self.of_torch(name, object)
         } else if self.is_numpy(object)? {
@@ -114,7 +110,7 @@ impl<'py> Finder<'py> {
         checked(object.py(), name, found?)
     }
 
-    fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Found> {
+    fn of_torch(&mut self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<FoundTensor> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
         let layout = object.getattr(intern!(py, "layout"))?.str()?;
@@ -134,7 +130,7 @@ impl<'py> Finder<'py> {
         }
         if !object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
             let reader = py.import("deltachain._device")?.getattr("reader")?.call1((name, object))?;
-            return Ok(Found { dtype, shape, bytes: Bytes::Elsewhere(reader.unbind()) });
+            return Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Elsewhere(reader.unbind()) });
         }
         if !object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
             return Err(usage(py, "the tensor is not contiguous: give tensor.contiguous()", Some(name)));
@@ -145,12 +141,12 @@ impl<'py> Finder<'py> {
             return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
         }
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-        let address = Place::of(name, object)?.layout(py)?.address;
-        let bytes = Borrowed::of_address(address, length, object.clone().unbind());
-        Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
+        let address = TensorPlace::of(name, object)?.layout(py)?.address;
+        let bytes = ByteView::of_address(address, length, object.clone().unbind());
+        Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
     }
 
-    fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+    fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<FoundTensor> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
         let shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
@@ -162,19 +158,19 @@ impl<'py> Finder<'py> {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
         // Quick, but arrays of dtypes that numpy does not know itself have none.
-        let bytes = PyUntypedBuffer::get(object).ok().and_then(Borrowed::of_buffer);
+        let bytes = PyUntypedBuffer::get(object).ok().and_then(ByteView::of_buffer);
         let bytes = match bytes {
             Some(bytes) => bytes,
             None => {
                 let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
-                let address = Place::of(name, object)?.layout(py)?.address;
-                Borrowed::of_address(address, length, object.clone().unbind())
+                let address = TensorPlace::of(name, object)?.layout(py)?.address;
+                ByteView::of_address(address, length, object.clone().unbind())
             }
         };
-        Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
+        Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
     }
 
-    fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Found> {
+    fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<FoundTensor> {
         let py = object.py();
         let (dtype, shape) = (object.getattr(intern!(py, "dtype"))?, object.getattr(intern!(py, "shape"))?);
         let Ok(text) = dtype.extract::<String>() else {
@@ -186,11 +182,11 @@ impl<'py> Finder<'py> {
         };
         let data = object.getattr(intern!(py, "data"))?;
         let bytes = if data.is_callable() && !writable {
-            Bytes::Elsewhere(data.unbind())
+            TensorBytes::Elsewhere(data.unbind())
         } else {
-            Bytes::Here(borrowed(name, &data, writable)?.0)
+            TensorBytes::Here(borrowed(name, &data, writable)?.0)
         };
-        Ok(Found { dtype, shape, bytes })
+        Ok(FoundTensor { dtype, shape, bytes })
     }
 
     /// The dtype that an object of torch or numpy stands for.
@@ -199,41 +195,13 @@ impl<'py> Finder<'py> {
         if let Some(dtype) = self.dtypes.get(&key) {
             return Ok(*dtype);
         }
-        let text = object.str()?;
-        let text = text.to_cow()?;
-        let dtype = known(text.strip_prefix("torch.").unwrap_or(&text))
-            .ok_or_else(|| usage(object.py(), format!("unknown dtype {text}"), Some(name)))?;
+        let named: String =
+            object.py().import("deltachain._tensors")?.getattr("dtype_name")?.call1((object,))?.extract()?;
+        let unknown = || usage(object.py(), format!("unknown dtype {object}"), Some(name));
+        let dtype = Dtype::from_name(&named).ok_or_else(unknown)?;
         self.dtypes.insert(key, dtype);
         Ok(dtype)
     }
-}
-
-/// The dtype with a name of torch, of numpy or of `ml_dtypes`. Numpy names an order of bytes, such as `>f4`, only if it
-/// is not the machine's.
-fn known(name: &str) -> Option<Dtype> {
-    Some(match name {
-        "bool" => Dtype::BOOL,
-        "uint8" => Dtype::U8,
-        "int8" => Dtype::I8,
-        "uint16" => Dtype::U16,
-        "int16" => Dtype::I16,
-        "uint32" => Dtype::U32,
-        "int32" => Dtype::I32,
-        "uint64" => Dtype::U64,
-        "int64" => Dtype::I64,
-        "float16" => Dtype::F16,
-        "bfloat16" => Dtype::BF16,
-        "float32" => Dtype::F32,
-        "float64" => Dtype::F64,
-        "complex64" => Dtype::C64,
-        "float8_e4m3fn" => Dtype::F8_E4M3,
-        "float8_e4m3fnuz" => Dtype::F8_E4M3FNUZ,
-        "float8_e5m2" => Dtype::F8_E5M2,
-        "float8_e5m2fnuz" => Dtype::F8_E5M2FNUZ,
-        "float8_e8m0fnu" => Dtype::F8_E8M0,
-        "float4_e2m1fn_x2" => Dtype::F4,
-        _ => return None,
-    })
 }
 
 /// The dtype with a name of SPEC section 2.1.
@@ -241,7 +209,7 @@ pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<
     Dtype::from_name(name).ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
 }
 
-fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Found> {
+fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<FoundTensor> {
     let (bytes, format, shape) = borrowed(name, object, writable)?;
     // Formats of Python's module `struct`, in the machine's order, which is little-endian wherever this is built.
     let dtype = match format.trim_start_matches(['@', '=', '<']) {
@@ -261,13 +229,13 @@ fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<
             return Err(usage(object.py(), format!("unsupported buffer format {format:?}"), Some(name)));
         }
     };
-    Ok(Found { dtype, shape, bytes: Bytes::Here(bytes) })
+    Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
 }
 
 /// A mapping from names to tensors, held as long as this lives.
 pub(crate) struct Tensors {
     infos: Vec<TensorInfo>,
-    bytes: Vec<Bytes>,
+    bytes: Vec<TensorBytes>,
 }
 
 impl Tensors {
@@ -282,7 +250,7 @@ impl Tensors {
 }
 
 /// Name, dtype, shape and bytes of all tensors, ascending by name.
-fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, Bytes)>> {
+fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
     let py = object.py();
     let mut finder = Finder::new(py)?;
     let mut all = Vec::new();
@@ -315,17 +283,17 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
         let kind = object.get_type();
         return Err(usage(py, format!("a state is a path or a mapping from names to tensors, not {kind}"), None));
     }
-    all.sort_by(|(left, _): &(TensorInfo, Bytes), (right, _)| left.name().cmp(right.name()));
+    all.sort_by(|(left, _): &(TensorInfo, TensorBytes), (right, _)| left.name().cmp(right.name()));
     Ok(all)
 }
 
-/// What a tensor is, if its length is what dtype and shape say.
-fn checked(py: Python<'_>, name: &str, found: Found) -> PyResult<(TensorInfo, Bytes)> {
-    let Found { dtype, shape, bytes } = found;
+/// The description and the bytes of a tensor, if its length is what dtype and shape say.
+fn checked(py: Python<'_>, name: &str, found: FoundTensor) -> PyResult<(TensorInfo, TensorBytes)> {
+    let FoundTensor { dtype, shape, bytes } = found;
     let info = TensorInfo::new(name, dtype, shape.as_slice());
     let length = match &bytes {
-        Bytes::Here(bytes) => Some(bytes.bytes().len() as u64),
-        Bytes::Elsewhere(_) => None,
+        TensorBytes::Here(bytes) => Some(bytes.bytes().len() as u64),
+        TensorBytes::Elsewhere(_) => None,
     };
     let info = info.filter(|info| length.is_none_or(|length| length == info.bytes()));
     let info = info.ok_or_else(|| {
@@ -351,19 +319,19 @@ impl State for Tensors {
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
         match self.bytes.get(tensor)? {
-            Bytes::Here(bytes) => stretch(bytes, range),
-            Bytes::Elsewhere(_) => None,
+            TensorBytes::Here(bytes) => stretch(bytes, range),
+            TensorBytes::Elsewhere(_) => None,
         }
     }
 }
 
 /// Tensors that were made for a state, ascending by name: written within the call in which they are bound.
-pub(crate) struct Room {
+pub(crate) struct TensorRoom {
     infos: Vec<TensorInfo>,
-    bytes: Vec<Borrowed>,
+    bytes: Vec<ByteView>,
 }
 
-impl Room {
+impl TensorRoom {
     /// From a mapping of tensors that can be written to.
     ///
     /// # Errors
@@ -373,7 +341,7 @@ impl Room {
         let (mut infos, mut all) = (Vec::new(), Vec::new());
         let mut places: Vec<(usize, usize, String)> = Vec::new();
         for (info, bytes) in found(object, true)? {
-            let Bytes::Here(bytes) = bytes else {
+            let TensorBytes::Here(bytes) = bytes else {
                 return Err(usage(py, "only memory of the CPU can be written to", Some(info.name())));
             };
             let begin = bytes.bytes().as_ptr().addr();
@@ -396,14 +364,10 @@ impl Room {
 
     /// Writes the tensors, in the order of their names.
     pub(crate) fn writer(&mut self) -> MemoryWriter<'_> {
-        MemoryWriter::new(self.bytes.iter_mut().map(Borrowed::bytes_mut))
+        MemoryWriter::new(self.bytes.iter_mut().map(ByteView::bytes_mut))
     }
 }
 
 fn no_tensor() -> Error {
     Error::usage("no such tensor")
-}
-
-fn ending() -> Error {
-    Error::usage("the interpreter is about to end")
 }

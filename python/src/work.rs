@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use deltachain::chain::Unsigned;
 use deltachain::{Error, Progress, Result};
 use deltachain_store::{Observer, Phase, Stop};
 use pyo3::prelude::*;
@@ -67,25 +66,25 @@ pub(crate) struct How {
     /// When to give up.
     pub(crate) deadline: Option<Instant>,
     /// A version that there is, but that is not waited for, to be told when it is given up.
-    pub(crate) unsigned: Option<Unsigned>,
+    pub(crate) waits_for: Option<String>,
     /// Ends what the work waits for in the store.
     pub(crate) stop: Option<Stop>,
     /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns something true.
     pub(crate) until: Option<Py<PyAny>>,
-    /// What the work may ask of the caller's thread.
+    /// The caller's thread, which the work may ask to do something.
     pub(crate) caller: Option<Arc<Caller>>,
     /// Threads of its own, of work that waits for other processes; those that all work shares if `None`.
     pub(crate) pool: Option<Arc<ThreadPool>>,
 }
 
 /// Something that is done in the caller's thread, for the work that waits for it.
-type Ask = Box<dyn FnOnce(Python<'_>) + Send>;
+type Request = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// The thread that waits for work: torch's streams, devices and modes belong to it, and Ctrl-C comes to it.
 #[derive(Default)]
 pub(crate) struct Caller {
-    asks: Mutex<Option<mpsc::Sender<Ask>>>,
-    /// What has been raised there, which is raised by the call.
+    asks: Mutex<Option<mpsc::Sender<Request>>>,
+    /// The exception that has been raised there, which the call raises.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -122,17 +121,17 @@ impl Caller {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// What has been raised, which stays.
+    /// The exception that has been raised, which stays.
     pub(crate) fn raised(&self, py: Python<'_>) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|error| error.clone_ref(py))
     }
 
-    /// What has been raised.
+    /// Takes the exception that has been raised.
     fn take(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn listens(&self, asks: Option<mpsc::Sender<Ask>>) {
+    fn listens(&self, asks: Option<mpsc::Sender<Request>>) {
         *self.asks.lock().unwrap_or_else(PoisonError::into_inner) = asks;
     }
 }
@@ -173,8 +172,8 @@ impl Watch {
     }
 
     /// The same for functions that do one kind of work.
-    pub(crate) fn of(&self, phase: Phase) -> InPhase<'_> {
-        InPhase { watch: self, phase }
+    pub(crate) fn of(&self, phase: Phase) -> WorkPhase<'_> {
+        WorkPhase { watch: self, phase }
     }
 
     /// Whether it is to be given up now because it is late.
@@ -226,20 +225,18 @@ impl Observer for Watch {
         Ok(())
     }
 
-    fn end(&self, _phase: Phase) {}
-
     fn remark(&self, text: &str) {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
     }
 }
 
 /// One kind of work.
-pub(crate) struct InPhase<'a> {
+pub(crate) struct WorkPhase<'a> {
     watch: &'a Watch,
     phase: Phase,
 }
 
-impl Progress for InPhase<'_> {
+impl Progress for WorkPhase<'_> {
     fn advance(&self, bytes: u64) -> Result<()> {
         self.watch.advance(self.phase, bytes)
     }
@@ -286,7 +283,7 @@ pub(crate) fn run_apart<T: Send>(
         return Err(errors::usage(py, "the interpreter is about to end", None));
     }
     let watch = Watch::new(how.deadline);
-    let (asks, asked) = mpsc::channel::<Ask>();
+    let (asks, asked) = mpsc::channel::<Request>();
     let asked = Mutex::new(asked);
     if let Some(caller) = &how.caller {
         drop(caller.take());
@@ -345,7 +342,7 @@ pub(crate) fn run_apart<T: Send>(
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
         Err(_) if watch.was_late.load(Ordering::Relaxed) => {
-            let why = how.unsigned.map(|unsigned| format!(": {unsigned}")).unwrap_or_default();
+            let why = how.waits_for.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             Err(errors::own(py, "TIMEOUT", &format!("the time is over{why}"), None))
         }
         Err(error) => Err(errors::raised(py, &error)),
@@ -383,6 +380,11 @@ pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Thr
     built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))
 }
 
+/// A time; one that cannot be counted is the longest.
+pub(crate) fn seconds(pause: f64) -> Duration {
+    Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
+}
+
 /// Something that belongs to one process: its threads and connections are not there in a child that was forked.
 pub(crate) struct OfProcess<T> {
     value: Option<T>,
@@ -394,7 +396,7 @@ impl<T> OfProcess<T> {
         Self { value: Some(value), process: process::id() }
     }
 
-    /// What it is.
+    /// The value.
     ///
     /// # Errors
     /// `ForkedError` in any other process than the one that made it; USAGE once it has been closed.

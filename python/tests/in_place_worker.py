@@ -168,7 +168,8 @@ def main() -> None:
         line = {"error": kind, "version": subscriber.version, "torn": subscriber.torn, "proof": subscriber.proof}
         print(json.dumps({**line, "holds": holds()}), flush=True)
 
-    subscriber = dc.Subscriber(url, into=tensors, group=dist.group.WORLD, rank_timeout=20)
+    group = dc.Group(dist.group.WORLD, timeout=20)
+    subscriber = dc.Subscriber(url, into=tensors, group=group)
     original = Lanes.put
     event = ""
     for step in steps:
@@ -176,7 +177,7 @@ def main() -> None:
         if word == "new":
             subscriber.close()
             tensors = parts(rank, size, zeros, mesh)
-            subscriber = dc.Subscriber(url, into=tensors, group=dist.group.WORLD, rank_timeout=20)
+            subscriber = dc.Subscriber(url, into=tensors, group=group)
             continue
         if word not in ("apply", "check"):
             event = word

@@ -201,12 +201,10 @@ def main() -> None:
         os.environ["DELTACHAIN_SIGNING_KEY"] = os.environ["TEST_KEY_OF_RANK_0"]
     files = Path(url) / "files"
     with dc.Publisher(
-        url,
+        dc.Store(url, attempts=3),
         like=like,
-        group=group,
-        rank_timeout=float(limit),
-        snapshot_cost=math.inf,
-        attempts=3,
+        group=dc.Group(group, timeout=float(limit)),
+        routes=dc.Routes(snapshot_cost=math.inf),
         progress=progress,
         once="step" if "once" in steps else None,
     ) as pub:

@@ -10,8 +10,11 @@ import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
+
+import deltachain as dc
 
 
 class StallingStore:
@@ -101,6 +104,10 @@ class StallingStore:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def chain(self, url: str = "s3://bucket/chain", **settings: Any) -> dc.Store:
+        """A chain in it, with settings of `deltachain.Store`."""
+        return dc.Store(url, storage_options=self.storage_options, **settings)
 
     @property
     def storage_options(self) -> dict[str, str]:

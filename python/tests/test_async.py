@@ -66,12 +66,11 @@ def test_versions_are_awaited_one_after_another(chain: Chain, tmp_path: Path, on
 def test_a_cancelled_download_ends_at_once_and_can_be_done_again() -> None:
     async def main() -> None:
         with StallingStore() as store:
-            where = {"storage_options": store.storage_options}
-            with dc.Publisher("s3://bucket/chain", **where) as pub:
+            with dc.Publisher(store.chain()) as pub:
                 assert (await pub.publish_async(WEIGHTS)).version == 0
             # Without a cancel, it would stand still for an hour.
             store.stall, store.methods = 3600, ("GET",)
-            async with dc.AsyncSubscriber("s3://bucket/chain", stall=3600, **where) as subscriber:
+            async with dc.AsyncSubscriber(store.chain(stall=3600)) as subscriber:
                 task = asyncio.create_task(subscriber.prepare())
                 await stands(store)
                 with pytest.raises(dc.UsageError, match="another thread is using it: one at a time"):
@@ -132,7 +131,7 @@ def test_the_loop_ends_although_a_task_waits_for_a_version(chain: Chain, wait: s
 
 def stalled_publisher(store: StallingStore) -> dc.Publisher:
     """A publisher whose next links stand still."""
-    publisher = dc.Publisher("s3://bucket/chain", storage_options=store.storage_options, stall=3600)
+    publisher = dc.Publisher(store.chain(stall=3600))
     store.stall = 3600
     return publisher
 
@@ -225,7 +224,7 @@ def test_every_wait_ends_by_stop(chain: Chain) -> None:
         assert publisher.publish(WEIGHTS, stop=threading.Event()).version == 0
         store.stands.clear()
         store.stall, store.methods = 3600, ("GET",)
-        follower = dc.Subscriber("s3://bucket/chain", storage_options=store.storage_options, stall=3600)
+        follower = dc.Subscriber(store.chain(stall=3600))
         with pytest.raises(dc.CancelledError):
             follower.prepare(stop=store.stands)
         store.stall = 0

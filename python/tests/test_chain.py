@@ -57,7 +57,7 @@ def test_versions_are_listed(chain: str) -> None:
     assert versions[0].parent == versions[1].commit and versions[0].shards == (versions[0].digest,)
     assert versions[0].digest == dc.digest(tensors(2)).digest
     assert dc.log(chain, last=2) == versions[:2] and dc.log(chain, last=None) == versions
-    assert dc.log(chain, last=1, stall=5.0, attempts=2) == versions[:1] and dc.log(chain, last=0) == []
+    assert dc.log(dc.Store(chain, stall=5.0, attempts=2), last=1) == versions[:1] and dc.log(chain, last=0) == []
     with pytest.raises(dataclasses.FrozenInstanceError):
         versions[0].version = 7  # type: ignore[misc]
 
@@ -250,7 +250,7 @@ with StallingStore() as store:
     store.stall, store.methods, store.part = 3600, ("GET", "PUT"), ""
     threading.Thread(target=interrupt).start()
     try:
-        getattr(dc, sys.argv[1])("s3://bucket/chain", storage_options=store.storage_options)
+        getattr(dc, sys.argv[1])(store.chain())
     except KeyboardInterrupt:
         print("ended")
 """
@@ -291,11 +291,9 @@ def test_a_step_is_published_once(tmp_path: Path) -> None:
 
 def test_a_step_costs_no_request_more() -> None:
     with StallingStore() as store:
-        options = store.storage_options
-        requests = {}
+        routes, requests = dc.Routes(snapshot_cost=math.inf), {}
         for once in (None, "step"):
-            url = f"s3://bucket/{once}"
-            with dc.Publisher(url, storage_options=options, snapshot_cost=math.inf, once=once) as pub:
+            with dc.Publisher(store.chain(f"s3://bucket/{once}"), routes=routes, once=once) as pub:
                 pub.publish(tensors(0), metadata={"step": 0})
                 store.requests.clear()
                 assert pub.publish(tensors(1), metadata={"step": 1}).is_new

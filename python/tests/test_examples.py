@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,6 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-needs_transformers = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "accelerate")),
-    reason="SKIPPED: torch, transformers or accelerate is not installed",
-)
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed")
 
 
@@ -27,7 +22,6 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
         pytest.param("train_and_follow.py", "in memory and on disk (torch)", marks=needs_torch),
         pytest.param("serve_latest.py", "that it named (torch", marks=needs_torch),
         pytest.param("fp8_blocks.py", "is what the quantisation gives, bit for bit", marks=needs_torch),
-        pytest.param("publish_from_trainer.py", "the trainer's weights do, bit for bit", marks=needs_transformers),
     ],
 )
 def test_examples_run(tmp_path: Path, command: str, says: str) -> None:
@@ -39,12 +33,10 @@ def test_examples_run(tmp_path: Path, command: str, says: str) -> None:
         timeout=300,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
     )
     assert ran.returncode == 0, ran.stderr
     assert says in ran.stdout
-    # transformers shows there how loading goes on.
-    assert ran.stderr == "" or name == "publish_from_trainer.py"
+    assert ran.stderr == ""
 
 
 @needs_torch

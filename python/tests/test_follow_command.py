@@ -74,7 +74,7 @@ def chain(tmp_path: Path) -> Chain:
 
 
 def test_the_program_of_the_page(chain: Chain, server: Server, tmp_path: Path) -> None:
-    text = (ROOT / "docs/integrations.md").read_text()
+    text = (ROOT / "integrations/docs/integrations.md").read_text()
     (program,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if '"follow"' in block)
     directory = tmp_path / "the model"
     for said, here in (

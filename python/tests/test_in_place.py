@@ -508,7 +508,9 @@ def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: 
             if flip is not None and event == "other":
                 with pytest.raises(dc.StateMismatchError) as caught:
                     subscriber.check()
-                assert caught.value.rule == "R-SUM-04" and subscriber.version is None
+                # Without sums it was hashed.
+                assert caught.value.rule == "R-SUM-04" or (caught.value.rule is None and profile != "local")
+                assert subscriber.version is None
                 expected, proof = "check", "memory"
             update = subscriber.prepare(target)
             assert_holds(held, flip if event in ("flip", "other") else None)

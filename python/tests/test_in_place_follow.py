@@ -394,7 +394,7 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
         for version in (0, 1):
             subscriber.prepare(version).apply()
             assert_holds(tensors, version)
-            assert not subscriber._native.is_found
+            assert not subscriber.is_found
             # Nobody knows where it was written to, so nothing was read.
             assert (subscriber.proof, subscriber.checked, subscriber.torn) == (None, None, False)
             for call in (subscriber.check, subscriber.verify):
@@ -427,14 +427,14 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
         tensors["scale"].copy_(model(1)["scale"])
         assert_holds(tensors, 1)
         # Lost: all is loaded again.
-        subscriber._native.lost()
+        subscriber.lost()
         subscriber.prepare(1).apply()
         assert len(loads) == 2 and subscriber.proof == "memory"
-        subscriber._native.lost()
+        subscriber.lost()
         update = subscriber.prepare(2)
         with pytest.raises(Stopped):
             update.apply()
-        assert subscriber.torn and not subscriber._native.is_found
+        assert subscriber.torn and not subscriber.is_found
         update.apply()
         assert not subscriber.torn and subscriber.version == 2
         assert_holds(tensors, 2)

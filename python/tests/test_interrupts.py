@@ -130,12 +130,12 @@ def test_an_interrupt_at_any_line(call: str, tmp_path: Path) -> None:
     def use() -> None:
         CALLS[call](publisher)
 
-    line, is_inside, publisher = 0, True, dc.Publisher(tmp_path / "chain", snapshot_every=8)
+    line, is_inside, publisher = 0, True, dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8))
     while is_inside:
         is_inside = interrupted_at(line, use)
         assert_usable(publisher, line, tmp_path / "chain")
         if repr(publisher).endswith("closed>"):
-            publisher = dc.Publisher(tmp_path / "chain", snapshot_every=8)
+            publisher = dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8))
         line += 1
     assert line > 20
     ended(publisher.close)

@@ -18,14 +18,14 @@ ONE = {"model.layers.0.w": ("U8", (2,), b"ab"), "model.layers.0.b": ("U8", (1,),
 
 
 def taken(
-    tmp_path: Path, checkpoint: dict[str, Any], weights: Any, config: Any = None, **options: Any
+    tmp_path: Path, checkpoint: dict[str, Any], weights: Any, config: Any = None, **how: Any
 ) -> dict[str, bytes]:
     """Publishes `weights` like a checkpoint; what a follower gets."""
     like = tmp_path / "like"
     write_model(like / "model.safetensors", checkpoint)
     if config is not None:
         (like / "config.json").write_text(json.dumps(config))
-    with dc.Publisher(tmp_path / "chain", like=like, **options) as pub:
+    with dc.Publisher(tmp_path / "chain", like=dc.Like(like, **how)) as pub:
         pub.publish(weights)
     return followed(tmp_path / "chain")
 

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deltachain as dc
-from deltachain import _native
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -329,9 +328,3 @@ def test_lanes_beyond_2_31_have_numbers_of_64_bits() -> None:
     base, target = ({"w": dc.Tensor("U8", ((1 << 31) + 4096,), reader(changed))} for changed in ([], lanes))
     (patch,) = dc.diff(base, target, profile="direct").patches(kind="numpy")
     assert (patch.indices.dtype, list(patch.indices)) == (numpy.int64, lanes)
-
-
-def test_rules_are_constants() -> None:
-    assert _native.rules.CHN_03 == "R-CHN-03"
-    with pytest.raises(AttributeError):
-        _ = _native.rules.CHN_00

@@ -37,9 +37,11 @@ SECOND = "# second terminal"
 INSTALLS = ("cargo install ", "cargo run ", "pip install ", "python3 -m venv ")
 # A command that hangs fails the test after this many seconds.
 PATIENCE = 60
+CLI = "crates/deltachain-cli"
+FOLDERS = ("", "docs", "docs/tutorials", "python", "integrations", "integrations/docs", CLI, f"{CLI}/src/explain")
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for folder in ("", "docs", "docs/tutorials", "python", "crates/deltachain-cli", "crates/deltachain-cli/src/explain")
+    for folder in FOLDERS
     for page in (ROOT / folder).glob("*.md")
     if not page.name.startswith(("SPEC", "CHANGELOG"))
 )
@@ -231,6 +233,10 @@ def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) ->
         pytest.skip("--kit names no archive of the conformance kit")
     shutil.copy(kit, page.folder)
     assert page.follow("docs/tutorials/reader.md") == 12
+
+
+def test_how_a_chain_is_copied_and_comes_back(page: Page) -> None:
+    assert page.follow("docs/copies.md") == 8
 
 
 def test_how_keys_change(page: Page) -> None:

@@ -41,10 +41,12 @@ def in_child(work) -> str:  # type: ignore[no-untyped-def]
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on(chain: Chain) -> None:
     chain.publish(model(0))
-    subscriber = dc.Subscriber(chain.url)
+    store = dc.Store(chain.url)
+    subscriber = dc.Subscriber(store)
     update = subscriber.prepare()
     link = dc.snapshot({"a": b"x"})
-    for use in (subscriber.poll, lambda: list(update.patches()), update.apply, subscriber.close):
+    uses = (subscriber.poll, lambda: list(update.patches()), update.apply, subscriber.close)
+    for use in (*uses, lambda: dc.log(store), lambda: dc.Subscriber(store)):
         assert in_child(use).startswith("ForkedError: this was opened before a fork"), use
 
     def anew() -> str:

@@ -188,7 +188,7 @@ def test_a_stream_that_breaks_off_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_guard_against_another_model(tmp_path: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", max_changed=0.01) as pub:
+    with dc.Publisher(tmp_path / "chain", guard=dc.Guard(max_changed=0.01)) as pub:
         pub.publish(tensors(0))
         other = tensors(0)
         other["a.weight"].data[:] = b"\x01" * len(other["a.weight"].data)
@@ -198,14 +198,14 @@ def test_a_guard_against_another_model(tmp_path: Path) -> None:
 
 
 def test_a_guard_counts_tensors_that_are_removed(tmp_path: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", max_changed=0.5) as pub:
+    with dc.Publisher(tmp_path / "chain", guard=dc.Guard(max_changed=0.5)) as pub:
         pub.publish(dict.fromkeys("abcdefgh", b"abc"))
         with pytest.raises(dc.UsageError, match=r"87\.50 %"):
             pub.publish({"a": b"abc"})
         with pytest.raises(dc.UsageError, match="no tensors"):
             pub.publish({})
         assert pub.publish(dict.fromkeys("abcdef", b"abc")).version == 1
-    with dc.Publisher(tmp_path / "chain", allow_empty=True) as pub:
+    with dc.Publisher(tmp_path / "chain", guard=dc.Guard(allow_empty=True)) as pub:
         assert pub.publish({}).version == 2
 
 
@@ -213,7 +213,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     def model(bits: str) -> dict[str, Any]:
         return {"a": dc.Tensor("F16", (3,), bytes.fromhex(bits)), "b": b"\xff"}
 
-    with dc.Publisher(tmp_path / "chain", refuse_nonfinite=True) as pub:
+    with dc.Publisher(tmp_path / "chain", guard=dc.Guard(refuse_nonfinite=True)) as pub:
         pub.publish(model("003c00800100"))
         with pytest.raises(dc.UsageError, match=r'"a" \(2\); nothing was published'):
             pub.publish(model("007c003c01fe"))
@@ -249,9 +249,8 @@ def test_a_publish_takes_at_most_eight_requests(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / "like" / f"{number}.json").write_text(f"{number}")
     with StallingStore() as store:
-        options = store.storage_options
         like = tmp_path / "like"
-        with dc.Publisher("s3://bucket/chain", like=like, storage_options=options, snapshot_every=2) as pub:
+        with dc.Publisher(store.chain(), like=like, routes=dc.Routes(snapshot_every=2)) as pub:
             pub.publish(tensors(0))
             for step in (1, 2, 3):
                 store.requests.clear()
@@ -267,7 +266,7 @@ def test_several_shards_need_a_checkpoint(tmp_path: Path) -> None:
 
 def test_old_versions_are_pruned(tmp_path: Path) -> None:
     url = tmp_path / "chain"
-    with dc.Publisher(url, keep_last=2, snapshot_every=2) as pub:
+    with dc.Publisher(url, keep_last=2, routes=dc.Routes(snapshot_every=2)) as pub:
         for step in range(6):
             pub.publish(tensors(step))
     routes = {version["version"]: len(version["routes"]) for version in versions(url)}
@@ -406,7 +405,7 @@ def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: P
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
         with StallingStore() as store:
-            pub = dc.Publisher("s3://bucket/chain", storage_options=store.storage_options)
+            pub = dc.Publisher(store.chain())
             store.stall = 3600
 
             def interrupt():
@@ -456,7 +455,7 @@ def test_files_beside_the_checkpoint_come_along(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "chain", like=like) as pub:
         pub.publish(tensors(0))
     assert followed(tmp_path / "chain")["files"] == b"config.json,model.safetensors"
-    with dc.Publisher(tmp_path / "other", like=like, other_files=False) as pub:
+    with dc.Publisher(tmp_path / "other", like=dc.Like(like, other_files=False)) as pub:
         pub.publish(tensors(0))
     assert followed(tmp_path / "other")["files"] == b"model.safetensors"
 

@@ -103,7 +103,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
     # A single process goes on, too.
-    with dc.Publisher(url, like=like, snapshot_cost=math.inf) as pub:
+    with dc.Publisher(url, like=like, routes=dc.Routes(snapshot_cost=math.inf)) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
     for version in (0, 3, 6):
@@ -250,8 +250,7 @@ def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
 
         def opened(rank: int) -> dc.Publisher:
             group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
-            url, options = "s3://bucket/chain", store.storage_options
-            return dc.Publisher(url, like=like, group=group, storage_options=options, snapshot_cost=math.inf)
+            return dc.Publisher(store.chain(), like=like, group=group, routes=dc.Routes(snapshot_cost=math.inf))
 
         with ThreadPoolExecutor(ranks) as threads:
             publishers = list(threads.map(opened, range(ranks)))
@@ -278,12 +277,14 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
         dc.Publisher(tmp_path / "chain", group=Two())
     with pytest.raises(TypeError, match="not str"):
         dc.Publisher(tmp_path / "chain", group="world")
-    with pytest.raises(dc.UsageError, match="rank_timeout"):
-        dc.Publisher(tmp_path / "chain", rank_timeout=0)
+    with pytest.raises(dc.UsageError, match="timeout= must be a number"):
+        dc.Group(Two(), timeout=0)
+    with pytest.raises(dc.UsageError, match="need like="):
+        dc.Publisher(tmp_path / "chain", group=dc.Group(Two(), timeout=1))
 
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", like=like, shards=3, snapshot_cost=math.inf) as pub:
+    with dc.Publisher(tmp_path / "chain", like=like, shards=3, routes=dc.Routes(snapshot_cost=math.inf)) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot
     assert [len(version["shards"]) for version in versions(tmp_path / "chain")] == [3, 3]

@@ -29,21 +29,10 @@ NOTHING = {"w": b"abc"}
         ({"threads": -1}, "threads= must be a whole number from 1 to 1024, not -1"),
         ({"threads": True}, "threads= .* not True"),
         ({"threads": 1.0}, "threads= .* not 1.0"),
-        ({"stall": 0}, "stall= must be a number from 0.001"),
-        ({"stall": math.nan}, "stall= .* not nan"),
-        ({"attempts": 0}, "attempts= must be a whole number from 1"),
-        ({"attempts": True}, "attempts= .* not True"),
-        ({"max_rate": -1}, "max_rate= must be a whole number from 1"),
-        ({"max_rate": 1.5}, "max_rate= .* not 1.5"),
         ({"tensors": "a.*"}, "tensors= must be a list of patterns"),
         ({"tensors": [b"a"]}, "tensors= must be a list of patterns"),
         ({"into": [1]}, "into= must be a mapping"),
         ({"group": 1}, "group= is for the tensors of into="),
-        ({"rank_timeout": 0}, "rank_timeout="),
-        ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
-        ({"storage_options": {"region": "x"}}, 'a directory has no settings of a store, such as "region"'),
-        ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
-        ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
     ],
 )
 def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: str) -> None:
@@ -55,23 +44,56 @@ def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"max_changed": 2}, "max_changed= must be a number from 0 to 1, not 2"),
-        ({"max_changed": -0.1}, "max_changed="),
-        ({"max_changed": True}, "max_changed= .* not True"),
-        ({"snapshot_cost": True}, "snapshot_cost= must be a number of 0 or more, not True"),
-        ({"snapshot_cost": -1.0}, "snapshot_cost="),
-        ({"snapshot_cost": math.nan}, "snapshot_cost="),
-        ({"snapshot_every": 0}, "snapshot_every= must be a whole number of 1 or more, not 0"),
-        ({"snapshot_every": 2.0}, "snapshot_every= .* not 2.0"),
-        ({"snapshot_every": 2, "snapshot_cost": 2.0}, "snapshot_cost= or snapshot_every=, not both"),
+        ({"stall": 0}, "stall= must be a number from 0.001"),
+        ({"stall": math.nan}, "stall= .* not nan"),
+        ({"attempts": 0}, "attempts= must be a whole number from 1"),
+        ({"attempts": True}, "attempts= .* not True"),
+        ({"max_rate": -1}, "max_rate= must be a whole number from 1"),
+        ({"max_rate": 1.5}, "max_rate= .* not 1.5"),
+        ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
+        ({"storage_options": {"region": "x"}}, 'a directory has no settings of a store, such as "region"'),
+        ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
+        ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
+    ],
+)
+def test_settings_of_a_store(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text) as caught:
+        dc.Store(tmp_path / "chain", **settings)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "text"),
+    [
+        (dc.Guard, {"max_changed": 2}, "max_changed= must be a number from 0 to 1, not 2"),
+        (dc.Guard, {"max_changed": -0.1}, "max_changed="),
+        (dc.Guard, {"max_changed": True}, "max_changed= .* not True"),
+        (dc.Routes, {"snapshot_cost": True}, "snapshot_cost= must be a number of 0 or more, not True"),
+        (dc.Routes, {"snapshot_cost": -1.0}, "snapshot_cost="),
+        (dc.Routes, {"snapshot_cost": math.nan}, "snapshot_cost="),
+        (dc.Routes, {"snapshot_every": 0}, "snapshot_every= must be a whole number of 1 or more, not 0"),
+        (dc.Routes, {"snapshot_every": 2.0}, "snapshot_every= .* not 2.0"),
+        (dc.Routes, {"snapshot_every": 2, "snapshot_cost": 2.0}, "snapshot_cost= or snapshot_every=, not both"),
+        (dc.Routes, {"skips": [0]}, "skips="),
+        (dc.Trust, {"keys": [], "quorum": 0}, "quorum= must be a whole number of 1 or more"),
+        (dc.Group, {"processes": None, "timeout": 0}, "timeout= must be a number of 0.001 or more"),
+    ],
+)
+def test_settings_that_stand_together(kind: Any, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text) as caught:
+        kind(**settings)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
         ({"profile": []}, "profile= must be"),
         ({"profile": "small"}, "profile= must be 'compact', 'local' or 'direct', not 'small'"),
         ({"keep_last": 0}, "keep_last= must be a whole number of 1 or more"),
         ({"keep_last": True}, "keep_last="),
         ({"shards": 1.0}, "shards="),
-        ({"skips": [0]}, "skips="),
         ({"threads": -1}, "threads= must be a whole number from 1 to 1024, not -1"),
-        ({"rank_timeout": 0}, "rank_timeout="),
     ],
 )
 def test_settings_of_a_publisher(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
@@ -83,7 +105,7 @@ def test_settings_of_a_publisher(tmp_path: Path, settings: dict[str, Any], text:
 def test_when_there_are_snapshots(tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [{"snapshot_every": 2}, {"snapshot_cost": 0}, {"snapshot_cost": math.inf}]
     for number, (setting, wanted) in enumerate(zip(settings, ([0, 2, 4], [0, 1, 2, 3, 4], [0]), strict=True)):
-        with dc.Publisher(tmp_path / str(number), **setting) as pub:
+        with dc.Publisher(tmp_path / str(number), routes=dc.Routes(**setting)) as pub:
             made = [pub.publish({"w": os.urandom(100)}) for _ in range(5)]
         assert [one.version for one in made if one.snapshot] == wanted, setting
 
@@ -102,11 +124,10 @@ def test_when_there_are_snapshots(tmp_path: Path) -> None:
     ],
 )
 def test_settings_of_stores_are_named_with_ours(url: str, options: dict[str, Any], texts: list[str]) -> None:
-    for kind in (dc.Subscriber, dc.AsyncSubscriber, dc.Publisher):
-        with pytest.raises(dc.UsageError) as caught:
-            kind(url, storage_options=options)
-        message = str(caught.value)
-        assert all(text in message for text in texts) and "hidden" not in message, message
+    with pytest.raises(dc.UsageError) as caught:
+        dc.Store(url, storage_options=options)
+    message = str(caught.value)
+    assert all(text in message for text in texts) and "hidden" not in message, message
 
 
 def test_outputs_are_never_inputs(tmp_path: Path) -> None:
@@ -270,7 +291,7 @@ def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, 
     struct.pack_into("<H", newer, 4, 99)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    web = {"storage_options": {"allow_http": True}, "attempts": 1}
+    web = dc.Store(f"http://127.0.0.1:{port}/chain", storage_options={"allow_http": True}, attempts=1)
     bucket = {"endpoint": f"http://127.0.0.1:{port}", "region": "x", "access_key_id": "x", "secret_access_key": "x"}
     full = place / "a file"
     full.write_text("x")
@@ -299,12 +320,12 @@ def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, 
         "a wrong port": (
             dc.IoError,
             "host and port",
-            lambda: dc.Subscriber(f"http://127.0.0.1:{port}/chain", **web).poll(),
+            lambda: dc.Subscriber(web).poll(),
         ),
         "a wrong port of a bucket": (
             dc.IoError,
             "host and port",
-            lambda: dc.Subscriber("s3://bucket/chain", storage_options=bucket, attempts=1).poll(),
+            lambda: dc.Subscriber(dc.Store("s3://bucket/chain", storage_options=bucket, attempts=1)).poll(),
         ),
         "another chain": (dc.ChainError, "adopt=True", adopted),
         "no version": (dc.TimeoutError, "time", lambda: dc.Subscriber(chain.url).prepare(9, timeout=0)),

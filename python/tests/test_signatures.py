@@ -20,7 +20,6 @@ from test_publisher import tensors
 from test_ranks import ran
 
 import deltachain as dc
-from deltachain._native import rules
 
 FIRST, SECOND, STRANGER = (dc.new_key(name) for name in ("first", "second", "stranger"))
 OF_FIRST, OF_SECOND, OF_STRANGER = map(dc.public_key, (FIRST, SECOND, STRANGER))
@@ -104,7 +103,7 @@ def commit_of(url: Path) -> str:
     [
         ({"trust": OF_STRANGER}, "version 0 exists, but none of the trusted keys has signed it"),
         (
-            {"trust": [OF_FIRST, OF_SECOND], "quorum": 2},
+            {"trust": dc.Trust([OF_FIRST, OF_SECOND], 2)},
             "version 0 exists, but 1 of the trusted keys signed it, not 2",
         ),
     ],
@@ -134,7 +133,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
     with dc.Subscriber(url, host_copy=copy, trust=OF_SECOND) as sub:
         with pytest.raises(dc.ChainError, match="none of the trusted keys") as refused:
             take(sub)
-        assert refused.value.rule == rules.CHN_14 and "`trust`" in refused.value.advice
+        assert refused.value.rule == "R-CHN-14" and "`trust`" in refused.value.advice
         assert "rolled back" not in refused.value.advice
     (problem,) = dc.status(copy).problems
     assert problem == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
@@ -173,7 +172,7 @@ def test_an_old_head_is_no_head(tmp_path: Path, in_directory: bool) -> None:
         shutil.copytree(old, url)
         with pytest.raises(dc.ChainError) as refused:
             take(sub)
-        assert refused.value.rule == rules.CHN_14 and sub.version == 1
+        assert refused.value.rule == "R-CHN-14" and sub.version == 1
 
 
 def test_a_key_that_is_no_longer_trusted_signs_nothing(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_notes_of_another_chain_do_not_count(tmp_path: Path) -> None:
         shutil.copytree(other, url)
         with pytest.raises(dc.ChainError) as refused:
             take(sub)
-        assert refused.value.rule == rules.CHN_13 and sub.version == 0
+        assert refused.value.rule == "R-CHN-13" and sub.version == 0
 
 
 def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
@@ -218,16 +217,15 @@ def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
 def test_a_quorum_is_of_different_keys(tmp_path: Path) -> None:
     url = tmp_path / "chain"
     publish(url, 0, sign_key=[FIRST, SECOND])
-    with dc.Subscriber(url, trust=[OF_FIRST, OF_SECOND], quorum=2) as sub:
+    with dc.Subscriber(url, trust=dc.Trust([OF_FIRST, OF_SECOND], quorum=2)) as sub:
         assert take(sub) == 0
         publish(url, 1, sign_key=FIRST)
         assert take(sub) == 0
     with pytest.raises(dc.ChainError):
-        publish(url, 2, sign_key=[FIRST, SECOND], trust=[OF_FIRST, OF_SECOND], quorum=2)
+        publish(url, 2, sign_key=[FIRST, SECOND], trust=dc.Trust([OF_FIRST, OF_SECOND], quorum=2))
     for settings in (
         {"trust": 7},
-        {"trust": OF_FIRST, "quorum": 2},
-        {"quorum": 2},
+        {"trust": dc.Trust(OF_FIRST, quorum=2)},
         {"trust": []},
         {"trust": [OF_FIRST] * 2},
     ):
@@ -270,7 +268,7 @@ def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
             assert take(sub) == 0
         with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
             take(sub)
-        assert refused.value.rule == rules.SIG_05
+        assert refused.value.rule == "R-SIG-05"
     with pytest.raises(dc.UsageError):
         dc.Subscriber(url, trust=f"{OF_FIRST}  {digest}")
 
@@ -289,7 +287,7 @@ def test_secrets_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture)
             shown += [refused.value, repr(refused.value), refused.value.__cause__]
     for call in (
         lambda: dc.Subscriber(url, trust=FIRST),
-        lambda: dc.Subscriber(url, trust=[OF_SECOND, FIRST], quorum=2),
+        lambda: dc.Subscriber(url, trust=dc.Trust([OF_SECOND, FIRST], quorum=2)),
         lambda: dc.Publisher(url, trust=FIRST),
         lambda: dc.Publisher(url, sign_key=dc.SignWith(FIRST, bytes)),
     ):
@@ -312,7 +310,7 @@ def test_a_function_signs(tmp_path: Path) -> None:
         return signed(FIRST, text)
 
     publish(url, 0, sign_key=[dc.SignWith(OF_FIRST, sign), SECOND])
-    with dc.Subscriber(url, trust=[OF_FIRST, OF_SECOND], quorum=2) as sub:
+    with dc.Subscriber(url, trust=dc.Trust([OF_FIRST, OF_SECOND], quorum=2)) as sub:
         assert take(sub) == 0
         assert [text.decode().split("\n")[2:] for text in asked] == [["0", sub.commit, ""]]
 
@@ -382,8 +380,10 @@ def test_async_subscribers_have_trust(tmp_path: Path) -> None:
 
 
 def test_no_credential_of_a_url_is_shown() -> None:
-    with dc.Subscriber("http://me:hidden@127.0.0.1:1/chain?token=hidden", attempts=1) as sub:
-        assert "127.0.0.1" in repr(sub) and "hidden" not in repr(sub)
+    store = dc.Store("http://me:hidden@127.0.0.1:1/chain?token=hidden", attempts=1)
+    with dc.Subscriber(store) as sub:
+        for one in (sub, store):
+            assert "127.0.0.1" in repr(one) and "hidden" not in repr(one)
         with pytest.raises(dc.Error) as refused:
             sub.prepare()
         assert "hidden" not in f"{refused.value!r} {vars(refused.value)} {refused.value.__cause__}"
@@ -426,7 +426,7 @@ def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts:
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST if trusts else None) as sub:
         with pytest.raises(dc.StateMismatchError) as refused:
             take(sub)
-        assert refused.value.rule == rules.LAY_03
+        assert refused.value.rule == "R-LAY-03"
         assert sub.version is None
         set_routes(url, 2, whole, own)
         assert take(sub) == 0
@@ -474,7 +474,7 @@ def test_a_file_of_a_signed_commit_is_not_exchanged_for_a_part(tmp_path: Path) -
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST, tensors=["a"]) as sub:
         with pytest.raises(dc.StateMismatchError) as refused:
             take(sub)
-        assert refused.value.rule == rules.LAY_03
+        assert refused.value.rule == "R-LAY-03"
         own.write_bytes(right)
         assert take(sub) == 0
     assert [path.name for path in (copy / "current").iterdir()] == ["model.safetensors"]

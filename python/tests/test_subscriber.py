@@ -271,7 +271,7 @@ def test_wrong_places_are_said(tmp_path: Path, chain: Chain) -> None:
     with pytest.raises(dc.UsageError, match="digest"):
         dc.Subscriber(chain.url, allow_rollback="17")
     with pytest.raises(dc.UsageError, match="only S3"):
-        dc.Subscriber("gs://bucket/x", credentials=dict, storage_options={"google_skip_signature": True})
+        dc.Store("gs://bucket/x", credentials=dict, storage_options={"google_skip_signature": True})
 
 
 def test_credentials_come_from_a_function_and_its_errors_are_shown() -> None:
@@ -281,24 +281,19 @@ def test_credentials_come_from_a_function_and_its_errors_are_shown() -> None:
         asked.append(1)
         raise KeyError("the vault is sealed")
 
-    subscriber = dc.Subscriber(
-        "s3://bucket/chain",
-        credentials=credentials,
-        storage_options={"endpoint": "http://127.0.0.1:9", "region": "x"},
-        attempts=1,
-    )
+    options = {"endpoint": "http://127.0.0.1:9", "region": "x"}
+    chain = dc.Store("s3://bucket/chain", credentials=credentials, storage_options=options, attempts=1)
     with pytest.raises(dc.IoError, match="the vault is sealed"):
-        subscriber.poll()
+        dc.Subscriber(chain).poll()
     assert asked
 
 
 def test_a_download_that_stands_still_ends_in_time() -> None:
     with StallingStore() as store:
-        where = {"storage_options": store.storage_options}
-        with dc.Publisher("s3://bucket/chain", **where) as pub:
+        with dc.Publisher(store.chain()) as pub:
             pub.publish({"w": b"abc"})
         store.stall, store.methods = 3600, ("GET",)
-        subscriber = dc.Subscriber("s3://bucket/chain", **where)
+        subscriber = dc.Subscriber(store.chain())
         with pytest.raises(dc.TimeoutError):
             subscriber.prepare(timeout=5)
         assert store.stands.is_set()
@@ -310,11 +305,10 @@ def test_a_download_that_stands_still_ends_in_time() -> None:
 @pytest.mark.parametrize("version", [None, 0])
 def test_a_server_that_does_not_answer_does_not_extend_a_limit(version: int | None, timeout: float) -> None:
     with StallingStore() as store:
-        where = {"storage_options": store.storage_options}
-        with dc.Publisher("s3://bucket/chain", **where) as pub:
+        with dc.Publisher(store.chain()) as pub:
             pub.publish({"w": b"abc"})
         # Without a limit, the first request would be given up after ten seconds, as an IoError.
-        subscriber = dc.Subscriber("s3://bucket/chain", stall=10, attempts=1, **where)
+        subscriber = dc.Subscriber(store.chain(stall=10, attempts=1))
         store.stall, store.methods, store.part = 3600, ("GET", "HEAD"), ""
         with pytest.raises(dc.TimeoutError):
             subscriber.prepare(version, timeout=timeout, poll=0.01)
@@ -326,10 +320,9 @@ def test_a_server_that_does_not_answer_does_not_extend_a_limit(version: int | No
 
 def test_the_last_look_has_a_limit_too() -> None:
     with StallingStore() as store:
-        where = {"storage_options": store.storage_options}
-        with dc.Publisher("s3://bucket/chain", **where) as pub:
+        with dc.Publisher(store.chain()) as pub:
             pub.publish({"w": b"abc"})
-        subscriber = dc.Subscriber("s3://bucket/chain", stall=10, attempts=1, **where)
+        subscriber = dc.Subscriber(store.chain(stall=10, attempts=1))
         subscriber.prepare().apply()
 
         def stop_answering() -> None:
@@ -462,3 +455,34 @@ def test_progress_is_told_and_can_stop(chain: Chain) -> None:
     subscriber.prepare().apply()
     assert {"download", "build"} <= {phase for phase, _, _ in told}
     assert all(0 <= done <= total for _, done, total in told)
+
+
+def test_a_version_is_found_whether_it_is_held_or_not(chain: Chain, tmp_path: Path) -> None:
+    directory = tmp_path / "host copy"
+    with dc.Subscriber(chain.url, host_copy=directory) as subscriber:
+        assert subscriber.find() is None
+        assert dc.is_managed(directory) and not dc.is_managed(tmp_path) and dc.find_version(directory) is None
+        chain.publish(model(0))
+        assert subscriber.find(1) is None
+        update = subscriber.find(0)
+        assert update is not None and not update.is_held
+        update.apply()
+        assert subscriber.poll() is None
+        for held in (subscriber.find(), subscriber.find(0)):
+            assert held is not None and held.is_held and held.digest == update.digest
+            assert (held.table(), held.changes()) == ([], None)
+    found = dc.find_version(directory, 0)
+    assert found is not None and found[:2] == (0, update.digest) and found == dc.find_version(directory)
+    assert dc.version_name(*found[:2]) == f"0@{found.digest[:12]}"
+    shown = {name: as_bytes(tensor) for name, tensor in found.tensors("deltachain").items()}
+    assert shown == {name: data for name, (_, _, data) in chain.versions[0].items()}
+    shapes = {name: tensor.shape for name, tensor in found.tensors("deltachain").items()}
+    assert dc.misfit(found.path, shapes) is None
+    assert "a.weight" in str(dc.misfit(found.path, shapes | {"a.weight": (1, 1)}))
+
+
+def test_who_follows_can_tell_why_nothing_new_comes() -> None:
+    with dc.Subscriber(dc.Store("http://127.0.0.1:9/run7", attempts=1)) as subscriber:
+        assert subscriber.failure is None
+        assert not list(subscriber.follow(stop=lambda: subscriber.failure is not None, poll=0.01))
+        assert "127.0.0.1:9" in str(subscriber.failure)

@@ -1,4 +1,4 @@
-"""The package as a testee of the conformance kit (conformance/README.md): what a Python program can ask of links.
+"""The package as a testee of the conformance kit (conformance/protocol.md): what a Python program can ask of links.
 
     deltachain-conformance run --testee "python python/tests/testee.py"
 

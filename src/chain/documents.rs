@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::ObjectName;
 use crate::error::{Error, Result};
-use crate::json::{MAX_INTEGER, Reader, Writer, integer};
+use crate::json::{JsonReader, JsonWriter, MAX_INTEGER, integer};
 use crate::limits::{Limits, MAX_ASSET_BYTES, MAX_ASSETS, MAX_DOCUMENT_BYTES};
 use crate::plain_name::{flaw_of_path_name, fold_case, is_of_tensors};
 use crate::rules::{self, Rule, ensure};
@@ -17,7 +17,8 @@ const VERSION: u64 = 1;
 const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
-/// Metadata keys that begin like this must be understood; none is defined. Those that begin with `deltachain.` need not.
+/// Metadata keys that begin like this must be understood; none is defined. Those that begin with `deltachain.` need
+/// not.
 const MUST_KNOW: &str = "deltachain!";
 
 /// The chain document, `chain.json`: the beginning of a chain.
@@ -90,39 +91,20 @@ pub struct Asset {
     pub file: FileReference,
 }
 
-/// What a document says of an object: a link or an asset.
-pub trait Reference {
-    /// Digest and length of the object.
-    fn file(&self) -> FileReference;
-
-    /// The object's name in the store.
-    fn object_name(&self) -> ObjectName;
-
-    /// The failure to report if the store has no such object: R-CHN-09, or R-CHN-15 for an asset.
-    fn missing(&self) -> Error;
-
-    /// Checks that an object with this size and digest is the one.
-    ///
-    /// # Errors
-    /// R-CHN-10, or R-CHN-16 for an asset (`CORRUPT`).
-    fn check(&self, size: u64, digest: Digest) -> Result<()>;
-}
-
-/// Checks an object as [`Reference::check`] does; `what` it is, is said if it is another one.
+/// Checks that a store has the object that a document names, by its size and the digest of its bytes.
 fn check_object(
-    reference: &impl Reference,
+    (name, file): (ObjectName, FileReference),
     (size, digest): (u64, Digest),
     rule: &'static Rule,
     what: &str,
 ) -> Result<()> {
-    let file = reference.file();
     ensure(size == file.size, rule, || format!("the {what} has {size} bytes instead of {}", file.size))
         .and_then(|()| ensure(digest == file.digest, rule, || format!("the digest of the {what}'s bytes is {digest}")))
-        .map_err(|error| error.in_file(reference.object_name().to_string()))
+        .map_err(|error| error.in_file(name.to_string()))
 }
 
 /// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02. The reader breaks R-DOC-03.
-fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Reader<'a>> {
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<JsonReader<'a>> {
     let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
     ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
     let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
@@ -138,7 +120,7 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Reader<'a>> {
     })
     .map_err(|error| error.at(OPENING.len() as u64))?;
     match str::from_utf8(rest) {
-        Ok(rest) => Ok(Reader::new(rest, bytes.len(), &rules::DOC_03)),
+        Ok(rest) => Ok(JsonReader::new(rest, bytes.len(), &rules::DOC_03)),
         Err(error) => {
             let offset = bytes.len() - rest.len() + error.valid_up_to();
             Err(Error::broken(&rules::DOC_03, "the document is not UTF-8").at(offset as u64))
@@ -147,20 +129,20 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Reader<'a>> {
 }
 
 /// Reads the end of a document.
-fn close(mut reader: Reader<'_>) -> Result<()> {
+fn close(mut reader: JsonReader<'_>) -> Result<()> {
     reader.token("}")?;
     reader.end()
 }
 
 /// Begins a document.
-fn begin() -> Writer {
-    let mut writer = Writer::default();
+fn begin() -> JsonWriter {
+    let mut writer = JsonWriter::default();
     writer.token(OPENING).integer(VERSION).token(",");
     writer
 }
 
 /// Ends a document.
-fn end(mut writer: Writer) -> Vec<u8> {
+fn end(mut writer: JsonWriter) -> Vec<u8> {
     writer.token("}");
     writer.end().into_bytes()
 }
@@ -190,8 +172,8 @@ impl ChainDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
-    /// read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
+    /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
@@ -216,7 +198,7 @@ impl Commit {
         reader.token(",\"state\":")?;
         let state = reader.digest()?;
         reader.token(",\"shards\":")?;
-        let shards = reader.array(1..=usize::MAX, Reader::digest)?;
+        let shards = reader.array(1..=usize::MAX, JsonReader::digest)?;
         reader.token(",\"routes\":")?;
         let routes = reader.array(1..=usize::MAX, Route::read)?;
         reader.token(",\"assets\":")?;
@@ -247,8 +229,8 @@ impl Commit {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
-    /// read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
+    /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
@@ -297,8 +279,8 @@ impl RoutesDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one cannot
-    /// read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
+    /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut writer = begin();
         writer.token("\"version\":").integer(self.version);
@@ -364,9 +346,9 @@ fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
 }
 
 impl Route {
-    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first; then by their bytes; then
-    /// by the digests of their files. No two routes of a document are equal in all of these.
-    pub fn order(&self, other: &Self) -> Ordering {
+    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first; then by their bytes;
+    /// then by the digests of their files. No two routes of a document are equal in all of these.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
         let digests = |route: &Self| route.files.iter().map(|file| file.digest).collect::<Vec<_>>();
         (self.from.cmp(&other.from))
             .then_with(|| self.bytes().cmp(&other.bytes()))
@@ -385,7 +367,7 @@ impl Route {
         self.files.iter().map(|file| u128::from(file.size)).sum()
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
         reader.token("{\"from\":")?;
         let from = reader.optional(|reader| reader.integer(0..=MAX_INTEGER))?;
         reader.token(",\"files\":")?;
@@ -394,28 +376,10 @@ impl Route {
         Ok(Self { from, files })
     }
 
-    fn write(writer: &mut Writer, route: &Self) {
-        writer.token("{\"from\":").optional(route.from, Writer::integer);
+    fn write(writer: &mut JsonWriter, route: &Self) {
+        writer.token("{\"from\":").optional(route.from, JsonWriter::integer);
         writer.token(",\"files\":");
         writer.array(&route.files, FileReference::write).token("}");
-    }
-}
-
-impl Reference for FileReference {
-    fn file(&self) -> FileReference {
-        *self
-    }
-
-    fn object_name(&self) -> ObjectName {
-        self.name()
-    }
-
-    fn missing(&self) -> Error {
-        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
-    }
-
-    fn check(&self, size: u64, digest: Digest) -> Result<()> {
-        check_object(self, (size, digest), &rules::CHN_10, "file")
     }
 }
 
@@ -425,13 +389,26 @@ impl FileReference {
         ObjectName::File(self.digest)
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    /// R-CHN-09: the failure to report if the store has no such link.
+    pub fn missing(&self) -> Error {
+        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
+    }
+
+    /// Checks that a link with this size and digest is the one.
+    ///
+    /// # Errors
+    /// R-CHN-10 (`CORRUPT`).
+    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        check_object((self.name(), *self), (size, digest), &rules::CHN_10, "file")
+    }
+
+    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
         reader.token("{\"digest\":")?;
         Self::read_rest(reader, 1)
     }
 
     /// Reads the digest, and a size of at least so many bytes at the end of an object.
-    fn read_rest(reader: &mut Reader<'_>, least: u64) -> Result<Self> {
+    fn read_rest(reader: &mut JsonReader<'_>, least: u64) -> Result<Self> {
         let digest = reader.digest()?;
         reader.token(",\"size\":")?;
         let size = reader.integer(least..=MAX_INTEGER)?;
@@ -439,11 +416,11 @@ impl FileReference {
         Ok(Self { digest, size })
     }
 
-    fn write(writer: &mut Writer, file: &Self) {
+    fn write(writer: &mut JsonWriter, file: &Self) {
         file.write_rest(writer.token("{\"digest\":"));
     }
 
-    fn write_rest(&self, writer: &mut Writer) {
+    fn write_rest(&self, writer: &mut JsonWriter) {
         writer.quoted(&self.digest.to_string());
         writer.token(",\"size\":").integer(self.size).token("}");
     }
@@ -468,35 +445,35 @@ impl Asset {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    /// The name of its object in the store.
+    pub fn object_name(&self) -> ObjectName {
+        ObjectName::Asset(self.file.digest)
+    }
+
+    /// R-CHN-15: the failure to report if the store has no such object.
+    pub fn missing(&self) -> Error {
+        let message = format!("missing file of the asset {:?}", self.name);
+        Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
+    }
+
+    /// Checks that an object with this size and digest is the one.
+    ///
+    /// # Errors
+    /// R-CHN-16 (`CORRUPT`).
+    pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
+        check_object((self.object_name(), self.file), (size, digest), &rules::CHN_16, "asset")
+    }
+
+    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
         reader.token("{\"name\":")?;
         let name = reader.string()?;
         reader.token(",\"digest\":")?;
         Ok(Self { name, file: FileReference::read_rest(reader, 0)? })
     }
 
-    fn write(writer: &mut Writer, asset: &Self) {
+    fn write(writer: &mut JsonWriter, asset: &Self) {
         writer.token("{\"name\":").string(&asset.name).token(",\"digest\":");
         asset.file.write_rest(writer);
-    }
-}
-
-impl Reference for Asset {
-    fn file(&self) -> FileReference {
-        self.file
-    }
-
-    fn object_name(&self) -> ObjectName {
-        ObjectName::Asset(self.file.digest)
-    }
-
-    fn missing(&self) -> Error {
-        let message = format!("missing file of the asset {:?}", self.name);
-        Error::broken(&rules::CHN_15, message).in_file(self.object_name().to_string())
-    }
-
-    fn check(&self, size: u64, digest: Digest) -> Result<()> {
-        check_object(self, (size, digest), &rules::CHN_16, "asset")
     }
 }
 

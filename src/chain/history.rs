@@ -1,4 +1,5 @@
-//! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in force, and every fault.
+//! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in force, and every
+//! fault.
 //!
 //! A reader needs only a path and does not look at the rest; that is the [`Planner`](crate::chain::Planner).
 
@@ -14,7 +15,7 @@ use crate::tensor::Digest;
 
 /// A version with its routes in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// Digest of the commit's bytes.
     pub digest: Digest,
     /// The commit.
@@ -23,17 +24,17 @@ pub struct Entry {
     pub source: ObjectName,
     /// The routes in force, without unusable ones (R-CHN-07). None if the version has been pruned.
     pub routes: Vec<Route>,
-    /// Those routes of the document that it says are direct.
+    /// The routes of the document that it says are direct.
     pub direct: Vec<Route>,
     /// The highest generation that has a routes document, usable or not; 0 if there is none.
-    pub generation: u64,
-    /// What was in force before, by generation, as far as there are usable documents: the commit is generation 0. All
-    /// of their routes, also those that are still in force.
+    pub(crate) generation: u64,
+    /// The routes that were in force before, by generation, as far as there are usable documents: the commit is
+    /// generation 0. All routes of these documents, also those that are still in force.
     pub superseded: BTreeMap<u64, Vec<Route>>,
 }
 
-impl Entry {
-    /// What was in force before, by generation, each with the document that replaced it.
+impl HistoryEntry {
+    /// The routes that were in force before, by generation, each generation with the document that replaced it.
     pub fn replaced(&self) -> impl Iterator<Item = (u64, &Vec<Route>, ObjectName)> {
         let version = self.commit.version;
         let next = self.superseded.keys().skip(1).copied().chain([self.source.generation()]);
@@ -43,8 +44,8 @@ impl Entry {
         })
     }
 
-    /// The routes document by which these routes, given in any order, come into force. Its metadata say which routes are
-    /// direct: those that are said to be so already, and those of the new ones of which `is_direct` says it.
+    /// The routes document by which these routes, given in any order, come into force. Its metadata say which routes
+    /// are direct: those that are said to be so already, and those of the new ones of which `is_direct` says it.
     pub fn successor(&self, routes: Vec<Route>, is_direct: impl Fn(&Route) -> bool) -> RoutesDocument {
         let (version, commit) = (self.commit.version, self.digest);
         let (routes, metadata) = (Route::in_order(routes), BTreeMap::new());
@@ -58,10 +59,10 @@ impl Entry {
 #[derive(Debug, Default)]
 pub struct History {
     /// The versions whose commit is in order, by number.
-    pub entries: BTreeMap<u64, Entry>,
-    /// What is wrong with the chain document and with commits, gaps among them.
+    pub entries: BTreeMap<u64, HistoryEntry>,
+    /// Faults of the chain document and of commits, gaps among them.
     pub commit_faults: Vec<Error>,
-    /// What is wrong with routes documents and routes, which readers pass over.
+    /// Faults of routes documents and of routes, which readers pass over.
     pub route_faults: Vec<Error>,
     /// The routes that are passed over, as far as their documents can be read.
     pub unusable: Vec<Route>,
@@ -84,9 +85,10 @@ impl History {
                 let routes = commit.routes.clone();
                 let direct = marked(&routes, &commit.direct_routes());
                 let superseded = BTreeMap::new();
-                history
-                    .entries
-                    .insert(version, Entry { digest, commit, source: name, routes, direct, generation: 0, superseded });
+                history.entries.insert(
+                    version,
+                    HistoryEntry { digest, commit, source: name, routes, direct, generation: 0, superseded },
+                );
             }
         }
         history.check_parents(chain);
@@ -99,7 +101,7 @@ impl History {
     ///
     /// # Errors
     /// R-CHN-03 (`CHAIN`) if it has no commit, or a commit with a fault.
-    pub fn entry(&self, version: u64) -> Result<&Entry> {
+    pub fn entry(&self, version: u64) -> Result<&HistoryEntry> {
         self.entries.get(&version).ok_or_else(|| gap(version, version))
     }
 
@@ -156,7 +158,7 @@ impl History {
     fn check_routes(&mut self) {
         let shards: BTreeMap<u64, usize> =
             self.entries.iter().map(|(&version, entry)| (version, entry.commit.shards.len())).collect();
-        for (&version, Entry { source, routes, .. }) in &mut self.entries {
+        for (&version, HistoryEntry { source, routes, .. }) in &mut self.entries {
             routes.retain(|route| {
                 let fits = check_files(version, route, |version| shards.get(&version).copied());
                 let keep = fits.is_ok();
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(marks(&entry.successor(vec![route(Some(0), 1)], |_| false)), None);
         let both = entry.successor(vec![stays, route(Some(0), 1), route(None, 1)], |_| true);
         assert_eq!(marks(&both).as_deref(), Some("1 2"));
-        // Of the commit likewise.
+        // Marks of the commit are carried over likewise.
         let mut commit = entry.commit;
         commit.mark_direct(|_| true);
         documents = BTreeMap::from([(ObjectName::Commit(2), commit.to_bytes().unwrap())]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chain::{Commit, Hop};
+use crate::chain::{Commit, Hop, names};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -13,8 +13,8 @@ const KEY: &str = "deltachain.layouts";
 /// without the key, or if it has another form.
 pub fn named_layouts(metadata: &BTreeMap<String, String>, shards: usize) -> Option<Vec<Digest>> {
     let text = metadata.get(KEY)?;
-    let named = text.split(' ').map(|digits| digits.parse().ok()).collect::<Option<Vec<Digest>>>()?;
-    (named.len() == shards && value(&named) == *text).then_some(named)
+    let named = text.split(' ').map(names::digest).collect::<Option<Vec<Digest>>>()?;
+    (named.len() == shards).then_some(named)
 }
 
 fn value(layouts: &[Digest]) -> String {
@@ -28,8 +28,8 @@ impl Commit {
     }
 }
 
-/// What is known of the layout of one shard while the files of a path are applied (SPEC section 25.2). It begins with
-/// nothing, or with what is [held](Self::held).
+/// The knowledge about the layout of one shard while the files of a path are applied (SPEC section 25.2). It begins
+/// with nothing, or with the version [held](Self::held).
 #[derive(Debug, Clone, Default)]
 pub struct LayoutProof {
     is_proven: bool,
@@ -42,7 +42,7 @@ pub struct LayoutProof {
 }
 
 impl LayoutProof {
-    /// Of a version held, whose layout was recorded as proven, or not.
+    /// The knowledge about a version held, whose layout was recorded as proven, or not.
     pub fn held(is_proven: bool) -> Self {
         Self { is_proven, ..Self::default() }
     }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(fault(None, &[(nothing, false, true, None), (version, true, false, other)]), at(Some(0)));
         assert_eq!(fault(None, &[(nothing, true, false, right), (version, true, false, other)]), at(Some(1)));
         assert_eq!(fault(None, &[(nothing, true, false, None), (version, true, true, other)]), at(Some(1)));
-        // What is held may be wrong.
+        // The layout of the version held may be wrong.
         assert_eq!(fault(Some(false), &[(version, true, false, other)]), at(None));
         assert_eq!(fault(Some(true), &[(version, true, false, other)]), at(Some(0)));
         assert_eq!(fault(Some(false), &[(version, true, false, None)]), at(None));

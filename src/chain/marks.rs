@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::{Commit, Route, RoutesDocument};
 
-/// What is said of routes: the key of the hint. Its value has their places.
+/// A mark of routes: the key of the hint. The value of the hint has the places of the routes that are marked.
 #[derive(Debug, Clone, Copy)]
 struct Mark(&'static str);
 

@@ -51,18 +51,18 @@ mod retention;
 mod signatures;
 mod signed_head;
 
-pub use crate::unsigned::Unsigned;
+pub use crate::unsigned::UnsignedVersion;
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
-pub use documents::{Asset, ChainDocument, Commit, FileReference, Reference, Route, RoutesDocument};
+pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
 pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
-pub use plan::{Held, Hop, Listing, Plan, Signed, Step};
+pub use plan::{Hop, Listing, Plan, SignatureCheck, VersionId};
 pub use planner::Planner;
 pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 // For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
 #[doc(hidden)]
-pub use history::{Entry, History};
+pub use history::{History, HistoryEntry};
 #[doc(hidden)]
 pub use publishing::{
     Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap, head_not_signed,

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::json::MAX_INTEGER;
 use crate::tensor::Digest;
 
-/// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store spells it.
+/// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store
+/// spells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
     /// `chain.json`: the chain document.
@@ -29,7 +30,8 @@ pub enum ObjectName {
         version: u64,
         /// Digest of the bytes of its commit.
         commit: Digest,
-        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note) of a key that of the key.
+        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note) of a key that of the
+        /// key.
         note: Digest,
     },
 }
@@ -37,7 +39,7 @@ pub enum ObjectName {
 /// Digits of the state digest in the name of a version.
 const STATE_DIGITS: usize = 12;
 
-/// What a server calls a version: its number, and digits of its state digest, such as `12@9417bf72d3e1`.
+/// The name that a server gives to a version: its number, and digits of its state digest, such as `12@9417bf72d3e1`.
 pub fn version_name(version: u64, state: &str) -> String {
     format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
 }
@@ -46,8 +48,8 @@ impl ObjectName {
     /// The folders in which objects of a chain lie; no name in another one is read.
     pub const FOLDERS: [&str; 5] = ["commits", "routes", "files", "assets", "signatures"];
 
-    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the chain; among these are
-    /// names whose version no document can hold, and generation 0.
+    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the chain; among these
+    /// are names whose version no document can hold, and generation 0.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "chain.json" {
             return Some(Self::Chain);

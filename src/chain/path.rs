@@ -1,9 +1,10 @@
-//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the routes
-//! that stand first in their documents. For the cheapest direct path, the bytes of routes that are not known to be direct
-//! come before all that; for the cheapest path in place, those of routes that are not known to be takeable in place.
+//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the
+//! routes that stand first in their documents. For the cheapest direct path, the bytes of routes that are not known to
+//! be direct come before all that; for the cheapest path in place, those of routes that are not known to be takeable in
+//! place.
 //!
-//! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at, and
-//! tell what the cheapest path through a lower version costs at least.
+//! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at,
+//! and tell what the cheapest path through a lower version costs at least.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,15 +26,15 @@ pub(super) struct Candidate {
 /// Bytes of files on a path. Ordered: the lesser is the cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
-    /// Of the routes that are avoided.
+    /// Bytes of the files of routes that are avoided.
     avoided: u128,
-    /// Of all routes.
+    /// Bytes of the files of all routes.
     bytes: u128,
 }
 
 /// The cheapest way from somewhere to the version wanted. Ordered: the lesser is the cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Way {
+struct PathCost {
     cost: Cost,
     routes: u64,
     /// The version that the first route leads to. Ways of equal cost that begin alike go on alike, so that the lowest
@@ -48,11 +49,12 @@ struct Way {
 pub(super) struct Ways {
     wanted: u64,
     /// From each version from which one is known; also from versions whose own routes are not known.
-    from_version: BTreeMap<u64, Way>,
-    from_nothing: Option<Way>,
+    from_version: BTreeMap<u64, PathCost>,
+    from_nothing: Option<PathCost>,
 }
 
-/// A path: where it starts, and the versions that its routes lead to, with the place of each route among those to that version.
+/// A path: where it starts, and the versions that its routes lead to, with the place of each route among those to that
+/// version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) cost: Cost,
@@ -78,7 +80,7 @@ impl Path {
         (self.cost, self.routes.len(), self.routes.first().copied())
     }
 
-    /// Of all files together.
+    /// Bytes of all files of the path together.
     pub(super) fn bytes(&self) -> u128 {
         self.cost.bytes
     }
@@ -101,7 +103,7 @@ impl Ways {
                 None => continue,
             };
             for (place, candidate) in candidates.iter().enumerate() {
-                let way = Way {
+                let way = PathCost {
                     cost: cost.and(&candidate.route, is_avoided(candidate)),
                     routes: count + 1,
                     next: version,
@@ -138,8 +140,8 @@ impl Ways {
         Some(Path { cost, start, routes })
     }
 
-    /// What a path that begins at one of these versions, or below and through them, costs more than: the least cost from one
-    /// of them to the version wanted.
+    /// A bound for the cost of each path that begins at one of these versions, or below and goes through them: the
+    /// least cost from one of them to the version wanted. No such path costs less.
     pub(super) fn least_cost_from(&self, versions: Range<u64>) -> Option<Cost> {
         if versions.is_empty() {
             return None;

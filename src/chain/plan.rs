@@ -1,13 +1,13 @@
-//! What planning starts from and ends with.
+//! The input and the result of planning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chain::{Asset, FileReference, Note, ObjectName, Unsigned, VerifierKey};
+use crate::chain::{Asset, FileReference, Note, ObjectName, UnsignedVersion, VerifierKey};
 use crate::tensor::Digest;
 
 /// The version that a reader holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct VersionId {
     /// The version.
     pub version: u64,
     /// Digest of the bytes of its commit, recorded when the version was reached.
@@ -16,7 +16,7 @@ pub struct Held {
     pub chain: Digest,
 }
 
-/// What lists of a chain's objects have shown: the head, which routes documents there are, and which notes.
+/// The objects of a chain that lists have shown: the head, which routes documents there are, and which notes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     head: Option<u64>,
@@ -28,13 +28,13 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From names below the chain's prefix, in any order. Names that are not part of the chain are ignored. Of the commits
-    /// the last is enough: they are needed to find the head.
+    /// From names below the chain's prefix, in any order. Names that are not part of the chain are ignored. Of the
+    /// commits the last is enough: they are needed to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self::default().with(names.into_iter().filter_map(|name| ObjectName::parse(name.as_ref())))
     }
 
-    /// Of a store that cannot list: the head alone, found by asking for one commit after another.
+    /// The listing of a store that cannot list: the head alone, found by asking for one commit after another.
     pub fn of_head(head: Option<u64>) -> Self {
         Self { head, is_head_alone: true, ..Self::default() }
     }
@@ -93,25 +93,6 @@ impl Listing {
     }
 }
 
-/// What to do next for a [`Planner`](crate::chain::Planner).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// List the commits and the routes documents, or the notes, as they are now, and
-    /// [`list`](crate::chain::Planner::list) them; other objects do no harm. A store that cannot list gives the
-    /// [head alone](Listing::of_head), and is not asked for notes.
-    List {
-        /// Those of all versions from this one on.
-        from: u64,
-        /// Whether the notes are wanted, and nothing else: only with [trust](crate::chain::Planner::trust), if own notes are
-        /// not enough.
-        notes: bool,
-    },
-    /// Fetch these objects, in any order or all at once, and [`supply`](crate::chain::Planner::supply) them.
-    Fetch(Vec<ObjectName>),
-    /// Follow this plan: steps 5 and 6 of SPEC section 19.
-    Follow(Box<Plan>),
-}
-
 /// The cheapest path to a version, and what proves that it has been reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -136,21 +117,21 @@ pub struct Plan {
     pub start: Option<Vec<Digest>>,
     /// One after another. None if the version held is the one wanted.
     pub hops: Vec<Hop>,
-    /// Who signed the version; `None` for a planner without [trust](crate::chain::Planner::trust).
-    pub signed: Option<Signed>,
+    /// The check of who signed the version; `None` for a planner without [trust](crate::chain::Planner::trust).
+    pub signed: Option<SignatureCheck>,
 }
 
-/// What a planner with [trust](crate::chain::Planner::trust) has found out.
+/// The findings of a planner with [trust](crate::chain::Planner::trust).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signed {
+pub struct SignatureCheck {
     /// The trusted keys that have signed the version of the plan: at least as many as the quorum says.
     pub by: Vec<VerifierKey>,
     /// The newest signed head that has been met, by version and digest of its commit: to be recorded before the plan is
     /// followed, and given to the next planner. If the version was asked for by its number, it is what was given.
     pub seen: Option<(u64, Digest)>,
-    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been signed by
-    /// all who have to.
-    pub unsigned_head: Option<Unsigned>,
+    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been
+    /// signed by all who have to.
+    pub unsigned_head: Option<UnsignedVersion>,
 }
 
 /// A route on a path.

@@ -11,9 +11,9 @@ use std::mem;
 
 use crate::chain::checks::{check_files, check_parent, check_routes, check_version, no_commit};
 use crate::chain::path::{Candidate, Cost, Path, Ways};
-use crate::chain::received::{Document, ReadCommit};
+use crate::chain::received::{ReadCommit, ReceivedDocument};
 use crate::chain::signatures::Signatures;
-use crate::chain::{Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, RoutesDocument, Step, named_layouts};
+use crate::chain::{Commit, FileReference, Hop, Listing, ObjectName, Plan, RoutesDocument, VersionId, named_layouts};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
@@ -22,19 +22,20 @@ use crate::tensor::Digest;
 
 /// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
 const MAX_STRIDE: u64 = 1024;
-/// Who holds a version that is further below the one wanted has been away for a long time: it does not read all commits since.
+/// A reader that holds a version further than this below the one wanted has been away for a long time: it does not read
+/// all commits since.
 const LONG_TIME: u64 = 4096;
 
 /// Finds the cheapest path to a version of a chain. The documentation of [this module](crate::chain) has an example.
 ///
-/// What is unusable is passed over as long as there is another path (SPEC section 19).
+/// Unusable objects and routes are passed over as long as there is another path (SPEC section 19).
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     pub(super) wanted: Option<u64>,
     /// As long as paths may start from it.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<VersionId>,
     /// If only signed versions are taken.
     pub(super) signatures: Option<Signatures>,
     /// The commit that the caller accepts, until the one wanted has been compared with it.
@@ -48,7 +49,7 @@ pub struct Planner {
     last_shard: Option<usize>,
     /// How far below the one wanted a version held is of no use.
     long_time: u64,
-    /// What was listed last, and from which version on.
+    /// The version from which on the chain was listed last, and what the list has shown.
     pub(super) listed: Option<(u64, Listing)>,
     /// The first version of the list that is needed.
     pub(super) list_from: u64,
@@ -63,7 +64,7 @@ pub struct Planner {
     /// Objects that have been asked for and not been supplied.
     pub(super) asked: BTreeSet<ObjectName>,
     /// Objects that have been supplied and not been looked at.
-    pub(super) supplied: BTreeMap<ObjectName, Result<Option<Document>>>,
+    pub(super) supplied: BTreeMap<ObjectName, Result<Option<ReceivedDocument>>>,
     /// Digest of the chain document.
     pub(super) chain: Option<Digest>,
     /// Commits of the window. All of them have passed step 3.
@@ -84,7 +85,7 @@ pub struct Planner {
     failures: Vec<Error>,
 }
 
-/// What makes a path the best one.
+/// The order of paths: what makes one the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The least bytes.
@@ -136,9 +137,9 @@ impl Planner {
     /// nothing were held: the chain may then be another one than before, or have gone back. Without it, R-CHN-13 and
     /// R-CHN-14 say that it has. If it is the commit held, it has no effect.
     ///
-    /// From a version held more than 4096 versions below the one wanted no path starts: its commit is checked, and then the
-    /// planner goes on as if nothing were held.
-    pub fn new(wanted: Option<u64>, held: Option<Held>, accept: Option<Digest>, limits: &Limits) -> Self {
+    /// From a version held more than 4096 versions below the one wanted no path starts: its commit is checked, and then
+    /// the planner goes on as if nothing were held.
+    pub fn new(wanted: Option<u64>, held: Option<VersionId>, accept: Option<Digest>, limits: &Limits) -> Self {
         let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
             wanted,
@@ -170,8 +171,9 @@ impl Planner {
         }
     }
 
-    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to have absolute values
-    /// only, which can be decoded without a base. See [`Commit::direct_routes`](crate::chain::Commit::direct_routes).
+    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to have absolute
+    /// values only, which can be decoded without a base. See
+    /// [`Commit::direct_routes`](crate::chain::Commit::direct_routes).
     #[must_use]
     pub fn direct(self) -> Self {
         Self { order: Order::Direct, ..self }
@@ -192,55 +194,42 @@ impl Planner {
         Self { last_shard: taken.into_iter().max(), ..self }
     }
 
-    /// What to do next. To be called again when that has been done, and after [`fail_file`](Self::fail_file),
-    /// [`fail_route`](Self::fail_route) and [`fail_held`](Self::fail_held).
+    /// Finds the next plan. To be called again after [`fail_file`](Self::fail_file), [`fail_route`](Self::fail_route)
+    /// and [`fail_held`](Self::fail_held).
+    ///
+    /// `list` gives what a list of the chain's objects shows: the commits and routes documents of all versions from a
+    /// number on, or the notes alone, if these are wanted; other objects do no harm. A store that cannot list gives the
+    /// [head alone](Listing::of_head), and is not asked for notes.
+    ///
+    /// `fetch` gives the contents of objects, each `None` if there is no such object. It also gets the version held, if
+    /// paths may start from it: what is held vouches for its commit and for the chain document by their digests.
     ///
     /// # Errors
     /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19. Failures of step 5 are those that
-    /// were reported by these three functions. The planner is of no further use then.
-    pub fn step(&mut self) -> Result<Step> {
-        loop {
-            if self.must_list {
-                return Ok(Step::List { from: self.list_from, notes: false });
-            }
-            if self.must_list_notes {
-                return Ok(Step::List { from: self.wanted.unwrap_or(self.list_from), notes: true });
-            }
-            if !self.asked.is_empty() {
-                return Ok(Step::Fetch(self.asked.iter().copied().collect()));
-            }
-            if let Some(plan) = self.advance()? {
-                return Ok(Step::Follow(Box::new(plan)));
-            }
-        }
-    }
-
-    /// Does all [steps](Self::step) to the next plan: `list` gives what lists of the chain's objects show for versions from a
-    /// number on, and is told whether the notes are wanted, `fetch` the contents of objects, each `None` if there is no such object. `fetch` also gets the version held,
-    /// if paths may start from it: what is held vouches for its commit and for the chain document by their digests.
-    ///
-    /// # Errors
-    /// As for [`step`](Self::step), and those of the two functions.
+    /// were reported by these three functions. The planner is of no further use then. Those of `list` and `fetch`.
     pub fn plan_with<B: AsRef<[u8]>>(
         &mut self,
         mut list: impl FnMut(u64, bool) -> Result<Listing>,
         mut fetch: impl FnMut(&[ObjectName], Option<u64>) -> Result<Vec<(ObjectName, Option<B>)>>,
     ) -> Result<Plan> {
         loop {
-            match self.step()? {
-                Step::List { from, notes } => self.list(list(from, notes)?),
-                Step::Fetch(names) => {
-                    for (name, content) in fetch(&names, self.held.map(|held| held.version))? {
-                        self.supply(name, content.as_ref().map(AsRef::as_ref));
-                    }
+            if self.must_list {
+                self.list(list(self.list_from, false)?);
+            } else if self.must_list_notes {
+                self.list(list(self.wanted.unwrap_or(self.list_from), true)?);
+            } else if !self.asked.is_empty() {
+                let names: Vec<ObjectName> = self.asked.iter().copied().collect();
+                for (name, content) in fetch(&names, self.held.map(|held| held.version))? {
+                    self.supply(name, content.as_ref().map(AsRef::as_ref));
                 }
-                Step::Follow(plan) => return Ok(*plan),
+            } else if let Some(plan) = self.advance()? {
+                return Ok(plan);
             }
         }
     }
 
     /// Takes what the chain's objects are now.
-    pub fn list(&mut self, listing: Listing) {
+    fn list(&mut self, listing: Listing) {
         if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
             signatures.listed = listing;
             return;
@@ -280,7 +269,7 @@ impl Planner {
     }
 
     /// Takes the content of an object that was asked for; `None` if there is no such object.
-    pub fn supply(&mut self, name: ObjectName, content: Option<&[u8]>) {
+    fn supply(&mut self, name: ObjectName, content: Option<&[u8]>) {
         if !self.asked.remove(&name) {
             return;
         }
@@ -288,7 +277,7 @@ impl Planner {
             signatures.supply(name, content, &self.limits);
         }
         if !matches!(name, ObjectName::Signature { .. }) {
-            let document = content.map(|bytes| Document::parse(name, bytes, &self.limits)).transpose();
+            let document = content.map(|bytes| ReceivedDocument::parse(name, bytes, &self.limits)).transpose();
             self.supplied.insert(name, document.map_err(|error| error.in_file(name.to_string())));
         }
     }
@@ -318,7 +307,7 @@ impl Planner {
         self.faults.push(error);
     }
 
-    /// What has been passed over so far.
+    /// The faults and failures that have been passed over so far.
     pub fn passed_over(&self) -> impl Iterator<Item = &Error> {
         self.faults.iter().chain(&self.failures)
     }
@@ -453,7 +442,7 @@ impl Planner {
     /// Step 1.
     fn check_chain(&mut self) -> Result<()> {
         match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
-            Some(Document::Chain(digest)) => {
+            Some(ReceivedDocument::Chain(digest)) => {
                 self.chain = Some(digest);
                 // Nothing sets it aside (R-SIG-05).
                 self.signatures.iter().try_for_each(|signatures| signatures.trust.check_chain(digest))?;
@@ -528,7 +517,7 @@ impl Planner {
         };
         let name = ObjectName::Commit(wanted);
         let document = self.supplied.remove(&name).transpose()?.flatten();
-        let Some(Document::Commit(read)) = document else { return Err(no_commit(wanted)) };
+        let Some(ReceivedDocument::Commit(read)) = document else { return Err(no_commit(wanted)) };
         check_version(wanted, &read.commit)?;
         if read.digest == accepted {
             (self.held, self.doubt) = (None, None);
@@ -536,12 +525,12 @@ impl Planner {
             self.signatures.iter_mut().for_each(|signatures| signatures.recorded = Some((wanted, accepted)));
             self.low = wanted;
         }
-        self.supplied.insert(name, Ok(Some(Document::Commit(read))));
+        self.supplied.insert(name, Ok(Some(ReceivedDocument::Commit(read))));
         self.doubt.take().map_or(Ok(()), Err)
     }
 
-    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on. Likewise of what
-    /// has been seen.
+    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on. Likewise of
+    /// what has been seen.
     fn leave_what_is_long_ago(&mut self, wanted: u64) -> Result<()> {
         let is_far = |version: u64| wanted.saturating_sub(version) > self.long_time;
         let held = self.held.map(|held| held.version).filter(|version| is_far(*version));
@@ -620,8 +609,8 @@ impl Planner {
         self.low = self.low.max(self.floor);
     }
 
-    fn check_commit(&mut self, version: u64, document: Result<Option<Document>>) -> Result<()> {
-        let Some(Document::Commit(checked)) = document? else { return Err(no_commit(version)) };
+    fn check_commit(&mut self, version: u64, document: Result<Option<ReceivedDocument>>) -> Result<()> {
+        let Some(ReceivedDocument::Commit(checked)) = document? else { return Err(no_commit(version)) };
         check_version(version, &checked.commit)?;
         let held = self.held.filter(|held| held.version == version).map(|held| held.commit);
         for recorded in held.into_iter().chain(self.seen().filter(|seen| seen.0 == version).map(|(_, commit)| commit)) {
@@ -685,9 +674,9 @@ impl Planner {
         &self,
         version: u64,
         source: ObjectName,
-        document: Result<Option<Document>>,
+        document: Result<Option<ReceivedDocument>>,
     ) -> Result<Option<RoutesDocument>> {
-        let Some(Document::Routes(document)) = document? else { return Ok(None) };
+        let Some(ReceivedDocument::Routes(document)) = document? else { return Ok(None) };
         check_routes(source, &document, self.commits.get(&version).map(|commit| commit.digest))?;
         Ok(Some(document))
     }

@@ -13,7 +13,7 @@ use crate::tensor::Digest;
 /// How many seconds an attempt may take (R-PUB-08).
 const LONGEST: u64 = 20 * 3600;
 
-/// What the next commit follows: the head's commit, or the chain document if there is no version yet.
+/// The parent of the next commit: the head's commit, or the chain document if there is no version yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
     digest: Digest,
@@ -68,12 +68,13 @@ impl Parent {
         let Commit { version, shards, .. } = self.head_for_base()?;
         let expected = shards.get(shard).map_or_else(|| "none".to_owned(), Digest::to_string);
         ensure(base.to_string() == expected, &rules::PUB_01, || {
-            let what = if shards.len() == 1 { "state".to_owned() } else { format!("shard {shard}") };
-            format!("the {what} of the head, version {version}, is {expected}; the base given is {base}")
+            let what = if shards.len() == 1 { "base".to_owned() } else { format!("base of shard {shard}") };
+            format!("the {what} is not the newest version, {version}: its digest is {base} instead of {expected}")
         })
     }
 
-    /// Checks that this goes on from a version, with the digest of its commit, that the publisher has published or followed.
+    /// Checks that this goes on from a version, with the digest of its commit, that the publisher has published or
+    /// followed.
     ///
     /// # Errors
     /// R-PUB-11 (`CHAIN`).
@@ -91,9 +92,9 @@ impl Parent {
         let name = ObjectName::Commit(version).to_string();
         let newest = self.head.as_ref().map_or_else(|| "none".to_owned(), |head| head.version.to_string());
         let message = format!(
-            "version {version} was published, but its commit is not in the store any more (the newest version is {newest}), \
-             and its number is never used again. Restore {name} from a copy; if it is lost for good, say so by vouching \
-             for what is followed instead, {}",
+            "version {version} was published, but its commit is not in the store any more (the newest version is \
+             {newest}), and its number is never used again. Restore {name} from a copy; if it is lost for good, say so \
+             by vouching for what is followed instead, {}",
             self.digest
         );
         Error::broken(&rules::PUB_11, message).in_file(name)
@@ -134,7 +135,8 @@ impl Parent {
     }
 }
 
-/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts, with the `/` at their ends.
+/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts, with the `/` at
+/// their ends.
 ///
 /// # Errors
 /// R-PUB-10 (`CHAIN`).
@@ -163,8 +165,8 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
 /// The failure to report if a chain has objects, this one among them, and no chain document: R-CHN-01.
 pub fn chain_lost(object: ObjectName) -> Error {
     let message = format!(
-        "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, byte for byte, \
-         or begin a chain elsewhere"
+        "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, \
+         byte for byte, or begin a chain elsewhere"
     );
     Error::broken(&rules::CHN_01, message).in_file(ObjectName::Chain.to_string())
 }
@@ -172,7 +174,8 @@ pub fn chain_lost(object: ObjectName) -> Error {
 /// The failure to report if the version before the head has no commit: R-PUB-09.
 pub fn head_after_gap(head: u64) -> Error {
     let message = format!(
-        "the head, version {head}, comes after a gap: commits of versions before it were lost, or this object is not of the chain"
+        "the head, version {head}, comes after a gap: commits of versions before it were lost, or this object is not \
+         of the chain"
     );
     Error::broken(&rules::PUB_09, message).in_file(ObjectName::Commit(head).to_string())
 }
@@ -180,8 +183,8 @@ pub fn head_after_gap(head: u64) -> Error {
 /// The failure to report if the head is not signed as the publisher's own trust wants it: R-SIG-03.
 pub fn head_not_signed(version: u64, commit: Digest) -> Error {
     let message = format!(
-        "the head, version {version}, is not signed by the trusted keys: it may be a stranger's. If you have looked at it and it is \
-         yours, name its commit, {commit}, to vouch for it"
+        "the head, version {version}, is not signed by the trusted keys: it may be a stranger's. If you have looked at \
+         it and it is yours, name its commit, {commit}, to vouch for it"
     );
     Error::broken(&rules::SIG_03, message).in_file(ObjectName::Commit(version).to_string())
 }
@@ -211,8 +214,8 @@ pub fn came_late(document: ObjectName) -> Error {
         _ => ("the new routes are in force".to_owned(), "compact"),
     };
     let message = format!(
-        "{what}, but may become unusable: by the store's clock, 20 hours or more passed between its files and this document, \
-         so that a prune may delete them as old. Once more {again}"
+        "{what}, but may become unusable: by the store's clock, 20 hours or more passed between its files and this \
+         document, so that a prune may delete them as old. Once more {again}"
     );
     Error::broken(&rules::PUB_08, message).in_file(document.to_string())
 }

@@ -7,7 +7,7 @@ use crate::tensor::Digest;
 
 /// A document of any kind, checked as a document.
 #[derive(Debug)]
-pub(super) enum Document {
+pub(super) enum ReceivedDocument {
     /// Digest of its bytes.
     Chain(Digest),
     Commit(ReadCommit),
@@ -21,7 +21,7 @@ pub(super) struct ReadCommit {
     pub(super) commit: Commit,
 }
 
-impl Document {
+impl ReceivedDocument {
     /// Reads the document that stands under this name.
     pub(super) fn parse(name: ObjectName, bytes: &[u8], limits: &Limits) -> Result<Self> {
         let digest = Digest::of_bytes(bytes);

@@ -14,7 +14,7 @@ use crate::tensor::Digest;
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version in `keep`.
 pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
     let cheapest = cheapest_from_nothing(in_force);
-    // Of each version on a path, the place of the route that the path takes.
+    // For each version on a path, the place of the route that the path takes.
     let mut needed: BTreeMap<u64, usize> = BTreeMap::new();
     for &version in keep {
         let mut next = Some(version);
@@ -51,7 +51,7 @@ pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
 
 /// The last step of the cheapest path from nothing to a version. Ordered: the lesser is the cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Way {
+struct SnapshotPath {
     bytes: u128,
     routes: u64,
     /// Which of the version's routes it is: several may come from the same version.
@@ -60,8 +60,8 @@ struct Way {
 }
 
 /// For every version that has a path from nothing.
-fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, Way> {
-    let mut cheapest: BTreeMap<u64, Way> = BTreeMap::new();
+fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, SnapshotPath> {
+    let mut cheapest: BTreeMap<u64, SnapshotPath> = BTreeMap::new();
     // Routes ascend, so all ways to where they come from are known.
     for (&version, routes) in in_force {
         let ways = routes.iter().enumerate().filter_map(|(place, route)| {
@@ -69,7 +69,7 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
                 None => (0, 0),
                 Some(from) => cheapest.get(&from).map(|way| (way.bytes, way.routes))?,
             };
-            Some(Way { bytes: bytes + route.bytes(), routes: count + 1, place, from: route.from })
+            Some(SnapshotPath { bytes: bytes + route.bytes(), routes: count + 1, place, from: route.from })
         });
         if let Some(way) = ways.min() {
             cheapest.insert(version, way);
@@ -78,7 +78,8 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
     cheapest
 }
 
-/// The failure to report if this object shows that commits are missing, or that the store's list is incomplete: R-RET-05.
+/// The failure to report if this object shows that commits are missing, or that the store's list is incomplete:
+/// R-RET-05.
 pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
     let message = format!("{shows}: commits are missing, or the store lists incompletely, so nothing is removed");
     Error::broken(&rules::RET_05, message).in_file(name.to_string())
@@ -99,7 +100,8 @@ pub fn no_path_without(file: FileReference, error: &Error) -> Error {
 
 fn no_path(version: u64) -> Error {
     let message = format!(
-        "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it first"
+        "no path from nothing leads to version {version}, which would be kept: leave it out, or add a snapshot of it \
+         first"
     );
     Error::broken(&rules::RET_01, message).in_file(ObjectName::Commit(version).to_string())
 }
@@ -157,7 +159,7 @@ mod tests {
             let retained = retain(&chain(&routes), &keep.iter().copied().collect()).unwrap();
             retained[&1].iter().map(|route| route.files[0].size).collect()
         };
-        // Of those from nothing, only the cheapest is on a path.
+        // Among the routes from nothing, only the cheapest is on a path.
         assert_eq!(sizes(&[1]), [90]);
         assert_eq!(sizes(&[0, 1]), [90, 5, 6]);
         assert_eq!(sizes(&[0]), [0; 0]);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::chain::signatures::Signatures;
-use crate::chain::{Listing, ObjectName, Planner, Signed, Trust, Unsigned, VerifierKey};
+use crate::chain::{Listing, ObjectName, Planner, SignatureCheck, Trust, UnsignedVersion, VerifierKey};
 use crate::error::{Error, Result};
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -14,8 +14,8 @@ const MAX_STRIDE: usize = 64;
 
 impl Planner {
     /// Takes only versions that these keys have signed (SPEC section 23.3); the head is the highest of them. `seen`
-    /// is what the [plan](Signed) of an earlier planner said: the newest signed head that has been met, by version and
-    /// digest of its commit.
+    /// is what the [plan](SignatureCheck) of an earlier planner said: the newest signed head that has been met, by
+    /// version and digest of its commit.
     #[must_use]
     pub fn trust(mut self, trust: Trust, seen: Option<(u64, Digest)>) -> Self {
         let held = self.held.map(|held| held.version);
@@ -32,7 +32,7 @@ impl Planner {
         self
     }
 
-    /// What has been seen, if it counts: if nothing is held, or a lower version.
+    /// The newest signed head that has been seen, if it counts: if nothing is held, or a lower version.
     pub(super) fn seen(&self) -> Option<(u64, Digest)> {
         self.signatures.as_ref()?.seen
     }
@@ -82,7 +82,7 @@ impl Planner {
             if by.len() >= signatures.trust.quorum() {
                 signatures.by = Some(by);
                 signatures.recorded = signatures.commits.get(&version).map(|commit| (version, *commit));
-                // What was read above is as if it were not there.
+                // The commits that were read above this version are treated as if they were not there.
                 self.supplied.retain(|name, _| !matches!(name, ObjectName::Commit(above) if *above > version));
                 return Some(version);
             }
@@ -92,8 +92,8 @@ impl Planner {
         }
     }
 
-    /// The trusted keys that the notes on the commit of a version count for. `None` if something is asked for first: own
-    /// notes, and all others only if these are not enough.
+    /// The trusted keys that the notes on the commit of a version count for. `None` if something is asked for first:
+    /// own notes, and all others only if these are not enough.
     fn signers(&mut self, version: u64) -> Option<Vec<VerifierKey>> {
         let (signatures, chain) = (self.signatures.as_ref()?, self.chain?);
         let Some(&commit) = signatures.commits.get(&version) else { return Some(Vec::new()) };
@@ -114,7 +114,7 @@ impl Planner {
         }
         let Some(by) = self.signers(wanted) else { return Ok(()) };
         let Some(signatures) = &mut self.signatures else { return Ok(()) };
-        let unsigned = Unsigned { version: wanted, signed_by: by.len(), quorum: signatures.trust.quorum() };
+        let unsigned = UnsignedVersion { version: wanted, signed_by: by.len(), quorum: signatures.trust.quorum() };
         signatures.by = Some(by);
         ensure(unsigned.signed_by >= unsigned.quorum, &rules::SIG_01, || unsigned.to_string())
             .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()).because_of(unsigned))
@@ -130,17 +130,17 @@ impl Planner {
     }
 
     /// The highest version, if trust is wanted, it is this one or a later one, and the trusted keys have not signed it.
-    pub(super) fn unsigned_from(&self, lowest: u64) -> Option<Unsigned> {
+    pub(super) fn unsigned_from(&self, lowest: u64) -> Option<UnsignedVersion> {
         let Signatures { trust, highest, .. } = self.signatures.as_ref()?;
         let version = self.head().filter(|head| *head >= lowest)?;
         let signed_by = highest.filter(|(of, _)| *of == version).map_or(0, |(_, signed_by)| signed_by);
-        Some(Unsigned { version, signed_by, quorum: trust.quorum() })
+        Some(UnsignedVersion { version, signed_by, quorum: trust.quorum() })
     }
 
-    /// What the plan says of signatures.
-    pub(super) fn signed(&self, version: u64) -> Option<Signed> {
+    /// The part of the plan that is about signatures.
+    pub(super) fn signed(&self, version: u64) -> Option<SignatureCheck> {
         let Signatures { by, recorded, of_head, .. } = self.signatures.as_ref()?;
         let unsigned_head = if *of_head { self.unsigned_from(version + 1) } else { None };
-        Some(Signed { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
+        Some(SignatureCheck { by: by.clone().unwrap_or_default(), seen: *recorded, unsigned_head })
     }
 }

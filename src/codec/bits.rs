@@ -59,7 +59,8 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8], width: u32, items: usize) -> Result
     Ok(run)
 }
 
-/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits are clear in the numbers.
+/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits are clear in the
+/// numbers.
 pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
     if width == 0 {
         return;

@@ -1,8 +1,8 @@
 //! Blocks of 64 lanes and sets of their lanes as the bits of a `u64`: what lets whole blocks be passed over, and single
 //! lanes be found without looking at each.
 //!
-//! Loops over blocks are written once, as a [`Work`], and compiled for each kind of processor that can compare many lanes
-//! at once; [`dispatch`] chooses when the program runs. All kinds give the same sets, so the same bytes come out.
+//! Loops over blocks are written once, as a [`Work`], and compiled for each kind of processor that can compare many
+//! lanes at once; [`dispatch`] chooses when the program runs. All kinds give the same sets, so the same bytes come out.
 
 use crate::codec::lane::Lane;
 #[cfg(target_arch = "x86_64")]
@@ -28,13 +28,13 @@ pub(crate) trait Compare: Copy {
     /// The bytes that are `least` or more.
     fn at_least(self, block: &Block<u8>, least: u8) -> u64;
 
-    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for each row both sums of the
-    /// products, which must not exceed 64 bits. A row has as many blocks as there are factors.
+    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for each row both sums of
+    /// the products, which must not exceed 64 bits. A row has as many blocks as there are factors.
     fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS];
 }
 
-/// What the units of 16 bits of a block are multiplied with: for each sum those of even places, then those of odd places, two
-/// in each number.
+/// The numbers that the units of 16 bits of a block are multiplied with: for each sum the numbers for even places, then
+/// those for odd places, two in each `u64`.
 pub(crate) type Factors = [[[u64; 8]; 2]; 2];
 
 /// [`Compare::products`] of this machine.
@@ -72,15 +72,6 @@ pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
     return x86::dispatch(work);
     #[cfg(not(target_arch = "x86_64"))]
     return work.run(Portable);
-}
-
-/// What the work gives with each kind of instructions that this machine has.
-#[cfg(test)]
-pub(crate) fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
-    let mut outputs = vec![work.clone().run(Portable)];
-    #[cfg(target_arch = "x86_64")]
-    outputs.extend(x86::by_all(work));
-    outputs
 }
 
 /// Any processor.
@@ -148,14 +139,15 @@ pub(crate) fn padded<L: Lane>(lanes: &[L::Bytes]) -> Block<L> {
     })
 }
 
-/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives nothing: the empty set.
+/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives nothing: the empty
+/// set.
 #[inline(always)]
 pub(crate) fn first(length: usize) -> u64 {
     u64::MAX.checked_shr(u32::try_from(BLOCK - length).unwrap_or(0)).unwrap_or(0)
 }
 
-/// The place of the bit with this rank, counted from the lowest; there is one. Without branches, which would depend on the
-/// data.
+/// The place of the bit with this rank, counted from the lowest; there is one. Without branches, which would depend on
+/// the data.
 #[inline(always)]
 pub(crate) fn select(set: u64, rank: u64) -> u32 {
     const EACH: u64 = u64::MAX / 255;
@@ -190,7 +182,7 @@ static IN_BYTE: [[u8; 256]; 8] = {
 };
 
 /// The lanes of a stretch that are of interest, by their numbers, ascending.
-pub(crate) struct Places {
+pub(crate) struct LanePlaces {
     /// With room for what is written ahead.
     lanes: [u16; STRETCH + AHEAD],
     count: usize,
@@ -199,7 +191,7 @@ pub(crate) struct Places {
 /// This many lanes are written for each block, even if it has fewer: most blocks have no more, so no branch is needed.
 const AHEAD: usize = 4;
 
-impl Places {
+impl LanePlaces {
     pub(crate) fn new() -> Self {
         Self { lanes: [0; STRETCH + AHEAD], count: 0 }
     }

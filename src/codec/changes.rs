@@ -1,11 +1,11 @@
 //! Which lanes of a stretch change, as numbers and new values.
 
-use crate::codec::blocks::{Compare, Places, STRETCH, Work, dispatch};
+use crate::codec::blocks::{Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::lane::{Lane, with_lane};
 use crate::codec::piece::differing;
 
-/// Appends the lanes in which two stretches of equal length differ: their numbers, which count from `first` on, and their new
-/// values, little-endian. The numbers of all lanes must be below 2^32.
+/// Appends the lanes in which two stretches of equal length differ: their numbers, which count from `first` on, and
+/// their new values, little-endian. The numbers of all lanes must be below 2^32.
 pub(crate) fn append_changes(
     lane_bytes: usize,
     first: u32,
@@ -13,7 +13,10 @@ pub(crate) fn append_changes(
     numbers: &mut Vec<u32>,
     values: &mut Vec<u8>,
 ) {
-    with_lane!(lane_bytes, L => dispatch(Append::<L> { first, old: L::chunks(old), new: L::chunks(new), numbers, values }));
+    with_lane!(lane_bytes, L => {
+        let (old, new) = (L::chunks(old), L::chunks(new));
+        dispatch(Append::<L> { first, old, new, numbers, values });
+    });
 }
 
 struct Append<'a, L: Lane> {
@@ -30,7 +33,7 @@ impl<L: Lane> Work for Append<'_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { first, old, new, numbers, values } = self;
-        let mut places = Places::new();
+        let mut places = LanePlaces::new();
         for (begin, (old, new)) in (first..).step_by(STRETCH).zip(old.chunks(STRETCH).zip(new.chunks(STRETCH))) {
             let lanes = places.of(&differing::<L>(compare, Some(old), new));
             numbers.extend(lanes.iter().map(|&lane| begin + u32::from(lane)));

@@ -1,7 +1,7 @@
 //! What the encoder chooses for fixed pieces. Decoders take any choice, so these may change. But estimates that go
 //! wrong make longer links and fail no other test, and a choice that changes makes other bytes of the same states.
 
-use crate::codec::decode::Decoded;
+use crate::codec::decode::DecodedSegment;
 use crate::codec::encode::{SplitGaps, encode};
 use crate::codec::lane::{Lane, with_lane};
 use crate::codec::piece::{PieceInput, Profile};
@@ -27,8 +27,8 @@ fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Prof
         let streams = split(&segment.bytes, 0, segment.coding).unwrap();
         // Without the table, whose streams follow from the rest.
         let raw: Vec<u64> = streams[1..].iter().map(|stream| stream.raw_length).collect();
-        let decoded = Decoded::<L>::new(&segment.bytes, 0, segment.coding, lanes).unwrap();
-        let table = decoded.table();
+        let decoded = DecodedSegment::<L>::new(&segment.bytes, 0, segment.coding, lanes).unwrap();
+        let table = &decoded.table;
         let positions: Vec<String> = table
             .positions
             .iter()
@@ -221,7 +221,8 @@ fn shifts_are_those_of_the_fewest_bits() {
 
 #[test]
 fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
-    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^17 lanes on two of three.
+    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^17 lanes on two
+    // of three.
     let pair = |lanes: u32, stretch: u32| -> (Vec<u8>, Vec<u8>) {
         let is_seen = |lane: u32| (lane / stretch).is_multiple_of(3);
         let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };

@@ -15,48 +15,36 @@ pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 512;
 
-/// Thresholds, all of the same number: one less than the contexts.
-#[derive(Default)]
-pub(crate) struct Thresholds {
-    /// Of each part that has rates of its own.
-    pub(crate) own: Vec<Vec<u16>>,
-    /// Of all others.
-    pub(crate) shared: Vec<u16>,
-}
-
-/// Thresholds of parts with these rates, and of those with too few lanes, whose rates are taken together.
-pub(crate) fn thresholds(parts: &[&ExponentStatistics], small: &ExponentStatistics, dense: bool) -> Thresholds {
+/// Thresholds of each of the parts with these rates, and those that parts with too few lanes share, whose rates are
+/// taken together. All are of the same number: one less than the contexts.
+pub(crate) fn thresholds(
+    parts: &[&ExponentStatistics],
+    small: &ExponentStatistics,
+    dense: bool,
+) -> (Vec<Vec<u16>>, Vec<u16>) {
     let mut pool = small.clone();
     for part in parts {
         pool.add(part);
     }
-    let of = |statistics: &ExponentStatistics| Levels {
-        levels: levels(statistics, &pool),
-        coded: if dense { statistics.all.clone() } else { statistics.changed.clone() },
-    };
-    let own: Vec<Levels> = parts.iter().map(|part| of(part)).collect();
-    let pooled = Levels { levels: levels(&pool, &pool), ..of(small) };
+    // Levels of the exponents, and how many lanes are coded at each exponent.
+    let coded = |part: &ExponentStatistics| if dense { part.all.clone() } else { part.changed.clone() };
+    let own: Vec<(Vec<i32>, Vec<u64>)> = parts.iter().map(|part| (levels(part, &pool), coded(part))).collect();
+    let pooled = (levels(&pool, &pool), coded(small));
 
     let mut by_level: BTreeMap<i32, u64> = BTreeMap::new();
-    for list in own.iter().chain([&pooled]) {
-        for (&level, &count) in list.levels.iter().zip(&list.coded) {
+    for (levels, coded) in own.iter().chain([&pooled]) {
+        for (&level, &count) in levels.iter().zip(coded) {
             *by_level.entry(level).or_default() += count;
         }
     }
     let boundaries = merge(by_level.into_iter().collect());
     // No exponent field has more than 11 bits.
     let highest = u16::try_from(small.all.len()).unwrap_or(u16::MAX);
-    let thresholds = |list: &Levels| -> Vec<u16> {
-        let of = |boundary: &i32| list.levels.iter().position(|level| level >= boundary);
+    let thresholds = |(levels, _): &(Vec<i32>, Vec<u64>)| -> Vec<u16> {
+        let of = |boundary: &i32| levels.iter().position(|level| level >= boundary);
         boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
     };
-    Thresholds { own: own.iter().map(thresholds).collect(), shared: thresholds(&pooled) }
-}
-
-/// Levels of the exponents, and how many lanes are coded at each exponent.
-struct Levels {
-    levels: Vec<i32>,
-    coded: Vec<u64>,
+    (own.iter().map(thresholds).collect(), thresholds(&pooled))
 }
 
 /// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by pooling neighbours
@@ -109,13 +97,13 @@ fn round(value: f64) -> i32 {
 mod tests {
     use super::*;
 
-    /// Of these parts, as the encoder has them.
+    /// Thresholds of each of these parts, found as the encoder finds them.
     fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
         let mut small = ExponentStatistics::new(parts[0].all.len());
         let is_small = |part: &&ExponentStatistics| part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
         let (few, many): (Vec<_>, Vec<_>) = parts.iter().copied().partition(is_small);
         few.into_iter().for_each(|part| small.add(part));
-        let Thresholds { own, shared } = super::thresholds(&many, &small, dense);
+        let (own, shared) = super::thresholds(&many, &small, dense);
         let mut own = own.into_iter();
         let of = |part| if is_small(part) { shared.clone() } else { own.next().unwrap() };
         parts.iter().map(of).collect()
@@ -167,7 +155,7 @@ mod tests {
 
     #[test]
     fn levels_are_logarithms_of_rates() {
-        // What a part has not seen has the rate of the pool: 8 / 2.
+        // An exponent that a part has not seen has the rate of the pool: 8 / 2.
         assert_eq!(levels(&statistics(&[(0, 0)]), &statistics(&[(1, 8)])), [-2]);
         // Half of that is added to what it has seen: (1 + 2) / 1.5.
         assert_eq!(levels(&statistics(&[(1, 1)]), &statistics(&[(1, 8)])), [-1]);

@@ -1,13 +1,13 @@
 //! Which context a lane is a member of (SPEC section 7.1), for a stretch of lanes at once.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Block, Compare, first, padded, select};
-use crate::codec::lane::{Kind, Lane};
+use crate::codec::lane::{Lane, LaneKind};
 use crate::format::segment::MAX_CONTEXTS;
 
 /// The contexts of one part.
 #[derive(Debug, Clone)]
 pub(crate) struct Contexts<L> {
-    kind: Kind<L>,
+    kind: LaneKind<L>,
     /// The key that each context but the last one with members ends before; unused ones are as high as can be.
     ends: [u8; MAX_CONTEXTS - 1],
     /// Contexts that have an end; the one after them is the last with members.
@@ -19,8 +19,8 @@ pub(crate) struct Contexts<L> {
 }
 
 impl<L: Lane> Contexts<L> {
-    /// Of thresholds that have been checked: ascending, fewer than [`MAX_CONTEXTS`].
-    pub(crate) fn new(kind: Kind<L>, thresholds: &[u16]) -> Self {
+    /// The contexts of thresholds that have been checked: ascending, fewer than [`MAX_CONTEXTS`].
+    pub(crate) fn new(kind: LaneKind<L>, thresholds: &[u16]) -> Self {
         let (mut ends, mut ended) = ([u8::MAX; MAX_CONTEXTS - 1], 0);
         let mut long = Vec::new();
         for (end, (context, &threshold)) in ends.iter_mut().zip((1..).zip(thresholds)) {
@@ -40,7 +40,8 @@ impl<L: Lane> Contexts<L> {
         Self { kind, ends, ended, inverted, long }
     }
 
-    /// What lanes are told apart by: the first byte of the exponent, or the context where that is not enough.
+    /// The key by which lanes are told apart: the first byte of the exponent, or the context where that byte is not
+    /// enough.
     #[inline(always)]
     fn key(&self, lane: L) -> u8 {
         if L::BITS < 64 || self.long.is_empty() {
@@ -160,9 +161,9 @@ impl Members {
 
     /// The members of a context, in order.
     #[inline(always)]
-    pub(crate) fn of(&self, context: usize) -> Cursor<'_> {
+    pub(crate) fn of(&self, context: usize) -> MemberCursor<'_> {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
-        Cursor { from, beyond, absent: self.absent, block: BLOCKS - 1, set: 0, begin: 0, end: 0 }
+        MemberCursor { from, beyond, absent: self.absent, block: BLOCKS - 1, set: 0, begin: 0, end: 0 }
     }
 
     /// How many members come before a lane, which is one itself.
@@ -176,7 +177,7 @@ impl Members {
 }
 
 /// Goes through the members of a context by their ranks.
-pub(crate) struct Cursor<'a> {
+pub(crate) struct MemberCursor<'a> {
     from: &'a From,
     beyond: &'a From,
     absent: usize,
@@ -188,7 +189,7 @@ pub(crate) struct Cursor<'a> {
     end: u16,
 }
 
-impl Cursor<'_> {
+impl MemberCursor<'_> {
     /// The lane of the member with this rank, which is less than their number, and more than the one before.
     #[inline(always)]
     pub(crate) fn lane(&mut self, rank: u16) -> usize {
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_specification() {
-        let contexts = Contexts::new(Kind::<u16>::of(Dtype::BF16), &[100, 110]);
+        let contexts = Contexts::new(LaneKind::<u16>::of(Dtype::BF16), &[100, 110]);
         let lanes = [0x3F80_u16, 0x3580, 0].map(Lane::store);
         let mut found = Members::new();
         contexts.find(Portable, &lanes, &mut found);

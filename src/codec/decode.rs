@@ -8,12 +8,12 @@ use crate::codec::bits::{add_items, for_each_one, packed_bytes, take, unpack_sym
 use crate::codec::blocks::{BLOCK, Compare, STRETCH, Work, dispatch, padded};
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::escapes;
-use crate::codec::lane::{Kind, Lane, unzigzag};
+use crate::codec::lane::{Lane, LaneKind, unzigzag};
 use crate::error::{Error, Result};
 use crate::format::coding::{Coding, Values};
 use crate::format::segment::{MAX_CONTEXTS, PositionCoding, StoredStream, Table, split};
 use crate::limits::address;
-use crate::rules::{self, Rule, ensure};
+use crate::rules::{self, ensure};
 use crate::tensor::Dtype;
 
 /// No escape of a gap takes more bytes: a piece has at most 2^24 lanes.
@@ -23,14 +23,14 @@ const GAP_ESCAPE_BYTES: u64 = 4;
 ///
 /// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part and context.
 #[derive(Debug)]
-pub(crate) struct Decoded<L> {
-    coding: Coding,
-    table: Table,
-    parts: Vec<(Dtype, u32)>,
+pub(crate) struct DecodedSegment<L> {
+    pub(crate) coding: Coding,
+    pub(crate) table: Table,
+    pub(crate) parts: Vec<(Dtype, u32)>,
     /// Absolute offset of the segment.
     offset: u64,
     /// Raw and stored length of each stream.
-    streams: Vec<(u64, u64)>,
+    pub(crate) streams: Vec<(u64, u64)>,
     /// Begin of each run, by part and then context, and its length.
     runs: Vec<(usize, u32)>,
     /// For each coded lane the members between it and the one before; empty if positions are dense.
@@ -39,7 +39,7 @@ pub(crate) struct Decoded<L> {
     values: Vec<L>,
 }
 
-impl<L: Lane> Decoded<L> {
+impl<L: Lane> DecodedSegment<L> {
     /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2 to 8.4 of SPEC
     /// section 10. `parts` gives dtype and lanes of each part.
     pub(crate) fn new(segment: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
@@ -65,10 +65,6 @@ impl<L: Lane> Decoded<L> {
         Ok(decoded)
     }
 
-    fn contexts(&self) -> usize {
-        self.table.contexts
-    }
-
     /// Bytes of its lists.
     pub(crate) fn memory(&self) -> usize {
         let counted = size_of_val(&*self.table.counts) + size_of_val(&*self.table.thresholds);
@@ -77,7 +73,7 @@ impl<L: Lane> Decoded<L> {
 
     /// Sets the runs from the coded lanes of each part and context; returns the number of all coded lanes.
     fn set_runs(&mut self, coded: &[u32]) -> usize {
-        let contexts = self.contexts();
+        let contexts = self.table.contexts;
         self.runs = vec![(0, 0); coded.len()];
         let mut begin = 0;
         for context in 0..contexts {
@@ -91,33 +87,26 @@ impl<L: Lane> Decoded<L> {
 
     /// The four position streams: bitmap, gap low, gap high, gap escape. Returns the number of coded lanes.
     fn read_positions(&mut self, [bitmap, low, high, escape]: &[StoredStream<'_>; 4]) -> Result<usize> {
-        let contexts = self.contexts();
-        let counted = |context: usize, table: &Table| -> u64 {
-            table.counts.iter().skip(context).step_by(contexts).map(|&count| u64::from(count)).sum()
+        let contexts = self.table.contexts;
+        let of_context = |context| self.table.counts.iter().skip(context).step_by(contexts);
+        let per_context: Vec<u64> =
+            (0..contexts).map(|context| of_context(context).map(|&count| u64::from(count)).sum()).collect();
+        // Bits of an item; 0 for contexts without items.
+        let bit = |position| u8::from(position == PositionCoding::Bitmap);
+        let symbol = |position| 8 * u8::from(position != PositionCoding::Bitmap);
+        let low_bits = |position| match position {
+            PositionCoding::Bitmap => 0,
+            PositionCoding::Gaps(shift) => shift,
         };
-        let per_context: Vec<u64> = (0..contexts).map(|context| counted(context, &self.table)).collect();
-        let coded = per_context.iter().zip(&self.table.positions);
-        let (mut bitmap_bytes, mut low_bytes, mut high_bytes) = (0, 0, 0);
-        for (&count, position) in coded {
-            match position {
-                PositionCoding::Bitmap => bitmap_bytes += packed_bytes(count, 1),
-                PositionCoding::Gaps(shift) => {
-                    low_bytes += packed_bytes(count, *shift);
-                    high_bytes += count;
-                }
-            }
-        }
-        let bits = read_exact(bitmap, bitmap_bytes)?;
-        let bits = self.each_context(&bits, bitmap, &per_context, |position| match position {
-            PositionCoding::Bitmap => Some(1),
-            PositionCoding::Gaps(_) => None,
-        })?;
-        let low_bits = read_exact(low, low_bytes)?;
-        let low_bits = self.each_context(&low_bits, low, &per_context, |position| match position {
-            PositionCoding::Bitmap => None,
-            PositionCoding::Gaps(shift) => Some(shift),
-        })?;
-        let high = read_exact(high, high_bytes)?;
+        let bytes = |width: &dyn Fn(PositionCoding) -> u8| -> u64 {
+            let contexts = self.table.positions.iter().zip(&per_context);
+            contexts.map(|(&position, &count)| packed_bytes(count, width(position))).sum()
+        };
+        let bits = read_exact(bitmap, bytes(&bit))?;
+        let bits = self.each_context(&bits, bitmap, &per_context, bit)?;
+        let low_run = read_exact(low, bytes(&low_bits))?;
+        let low_bits = self.each_context(&low_run, low, &per_context, low_bits)?;
+        let high = read_exact(high, bytes(&symbol))?;
         let escaped = high.iter().filter(|&&symbol| symbol == u8::MAX).count();
         let raw_escapes = read_escapes(escape, escaped, GAP_ESCAPE_BYTES)?;
         let mut escapes = escapes::read(&raw_escapes, escape.offset);
@@ -181,20 +170,18 @@ impl<L: Lane> Decoded<L> {
         Ok(self.set_runs(&coded))
     }
 
-    /// The run of each context in a bit stream; `width` gives the bits per item, or `None` for contexts without items.
+    /// The run of each context in a bit stream; `width` gives the bits per item, 0 for contexts without items.
     fn each_context<'a>(
         &self,
         mut bytes: &'a [u8],
         stream: &StoredStream<'_>,
         counts: &[u64],
-        width: impl Fn(PositionCoding) -> Option<u8>,
+        width: impl Fn(PositionCoding) -> u8,
     ) -> Result<Vec<&'a [u8]>> {
         let contexts = self.table.positions.iter().zip(counts);
-        let runs = contexts.map(|(position, &count)| match width(*position) {
-            None => Ok(&[][..]),
-            // If an item has bits, they are there, so the count fits. If it has none, nothing is taken for any count.
-            Some(width) => take(&mut bytes, u32::from(width), usize::try_from(count).unwrap_or(0)),
-        });
+        // If an item has bits, they are there, so the count fits. If it has none, nothing is taken for any count.
+        let runs = contexts
+            .map(|(position, &count)| take(&mut bytes, width(*position).into(), usize::try_from(count).unwrap_or(0)));
         runs.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
     }
 
@@ -206,7 +193,7 @@ impl<L: Lane> Decoded<L> {
             // Not before: only now it is known that there are that many.
             self.values.resize(total, L::default());
             for (value, &bits) in self.values.iter_mut().zip(&*plane) {
-                *value = value.xor(L::from_u64(u64::from(bits) << (8 * byte)));
+                *value = *value ^ L::from_u64(u64::from(bits) << (8 * byte));
             }
         }
         if relative {
@@ -221,7 +208,7 @@ impl<L: Lane> Decoded<L> {
             }
         } else {
             for part in 0..self.parts.len() {
-                let kind = Kind::<L>::of(self.parts[part].0);
+                let kind = LaneKind::<L>::of(self.parts[part].0);
                 let (begin, length) = self.runs[part];
                 for value in &mut self.values[begin..begin + length as usize] {
                     *value = kind.of_planes(*value);
@@ -233,7 +220,7 @@ impl<L: Lane> Decoded<L> {
 
     /// Relative small values: sign, magnitude, magnitude escape.
     fn read_small(&mut self, [sign, magnitude, escape]: &[StoredStream<'_>; 3], total: usize) -> Result<()> {
-        let contexts = self.contexts();
+        let contexts = self.table.contexts;
         let mut counts = vec![0_usize; contexts];
         for (index, (_, length)) in self.runs.iter().enumerate() {
             counts[index % contexts] += *length as usize;
@@ -291,20 +278,20 @@ impl<L: Lane> Decoded<L> {
     }
 
     /// The values and gaps of part number `part`, one run per context.
-    fn runs(&self, part: usize) -> impl Iterator<Item = Run<'_, L>> {
-        let contexts = self.contexts();
+    fn runs(&self, part: usize) -> impl Iterator<Item = CodedRun<'_, L>> {
+        let contexts = self.table.contexts;
         let runs = self.runs.chunks_exact(contexts).nth(part).unwrap_or(&[]);
         runs.iter().map(|&(begin, length)| {
             let end = begin + length as usize;
-            Run { gaps: self.gaps.get(begin..end).unwrap_or(&[]), values: &self.values[begin..end] }
+            CodedRun { gaps: self.gaps.get(begin..end).unwrap_or(&[]), values: &self.values[begin..end] }
         })
     }
 
-    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are ascending
-    /// numbers in the piece; `None` if they are all there are. The values are new bits or differences, as the segment's coding
-    /// says.
+    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are
+    /// ascending numbers in the piece; `None` if they are all there are. The values are new bits or differences, as the
+    /// segment's coding says.
     pub(crate) fn patches(&self, part: usize) -> Result<(Option<Vec<u32>>, &[L])> {
-        let Some(run) = self.runs(part).next().filter(|_| self.contexts() == 1) else {
+        let Some(run) = self.runs(part).next().filter(|_| self.table.contexts == 1) else {
             return Err(Error::usage("positions with several contexts need the base"));
         };
         let mut next = 0;
@@ -318,21 +305,17 @@ impl<L: Lane> Decoded<L> {
         Ok((lanes, run.values))
     }
 
-    fn check(&self, holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
-        ensure(holds, rule, message).map_err(|error| error.at(self.offset))
-    }
-
     /// The changes of part number `part`, to be applied to its piece's bytes.
-    pub(crate) fn changes(&self, part: usize) -> Changes<'_, L> {
-        let kind = Kind::of(self.parts[part].0);
-        let mut runs = [const { Run { gaps: &[], values: &[] } }; MAX_CONTEXTS];
+    pub(crate) fn changes(&self, part: usize) -> PartPatch<'_, L> {
+        let kind = LaneKind::of(self.parts[part].0);
+        let mut runs = [const { CodedRun { gaps: &[], values: &[] } }; MAX_CONTEXTS];
         let mut until = [u64::MAX; MAX_CONTEXTS];
         for ((run, until), own) in runs.iter_mut().zip(&mut until).zip(self.runs(part)) {
             *until = own.gap().unwrap_or(u64::MAX);
             *run = own;
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        Changes { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], until }
+        PartPatch { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], until }
     }
 
     /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
@@ -355,24 +338,6 @@ impl<L: Lane> Decoded<L> {
         })
     }
 
-    /// Number of parts.
-    pub(crate) fn parts(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// Raw and stored length of each stream.
-    pub(crate) fn streams(&self) -> &[(u64, u64)] {
-        &self.streams
-    }
-
-    pub(crate) fn coding(&self) -> Coding {
-        self.coding
-    }
-
-    pub(crate) fn table(&self) -> &Table {
-        &self.table
-    }
-
     /// Coded lanes of part number `part`.
     pub(crate) fn coded(&self, part: usize) -> u64 {
         self.runs(part).map(|run| run.values.len() as u64).sum()
@@ -381,15 +346,15 @@ impl<L: Lane> Decoded<L> {
 
 /// The coded lanes of one part and context that are still to be dealt with.
 #[derive(Debug, Clone, Copy)]
-struct Run<'a, L> {
+struct CodedRun<'a, L> {
     /// Empty where positions are dense.
     gaps: &'a [u32],
     values: &'a [L],
 }
 
-impl<L: Lane> Run<'_, L> {
-    /// Members of the context between the last coded lane and the next one, where positions are sparse; `None` after the last
-    /// one.
+impl<L: Lane> CodedRun<'_, L> {
+    /// Members of the context between the last coded lane and the next one, where positions are sparse; `None` after
+    /// the last one.
     #[inline(always)]
     fn gap(&self) -> Option<u64> {
         self.gaps.first().map(|&gap| u64::from(gap))
@@ -407,12 +372,12 @@ impl<L: Lane> Run<'_, L> {
 
 /// The changes of a part, applied to one stretch of its piece after another.
 #[derive(Debug)]
-pub(crate) struct Changes<'a, L> {
-    decoded: &'a Decoded<L>,
+pub(crate) struct PartPatch<'a, L> {
+    decoded: &'a DecodedSegment<L>,
     part: usize,
-    kind: Kind<L>,
+    kind: LaneKind<L>,
     contexts: Contexts<L>,
-    runs: [Run<'a, L>; MAX_CONTEXTS],
+    runs: [CodedRun<'a, L>; MAX_CONTEXTS],
     /// Members of each context that have been passed.
     members: [u64; MAX_CONTEXTS],
     /// How many more are passed before the next coded lane of each context; very many if there is none.
@@ -421,23 +386,23 @@ pub(crate) struct Changes<'a, L> {
 
 /// Changes of lanes of any width.
 pub(crate) trait PartChanges {
-    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts from. All but the last are
-    /// whole blocks.
+    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts from. All but the
+    /// last are whole blocks.
     fn apply(&mut self, bytes: &mut [u8]);
 
     /// After the last stretch: whether the part fits the lanes; step 8.5 of SPEC section 10.
     fn finish(&self) -> Result<()>;
 }
 
-impl<L: Lane> PartChanges for Changes<'_, L> {
+impl<L: Lane> PartChanges for PartPatch<'_, L> {
     fn apply(&mut self, bytes: &mut [u8]) {
         let lanes = L::chunks_mut(bytes);
         let relative = self.decoded.coding.is_relative();
-        if self.decoded.contexts() > 1 {
+        if self.decoded.table.contexts > 1 {
             return dispatch(Apply { lanes, changes: self });
         }
         if !self.decoded.coding.is_sparse() {
-            let Run { values, .. } = &mut self.runs[0];
+            let CodedRun { values, .. } = &mut self.runs[0];
             let own = values.split_off(..lanes.len()).unwrap_or(&[]);
             return lanes.iter_mut().zip(own).for_each(|(lane, &value)| change(self.kind, relative, lane, value));
         }
@@ -459,23 +424,20 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
     fn finish(&self) -> Result<()> {
         let Self { decoded, part, runs, members, .. } = self;
         // With one context all lanes are members, which the table has been compared with.
-        if decoded.contexts() == 1 {
+        if decoded.table.contexts == 1 {
             return Ok(());
         }
         for (context, &count) in decoded.table.counts(*part).iter().enumerate() {
             let members = members[context];
-            match decoded.table.positions.get(context) {
-                Some(PositionCoding::Gaps(_)) => {
-                    decoded.check(runs[context].values.is_empty(), &rules::POS_01, || {
-                        format!("ranks exceed the {members} members of context {context}")
-                    })?;
-                }
-                Some(PositionCoding::Bitmap) | None => {
-                    decoded.check(u64::from(count) == members, &rules::POS_02, || {
-                        format!("{count} values for the {members} members of context {context}")
-                    })?;
-                }
-            }
+            let checked = match decoded.table.positions.get(context) {
+                Some(PositionCoding::Gaps(_)) => ensure(runs[context].values.is_empty(), &rules::POS_01, || {
+                    format!("ranks exceed the {members} members of context {context}")
+                }),
+                Some(PositionCoding::Bitmap) | None => ensure(u64::from(count) == members, &rules::POS_02, || {
+                    format!("{count} values for the {members} members of context {context}")
+                }),
+            };
+            checked.map_err(|error| error.at(decoded.offset))?;
         }
         Ok(())
     }
@@ -484,7 +446,7 @@ impl<L: Lane> PartChanges for Changes<'_, L> {
 /// Changes the coded lanes of a stretch, where there are several contexts.
 struct Apply<'a, 'b, L: Lane> {
     lanes: &'a mut [L::Bytes],
-    changes: &'a mut Changes<'b, L>,
+    changes: &'a mut PartPatch<'b, L>,
 }
 
 impl<L: Lane> Work for Apply<'_, '_, L> {
@@ -493,7 +455,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { lanes, changes } = self;
-        let Changes { decoded, kind, ref contexts, ref mut runs, ref mut members, ref mut until, .. } = *changes;
+        let PartPatch { decoded, kind, ref contexts, ref mut runs, ref mut members, ref mut until, .. } = *changes;
         if !decoded.coding.is_sparse() {
             let mut passed = [0; MAX_CONTEXTS];
             for block in lanes.chunks_mut(BLOCK) {
@@ -516,10 +478,10 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
         for stretch in lanes.chunks_mut(STRETCH) {
             // Contexts follow from the base's lanes, which change here.
             contexts.find(compare, stretch, &mut found);
-            for context in 0..decoded.contexts() {
+            for context in 0..decoded.table.contexts {
                 let count = u64::from(found.count(context));
                 members[context] += count;
-                let Run { mut gaps, mut values } = runs[context];
+                let CodedRun { mut gaps, mut values } = runs[context];
                 let mut rank = until[context];
                 let mut own = found.of(context);
                 while rank < count
@@ -531,7 +493,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
                     (gaps, values) = (other_gaps, other_values);
                     rank = gaps.first().map_or(u64::MAX, |&gap| rank + 1 + u64::from(gap));
                 }
-                runs[context] = Run { gaps, values };
+                runs[context] = CodedRun { gaps, values };
                 until[context] = rank - count;
             }
         }
@@ -540,7 +502,7 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
 
 /// Gives a coded lane its new bits, or moves it by its difference.
 #[inline(always)]
-fn change<L: Lane>(kind: Kind<L>, relative: bool, lane: &mut L::Bytes, value: L) {
+fn change<L: Lane>(kind: LaneKind<L>, relative: bool, lane: &mut L::Bytes, value: L) {
     *lane = if relative { kind.moved(L::load(*lane), value) } else { value }.store();
 }
 
@@ -553,7 +515,8 @@ fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, 
     stream.decode()
 }
 
-/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them takes more than `longest` bytes.
+/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them takes more than
+/// `longest` bytes.
 fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize, longest: u64) -> Result<Cow<'a, [u8]>> {
     let most = longest * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {

@@ -1,15 +1,15 @@
 //! Encoding: the changes of a few pieces of one dtype become segments (SPEC sections 7 and 8).
 //!
-//! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read once (`sort.rs`). Pieces with the
-//! same method share a segment.
+//! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read once (`sort.rs`).
+//! Pieces with the same method share a segment.
 
 use crate::codec::bits::{pack, pack_symbols, packed_bytes};
-use crate::codec::choose::{self, Thresholds};
+use crate::codec::choose;
 use crate::codec::escapes;
-use crate::codec::lane::{Kind, Lane, absolute, zigzag};
+use crate::codec::lane::{Lane, LaneKind, absolute, zigzag};
 use crate::codec::piece::{Method, PieceInput, PieceSink, Profile, are_small};
-use crate::codec::sample::{Lanes, Plan, Rates};
-use crate::codec::sort::{CodedContext, Found, Sorted};
+use crate::codec::sample::{PieceLanes, PieceMethod, Rates};
+use crate::codec::sort::{Bucket, CodedContext, Scratchpad};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, float};
 use crate::error::Result;
 use crate::format::coding::{Coding, Positions, Values};
@@ -37,8 +37,8 @@ fn place((positions, is_relative): Method) -> usize {
     2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
 }
 
-/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also returns
-/// what these have seen.
+/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also
+/// returns what these have seen.
 pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     dtype: Dtype,
     pieces: &'a [PieceInput<'a>],
@@ -46,71 +46,43 @@ pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     compressor: &mut Compressor,
     sink: impl FnMut(&'a PieceInput<'a>) -> S,
 ) -> Result<(Vec<EncodedSegment>, Vec<S::Seen>)> {
-    let kind = Kind::<L>::of(dtype);
-    let mut found = Found::new();
+    let kind = LaneKind::<L>::of(dtype);
+    let mut found = Scratchpad::new();
     let small = Rates::of_small(kind, pieces, profile, &mut found.places);
     let plan = |piece| {
-        let lanes = Lanes::of(kind, piece, profile);
+        let lanes = PieceLanes::of(kind, piece, profile);
         (lanes.is_local || !lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
     let plans = pieces.iter().map(plan).collect();
-    Planned { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
+    Samples { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
 }
 
-/// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
 #[cfg(test)]
-pub(crate) fn encode_as<L: Lane>(
-    dtype: Dtype,
-    pieces: &[PieceInput<'_>],
-    method: Method,
-    compressor: &mut Compressor,
-) -> Result<(Coding, Vec<u8>)> {
-    let kind = Kind::<L>::of(dtype);
-    let profile = if method.1 { Profile::Compact } else { Profile::Direct };
-    let mut found = Found::new();
-    // All rates are those of sparse pieces.
-    let sparse = |&PieceInput { base, target, .. }: &_| PieceInput { base, target, sparse: true };
-    let pieces: Vec<PieceInput<'_>> = pieces.iter().map(sparse).collect();
-    let mut small = Rates::of_small(kind, &pieces, profile, &mut found.places);
-    small.dense = small.sparse.clone();
-    let plan = |piece| {
-        let lanes = Lanes::of(kind, piece, profile);
-        let rates = if lanes.are_few() { None } else { lanes.plan(&mut found.places).rates };
-        Some(Plan { method: Some(method), rates })
-    };
-    let plans = pieces.iter().map(plan).collect();
-    let planned = Planned { kind, pieces: &pieces, profile, plans, small };
-    let mut open = planned.begin(method);
-    for number in 0..pieces.len() {
-        planned.add(&mut open, number, &mut found, &mut ());
-    }
-    let segment = encode_segment(kind, open.sorted, compressor)?;
-    Ok((segment.coding, segment.bytes))
-}
+pub(crate) use tests::encode_as;
 
 /// Pieces that have been sampled.
-struct Planned<'a, L: Lane> {
-    kind: Kind<L>,
+struct Samples<'a, L: Lane> {
+    kind: LaneKind<L>,
     pieces: &'a [PieceInput<'a>],
     profile: Profile,
     /// How each piece is coded; `None` if that is seen when it is at hand.
-    plans: Vec<Option<Plan>>,
+    plans: Vec<Option<PieceMethod>>,
     small: Rates,
 }
 
-/// What is to become a segment.
-struct Open<L> {
-    sorted: Sorted<L>,
+/// The input of a segment: the sorted lanes of its pieces, and the thresholds that these are coded with.
+struct Draft<L> {
+    sorted: Bucket<L>,
     /// The thresholds of those pieces that have their own, in order, and of the others.
     own: std::vec::IntoIter<Vec<u16>>,
     shared: Vec<u16>,
 }
 
-impl<'a, L: Lane> Planned<'a, L> {
+impl<'a, L: Lane> Samples<'a, L> {
     /// Sorts the lanes of the pieces by method, and encodes them. Also returns what the sinks have seen.
     fn encode<S: PieceSink>(
         &self,
-        found: &mut Found,
+        found: &mut Scratchpad,
         compressor: &mut Compressor,
         mut sink: impl FnMut(&'a PieceInput<'a>) -> S,
     ) -> Result<(Vec<EncodedSegment>, Vec<S::Seen>)> {
@@ -118,8 +90,8 @@ impl<'a, L: Lane> Planned<'a, L> {
         let mut changed = Vec::with_capacity(self.pieces.len());
         let mut seen = Vec::with_capacity(self.pieces.len());
         let mut segments = Vec::new();
-        let mut close = |open: &mut Open<L>, changed: &[u64]| {
-            let next = Sorted::new(open.sorted.method, open.sorted.contexts.len());
+        let mut close = |open: &mut Draft<L>, changed: &[u64]| {
+            let next = Bucket::new(open.sorted.method, open.sorted.contexts.len());
             let mut done = std::mem::replace(&mut open.sorted, next);
             // The sample of a large piece does not tell that nothing changes.
             if done.method.0 == Positions::Sparse {
@@ -131,7 +103,7 @@ impl<'a, L: Lane> Planned<'a, L> {
             Ok(())
         };
         for (number, (piece, plan)) in self.pieces.iter().zip(&self.plans).enumerate() {
-            let lanes = Lanes::of(self.kind, piece, self.profile);
+            let lanes = PieceLanes::of(self.kind, piece, self.profile);
             let method = match plan {
                 Some(plan) => plan.method,
                 None => lanes.method(&mut found.places),
@@ -158,19 +130,19 @@ impl<'a, L: Lane> Planned<'a, L> {
         Ok((segments, seen))
     }
 
-    fn begin(&self, method: Method) -> Open<L> {
+    fn begin(&self, method: Method) -> Draft<L> {
         let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
         let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
-        let Thresholds { own, shared } = match method {
+        let (own, shared) = match method {
             (Positions::Sparse, true) => choose::thresholds(&own, &self.small.sparse, false),
             (Positions::Dense, true) => choose::thresholds(&own, &self.small.dense, true),
-            (_, false) => Thresholds::default(),
+            (_, false) => (Vec::new(), Vec::new()),
         };
-        Open { sorted: Sorted::new(method, shared.len() + 1), own: own.into_iter(), shared }
+        Draft { sorted: Bucket::new(method, shared.len() + 1), own: own.into_iter(), shared }
     }
 
     /// Adds the piece with this number; returns how many of its lanes change.
-    fn add(&self, open: &mut Open<L>, number: usize, found: &mut Found, sink: &mut impl PieceSink) -> u64 {
+    fn add(&self, open: &mut Draft<L>, number: usize, found: &mut Scratchpad, sink: &mut impl PieceSink) -> u64 {
         let has_own = self.plans[number].as_ref().is_some_and(|plan| plan.rates.is_some());
         let own = if has_own { open.own.next() } else { None };
         let thresholds = own.as_ref().unwrap_or(&open.shared);
@@ -178,8 +150,12 @@ impl<'a, L: Lane> Planned<'a, L> {
     }
 }
 
-fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Compressor) -> Result<EncodedSegment> {
-    let Sorted { method: (positions, relative), mut contexts, pieces, thresholds } = sorted;
+fn encode_segment<L: Lane>(
+    kind: LaneKind<L>,
+    sorted: Bucket<L>,
+    compressor: &mut Compressor,
+) -> Result<EncodedSegment> {
+    let Bucket { method: (positions, relative), mut contexts, pieces, thresholds } = sorted;
     let dense = positions == Positions::Dense;
     let small = !dense && relative && prefers_small(&contexts);
     let values = match (relative, small) {
@@ -189,14 +165,11 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
     };
     let coding = Coding { lane_bytes: size_of::<L>(), positions, values };
 
-    let mut streams = Vec::new();
-    let mut positions = Vec::new();
-    if !dense {
-        positions = encode_positions(&contexts, &mut streams, compressor)?;
-    }
+    let mut streams = Streams { all: Vec::new(), compressor };
+    let positions = if dense { Vec::new() } else { encode_positions(&contexts, &mut streams)? };
     let mut widths = Vec::new();
     if small {
-        widths = encode_small(&contexts, &mut streams, compressor)?;
+        widths = encode_small(&contexts, &mut streams)?;
     } else {
         for value in contexts.iter_mut().flat_map(|context| &mut context.values) {
             *value = if relative { zigzag(*value) } else { kind.to_planes(*value) };
@@ -207,7 +180,7 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
                 run.clear();
                 run.extend(context.values.iter().map(|value| value.byte(byte)));
             }
-            push_stream(&mut streams, &runs, Effort::Symbols, compressor)?;
+            streams.push(&runs, Effort::Symbols)?;
         }
     }
     let counts = (0..pieces.len()).flat_map(|part| {
@@ -218,10 +191,10 @@ fn encode_segment<L: Lane>(kind: Kind<L>, sorted: Sorted<L>, compressor: &mut Co
         })
     });
     let table = Table { contexts: contexts.len(), counts: counts.collect(), thresholds, positions, widths };
-    let mut all = Vec::new();
-    push_stream(&mut all, &[table.to_bytes()], Effort::Text, compressor)?;
-    all.append(&mut streams);
-    Ok(EncodedSegment { coding, bytes: join(&all), pieces })
+    streams.push(&[table.to_bytes()], Effort::Text)?;
+    // The table comes first, and is known last.
+    streams.all.rotate_right(1);
+    Ok(EncodedSegment { coding, bytes: join(&streams.all), pieces })
 }
 
 /// Whether the differences are to have the small coding.
@@ -231,24 +204,23 @@ fn prefers_small<L: Lane>(contexts: &[CodedContext<L>]) -> bool {
     are_small(long as u64, values().count() as u64)
 }
 
-/// Compresses runs into one more stream.
-fn push_stream(
-    streams: &mut Vec<(usize, Vec<u8>)>,
-    runs: &[Vec<u8>],
-    effort: Effort,
-    compressor: &mut Compressor,
-) -> Result<()> {
-    let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
-    let raw_length = runs.iter().map(|run| run.len()).sum();
-    streams.push((raw_length, compressor.encode(&runs, effort)?));
-    Ok(())
+/// The streams of a segment, each with its raw length.
+struct Streams<'a> {
+    all: Vec<(usize, Vec<u8>)>,
+    compressor: &'a mut Compressor,
 }
 
-fn encode_positions<L: Lane>(
-    contexts: &[CodedContext<L>],
-    streams: &mut Vec<(usize, Vec<u8>)>,
-    compressor: &mut Compressor,
-) -> Result<Vec<PositionCoding>> {
+impl Streams<'_> {
+    /// Compresses runs into one more stream.
+    fn push(&mut self, runs: &[Vec<u8>], effort: Effort) -> Result<()> {
+        let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
+        let raw_length = runs.iter().map(|run| run.len()).sum();
+        self.all.push((raw_length, self.compressor.encode(&runs, effort)?));
+        Ok(())
+    }
+}
+
+fn encode_positions<L: Lane>(contexts: &[CodedContext<L>], streams: &mut Streams<'_>) -> Result<Vec<PositionCoding>> {
     let (mut bitmaps, mut low, mut high, mut escapes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut positions = Vec::new();
     for context in contexts {
@@ -258,8 +230,8 @@ fn encode_positions<L: Lane>(
         let mut bitmap = (coded > 0 && coded * 8 >= members).then(|| bitmap(context));
         let split = (coded == 0 || coded * 3 < members).then(|| SplitGaps::best(&context.gaps));
         if let (Some(bits), Some((_, gaps))) = (&bitmap, &split) {
-            let bitmap_bytes = compressor.encode(&[bits], Effort::Symbols)?.len();
-            let high_bytes = compressor.encode(&[&gaps.high], Effort::Symbols)?.len();
+            let bitmap_bytes = streams.compressor.encode(&[bits], Effort::Symbols)?.len();
+            let high_bytes = streams.compressor.encode(&[&gaps.high], Effort::Symbols)?.len();
             if bitmap_bytes >= high_bytes + gaps.low.len() + gaps.escapes.len() {
                 bitmap = None;
             }
@@ -277,9 +249,7 @@ fn encode_positions<L: Lane>(
             }
         }
     }
-    for runs in [&bitmaps, &low, &high, &escapes] {
-        push_stream(streams, runs, Effort::Symbols, compressor)?;
-    }
+    [bitmaps, low, high, escapes].iter().try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
     Ok(positions)
 }
 
@@ -348,11 +318,7 @@ fn bitmap<L: Lane>(context: &CodedContext<L>) -> Vec<u8> {
     bits
 }
 
-fn encode_small<L: Lane>(
-    contexts: &[CodedContext<L>],
-    streams: &mut Vec<(usize, Vec<u8>)>,
-    compressor: &mut Compressor,
-) -> Result<Vec<u8>> {
+fn encode_small<L: Lane>(contexts: &[CodedContext<L>], streams: &mut Streams<'_>) -> Result<Vec<u8>> {
     let (mut signs, mut magnitudes, mut all_escapes, mut widths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for context in contexts {
         let negative: Vec<u8> = context.values.iter().map(|value| value.is_negative().into()).collect();
@@ -371,9 +337,7 @@ fn encode_small<L: Lane>(
         magnitudes.push(packed);
         all_escapes.push(escapes);
     }
-    for runs in [&signs, &magnitudes, &all_escapes] {
-        push_stream(streams, runs, Effort::Symbols, compressor)?;
-    }
+    [signs, magnitudes, all_escapes].iter().try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
     Ok(widths)
 }
 
@@ -389,8 +353,8 @@ fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
     bytes
 }
 
-/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes of an `only` context fill
-/// their stream, so that they are compressed, too.
+/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes of an `only` context
+/// fill their stream, so that they are compressed, too.
 fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
     counts.extend(&symbols);
@@ -414,4 +378,39 @@ fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
         }
     }
     (best.1, best.2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
+    pub(crate) fn encode_as<L: Lane>(
+        dtype: Dtype,
+        pieces: &[PieceInput<'_>],
+        method: Method,
+        compressor: &mut Compressor,
+    ) -> Result<(Coding, Vec<u8>)> {
+        let kind = LaneKind::<L>::of(dtype);
+        let profile = if method.1 { Profile::Compact } else { Profile::Direct };
+        let mut found = Scratchpad::new();
+        // All rates are those of sparse pieces.
+        let sparse = |&PieceInput { base, target, .. }: &_| PieceInput { base, target, sparse: true };
+        let pieces: Vec<PieceInput<'_>> = pieces.iter().map(sparse).collect();
+        let mut small = Rates::of_small(kind, &pieces, profile, &mut found.places);
+        small.dense = small.sparse.clone();
+        let plan = |piece| {
+            let lanes = PieceLanes::of(kind, piece, profile);
+            let rates = if lanes.are_few() { None } else { lanes.plan(&mut found.places).rates };
+            Some(PieceMethod { method: Some(method), rates })
+        };
+        let plans = pieces.iter().map(plan).collect();
+        let planned = Samples { kind, pieces: &pieces, profile, plans, small };
+        let mut open = planned.begin(method);
+        for number in 0..pieces.len() {
+            planned.add(&mut open, number, &mut found, &mut ());
+        }
+        let segment = encode_segment(kind, open.sorted, compressor)?;
+        Ok((segment.coding, segment.bytes))
+    }
 }

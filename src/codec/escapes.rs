@@ -26,7 +26,8 @@ pub(crate) fn check(raw: &[u8], offset: u64, count: usize) -> Result<()> {
     cursor.ensure(found == count, &rules::STR_06, || format!("{found} escapes for {count} escaped symbols"))
 }
 
-/// The varints of escapes that have been checked, one after another: a list of them could be much longer than their bytes.
+/// The varints of escapes that have been checked, one after another: a list of them could be much longer than their
+/// bytes.
 pub(crate) fn read(raw: &[u8], offset: u64) -> impl Iterator<Item = u64> {
     let mut cursor = Cursor::in_stream(raw, offset);
     std::iter::from_fn(move || cursor.varint().ok())

@@ -1,11 +1,14 @@
 //! Lanes: unsigned integers of 1, 2, 4 or 8 bytes, and the maps of SPEC section 8 on them.
 
 use std::fmt::Debug;
+use std::ops::{BitAnd, BitXor};
 
 use crate::tensor::Dtype;
 
 /// An unsigned integer that holds a lane.
-pub(crate) trait Lane: Copy + Default + Eq + Ord + Debug + Send + Sync + 'static {
+pub(crate) trait Lane:
+    Copy + Default + Ord + Debug + Send + Sync + BitAnd<Output = Self> + BitXor<Output = Self> + 'static
+{
     /// The lane's bytes in memory and in files.
     type Bytes: Copy + Eq + Send + Sync;
     const BITS: u32;
@@ -24,8 +27,6 @@ pub(crate) trait Lane: Copy + Default + Eq + Ord + Debug + Send + Sync + 'static
     /// The low bits of `value`.
     fn from_u64(value: u64) -> Self;
 
-    fn and(self, other: Self) -> Self;
-    fn xor(self, other: Self) -> Self;
     fn rotate_left(self) -> Self;
     fn rotate_right(self) -> Self;
     fn wrapping_add(self, other: Self) -> Self;
@@ -74,14 +75,6 @@ macro_rules! lane {
                 let mut bytes = [0; $bytes];
                 bytes.copy_from_slice(&value.to_le_bytes()[..$bytes]);
                 Self::from_le_bytes(bytes)
-            }
-            #[inline]
-            fn and(self, other: Self) -> Self {
-                self & other
-            }
-            #[inline]
-            fn xor(self, other: Self) -> Self {
-                self ^ other
             }
             #[inline]
             fn rotate_left(self) -> Self {
@@ -134,9 +127,9 @@ macro_rules! with_lane {
 }
 pub(crate) use with_lane;
 
-/// What a dtype makes of its lanes.
+/// How the lanes of a dtype are read: whether as sign and magnitude, and where their exponent field is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kind<L> {
+pub(crate) struct LaneKind<L> {
     sign_magnitude: bool,
     /// All bits but the sign; 0 for dtypes without an exponent field, so that every lane has magnitude 0.
     magnitude_mask: L,
@@ -144,23 +137,21 @@ pub(crate) struct Kind<L> {
     mantissa_bits: u32,
 }
 
-impl<L: Lane> Kind<L> {
+impl<L: Lane> LaneKind<L> {
     pub(crate) fn of(dtype: Dtype) -> Self {
-        if dtype.is_sign_magnitude() {
-            Self {
-                sign_magnitude: true,
-                magnitude_mask: L::from_u64(u64::MAX >> (65 - L::BITS)),
-                mantissa_bits: L::BITS - 1 - dtype.exponent_bits(),
-            }
-        } else {
-            Self { sign_magnitude: false, magnitude_mask: L::default(), mantissa_bits: L::BITS - 1 }
+        let exponent_bits = dtype.exponent_bits();
+        let magnitude_mask = exponent_bits.map_or(0, |_| u64::MAX >> (65 - L::BITS));
+        Self {
+            sign_magnitude: exponent_bits.is_some(),
+            magnitude_mask: L::from_u64(magnitude_mask),
+            mantissa_bits: L::BITS - 1 - exponent_bits.unwrap_or(0),
         }
     }
 
     /// The lane without its sign; order-preserving in the exponent field, which is its top.
     #[inline]
     pub(crate) fn magnitude(&self, lane: L) -> L {
-        lane.and(self.magnitude_mask)
+        lane & self.magnitude_mask
     }
 
     /// The exponent field, which has at most 11 bits.
@@ -198,7 +189,7 @@ impl<L: Lane> Kind<L> {
     /// SPEC section 8.3; its own inverse.
     #[inline]
     pub(crate) fn key(&self, lane: L) -> L {
-        if self.sign_magnitude && lane.is_negative() { lane.xor(self.magnitude_mask) } else { lane }
+        if self.sign_magnitude && lane.is_negative() { lane ^ self.magnitude_mask } else { lane }
     }
 
     /// `key(new) - key(old)`, wrapping.
@@ -250,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_order_of_lanes_is_that_of_the_numbers() {
-        let kind = Kind::<u16>::of(Dtype::BF16);
+        let kind = LaneKind::<u16>::of(Dtype::BF16);
         // -inf, -1, -least, -0, +0, +least, 1, inf as signed keys.
         let lanes = [0xFF80, 0xBF80, 0x8001, 0x8000, 0x0000, 0x0001, 0x3F80, 0x7F80];
         let keys: Vec<i16> = lanes.iter().map(|&lane| kind.key(lane).cast_signed()).collect();
@@ -263,7 +254,7 @@ mod tests {
     #[test]
     fn maps_are_bijective() {
         for dtype in [Dtype::BF16, Dtype::F16, Dtype::I16] {
-            let kind = Kind::<u16>::of(dtype);
+            let kind = LaneKind::<u16>::of(dtype);
             for lane in 0..=u16::MAX {
                 assert_eq!(kind.key(kind.key(lane)), lane);
                 assert_eq!(kind.of_planes(kind.to_planes(lane)), lane);
@@ -289,9 +280,9 @@ mod tests {
     }
 
     /// A lane of a row, and what a dtype makes of lanes.
-    fn in_row<L: Lane>(row: &serde_json::Value) -> (Kind<L>, impl Fn(&serde_json::Value) -> L) {
+    fn in_row<L: Lane>(row: &serde_json::Value) -> (LaneKind<L>, impl Fn(&serde_json::Value) -> L) {
         let dtype = Dtype::from_name(row["dtype"].as_str().unwrap()).unwrap();
-        (Kind::of(dtype), |value| L::from_u64(u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()))
+        (LaneKind::of(dtype), |value| L::from_u64(u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()))
     }
 
     type Check = fn(&serde_json::Value);
@@ -339,11 +330,11 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_specification() {
-        assert_eq!(Kind::<u16>::of(Dtype::BF16).to_planes(0xBF80), 0x7F01);
-        assert_eq!(zigzag(Kind::<u16>::of(Dtype::F16).difference(0x3C00, 0x3BFE)), 3);
-        let kind = Kind::<u16>::of(Dtype::BF16);
+        assert_eq!(LaneKind::<u16>::of(Dtype::BF16).to_planes(0xBF80), 0x7F01);
+        assert_eq!(zigzag(LaneKind::<u16>::of(Dtype::F16).difference(0x3C00, 0x3BFE)), 3);
+        let kind = LaneKind::<u16>::of(Dtype::BF16);
         assert_eq!((kind.exponent(0x3F80), kind.exponent(0x3580), kind.exponent(0x8000)), (127, 107, 0));
-        assert_eq!(Kind::<u8>::of(Dtype::U8).exponent(0xFF), 0);
-        assert_eq!(Kind::<u64>::of(Dtype::F64).exponent(u64::MAX), 2047);
+        assert_eq!(LaneKind::<u8>::of(Dtype::U8).exponent(0xFF), 0);
+        assert_eq!(LaneKind::<u64>::of(Dtype::F64).exponent(u64::MAX), 2047);
     }
 }

@@ -10,8 +10,8 @@ pub enum Profile {
     /// The smallest file: differences, in contexts. Applying it needs all of the base.
     #[default]
     Compact,
-    /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that change, or new
-    /// values of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
+    /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that change, or new values
+    /// of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
     /// nothing else. About 1.4 times the size of compact and half that of direct. Tensors that are new, or have another
     /// dtype or length than in the base, have their values as in any other link; a reader in place refuses them.
     Local,
@@ -41,10 +41,11 @@ pub(crate) struct PieceInput<'a> {
 
 /// Looks at a piece while it is compared: its stretches are shown while they are in the cache.
 pub(crate) trait PieceSink {
-    /// What it knows of the piece in the end.
+    /// The facts about the piece that the sink has gathered in the end.
     type Seen;
 
-    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if none does in the piece.
+    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if none does in the
+    /// piece.
     fn changed(&mut self, target: &[u8], lanes: &[u16]);
 
     /// The next stretches of the piece, whole lanes of base, if it has one, and target.

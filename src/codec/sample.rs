@@ -1,17 +1,18 @@
 //! How to code pieces, estimated from a sample of their lanes before all of them are read.
 //!
-//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the contexts
-//! that the sample has led to. Only sizes depend on it.
+//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the
+//! contexts that the sample has led to. Only sizes depend on it.
 
-use crate::codec::blocks::{BLOCK, BLOCKS, Compare, Places, STRETCH, Work, dispatch, padded};
+use crate::codec::blocks::{BLOCK, BLOCKS, Compare, LanePlaces, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
-use crate::codec::lane::{Kind, Lane, absolute, zigzag};
+use crate::codec::lane::{Lane, LaneKind, absolute, zigzag};
 use crate::codec::piece::{Method, PieceInput, Profile, are_small, differing};
 use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
 use crate::format::coding::Positions;
 
-/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread over all lanes: each turn
-/// takes every n-th stretch (or small piece), n being the number of turns, and the next turn the stretches beside these.
+/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread over all lanes:
+/// each turn takes every n-th stretch (or small piece), n being the number of turns, and the next turn the stretches
+/// beside these.
 const TURN: usize = 1 << 16;
 
 /// The number of turns is odd, so that a turn does not always meet the same columns of a matrix.
@@ -21,7 +22,7 @@ const MOST_TURNS: usize = 17;
 const ENOUGH: u64 = 2048;
 
 /// How to code a piece.
-pub(super) struct Plan {
+pub(super) struct PieceMethod {
     /// `None` if all lanes have been looked at, and none changes.
     pub(super) method: Option<Method>,
     /// How often lanes change, by exponent; `None` if that is not known.
@@ -29,12 +30,12 @@ pub(super) struct Plan {
 }
 
 /// A part of what there is.
-struct Share {
+struct Fraction {
     turns: usize,
     all: usize,
 }
 
-impl Share {
+impl Fraction {
     /// Looks at some of these lanes, in turns, until there are enough changes; at a quarter of the lanes at most, if
     /// there are many. `look` gets the number of a turn, and how many turns would see all lanes; it returns how many
     /// changes it has seen.
@@ -48,10 +49,6 @@ impl Share {
         Self { turns, all }
     }
 
-    fn is_all(&self) -> bool {
-        self.turns == self.all
-    }
-
     /// Makes counts of this share estimates of all.
     fn scale<'a>(&self, counts: impl IntoIterator<Item = &'a mut u64>) {
         for count in counts {
@@ -60,7 +57,8 @@ impl Share {
     }
 }
 
-/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse positions, and at all.
+/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse positions, and at
+/// all.
 pub(super) struct Rates {
     pub(super) sparse: ExponentStatistics,
     pub(super) dense: ExponentStatistics,
@@ -69,18 +67,18 @@ pub(super) struct Rates {
 impl Rates {
     /// Estimated from some of the small ones among these pieces.
     pub(super) fn of_small<L: Lane>(
-        kind: Kind<L>,
+        kind: LaneKind<L>,
         pieces: &[PieceInput<'_>],
         profile: Profile,
-        places: &mut Places,
+        places: &mut LanePlaces,
     ) -> Self {
         let none = no_rates(kind);
         let mut rates = Self { sparse: none.clone(), dense: none };
         let small = || {
-            let lanes = pieces.iter().map(|piece| Lanes::of(kind, piece, profile));
+            let lanes = pieces.iter().map(|piece| PieceLanes::of(kind, piece, profile));
             lanes.filter(|lanes| lanes.is_relative && !lanes.is_local && lanes.are_few())
         };
-        let share = Share::seen(small().map(|lanes| lanes.target.len()).sum(), |turn, turns| {
+        let share = Fraction::seen(small().map(|lanes| lanes.target.len()).sum(), |turn, turns| {
             small().skip(turn).step_by(turns).map(|lanes| rates.add(&lanes, places)).sum()
         });
         for statistics in [&mut rates.sparse, &mut rates.dense] {
@@ -90,7 +88,7 @@ impl Rates {
     }
 
     /// Adds a small piece; returns how many of its lanes change.
-    fn add<L: Lane>(&mut self, lanes: &Lanes<'_, L>, places: &mut Places) -> u64 {
+    fn add<L: Lane>(&mut self, lanes: &PieceLanes<'_, L>, places: &mut LanePlaces) -> u64 {
         let rates = match lanes.method(places) {
             Some((Positions::Sparse, true)) => &mut self.sparse,
             Some((Positions::Dense, true)) => &mut self.dense,
@@ -100,25 +98,25 @@ impl Rates {
     }
 }
 
-fn no_rates<L: Lane>(kind: Kind<L>) -> ExponentStatistics {
+fn no_rates<L: Lane>(kind: LaneKind<L>) -> ExponentStatistics {
     ExponentStatistics::new(1 << kind.exponent_bits())
 }
 
 /// The lanes of a piece, and the facts that are known without looking at them.
-pub(super) struct Lanes<'a, L: Lane> {
-    kind: Kind<L>,
+pub(super) struct PieceLanes<'a, L: Lane> {
+    kind: LaneKind<L>,
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
     /// Values may be relative.
     is_relative: bool,
-    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is no sample: positions are
-    /// sparse until all lanes have been seen.
+    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is no sample: positions
+    /// are sparse until all lanes have been seen.
     pub(super) is_local: bool,
     /// Only the changed lanes are known.
     is_sparse: bool,
 }
 
-/// What has been seen of a piece.
+/// The counts that a sample of a piece has given.
 struct Sample {
     /// Lanes that change, about.
     changed: u64,
@@ -142,8 +140,8 @@ impl Sample {
     }
 }
 
-impl<'a, L: Lane> Lanes<'a, L> {
-    pub(super) fn of(kind: Kind<L>, piece: &PieceInput<'a>, profile: Profile) -> Self {
+impl<'a, L: Lane> PieceLanes<'a, L> {
+    pub(super) fn of(kind: LaneKind<L>, piece: &PieceInput<'a>, profile: Profile) -> Self {
         let is_relative = profile != Profile::Direct && piece.base.is_some();
         let is_local = profile == Profile::Local && piece.base.is_some();
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
@@ -156,7 +154,7 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 
     /// The cheapest method, as far as a sample tells. `None` if all lanes have been looked at, and none changes.
-    pub(super) fn method(&self, places: &mut Places) -> Option<Method> {
+    pub(super) fn method(&self, places: &mut LanePlaces) -> Option<Method> {
         let bits = |lanes: &Self, sample: &Sample| {
             let position_bits = subset_bits(sample.changed, lanes.target.len() as u64);
             (position_bits, position_bits + sample.difference_bits::<L>())
@@ -179,17 +177,17 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 
     /// The same with the rates of change.
-    pub(super) fn plan(&self, places: &mut Places) -> Plan {
+    pub(super) fn plan(&self, places: &mut LanePlaces) -> PieceMethod {
         if self.is_local {
-            return Plan { method: Some((Positions::Sparse, true)), rates: None };
+            return PieceMethod { method: Some((Positions::Sparse, true)), rates: None };
         }
         if !self.is_relative {
-            return Plan { method: self.method(places), rates: None };
+            return PieceMethod { method: self.method(places), rates: None };
         }
         let mut rates = no_rates(self.kind);
         let sample = self.sample(Some(&mut rates), places);
         let method = self.cheapest(&sample, rates.position_bits());
-        Plan { method, rates: (sample.changed > 0).then_some(rates) }
+        PieceMethod { method, rates: (sample.changed > 0).then_some(rates) }
     }
 
     /// Whether all new bits are shorter than these differences, which are those of all lanes that change.
@@ -206,14 +204,14 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 
     /// Looks at some lanes; adds to `rates` if there are any.
-    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut Places) -> Sample {
+    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut LanePlaces) -> Sample {
         let mut sample = Sample { changed: 0, is_whole: true, lengths: [0; _] };
-        let share = Share::seen(self.target.len(), |turn, turns| {
+        let share = Fraction::seen(self.target.len(), |turn, turns| {
             let before = sample.changed;
-            dispatch(Look { lanes: self, turn, turns, places, rates: rates.as_deref_mut(), sample: &mut sample });
+            dispatch(Sampler { lanes: self, turn, turns, places, rates: rates.as_deref_mut(), sample: &mut sample });
             sample.changed - before
         });
-        if !share.is_all() {
+        if share.turns < share.all {
             sample.is_whole = false;
             share.scale([&mut sample.changed].into_iter().chain(&mut sample.lengths));
             share.scale(rates.into_iter().flat_map(ExponentStatistics::counts));
@@ -274,29 +272,23 @@ impl<'a, L: Lane> Lanes<'a, L> {
     }
 }
 
-/// Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes say enough. Odd, for the same reason
-/// as the number of turns.
-fn block_stride(lanes: usize) -> usize {
-    lanes >> 16 | 1
-}
-
 /// Looks at the stretches of one turn.
-struct Look<'a, L: Lane> {
-    lanes: &'a Lanes<'a, L>,
+struct Sampler<'a, L: Lane> {
+    lanes: &'a PieceLanes<'a, L>,
     turn: usize,
     turns: usize,
-    places: &'a mut Places,
+    places: &'a mut LanePlaces,
     rates: Option<&'a mut ExponentStatistics>,
     sample: &'a mut Sample,
 }
 
-impl<L: Lane> Work for Look<'_, L> {
+impl<L: Lane> Work for Sampler<'_, L> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { lanes: &Lanes { kind, base, target, is_relative, .. }, turn, turns, places, mut rates, sample } =
-            self;
+        let Self { lanes, turn, turns, places, mut rates, sample } = self;
+        let &PieceLanes { kind, base, target, is_relative, .. } = lanes;
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
@@ -315,7 +307,9 @@ impl<L: Lane> Work for Look<'_, L> {
             }
         }
         if let (Some(rates), Some(base)) = (rates, base.filter(|_| is_relative)) {
-            let stride = block_stride(target.len()).div_ceil(turns);
+            // Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes say enough. Odd,
+            // for the same reason as the number of turns.
+            let stride = (target.len() >> 16 | 1).div_ceil(turns);
             let stretches = base.chunks(STRETCH).zip((0..).step_by(BLOCKS)).skip(turn).step_by(turns);
             let blocks = stretches.flat_map(|(stretch, first): (_, usize)| {
                 stretch.chunks(BLOCK).skip(first.next_multiple_of(stride) - first).step_by(stride)
@@ -328,7 +322,7 @@ impl<L: Lane> Work for Look<'_, L> {
 /// Counts the exponents of these blocks. Each lane counts as often as its weight says.
 #[inline(always)]
 fn count_exponents<'a, L: Lane>(
-    kind: Kind<L>,
+    kind: LaneKind<L>,
     blocks: impl Iterator<Item = &'a [L::Bytes]>,
     each: u64,
     counts: &mut [u64],

@@ -1,8 +1,8 @@
 //! The pass over a piece: finds the lanes that change, and sorts those that are coded into contexts.
 
-use crate::codec::blocks::{BLOCK, Compare, Places, STRETCH, Work, dispatch};
+use crate::codec::blocks::{BLOCK, Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
-use crate::codec::lane::{Kind, Lane};
+use crate::codec::lane::{Lane, LaneKind};
 use crate::codec::piece::{Method, PieceInput, PieceSink, differing, old_block};
 use crate::format::coding::Positions;
 use crate::format::segment::MAX_CONTEXTS;
@@ -20,8 +20,8 @@ pub(super) struct CodedContext<L> {
     pub(super) members: Vec<u32>,
 }
 
-/// What becomes a segment: the pieces that are coded by one method.
-pub(super) struct Sorted<L> {
+/// The content of a segment: the pieces that are coded by one method.
+pub(super) struct Bucket<L> {
     pub(super) method: Method,
     pub(super) contexts: Vec<CodedContext<L>>,
     /// The pieces that are its parts, by their numbers.
@@ -31,31 +31,32 @@ pub(super) struct Sorted<L> {
 }
 
 /// Memory for the changes of one stretch.
-pub(super) struct Found {
-    pub(super) places: Places,
+pub(super) struct Scratchpad {
+    pub(super) places: LanePlaces,
     members: Members,
 }
 
-impl Found {
+impl Scratchpad {
     pub(super) fn new() -> Self {
-        Self { places: Places::new(), members: Members::new() }
+        Self { places: LanePlaces::new(), members: Members::new() }
     }
 }
 
-impl<L: Lane> Sorted<L> {
+impl<L: Lane> Bucket<L> {
     pub(super) fn new(method: Method, contexts: usize) -> Self {
         let none = || CodedContext { gaps: Vec::new(), values: Vec::new(), coded: Vec::new(), members: Vec::new() };
         Self { method, contexts: (0..contexts).map(|_| none()).collect(), pieces: Vec::new(), thresholds: Vec::new() }
     }
 
-    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to `sink`; returns how many change.
+    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to `sink`; returns how many
+    /// change.
     pub(super) fn add(
         &mut self,
-        kind: Kind<L>,
+        kind: LaneKind<L>,
         number: usize,
         piece: &PieceInput<'_>,
         thresholds: &[u16],
-        found: &mut Found,
+        found: &mut Scratchpad,
         sink: &mut impl PieceSink,
     ) -> u64 {
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
@@ -63,7 +64,7 @@ impl<L: Lane> Sorted<L> {
         if let ((Positions::Dense, _), [only]) = (self.method, self.contexts.as_mut_slice()) {
             only.values.reserve(target.len());
         }
-        let mut begun = Begun::default();
+        let mut begun = SortState::default();
         let mut coded_before = [0; MAX_CONTEXTS];
         coded_before.iter_mut().zip(&self.contexts).for_each(|(coded, context)| *coded = context.values.len());
         let passed = PASSED_BYTES / size_of::<L>();
@@ -73,7 +74,7 @@ impl<L: Lane> Sorted<L> {
             dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self, sink });
             sink.passed(base.map(L::flat), L::flat(target));
         }
-        let Begun { changed, members, .. } = begun;
+        let SortState { changed, members, .. } = begun;
         for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before) {
             context.members.push(members);
             // At most 2^24, as many as a piece has lanes.
@@ -124,11 +125,11 @@ fn keep<T>(items: &mut Vec<T>, each: usize, kept: &[bool]) {
     items.retain(|_| kept.next() == Some(&true));
 }
 
-/// What is known of the stretches of a piece that have been sorted.
+/// Counts of the stretches of a piece that have been sorted so far.
 #[derive(Default)]
-struct Begun {
+struct SortState {
     changed: u64,
-    /// Of each context.
+    /// Members of each context.
     members: [u32; MAX_CONTEXTS],
     /// The rank that follows the last coded lane.
     next: [u32; MAX_CONTEXTS],
@@ -136,13 +137,13 @@ struct Begun {
 
 /// Sorts the coded lanes of some stretches.
 struct Sort<'a, L: Lane, S> {
-    kind: Kind<L>,
+    kind: LaneKind<L>,
     base: Option<&'a [L::Bytes]>,
     target: &'a [L::Bytes],
     contexts: &'a Contexts<L>,
-    found: &'a mut Found,
-    begun: &'a mut Begun,
-    sorted: &'a mut Sorted<L>,
+    found: &'a mut Scratchpad,
+    begun: &'a mut SortState,
+    sorted: &'a mut Bucket<L>,
     sink: &'a mut S,
 }
 
@@ -151,10 +152,11 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { kind, base, target, contexts, found: Found { places, members: found }, begun, sorted, sink } = self;
-        let Sorted { method: (positions, relative), contexts: sorted, .. } = sorted;
+        let Self { kind, base, target, contexts, found: Scratchpad { places, members: found }, begun, sorted, sink } =
+            self;
+        let Bucket { method: (positions, relative), contexts: sorted, .. } = sorted;
         let value = |old, new| if *relative { kind.difference(old, new) } else { new };
-        let Begun { changed: all_changed, members, next } = begun;
+        let SortState { changed: all_changed, members, next } = begun;
         let has_one = sorted.len() == 1;
         for (number, target) in target.chunks(STRETCH).enumerate() {
             let base = base.map(|base| &base[number * STRETCH..][..target.len()]);

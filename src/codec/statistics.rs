@@ -1,4 +1,4 @@
-//! What the encoder measures before it chooses: entropies, histograms and estimated sizes.
+//! Figures that the encoder measures before it chooses: entropies, histograms and estimated sizes.
 //!
 //! Only sizes depend on these figures, never correctness. They use nothing but IEEE additions, multiplications,
 //! divisions and exact integer logarithms, so that the same input gives the same link on every machine.
@@ -116,16 +116,8 @@ impl ExponentStatistics {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        let pairs = [
-            (&mut self.all, &other.all),
-            (&mut self.changed, &other.changed),
-            (&mut self.logarithms, &other.logarithms),
-        ];
-        for (own, others) in pairs {
-            for (own, other) in own.iter_mut().zip(others) {
-                *own += other;
-            }
-        }
+        let others = [&other.all, &other.changed, &other.logarithms].into_iter().flatten();
+        self.counts().zip(others).for_each(|(own, other)| *own += other);
     }
 
     /// Bits for the positions of the changed lanes, exponent by exponent.

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use crate::codec::blocks::{BLOCK, STRETCH};
-use crate::codec::decode::{Decoded, PartChanges};
+use crate::codec::decode::{DecodedSegment, PartChanges};
 use crate::codec::encode::{SEGMENT_LANES, encode, encode_as};
-use crate::codec::lane::{Kind, Lane, with_lane};
+use crate::codec::lane::{Lane, LaneKind, with_lane};
 use crate::codec::piece::{PieceInput, PieceSink, Profile};
 use crate::format::coding::{Coding, Positions, Values};
 use crate::format::segment::{PositionCoding, Table, join};
@@ -58,7 +58,7 @@ fn slow_apply<L: Lane>(
     relative: bool,
     bytes: &mut [u8],
 ) {
-    let kind = Kind::<L>::of(dtype);
+    let kind = LaneKind::<L>::of(dtype);
     let mut ranks = vec![0_u64; table.contexts];
     for lane in L::chunks_mut(bytes) {
         let old = L::load(*lane);
@@ -79,7 +79,7 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
     let (coding, bytes) = encode_as::<L>(dtype, &inputs, method, &mut Compressor::default()).unwrap();
     let lanes: Vec<(Dtype, u32)> =
         parts.iter().map(|(base, _)| (dtype, u32::try_from(base.len() / size_of::<L>()).unwrap())).collect();
-    let decoded = Decoded::<L>::new(&bytes, 1000, coding, lanes).unwrap();
+    let decoded = DecodedSegment::<L>::new(&bytes, 1000, coding, lanes).unwrap();
     for (part, (base, target)) in parts.iter().enumerate() {
         let mut result = base.clone();
         decoded.apply(part, &mut result).unwrap();
@@ -93,7 +93,7 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
 
         let mut slow = base.clone();
         let ranks: Vec<Vec<(u64, L)>> = decoded.ranks(part).map(Iterator::collect).collect();
-        slow_apply(dtype, decoded.table(), part, &ranks, coding.is_relative(), &mut slow);
+        slow_apply(dtype, &decoded.table, part, &ranks, coding.is_relative(), &mut slow);
         assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
 
         let lanes = |bytes: &[u8]| bytes.chunks_exact(size_of::<L>()).map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -112,8 +112,10 @@ fn every_coding_gives_the_target_back() {
             for positions in [Positions::Sparse, Positions::Dense] {
                 for relative in [false, true] {
                     with_lane!(dtype.lane_bytes(), L => {
-                        let parts: Vec<_> =
-                            [1, 63, 64, 65, 5000, 9000].iter().map(|&lanes| pieces::<L>(lanes as u64 + rarity, lanes, rarity, reach)).collect();
+                        let parts: Vec<_> = [1, 63, 64, 65, 5000, 9000]
+                            .iter()
+                            .map(|&lanes| pieces::<L>(lanes as u64 + rarity, lanes, rarity, reach))
+                            .collect();
                         let coding = check_coding::<L>(dtype, (positions, relative), &parts);
                         if !seen.contains(&coding) {
                             seen.push(coding);
@@ -143,8 +145,8 @@ fn contexts_gaps_and_bitmaps_are_used() {
     let (coding, bytes) =
         encode_as::<u16>(Dtype::F16, &[input], (Positions::Sparse, true), &mut Compressor::default()).unwrap();
     assert_eq!(coding.values, Values::RelativeSmall);
-    let decoded = Decoded::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
-    let table = decoded.table();
+    let decoded = DecodedSegment::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
+    let table = &decoded.table;
     assert!(table.contexts >= 2, "{table:?}");
     assert!(table.positions.contains(&PositionCoding::Bitmap), "{table:?}");
     assert!(table.positions.iter().any(|coding| matches!(coding, PositionCoding::Gaps(_))), "{table:?}");
@@ -156,7 +158,14 @@ fn extreme_differences_survive() {
     for dtype in [Dtype::I8, Dtype::F8_E4M3, Dtype::BF16, Dtype::I16, Dtype::F32, Dtype::F64, Dtype::I64] {
         with_lane!(dtype.lane_bytes(), L => {
             let top = L::from_u64(1 << (L::BITS - 1));
-            let ends = [L::default(), L::from_u64(1), L::from_u64(u64::MAX), top, top.wrapping_sub(L::from_u64(1)), top.wrapping_add(L::from_u64(1))];
+            let ends = [
+                L::default(),
+                L::from_u64(1),
+                L::from_u64(u64::MAX),
+                top,
+                top.wrapping_sub(L::from_u64(1)),
+                top.wrapping_add(L::from_u64(1)),
+            ];
             let (mut base, mut target) = (Vec::new(), Vec::new());
             for old in ends {
                 for new in ends {
@@ -201,14 +210,14 @@ fn by_hand<L: Lane>(
     positions: &[PositionCoding],
     counts: &[u32],
     streams: &[&[u8]],
-) -> crate::error::Result<Decoded<L>> {
+) -> crate::error::Result<DecodedSegment<L>> {
     let widths = if coding.values == Values::RelativeSmall { vec![8; counts.len()] } else { Vec::new() };
     let thresholds = vec![100; counts.len() - 1];
     let (positions, counts) = (positions.to_vec(), counts.to_vec());
     let table = Table { contexts: counts.len(), positions, widths, thresholds, counts }.to_bytes();
     let streams = std::iter::once(table.as_slice()).chain(streams.iter().copied());
     let streams: Vec<(usize, Vec<u8>)> = streams.map(|stream| (stream.len(), stream.to_vec())).collect();
-    Decoded::new(&join(&streams), 0, coding, vec![(dtype, 4)])
+    DecodedSegment::new(&join(&streams), 0, coding, vec![(dtype, 4)])
 }
 
 #[test]
@@ -393,7 +402,7 @@ fn changes_outside_the_sample_are_coded() {
     let [segment] = &segments[..] else { panic!("{} segments", segments.len()) };
     assert_eq!(segment.pieces, [2]);
     let lanes = u32::try_from(base.len() / 2).unwrap();
-    let decoded = Decoded::<u16>::new(&segment.bytes, 0, segment.coding, vec![(Dtype::BF16, lanes)]).unwrap();
+    let decoded = DecodedSegment::<u16>::new(&segment.bytes, 0, segment.coding, vec![(Dtype::BF16, lanes)]).unwrap();
     decoded.apply(0, &mut base).unwrap();
     assert!(base == target);
 }
@@ -411,7 +420,7 @@ fn a_segment_is_closed_when_it_has_many_coded_lanes() {
     assert_eq!(segments.iter().map(|segment| &segment.pieces[..]).collect::<Vec<_>>(), [&[0, 1][..], &[2, 3], &[4]]);
     for segment in segments {
         let parts = vec![(Dtype::U8, u32::try_from(lanes).unwrap()); segment.pieces.len()];
-        let decoded = Decoded::<u8>::new(&segment.bytes, 0, segment.coding, parts).unwrap();
+        let decoded = DecodedSegment::<u8>::new(&segment.bytes, 0, segment.coding, parts).unwrap();
         for part in 0..segment.pieces.len() {
             let mut built = base.clone();
             decoded.apply(part, &mut built).unwrap();
@@ -422,7 +431,13 @@ fn a_segment_is_closed_when_it_has_many_coded_lanes() {
 
 proptest! {
     #[test]
-    fn any_change_survives(seed: u64, lanes in 1_usize..3000, rarity in 1_u64..200, reach in 1_u64..70_000, code in 1_u8..=22) {
+    fn any_change_survives(
+        seed: u64,
+        lanes in 1_usize..3000,
+        rarity in 1_u64..200,
+        reach in 1_u64..70_000,
+        code in 1_u8..=22
+    ) {
         let dtype = Dtype::from_code(code).unwrap();
         with_lane!(dtype.lane_bytes(), L => {
             let parts = [pieces::<L>(seed, lanes, rarity, reach), pieces::<L>(seed ^ 1, lanes / 2 + 1, rarity, reach)];

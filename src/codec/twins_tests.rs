@@ -1,13 +1,28 @@
 //! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
 
 use crate::codec::blocks::{
-    BLOCK, BLOCKS, Block, Compare, Factors, Places, Products, STRETCH, Work, by_all, first, padded, select,
+    BLOCK, BLOCKS, Block, Compare, Factors, LanePlaces, Portable, Products, STRETCH, Work, first, padded, select,
 };
 use crate::codec::contexts::{Contexts, Members};
-use crate::codec::lane::{Kind, Lane};
+use crate::codec::lane::{Lane, LaneKind};
 use crate::codec::tests::{Generator, pieces};
 use crate::format::segment::MAX_CONTEXTS;
 use crate::tensor::Dtype;
+
+/// The outputs of the work, one for each kind of instructions that this machine has.
+fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
+    let mut outputs = vec![work.clone().run(Portable)];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use pulp::x86::{V3, V4};
+
+        use crate::codec::x86::For;
+
+        outputs.extend(V4::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() })));
+        outputs.extend(V3::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() })));
+    }
+    outputs
+}
 
 /// Sets of lanes: few, many, all, none, and each alone.
 fn sets() -> Vec<u64> {
@@ -27,7 +42,7 @@ fn members(set: u64) -> Vec<u32> {
 
 #[test]
 fn places_are_those_of_the_sets() {
-    let mut places = Places::new();
+    let mut places = LanePlaces::new();
     let sets = sets();
     for sets in sets.chunks(BLOCKS).chain(sets.chunks(1)).chain([&[u64::MAX; BLOCKS][..], &[]]) {
         let members = |(set, begin): (&u64, u32)| members(*set).into_iter().map(move |lane| begin + lane);
@@ -95,7 +110,7 @@ fn blocks_are_compared<L: Lane>() {
         let mut new = old.clone();
         // One bit differs: the lowest, the highest, another one.
         let bit = |lane: u32| L::from_u64(1 << [0, L::BITS - 1, lane % L::BITS][number % 3]);
-        members(set).into_iter().for_each(|lane| new[lane as usize] = new[lane as usize].xor(bit(lane)));
+        members(set).into_iter().for_each(|lane| new[lane as usize] = new[lane as usize] ^ bit(lane));
         let block = |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
         for found in by_all(&Differing::<L> { old: block(&old), new: block(&new) }) {
             assert_eq!(found, set);
@@ -194,7 +209,7 @@ fn members_of_contexts_are_those_lanes() {
 }
 
 fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
-    let kind = Kind::<L>::of(dtype);
+    let kind = LaneKind::<L>::of(dtype);
     for thresholds in thresholds {
         let contexts = Contexts::new(kind, thresholds);
         for (seed, length) in (0..).zip([0, 1, 63, 64, 65, 1000, 4032, 4033, STRETCH - 1, STRETCH]) {

@@ -2,7 +2,8 @@
 
 use crate::codec::blocks::{Compare, Work, dispatch};
 
-/// The union of lists of lane numbers, which ascend. In the lists, the place of each number in the union takes its place.
+/// The union of lists of lane numbers, which ascend. In the lists, the place of each number in the union takes its
+/// place.
 pub(crate) fn union(lists: &mut [&mut Vec<u32>]) -> Vec<u32> {
     dispatch(Union(lists))
 }

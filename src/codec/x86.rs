@@ -23,9 +23,9 @@ pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
 }
 
 /// Work and what does it.
-struct For<C, W> {
-    compare: C,
-    work: W,
+pub(super) struct For<C, W> {
+    pub(super) compare: C,
+    pub(super) work: W,
 }
 
 impl<C: Compare, W: Work> NullaryFnOnce for For<C, W> {
@@ -167,12 +167,4 @@ fn equal<L: Lane>(simd: V3, a: Pair, b: Pair) -> u64 {
         return simd.avx2._mm256_movemask_epi8(ordered).cast_unsigned().into();
     }
     u64::from(bits(0)) | u64::from(bits(1)) << (CHUNK / 2 / size_of::<L>())
-}
-
-/// What the same work gives with each kind of instructions that this processor has.
-#[cfg(test)]
-pub(crate) fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
-    let v4 = V4::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() }));
-    let v3 = V3::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() }));
-    v4.into_iter().chain(v3).collect()
 }

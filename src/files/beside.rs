@@ -26,8 +26,8 @@ pub(super) fn folders_of(name: &str) -> Vec<String> {
     name.match_indices('/').map(|(end, _)| name[..=end].to_owned()).collect()
 }
 
-/// Names of the indexes of a directory, and the files of which each tells: those of folders with several files, or where the
-/// base has an index.
+/// Names of the indexes of a directory, and the files of which each tells: those of folders with several files, or
+/// where the base has an index.
 pub(super) fn indexed<'a>(
     layout: &'a Layout,
     base: Option<&SafetensorsState>,
@@ -56,7 +56,7 @@ pub(super) fn others(
     let folders: BTreeSet<&str> = indexed.keys().map(|name| folder_of(name)).collect();
     let is_free = |name: &OsString| {
         let name = name.to_string_lossy();
-        // Of two indexes, nobody would know which one counts.
+        // If a folder had two indexes, nobody would know which one counts.
         if name.ends_with(INDEX_SUFFIX) && folders.contains(folder_of(&name)) {
             return false;
         }

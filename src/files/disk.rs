@@ -1,5 +1,5 @@
-//! What the standard library leaves to do with files: reading and writing by position, new files that reach the disk,
-//! and putting one directory in the place of another.
+//! Work with files that the standard library does not do: reading and writing by position, new files that reach the
+//! disk, and putting one directory in the place of another.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -236,13 +236,16 @@ pub(super) fn replace_directory(staged: &Path, out: &Path) -> Result<()> {
     aside.close().map_err(|error| Error::io("the new files are in place; removing the old ones", error).in_file(place))
 }
 
-/// That writing to `path` failed.
+/// The error that says that writing to `path` failed.
 pub(super) fn writing(error: io::Error, path: &Path) -> Error {
     Error::io("writing", error).in_file(path)
 }
 
-/// That reading from `path` failed.
+/// The error that says that reading from `path` failed.
 pub(super) fn reading(error: io::Error, path: &Path) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
+        return Error::usage("a link to a file that is not there: download it again").in_file(path);
+    }
     Error::io("reading", error).in_file(path)
 }
 

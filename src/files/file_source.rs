@@ -15,8 +15,8 @@ pub struct FileSource {
     opened: Stamp,
 }
 
-/// What differs once a file's content does: its size, the time of its last change, and which file it is. Not the time of
-/// its last writing, which any program can set.
+/// Facts about a file that differ once its content does: its size, the time of its last change, and which file it is.
+/// The time of its last writing is not among them, because any program can set it.
 #[cfg(unix)]
 type Stamp = (u64, (i64, i64), (u64, u64));
 
@@ -26,7 +26,8 @@ fn stamp(found: &Metadata) -> Stamp {
     (found.len(), (found.ctime(), found.ctime_nsec()), (found.dev(), found.ino()))
 }
 
-/// What may differ once a file's content does. Other systems do not tell more.
+/// Facts about a file that may differ once its content does: its size, and the time of its last writing. Systems other
+/// than Unix do not tell more.
 #[cfg(not(unix))]
 type Stamp = (u64, Option<std::time::SystemTime>);
 
@@ -60,8 +61,8 @@ impl FileSource {
         &self.path
     }
 
-    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as far as the file system
-    /// tells. To be asked when all has been read.
+    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as far as the file
+    /// system tells. To be asked when all has been read.
     ///
     /// # Errors
     /// USAGE.

@@ -22,7 +22,7 @@ const METADATA_NAME: &str = "__metadata__";
 
 /// A checked header: its bytes and what they say.
 #[derive(Debug, Clone)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     /// The 8 length bytes and the JSON, as in the file.
     pub(super) bytes: Vec<u8>,
     pub(super) metadata: Option<BTreeMap<String, String>>,
@@ -32,7 +32,7 @@ pub(super) struct Header {
     pub(super) file_bytes: u64,
 }
 
-impl Header {
+impl FileHeader {
     /// Reads a header from its bytes, which include the length. The error says what is wrong with it.
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes.get(LENGTH_BYTES..).unwrap_or_default())
@@ -104,7 +104,7 @@ pub(super) fn printable(message: &impl fmt::Display) -> String {
     message.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// What the JSON says, with each name once. The safetensors crate lets the last of two equal names win.
+/// The content of the header's JSON, with each name once. The safetensors crate lets the last of two equal names win.
 struct HeaderJson {
     metadata: Option<BTreeMap<String, String>>,
     tensors: BTreeMap<String, Declared>,
@@ -222,7 +222,7 @@ mod tests {
     use crate::tensor::DescribedDtype;
 
     fn refusal(json: &str) -> String {
-        Header::parse(file_of(json, &[])).unwrap_err()
+        FileHeader::parse(file_of(json, &[])).unwrap_err()
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         }
         infos.push(TensorInfo::new("Gewicht \u{1F9EE}\n\0\"", Dtype::BF16, []).unwrap());
         infos.sort_by(|left, right| left.name().cmp(right.name()));
-        let built = Header::build(Some(&metadata), &infos.iter().collect::<Vec<_>>()).unwrap();
+        let built = FileHeader::build(Some(&metadata), &infos.iter().collect::<Vec<_>>()).unwrap();
 
         let data = [0; 64];
         let views = infos.iter().map(|info| {
@@ -292,7 +292,7 @@ mod tests {
             assert!(!refusal(json).is_empty(), "{json}");
         }
         let not_utf8 = [&[1, 0, 0, 0, 0, 0, 0, 0][..], b"\xFF"].concat();
-        assert!(Header::parse(not_utf8).unwrap_err().contains("not UTF-8"));
+        assert!(FileHeader::parse(not_utf8).unwrap_err().contains("not UTF-8"));
     }
 
     #[test]
@@ -305,11 +305,11 @@ mod tests {
     #[test]
     fn what_safetensors_cannot_hold_is_not_built() {
         let reserved = TensorInfo::new("__metadata__", Dtype::U8, []).unwrap();
-        assert!(Header::build(None, &[&reserved]).unwrap_err().contains("named __metadata__"));
+        assert!(FileHeader::build(None, &[&reserved]).unwrap_err().contains("named __metadata__"));
         let described = Dtype::Described(DescribedDtype::new("U7", 7, 1, None).unwrap());
         let described = TensorInfo::new("t", described, [8]).unwrap();
-        assert!(Header::build(None, &[&described]).unwrap_err().contains("dtype U7"));
+        assert!(FileHeader::build(None, &[&described]).unwrap_err().contains("dtype U7"));
         let overflowing = TensorInfo::new("t", Dtype::U8, [u64::MAX, 2, 0]).unwrap();
-        assert!(Header::build(None, &[&overflowing]).is_err());
+        assert!(FileHeader::build(None, &[&overflowing]).is_err());
     }
 }

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::files::disk::reading;
 use crate::plain_name::{MOST_PARTS, fold_case, is_of_tensors};
 
-/// What the names of the folders begin with in which trainers put checkpoints beside the model.
+/// The beginning of the names of the folders in which trainers put checkpoints beside the model.
 const CHECKPOINT: &str = "checkpoint-";
-/// What lies in a chain's own directory.
+/// The name of a file that lies in a chain's own directory.
 const CHAIN: &str = "chain.json";
 /// The name of the file that lies in each directory which this program keeps for a subscriber, or for its own work.
 pub const MARKER: &str = "deltachain.directory";
@@ -23,31 +23,31 @@ const NO_MODELS: [(&[&str], &str, &str); 3] = [
 ];
 /// Where repositories of models keep the same model once more, in the format of its makers.
 const ORIGINAL: &str = "original";
-/// What file systems have at their root, closed to users.
+/// The name of a folder that file systems have at their root, closed to users.
 const LOST: &str = "lost+found";
 
 /// The files of a directory and of the folders in it that may belong to a model.
 ///
 /// Symbolic links to files are followed, since caches of models consist of them; those to folders are not. Left out are
-/// hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`, as in
-/// many repositories of models), chains, directories that subscribers keep, repositories in a hub's cache, and folders in
-/// which a file would have more than eight parts in its name.
+/// hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`,
+/// as in many repositories of models), chains, directories that subscribers keep, repositories in a hub's cache, and
+/// folders in which a file would have more than eight parts in its name.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Listing {
+pub struct ModelListing {
     /// Names below the directory, with `/` after each folder, ascending.
     pub files: Vec<OsString>,
     /// Names of what is left out, each with the reason in parentheses, ascending.
     pub left_out: Vec<String>,
 }
 
-impl Listing {
+impl ModelListing {
     /// Lists a directory.
     ///
     /// # Errors
     /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file of tensors leads
-    /// nowhere; USAGE if the directory is itself a chain, one that a subscriber keeps, or a repository in a hub's cache, or if
-    /// names differ in case only.
+    /// nowhere; USAGE if the directory is itself a chain, one that a subscriber keeps, or a repository in a hub's
+    /// cache, or if names differ in case only.
     pub fn of(directory: &Path) -> Result<Self> {
         if let Some((_, what, instead)) = no_model(directory) {
             return Err(Error::usage(format!("this is {what}, not a model: give {instead}")).in_file(directory));
@@ -176,7 +176,7 @@ mod tests {
             "d/e/f/g/h/i/j/too deep/x",
         ];
         make(root.path(), &others);
-        let listing = Listing::of(root.path()).unwrap();
+        let listing = ModelListing::of(root.path()).unwrap();
         let mut expected = files.to_vec();
         expected.retain(|name| !name.contains(".hidden"));
         expected.sort_unstable();
@@ -210,7 +210,7 @@ mod tests {
         symlink(".", snapshot.join("loop")).unwrap();
         symlink("nowhere", snapshot.join("dangling")).unwrap();
         symlink("nowhere", snapshot.join(".#m.safetensors")).unwrap();
-        let listing = Listing::of(&snapshot).unwrap();
+        let listing = ModelListing::of(&snapshot).unwrap();
         assert_eq!(listing.files, ["a", "model.safetensors"]);
         let left = [
             ".#m.safetensors (hidden)",
@@ -221,8 +221,8 @@ mod tests {
         assert_eq!(listing.left_out, left);
         fs::create_dir(snapshot.join("vae")).unwrap();
         symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
-        let error = Listing::of(&snapshot).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Io);
+        let error = ModelListing::of(&snapshot).unwrap_err();
+        assert!(error.class() == ErrorClass::Usage && error.message().contains("a link to a file"), "{error}");
         assert!(error.file().unwrap().ends_with("vae/b.safetensors"), "{error}");
     }
 
@@ -237,7 +237,7 @@ mod tests {
         fs::set_permissions(&vae, fs::Permissions::from_mode(0o000)).unwrap();
         // Some users may list everything.
         if fs::read_dir(&vae).is_err() {
-            let error = Listing::of(root.path()).unwrap_err();
+            let error = ModelListing::of(root.path()).unwrap_err();
             assert_eq!((error.class(), error.file()), (ErrorClass::Io, vae.to_str()));
         }
         fs::set_permissions(&vae, fs::Permissions::from_mode(0o700)).unwrap();

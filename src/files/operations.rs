@@ -7,14 +7,14 @@ use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{check_apart, is_same_file, parent_of, refuse_existing};
 use crate::files::file_source::FileSource;
-use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, ScratchState, StagedSafetensors};
+use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, StagedSafetensors, scratch_state};
 use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::replay::Replay;
 use crate::table::{StateTable, check_sequence};
 use crate::tensor::{Digest, MemoryState, State, StateDigests, StateWriter, total_bytes};
 
-/// What [`apply`] has built.
+/// A report of what [`apply`] has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApplyReport {
@@ -35,7 +35,8 @@ pub struct ApplyReport {
 /// other files of the directories are not in it.
 ///
 /// # Errors
-/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is an input, or lies in one.
+/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is an input, or lies
+/// in one.
 pub fn diff(base: &Path, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
     diff_opened(Some(&SafetensorsState::open(base)?), &SafetensorsState::open(target)?, out, options)
 }
@@ -62,14 +63,14 @@ pub fn diff_opened(
     write_link(base, target, target.layout(), out, options)
 }
 
-/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files as the
-/// links say, or else as the base is; other files of the base's directory are copied. Everything that can be checked without
-/// decoding the links is checked first, and the result appears when all of it has been proven and is on disk. States on the
-/// way are not built.
+/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files
+/// as the links say, or else as the base is; other files of the base's directory are copied. Everything that can be
+/// checked without decoding the links is checked first, and the result appears when all of it has been proven and is on
+/// disk. States on the way are not built.
 ///
 /// # Errors
-/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link, or if `out` is
-/// a link or part of the base, or holds a link; it may be the base. As for [`SafetensorsState::open`] and
+/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link, or if
+/// `out` is a link or part of the base, or holds a link; it may be the base. As for [`SafetensorsState::open`] and
 /// [`StagedSafetensors::create`].
 pub fn apply(
     base: Option<&Path>,
@@ -78,7 +79,7 @@ pub fn apply(
     options: &FileOptions<'_>,
 ) -> Result<ApplyReport> {
     refuse_existing(out, options.replace)?;
-    let links = Links::open(links, out, options)?;
+    let links = LinkSequence::open(links, out, options)?;
     let files = base.map(SafetensorsState::open).transpose()?;
     if let Some(files) = files.as_ref().filter(|files| !is_same_file(files.path(), out)) {
         files.check_apart(out)?;
@@ -94,9 +95,9 @@ pub fn apply(
     Ok(ApplyReport { base: checked.base, target, target_bytes: total_bytes(&tensors), written, copied })
 }
 
-/// Joins links of any profile into one: their result is built in a temporary file beside `out` and compared with `base`,
-/// or with nothing if the first is a snapshot. Metadata of later links replaces metadata of earlier ones; metadata of
-/// `options` replaces both.
+/// Joins links of any profile into one: their result is built in a temporary file beside `out` and compared with
+/// `base`, or with nothing if the first is a snapshot. Metadata of later links replaces metadata of earlier ones;
+/// metadata of `options` replaces both.
 ///
 /// # Errors
 /// As for [`apply`] and [`diff`].
@@ -107,12 +108,12 @@ pub fn squash(
     options: &FileOptions<'_>,
 ) -> Result<DiffReport> {
     refuse_existing(out, options.replace)?;
-    let links = Links::open(links, out, options)?;
+    let links = LinkSequence::open(links, out, options)?;
     let files = base.map(SafetensorsState::open).transpose()?;
     let base = files.as_ref();
     base.map_or(Ok(()), |base| base.check_apart(out))?;
     let checked = links.check(base, options.progress)?;
-    let scratch = ScratchState::create_in(parent_of(out), &checked.replay.tensors())?;
+    let scratch = scratch_state(parent_of(out), &checked.replay.tensors())?;
     checked.build(base, &scratch, options.progress)?;
     let mut all = options.clone();
     all.metadata = links.readers.iter().flat_map(|link| link.index().metadata.clone()).collect();
@@ -120,7 +121,7 @@ pub fn squash(
     write_link(base, &scratch, &checked.layout, out, &all)
 }
 
-/// What a snapshot starts from.
+/// The empty state that a snapshot starts from.
 static NOTHING: MemoryState = MemoryState::new();
 
 fn state_of(base: Option<&SafetensorsState>) -> &dyn State {
@@ -155,21 +156,21 @@ fn write_link(
 }
 
 /// Links to apply one after another.
-struct Links {
+struct LinkSequence {
     paths: Vec<PathBuf>,
     readers: Vec<LinkReader<FileSource>>,
 }
 
 /// Links that lead from a base to a target, by all that their indexes say.
-struct Checked<'a> {
-    links: &'a Links,
+struct CheckedLinks<'a> {
+    links: &'a LinkSequence,
     replay: Replay<'a, FileSource>,
     base: Digest,
-    /// Of the target.
+    /// The layout of the target.
     layout: Layout,
 }
 
-impl Links {
+impl LinkSequence {
     /// For this output, which must be none of them.
     fn open(paths: &[impl AsRef<Path>], out: &Path, options: &FileOptions<'_>) -> Result<Self> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
@@ -181,9 +182,9 @@ impl Links {
         Ok(Self { readers: paths.iter().map(open).collect::<Result<_>>()?, paths })
     }
 
-    /// What can be checked before anything is decoded: that the links follow one another, then link by link step 7 of SPEC
-    /// section 10 and the layout.
-    fn check(&self, base: Option<&SafetensorsState>, progress: &dyn Progress) -> Result<Checked<'_>> {
+    /// Checks everything that can be checked before anything is decoded: that the links follow one another, then link
+    /// by link step 7 of SPEC section 10 and the layout.
+    fn check(&self, base: Option<&SafetensorsState>, progress: &dyn Progress) -> Result<CheckedLinks<'_>> {
         if self.readers.is_empty() {
             return Err(Error::usage("no link to apply"));
         }
@@ -196,7 +197,7 @@ impl Links {
             replay.push(link).map_err(|error| error.in_file(path))?;
         }
         let layout = replay.layout().cloned().unwrap_or_else(|| Layout::single_file(&[]));
-        Ok(Checked { links: self, replay, base: digest, layout })
+        Ok(CheckedLinks { links: self, replay, base: digest, layout })
     }
 
     /// Names the file of the link that an error is about.
@@ -208,7 +209,7 @@ impl Links {
     }
 }
 
-impl Checked<'_> {
+impl CheckedLinks<'_> {
     fn build(
         &self,
         base: Option<&SafetensorsState>,
@@ -341,7 +342,7 @@ mod tests {
         snapshot(&state, &out, &options).unwrap();
         apply(None, &[&out], &state, &options).unwrap();
         assert!(!state.join("config.json").exists());
-        // Who watches can stop all of it, in the end too.
+        // An observer of the progress can stop all of it, even at the very end.
         let stop = |bytes| if bytes == 0 { Err(Error::usage("stopped")) } else { Ok(()) };
         let before = fs::read(&out).unwrap();
         let stopped = snapshot(&state, &out, &options.clone().profile(Profile::Direct).progress(&stop)).unwrap_err();

@@ -6,22 +6,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::files::disk::{check_apart, reading};
 use crate::files::file_source::FileSource;
-use crate::files::header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES};
-use crate::files::listing::Listing;
-use crate::files::weight_map::{INDEX_NAME, INDEX_SUFFIX, Index, index_name};
+use crate::files::header::{FileHeader, LENGTH_BYTES, MAX_HEADER_BYTES};
+use crate::files::listing::ModelListing;
+use crate::files::weight_map::{FolderIndex, INDEX_NAME, INDEX_SUFFIX, index_name};
 use crate::files::{Layout, LayoutFile};
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
 use crate::source::Source;
-use crate::tensor::{State, TensorInfo, total_bytes};
+use crate::tensor::{State, TensorInfo, find, total_bytes};
 
-/// What says how the folders of a pipeline belong together.
+/// The name of the file that says how the folders of a pipeline belong together.
 const PIPELINE: &str = "model_index.json";
 
 /// A state in safetensors files.
@@ -29,30 +29,30 @@ const PIPELINE: &str = "model_index.json";
 pub struct SafetensorsState {
     path: PathBuf,
     /// As many as the layout has files, in their order.
-    shards: Vec<Shard>,
+    shards: Vec<ShardFile>,
     layout: Layout,
     tensors: Vec<TensorInfo>,
-    places: Vec<Place>,
+    places: Vec<DataPlace>,
     indexes: Indexes,
-    /// Of the directory, if it was listed.
-    listing: Listing,
+    /// The listing of the directory; empty if none was listed.
+    listing: ModelListing,
     /// Whether others may write to the files.
     is_watched: bool,
 }
 
 /// The indexes that count: for each folder that has one, its name without the folder, and what it says.
-type Indexes = BTreeMap<String, (String, Index)>;
+type Indexes = BTreeMap<String, (String, FolderIndex)>;
 
 /// One opened file.
 #[derive(Debug)]
-struct Shard {
+struct ShardFile {
     source: FileSource,
-    header: Header,
+    header: FileHeader,
 }
 
 /// Where the data of a tensor begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct DataPlace {
     /// Number of the file.
     pub(super) file: usize,
     /// Offset in the file.
@@ -60,30 +60,33 @@ pub(super) struct Place {
 }
 
 impl SafetensorsState {
-    /// Opens a safetensors file, or a directory with the folders in it that [`Listing`] tells of. Of each folder these
-    /// files count: those that its index names (`model.safetensors.index.json`, or another `*.safetensors.index.json` if
-    /// it is the only one), or without an index all whose names end in `.safetensors`. In the state, the tensors of a
-    /// file in a folder have the folder before their names. Reads headers only.
+    /// Opens a safetensors file, or a directory with the folders in it that [`ModelListing`] tells of. Of each folder
+    /// these files count: those that its index names (`model.safetensors.index.json`, or another
+    /// `*.safetensors.index.json` if it is the only one), or without an index all whose names end in `.safetensors`. In
+    /// the state, the tensors of a file in a folder have the folder before their names. Reads headers only.
     ///
     /// # Errors
     /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, if
     /// a layout cannot hold the names of the files (SPEC section 12), or if it is certain that the directory is not one
-    /// model; as for [`Listing::of`].
+    /// model; as for [`ModelListing::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let kind = fs::metadata(path).map_err(|error| reading(error, path))?;
+        let kind = fs::metadata(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => missing(path),
+            _ => reading(error, path),
+        })?;
         if kind.is_dir() {
             Self::open_directory(path)
         } else if kind.is_file() {
-            let shard = Shard::open(path)?;
+            let shard = ShardFile::open(path)?;
             Self::assemble(path, vec![(None, shard)], Indexes::new())
         } else {
             Err(Error::usage("not a file or directory").in_file(path))
         }
     }
 
-    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none for the empty state.
-    /// Nobody else may write to them: it is not [checked](State::check_unchanged).
+    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none for the empty
+    /// state. Nobody else may write to them: it is not [checked](State::check_unchanged).
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -91,7 +94,7 @@ impl SafetensorsState {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut indexes = Indexes::new();
         if names.is_empty() {
-            let (path, layout, listing) = (directory.to_owned(), Layout::single_file(&[]), Listing::default());
+            let (path, layout, listing) = (directory.to_owned(), Layout::single_file(&[]), ModelListing::default());
             let (shards, tensors, places) = (Vec::new(), Vec::new(), Vec::new());
             return Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: false });
         }
@@ -99,14 +102,14 @@ impl SafetensorsState {
             let name = index_name(files.into_iter());
             let path = directory.join(folder).join(&name);
             if path.is_file() {
-                indexes.insert(folder.to_owned(), (name, Index::read(&path)?));
+                indexes.insert(folder.to_owned(), (name, FolderIndex::read(&path)?));
             }
         }
         Ok(Self { is_watched: false, ..Self::open_named(directory, names, indexes)? })
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
-        let listing = Listing::of(path)?;
+        let listing = ModelListing::of(path)?;
         let mut names = Vec::new();
         let mut indexes = Indexes::new();
         for (folder, found) in folders(&listing.files) {
@@ -144,8 +147,8 @@ impl SafetensorsState {
         state.check_is_one().map(|()| state)
     }
 
-    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such as ranks, but not if each
-    /// says that it is a model for itself, and nothing says how they belong together.
+    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such as ranks, but not
+    /// if each says that it is a model for itself, and nothing says how they belong together.
     fn check_is_one(&self) -> Result<()> {
         let mut models = BTreeMap::new();
         let folders = self.layout.folders().into_iter().filter(|folder| is_whole(&self.path.join(folder)));
@@ -168,7 +171,13 @@ impl SafetensorsState {
         let layout = layout.map_err(|flaw| Error::usage(flaw).in_file(path))?;
         let mut shards = Vec::with_capacity(layout.files().len());
         for name in layout.files().iter().filter_map(|file| file.name.clone()) {
-            let shard = Shard::open(&path.join(&name))?;
+            let file = path.join(&name);
+            // What a directory lists is there; the rest is what an index names.
+            if !file.exists() && !file.is_symlink() {
+                let why = "its index names this file, which is not there: the model is not complete; download it again";
+                return Err(Error::usage(why).in_file(file));
+            }
+            let shard = ShardFile::open(&file)?;
             shards.push((Some(name), shard));
         }
         let state = Self::assemble(path, shards, indexes)?;
@@ -176,7 +185,7 @@ impl SafetensorsState {
         Ok(state)
     }
 
-    fn assemble(path: &Path, named: Vec<(Option<String>, Shard)>, indexes: Indexes) -> Result<Self> {
+    fn assemble(path: &Path, named: Vec<(Option<String>, ShardFile)>, indexes: Indexes) -> Result<Self> {
         let mut files = Vec::with_capacity(named.len());
         let mut shards = Vec::with_capacity(named.len());
         for (name, shard) in named {
@@ -194,7 +203,7 @@ impl SafetensorsState {
             let message = format!("duplicate tensor: the files {first:?} and {second:?} both have one of this name");
             return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
         }
-        let (path, listing) = (path.to_owned(), Listing::default());
+        let (path, listing) = (path.to_owned(), ModelListing::default());
         Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: true })
     }
 
@@ -207,7 +216,7 @@ impl SafetensorsState {
         Ok(())
     }
 
-    fn flaw_of_index(&self, folder: &str, index: &Index) -> Option<String> {
+    fn flaw_of_index(&self, folder: &str, index: &FolderIndex) -> Option<String> {
         for file in self.layout.files().iter().filter(|file| file.folder() == folder) {
             let name = file.name.as_deref().unwrap_or_default();
             for tensor in file.tensors.iter().map(|tensor| &tensor[folder.len()..]) {
@@ -216,7 +225,7 @@ impl SafetensorsState {
                 }
             }
         }
-        let is_there = |tensor: &String| self.find(&format!("{folder}{tensor}")).is_some();
+        let is_there = |tensor: &String| find(self.tensors(), &format!("{folder}{tensor}")).is_some();
         let (tensor, file) = index.weight_map.iter().find(|(tensor, _)| !is_there(tensor))?;
         Some(format!("{file:?} does not hold the tensor {tensor:?}, as the index says"))
     }
@@ -226,13 +235,13 @@ impl SafetensorsState {
         &self.layout
     }
 
-    /// What was opened.
+    /// The path that was opened: of the directory, or of the single file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Names of the files that hold the tensors, and of the indexes that say where, in order; with `/` after each folder.
-    /// None for a state in a single file.
+    /// Names of the files that hold the tensors, and of the indexes that say where, in order; with `/` after each
+    /// folder. None for a state in a single file.
     pub fn model_files(&self) -> Vec<String> {
         let files = self.layout.files().iter().filter_map(|file| file.name.clone());
         let indexes = self.indexes.iter().map(|(folder, (name, _))| format!("{folder}{name}"));
@@ -241,22 +250,24 @@ impl SafetensorsState {
         names
     }
 
-    /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in order:
-    /// no link covers them. None for a state in a single file.
+    /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in
+    /// order: no link covers them. None for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
         self.other_paths().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 
-    /// The file that a tensor's data lies in, and where in it they begin; the number counts [`tensors`](State::tensors).
+    /// The file that a tensor's data lies in, and where in it they begin; the number counts
+    /// [`tensors`](State::tensors).
     ///
     /// # Panics
     /// If there is no such tensor.
     pub fn place(&self, tensor: usize) -> (&Path, u64) {
-        let Place { file, offset } = self.places[tensor];
+        let DataPlace { file, offset } = self.places[tensor];
         (self.shards[file].source.path(), offset)
     }
 
-    /// What of the directory has not been looked at, such as a trainer's checkpoints: [`Listing::left_out`].
+    /// The entries of the directory that have not been looked at, such as a trainer's checkpoints:
+    /// [`ModelListing::left_out`].
     pub fn left_out(&self) -> &[String] {
         &self.listing.left_out
     }
@@ -279,17 +290,17 @@ impl SafetensorsState {
     }
 
     /// The index of a folder, and how many bytes the tensors of the folder's files have.
-    pub(super) fn index(&self, folder: &str) -> Option<(&Index, u64)> {
+    pub(super) fn index(&self, folder: &str) -> Option<(&FolderIndex, u64)> {
         let (_, index) = self.indexes.get(folder)?;
-        let is_here = |place: &Place| self.layout.files()[place.file].folder() == folder;
+        let is_here = |place: &DataPlace| self.layout.files()[place.file].folder() == folder;
         let here = self.tensors.iter().zip(&self.places).filter(|(_, place)| is_here(place));
         Some((index, total_bytes(here.map(|(info, _)| info))))
     }
 
-    /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if there is such a file; at best
-    /// of this name.
-    pub(super) fn header_like(&self, file: &LayoutFile, tensors: &[&TensorInfo]) -> Option<&Header> {
-        let mut alike: Vec<(&LayoutFile, &Header)> = self
+    /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if there is such a file;
+    /// at best of this name.
+    pub(super) fn header_like(&self, file: &LayoutFile, tensors: &[&TensorInfo]) -> Option<&FileHeader> {
+        let mut alike: Vec<(&LayoutFile, &FileHeader)> = self
             .layout
             .files()
             .iter()
@@ -320,7 +331,8 @@ impl State for SafetensorsState {
         // Another shard may have come.
         let of_tensors =
             |files: &[OsString]| files.iter().filter(|name| is_of_tensors(&name.to_string_lossy())).count();
-        if self.layout.is_directory() && of_tensors(&Listing::of(&self.path)?.files) != of_tensors(&self.listing.files)
+        if self.layout.is_directory()
+            && of_tensors(&ModelListing::of(&self.path)?.files) != of_tensors(&self.listing.files)
         {
             return Err(
                 Error::usage("files were added while it was read: retry when it is complete").in_file(&self.path)
@@ -330,11 +342,16 @@ impl State for SafetensorsState {
     }
 }
 
-impl Shard {
+impl ShardFile {
     fn open(path: &Path) -> Result<Self> {
-        let refuse = |flaw: &str| Err(Error::usage(format!("not a safetensors file: {flaw}")).in_file(path));
         let source = FileSource::open(path)?;
         let file_bytes = source.length()?;
+        let refuse = |flaw: &str| {
+            let mut begin = vec![0; usize::try_from(file_bytes.min(8)).unwrap_or(8)];
+            source.read_at(0, &mut begin)?;
+            let flaw = other_kind(&begin).unwrap_or(flaw);
+            Err(Error::usage(format!("not a safetensors file: {flaw}")).in_file(path))
+        };
         let mut length = [0; LENGTH_BYTES];
         if file_bytes < LENGTH_BYTES as u64 {
             return refuse("it is too short");
@@ -349,7 +366,7 @@ impl Shard {
         };
         let mut bytes = vec![0; LENGTH_BYTES + header_bytes];
         source.read_at(0, &mut bytes)?;
-        let header = match Header::parse(bytes) {
+        let header = match FileHeader::parse(bytes) {
             Ok(header) => header,
             Err(flaw) => return refuse(&flaw),
         };
@@ -360,7 +377,38 @@ impl Shard {
     }
 }
 
-/// What lies in a folder.
+/// What a file is that is no safetensors file, by its first bytes.
+fn other_kind(begin: &[u8]) -> Option<&'static str> {
+    let kinds: [(&[u8], &str); 8] = [
+        (b"version ", "it is a pointer of Git LFS: `git lfs pull` fetches the file"),
+        (b"<", "it is a page of HTML or XML, such as the error of a download: download the file again"),
+        (b"PK", "it is a pickle of PyTorch: load it there, and save it as safetensors"),
+        (b"\x80", "it is a pickle of PyTorch: load it there, and save it as safetensors"),
+        (b"GGUF", "it is a GGUF file: give the checkpoint that it was made from"),
+        (b"{", "it is JSON: give the folder of an index, or a file that the index names"),
+        (b"\x1f\x8b", "it is compressed with gzip: unpack it"),
+        (b"\x89DCF", "it is a link of deltachain: build a state from it with `apply`"),
+    ];
+    kinds.into_iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, kind)| kind)
+}
+
+/// Nothing is at a path, which may be the name of a repository.
+fn missing(path: &Path) -> Error {
+    let mut parts = path.components();
+    let is_name = matches!((parts.next(), parts.next(), parts.next()), (Some(Component::Normal(first)), Some(_), None)
+        if !Path::new(first).exists());
+    let more = if is_name {
+        format!(
+            "; if it is a repository of Hugging Face: `hf download {} --local-dir DIR`, then give DIR",
+            path.display()
+        )
+    } else {
+        String::new()
+    };
+    Error::usage(format!("there is no such file or directory{more}")).in_file(path)
+}
+
+/// Files of a folder, by kind.
 #[derive(Default)]
 struct Folder<'a> {
     /// Names of the files of tensors.
@@ -386,7 +434,7 @@ fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
 
 impl Folder<'_> {
     /// The index that counts, with its name without the folder.
-    fn index(&self, directory: &Path) -> Result<Option<(String, Index)>> {
+    fn index(&self, directory: &Path) -> Result<Option<(String, FolderIndex)>> {
         let last = |name: &&OsStr| Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let usual = self.indexes.iter().find(|name| last(name) == INDEX_NAME);
         let index = match (usual, &self.indexes[..]) {
@@ -398,11 +446,11 @@ impl Folder<'_> {
                 return Err(Error::usage(message).in_file(directory));
             }
         };
-        Ok(Some((last(index), Index::read(&directory.join(index))?)))
+        Ok(Some((last(index), FolderIndex::read(&directory.join(index))?)))
     }
 
     /// A single file that may be the model instead of what its index names: loaders differ in which of them they take.
-    fn rival_of(&self, name: &str, index: &Index) -> Option<String> {
+    fn rival_of(&self, name: &str, index: &FolderIndex) -> Option<String> {
         let single = name.strip_suffix(".index.json")?;
         let is_there = self.tensors.iter().any(|file| Path::new(file).file_name() == Some(OsStr::new(single)));
         let is_named = index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
@@ -432,13 +480,15 @@ pub(super) fn by_folder(names: &[String]) -> BTreeMap<&str, Vec<&str>> {
 }
 
 /// The tensors of several files, ascending by name, with their places. A name in two files appears twice.
-pub(super) fn gather<'a>(files: impl Iterator<Item = (&'a LayoutFile, &'a Header)>) -> (Vec<TensorInfo>, Vec<Place>) {
-    let mut all: Vec<(TensorInfo, Place)> = Vec::new();
+pub(super) fn gather<'a>(
+    files: impl Iterator<Item = (&'a LayoutFile, &'a FileHeader)>,
+) -> (Vec<TensorInfo>, Vec<DataPlace>) {
+    let mut all: Vec<(TensorInfo, DataPlace)> = Vec::new();
     for (number, (file, header)) in files.enumerate() {
         let folder = file.folder();
         for (info, offset) in &header.tensors {
             let info = if folder.is_empty() { info.clone() } else { info.renamed(format!("{folder}{}", info.name())) };
-            all.push((info, Place { file: number, offset: *offset }));
+            all.push((info, DataPlace { file: number, offset: *offset }));
         }
     }
     all.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
@@ -448,11 +498,11 @@ pub(super) fn gather<'a>(files: impl Iterator<Item = (&'a LayoutFile, &'a Header
 /// The place of a tensor and the offset in its file of a range of its bytes.
 pub(super) fn locate(
     tensors: &[TensorInfo],
-    places: &[Place],
+    places: &[DataPlace],
     tensor: usize,
     offset: u64,
     length: usize,
-) -> Result<(Place, u64)> {
+) -> Result<(DataPlace, u64)> {
     let (Some(info), Some(place)) = (tensors.get(tensor), places.get(tensor)) else {
         return Err(Error::usage("no such tensor in the state"));
     };

@@ -7,10 +7,30 @@ use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading, write_at, writing};
 use crate::tensor::{State, StateWriter, TensorInfo};
 
-/// A state in a temporary file that has no name, and is gone when this is dropped. It is for what stands between two links: their
-/// tensors may be such as safetensors files cannot hold (SPEC section 12).
+/// A state with room for these tensors, ascending by name, in a temporary file in this directory. The file has no name,
+/// and is gone when the state is dropped. It is for what stands between two links: their tensors may be such as
+/// safetensors files cannot hold (SPEC section 12).
+///
+/// # Errors
+/// USAGE if the tensors are not in ascending order or too large; IO if the file cannot be created.
+pub fn scratch_state(directory: &Path, tensors: &[TensorInfo]) -> Result<impl State + StateWriter + use<>> {
+    if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
+        return Err(Error::usage("the tensors are not in the order of their names"));
+    }
+    let mut offsets = Vec::with_capacity(tensors.len());
+    let mut end = 0_u64;
+    for info in tensors {
+        offsets.push(end);
+        end = end.checked_add(info.bytes()).ok_or_else(|| Error::usage("the state is too large"))?;
+    }
+    let file = tempfile::tempfile_in(directory).map_err(|error| writing(error, directory))?;
+    // It reads as zeros where nothing is written.
+    file.set_len(end).map_err(|error| writing(error, directory))?;
+    Ok(ScratchState { file, directory: directory.to_owned(), tensors: tensors.to_vec(), offsets })
+}
+
 #[derive(Debug)]
-pub struct ScratchState {
+struct ScratchState {
     file: File,
     directory: PathBuf,
     tensors: Vec<TensorInfo>,
@@ -19,26 +39,6 @@ pub struct ScratchState {
 }
 
 impl ScratchState {
-    /// Room for these tensors, ascending by name, in a file in this directory.
-    ///
-    /// # Errors
-    /// USAGE if the tensors are not in ascending order or too large; IO if the file cannot be created.
-    pub fn create_in(directory: &Path, tensors: &[TensorInfo]) -> Result<Self> {
-        if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
-            return Err(Error::usage("the tensors are not in the order of their names"));
-        }
-        let mut offsets = Vec::with_capacity(tensors.len());
-        let mut end = 0_u64;
-        for info in tensors {
-            offsets.push(end);
-            end = end.checked_add(info.bytes()).ok_or_else(|| Error::usage("the state is too large"))?;
-        }
-        let file = tempfile::tempfile_in(directory).map_err(|error| writing(error, directory))?;
-        // It reads as zeros where nothing is written.
-        file.set_len(end).map_err(|error| writing(error, directory))?;
-        Ok(Self { file, directory: directory.to_owned(), tensors: tensors.to_vec(), offsets })
-    }
-
     /// Where bytes of a tensor are in the file.
     fn place(&self, tensor: usize, offset: u64, length: usize) -> Result<u64> {
         let fits = |info: &&TensorInfo| offset.checked_add(length as u64).is_some_and(|end| end <= info.bytes());
@@ -80,7 +80,7 @@ mod tests {
             TensorInfo::new("a", described, [2]).unwrap(),
             TensorInfo::new("b", Dtype::F32, [0]).unwrap(),
         ];
-        let scratch = ScratchState::create_in(folder.path(), &infos).unwrap();
+        let scratch = scratch_state(folder.path(), &infos).unwrap();
         scratch.write(1, 1, &[1, 2, 3]).unwrap();
         scratch.write(0, 2, &[9]).unwrap();
         let copy = MemoryState::copy_of(&scratch).unwrap();
@@ -89,9 +89,9 @@ mod tests {
             let errors = [scratch.read(tensor, offset, &mut [0]), scratch.write(tensor, offset, &[0])];
             assert!(errors.map(Result::unwrap_err).iter().all(|error| error.class() == ErrorClass::Usage));
         }
-        let unsorted = ScratchState::create_in(folder.path(), &[infos[1].clone(), infos[0].clone()]);
-        assert_eq!(unsorted.unwrap_err().class(), ErrorClass::Usage);
-        let nowhere = ScratchState::create_in(&folder.path().join("missing"), &infos);
-        assert_eq!(nowhere.unwrap_err().class(), ErrorClass::Io);
+        let unsorted = scratch_state(folder.path(), &[infos[1].clone(), infos[0].clone()]);
+        assert_eq!(unsorted.err().unwrap().class(), ErrorClass::Usage);
+        let nowhere = scratch_state(&folder.path().join("missing"), &infos);
+        assert_eq!(nowhere.err().unwrap().class(), ErrorClass::Io);
     }
 }

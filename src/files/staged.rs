@@ -15,17 +15,17 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::error::{Error, Result};
 use crate::files::beside::{check_out, folders_of, indexed, others};
 use crate::files::disk::{
-    check_directory, create_file, create_folder, is_absent, parent_of, persist, read_at, reading, replace_directory,
-    sync_directory, temporary, write_at, writing,
+    check_directory, create_file, create_folder, is_absent, parent_of, persist, replace_directory, sync_directory,
+    temporary, write_at, writing,
 };
 use crate::files::file_source::FileSource;
-use crate::files::header::Header;
-use crate::files::safetensors::{Place, gather, locate};
+use crate::files::header::FileHeader;
+use crate::files::safetensors::{DataPlace, gather, locate};
 use crate::files::weight_map::index_text;
 use crate::files::write_back::WriteBack;
 use crate::files::{Layout, SafetensorsState};
 use crate::plain_name::folder_of;
-use crate::tensor::{State, StateWriter, TensorInfo, total_bytes};
+use crate::tensor::{StateWriter, TensorInfo, total_bytes};
 
 /// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible; dropped without, it
 /// leaves nothing behind.
@@ -36,9 +36,9 @@ use crate::tensor::{State, StateWriter, TensorInfo, total_bytes};
 pub struct StagedSafetensors {
     out: PathBuf,
     replace: bool,
-    staging: Staging,
+    staging: StagingPlace,
     tensors: Vec<TensorInfo>,
-    places: Vec<Place>,
+    places: Vec<DataPlace>,
     /// Names and texts of the index files that the model needs.
     indexes: BTreeMap<String, Vec<u8>>,
     /// Files to copy from the base's directory, with their names.
@@ -49,7 +49,7 @@ pub struct StagedSafetensors {
 }
 
 #[derive(Debug)]
-enum Staging {
+enum StagingPlace {
     File(NamedTempFile),
     Directory { directory: TempDir, shards: Vec<(String, File)> },
 }
@@ -70,7 +70,7 @@ impl StagedSafetensors {
         replace: bool,
     ) -> Result<Self> {
         let base_directory = base.filter(|base| layout.is_directory() && base.layout().is_directory());
-        let indexed = if layout.is_directory() { indexed(layout, base_directory) } else { BTreeMap::new() };
+        let indexed = indexed(layout, base_directory);
         let other_files = base_directory.map_or_else(Vec::new, |base| others(base, layout, &indexed));
         check_out(out, layout, &other_files, replace)?;
         let usage = |flaw: String| Error::usage(flaw).in_file(out);
@@ -89,14 +89,14 @@ impl StagedSafetensors {
             let infos: Vec<&TensorInfo> = infos.iter().collect();
             headers.push(match base.and_then(|base| base.header_like(file, &infos)) {
                 Some(header) => header.clone(),
-                None => Header::build(file.metadata.as_ref(), &infos).map_err(usage)?,
+                None => FileHeader::build(file.metadata.as_ref(), &infos).map_err(usage)?,
             });
         }
         let (tensors, places) = gather(layout.files().iter().zip(&headers));
         let mut indexes = BTreeMap::new();
         for (name, files) in indexed {
             let folder = folder_of(&name);
-            let is_here = |place: &Place| layout.files()[place.file].folder() == folder;
+            let is_here = |place: &DataPlace| layout.files()[place.file].folder() == folder;
             let here = tensors.iter().zip(&places).filter(|(_, place)| is_here(place));
             let bytes = total_bytes(here.map(|(info, _)| info));
             let text = index_text(folder, &files, bytes, base_directory.and_then(|base| base.index(folder)));
@@ -114,13 +114,13 @@ impl StagedSafetensors {
                     .map_err(|error| writing(error, &out.join(name)))?;
                 shards.push((name.clone(), file));
             }
-            Staging::Directory { directory, shards }
+            StagingPlace::Directory { directory, shards }
         } else {
             let file = temporary(0o666).tempfile_in(parent).map_err(|error| writing(error, out))?;
             for header in &headers {
                 begin(file.as_file(), header).map_err(|error| writing(error, out))?;
             }
-            Staging::File(file)
+            StagingPlace::File(file)
         };
 
         let written = AtomicU64::new(headers.iter().map(|header| header.bytes.len() as u64).sum());
@@ -133,11 +133,11 @@ impl StagedSafetensors {
         self.other_files.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 
-    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only where a folder has several
-    /// files: which files there are then follows from the layout alone.
+    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only where a folder has
+    /// several files: which files there are then follows from the layout alone.
     pub fn leave_other_files(&mut self) {
         self.other_files.clear();
-        if let Staging::Directory { shards, .. } = &self.staging {
+        if let StagingPlace::Directory { shards, .. } = &self.staging {
             let in_folder = |folder: &str| shards.iter().filter(|(name, _)| folder_of(name) == folder).count();
             self.indexes.retain(|index, _| in_folder(folder_of(index)) > 1);
         }
@@ -150,16 +150,16 @@ impl StagedSafetensors {
     /// IO.
     pub fn write_back_early(&mut self) -> Result<()> {
         let files = match &self.staging {
-            Staging::File(file) => vec![file.as_file()],
-            Staging::Directory { shards, .. } => shards.iter().map(|(_, file)| file).collect(),
+            StagingPlace::File(file) => vec![file.as_file()],
+            StagingPlace::Directory { shards, .. } => shards.iter().map(|(_, file)| file).collect(),
         };
         let started = WriteBack::start(&files).map_err(|error| writing(error, &self.out))?;
         self.write_back = Some(started);
         Ok(())
     }
 
-    /// Makes the state visible at `out`, at once and completely, after everything has reached the disk. Returns how many bytes
-    /// have been written to all its files; where tensors are zero, nothing is.
+    /// Makes the state visible at `out`, at once and completely, after everything has reached the disk. Returns how
+    /// many bytes have been written to all its files; where tensors are zero, nothing is.
     ///
     /// # Errors
     /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there is something at
@@ -171,8 +171,8 @@ impl StagedSafetensors {
             write_back.finish().map_err(|error| writing(error, &self.out))?;
         }
         match self.staging {
-            Staging::File(file) => persist(file, &self.out, self.replace)?,
-            Staging::Directory { directory, shards } => {
+            StagingPlace::File(file) => persist(file, &self.out, self.replace)?,
+            StagingPlace::Directory { directory, shards } => {
                 let mut folders = BTreeSet::new();
                 for (name, file) in shards {
                     file.sync_all().map_err(|error| writing(error, &self.out.join(&name)))?;
@@ -208,18 +208,18 @@ impl StagedSafetensors {
         Ok(written)
     }
 
-    fn file(&self, place: Place) -> Result<&File> {
+    fn file(&self, place: DataPlace) -> Result<&File> {
         match &self.staging {
-            Staging::File(file) => Some(file.as_file()),
-            Staging::Directory { shards, .. } => shards.get(place.file).map(|(_, file)| file),
+            StagingPlace::File(file) => Some(file.as_file()),
+            StagingPlace::Directory { shards, .. } => shards.get(place.file).map(|(_, file)| file),
         }
         .ok_or_else(|| Error::usage("no such file in the layout"))
     }
 
-    /// What to call a file in messages: the path that it will have.
-    fn final_path(&self, place: Place) -> PathBuf {
+    /// The path that messages call a file by: the one that it will have in the end.
+    fn final_path(&self, place: DataPlace) -> PathBuf {
         match &self.staging {
-            Staging::Directory { shards, .. } if place.file < shards.len() => self.out.join(&shards[place.file].0),
+            StagingPlace::Directory { shards, .. } if place.file < shards.len() => self.out.join(&shards[place.file].0),
             _ => self.out.clone(),
         }
     }
@@ -237,18 +237,6 @@ impl StateWriter for StagedSafetensors {
     }
 }
 
-/// Reads what has been written.
-impl State for StagedSafetensors {
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
-        let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, out.len())?;
-        read_at(self.file(place)?, out, offset).map_err(|error| reading(error, &self.final_path(place)))
-    }
-}
-
 /// Copies a file's content, to the disk; returns how many bytes it has.
 fn copy(from: &Path, to: &Path) -> Result<u64> {
     let source = FileSource::open(from)?;
@@ -261,7 +249,7 @@ fn copy(from: &Path, to: &Path) -> Result<u64> {
 }
 
 /// Writes the header and gives the file its length; the data is zero until written.
-fn begin(file: &File, header: &Header) -> io::Result<()> {
+fn begin(file: &File, header: &FileHeader) -> io::Result<()> {
     write_at(file, &header.bytes, 0)?;
     file.set_len(header.file_bytes)
 }

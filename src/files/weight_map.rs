@@ -15,13 +15,13 @@ use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
 
-/// What the names of indexes end in.
+/// The end of the names of indexes.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 /// Name of the index of files that are not numbered.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// The name of the index of a folder with these files, whose names stand without the folder: `STEM.safetensors.index.json`
-/// if all are called like `STEM-00001-of-00002.safetensors`. Libraries look for it there.
+/// The name of the index of a folder with these files, whose names stand without the folder:
+/// `STEM.safetensors.index.json` if all are called like `STEM-00001-of-00002.safetensors`. Libraries look for it there.
 pub(super) fn index_name<'a>(mut files: impl Iterator<Item = &'a str>) -> String {
     let first = files.next().and_then(stem);
     let stem = first.filter(|first| files.all(|file| stem(file) == Some(first)));
@@ -38,7 +38,7 @@ fn stem(file: &str) -> Option<&str> {
 
 /// The index of a folder.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct FolderIndex {
     pub(super) source: FileSource,
     /// As in the file.
     pub(super) bytes: Vec<u8>,
@@ -47,10 +47,10 @@ pub(super) struct Index {
     pub(super) weight_map: BTreeMap<String, String>,
 }
 
-impl Index {
+impl FolderIndex {
     /// Reads the file at `path`.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        /// What the file holds; keys of others are ignored.
+        /// The keys of the file that are read; other keys are ignored.
         #[derive(Deserialize)]
         struct IndexJson {
             metadata: Option<BTreeMap<String, Value>>,
@@ -70,13 +70,14 @@ impl Index {
     }
 }
 
-/// The index of a folder with these files: the base's if that says the same, otherwise a new one with the base's remarks.
-/// `bytes` are those of the tensors; `base` is the base's index of this folder, and the bytes of its tensors there.
+/// The index of a folder with these files: the base's if that says the same, otherwise a new one with the base's
+/// remarks. `bytes` are those of the tensors; `base` is the base's index of this folder, and the bytes of its tensors
+/// there.
 pub(super) fn index_text(
     folder: &str,
     files: &[&LayoutFile],
     bytes: u64,
-    base: Option<(&Index, u64)>,
+    base: Option<(&FolderIndex, u64)>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct IndexJson<'a> {

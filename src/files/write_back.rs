@@ -59,7 +59,7 @@ mod tests {
         write_back.note(0, 3 * STEP_BYTES);
         write_back.finish().unwrap();
 
-        // What is not a file cannot be sent to the disk.
+        // A pipe is not a file on a disk, so it cannot be sent to one.
         let (_reader, pipe) = io::pipe().unwrap();
         let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
         let write_back = WriteBack::start(&[&good, &pipe]).unwrap();

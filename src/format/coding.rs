@@ -13,7 +13,7 @@ const SMALL: [&str; 3] = ["sign", "magnitude", "magnitude escape"];
 pub enum Positions {
     /// Every lane.
     Dense,
-    /// Those whose positions are given.
+    /// The lanes whose positions are given.
     Sparse,
 }
 
@@ -28,7 +28,7 @@ pub enum Values {
     RelativeSmall,
 }
 
-/// What the coding byte of a segment says.
+/// The fields of a segment's coding byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coding {
     /// Bytes per lane: 1, 2, 4 or 8.

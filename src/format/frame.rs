@@ -1,4 +1,5 @@
-//! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5; RFC 8878, section 3.1.1).
+//! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5; RFC 8878, section
+//! 3.1.1).
 //!
 //! Decoders differ in what they accept and where they stop. This walk is the same in every reader.
 
@@ -14,7 +15,7 @@ const LEAST_COMPRESSED: u64 = 2;
 
 /// Checks that `stored` is a frame whose structure allows it to give exactly `raw_length` bytes.
 pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
-    let mut bytes = Bytes(stored);
+    let mut bytes = FrameBytes(stored);
     need(bytes.take(MAGIC.len() as u64)? == MAGIC, "not a zstd frame")?;
     let descriptor = bytes.number(1)?;
     need(descriptor & 0b11 == 0, "the zstd frame has a dictionary id")?;
@@ -33,7 +34,7 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     need(size_bytes == 0 || content == raw_length, "the zstd frame declares another length")?;
 
     let most_in_block = window.min(MAX_BLOCK_BYTES);
-    // What blocks that are not compressed give, and what the others can give.
+    // The bytes that raw and RLE blocks give, and the most that compressed blocks can give.
     let (mut plain, mut compressed) = (0, 0);
     let mut has_compressed = false;
     loop {
@@ -68,10 +69,10 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot decompress to that many bytes")
 }
 
-/// What of the frame is still to be read.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of the frame that are still to be read.
+struct FrameBytes<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> FrameBytes<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8]> {
         let split = usize::try_from(count).ok().and_then(|count| self.0.split_at_checked(count));
         let (taken, rest) = split.ok_or_else(|| broken("the zstd frame is cut off"))?;
@@ -140,7 +141,8 @@ mod tests {
             assert_eq!(rule(&whole[..length], 100), BROKEN, "{length}");
         }
         assert_eq!(rule(&[&[0x50, 0x2A, 0x4D, 0x18, 0, 0, 0, 0][..], &whole].concat(), 100), BROKEN);
-        // The window comes after the dictionary and the rest of the header, and before the reserved bit and the content size.
+        // The window comes after the dictionary and the rest of the header, and before the reserved bit and the content
+        // size.
         let window = Some("R-STR-03");
         assert_eq!(with(&[0x00, 0x78]), None);
         assert_eq!(with(&[0x00, 0x79]), window);
@@ -176,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(with(blocks, 100), BROKEN, "{blocks:?}");
         }
-        // Of the window, as long as that is less than 2^17.
+        // A block has at most the bytes of the window, as long as the window is less than 2^17.
         assert_eq!(with(&[raw(1024, true)], 1024), None);
         assert_eq!(with(&[raw(1025, true)], 1025), BROKEN);
         assert_eq!(with(&[block(RLE, 1025, true, &[7])], 1025), BROKEN);

@@ -1,6 +1,6 @@
 //! The header (SPEC section 4.1).
 
-use crate::error::{Error, Result, Section};
+use crate::error::{Error, Result};
 use crate::format::cursor::Cursor;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
@@ -31,7 +31,8 @@ pub struct Header {
     pub index_raw: u64,
     /// Length of all segments together.
     pub segments_length: u64,
-    /// Length of the extension area, which follows the segments. A reader skips it; it is kept when a file is rewritten.
+    /// Length of the extension area, which follows the segments. A reader skips it; it is kept when a file is
+    /// rewritten.
     pub extension_length: u64,
     /// CRC-32 of the index as stored.
     pub index_crc: u32,
@@ -43,7 +44,7 @@ impl Header {
     /// # Errors
     /// R-HDR-01 to R-HDR-08 and R-STR-01, in the order of SPEC section 10.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        Self::parse_inner(bytes).map_err(|error| error.in_section(Section::Header))
+        Self::parse_inner(bytes).map_err(|error| error.in_section("header"))
     }
 
     fn parse_inner(bytes: &[u8]) -> Result<Self> {

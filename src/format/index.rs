@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Error, Result, Section};
+use crate::error::{Error, Result};
 use crate::format::coding::Coding;
 use crate::format::cursor::{Cursor, put_string};
 use crate::format::header::{HEADER_BYTES, Header};
@@ -38,7 +38,7 @@ pub struct SegmentEntry {
     pub crc: u32,
 }
 
-/// What a link does to one tensor.
+/// An entry of the index: how a link changes one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorEntry {
     /// The target does not have the tensor of this name.
@@ -52,11 +52,12 @@ pub enum TensorEntry {
 pub struct WrittenTensor {
     /// Name, dtype and shape in the target.
     pub info: TensorInfo,
-    /// What the lanes are before the parts are applied.
+    /// The values of the lanes before the parts are applied.
     pub start: Start,
     /// For each piece the segment that holds its part, if any.
     pub pieces: Vec<Option<usize>>,
-    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece the two are the same.
+    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece the two are the
+    /// same.
     pub digests: Vec<Digest>,
 }
 
@@ -67,7 +68,7 @@ impl WrittenTensor {
     }
 }
 
-/// What a tensor starts from.
+/// The values that a tensor starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// All zero bytes: operation *set*.
@@ -113,7 +114,7 @@ impl Index {
     /// # Errors
     /// Steps 3, 5 and 6 of SPEC section 10.
     pub fn parse(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
-        Self::parse_inner(stored, header, limits).map_err(|error| error.in_section(Section::Index).at(HEADER_BYTES))
+        Self::parse_inner(stored, header, limits).map_err(|error| error.in_section("index").at(HEADER_BYTES))
     }
 
     /// R-LIM-01 for the raw length of the index; before anything is read.
@@ -122,7 +123,7 @@ impl Index {
         ensure(header.index_raw <= most, &rules::LIM_01, || {
             format!("the index has {} raw bytes, at most {most} are allowed", header.index_raw)
         })
-        .map_err(|error| error.in_section(Section::Header).at(96))
+        .map_err(|error| error.in_section("header").at(96))
     }
 
     fn parse_inner(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
@@ -255,7 +256,7 @@ impl Index {
     }
 
     /// The parts of each segment, in the order of SPEC section 6.2.
-    pub fn parts(&self) -> Vec<Vec<Part>> {
+    pub(crate) fn parts(&self) -> Vec<Vec<Part>> {
         let mut parts = vec![Vec::new(); self.segments.len()];
         for (entry, written) in self.tensors.iter().enumerate().filter_map(|(n, entry)| Some((n, entry.written()?))) {
             for (piece, segment) in (0_u64..).zip(&written.pieces) {

@@ -94,9 +94,9 @@ pub struct Table {
     /// Symbol width of each context for relative small values, otherwise empty.
     pub widths: Vec<u8>,
     /// `contexts - 1` per part: exponent fields at which the next context begins, ascending within a part.
-    pub thresholds: Vec<u16>,
+    pub(crate) thresholds: Vec<u16>,
     /// `contexts` per part: members, or coded lanes for gaps.
-    pub counts: Vec<u32>,
+    pub(crate) counts: Vec<u32>,
 }
 
 impl Table {
@@ -158,7 +158,7 @@ impl Table {
     }
 
     fn parse_part(&mut self, cursor: &mut Cursor<'_>, dtype: Dtype, lanes: u32, all_members: bool) -> Result<()> {
-        let highest = 1_u64 << dtype.exponent_bits();
+        let highest = 1_u64 << dtype.exponent_bits().unwrap_or(0);
         let mut threshold = 0_u64;
         for _ in 1..self.contexts {
             threshold = threshold.saturating_add(cursor.varint()?);
@@ -208,7 +208,7 @@ impl Table {
     }
 }
 
-/// What a part has of a list with `each` items for every part.
+/// The items of one part in a list with `each` items for every part.
 fn of_part<T>(all: &[T], each: usize, part: usize) -> &[T] {
     let begin = part.saturating_mul(each);
     all.get(begin..begin.saturating_add(each)).unwrap_or(&[])

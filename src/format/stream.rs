@@ -5,13 +5,13 @@ use std::cell::RefCell;
 
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, InBuffer, OutBuffer, Strategy, zstd_sys::ZSTD_EndDirective};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorClass, Result};
 use crate::format::frame;
 use crate::limits::address;
 use crate::rules::{self, ensure};
 
-/// Decodes a stream stored at absolute offset `offset`; nothing is copied if it is stored as it is. The caller has bounded
-/// `raw_length`.
+/// Decodes a stream stored at absolute offset `offset`; nothing is copied if it is stored as it is. The caller has
+/// bounded `raw_length`.
 pub(crate) fn decode(stored: &[u8], raw_length: u64, offset: u64) -> Result<Cow<'_, [u8]>> {
     decode_inner(stored, raw_length).map_err(|error| error.at(offset))
 }
@@ -77,7 +77,7 @@ impl Compressor {
         if raw_length > 12 {
             let frame = self
                 .frame(runs, raw_length, effort)
-                .map_err(|code| Error::resource(format!("zstd: {}", zstd_safe::get_error_name(code))))?;
+                .map_err(|code| Error::refused(ErrorClass::Io, format!("zstd: {}", zstd_safe::get_error_name(code))))?;
             if frame.len() < raw_length {
                 return Ok(frame);
             }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(*decode(&stored, 1000, 0).unwrap(), [7; 1000]);
         *stored.last_mut().unwrap() ^= 1;
         assert_eq!(decode(&stored, 1000, 0).unwrap_err().rule(), Some("R-STR-02"));
-        // What only the checksum makes too long is stored as it is.
+        // A stream that only the checksum makes too long is stored as it is.
         let lengths = |effort| [20, 21].map(|length| with(length, effort).len());
         assert_eq!(lengths(Effort::Text), [16, 16]);
         assert_eq!((lengths(Effort::Index), with(20, Effort::Index)), ([20, 20], vec![7; 20]));

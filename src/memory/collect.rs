@@ -3,9 +3,9 @@
 use crate::codec::changes::append_changes;
 use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, Result};
-use crate::memory::patch_set::{Cursor, PatchSet, Run, RunKind};
+use crate::memory::patch_set::{PatchSet, Run, RunKind};
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, State, TensorInfo, total_bytes};
+use crate::tensor::{MemoryState, State, TensorInfo, find_patchable, total_bytes};
 
 /// Runs begin at multiples of this in the arena of values.
 const ALIGNMENT: usize = 8;
@@ -13,23 +13,23 @@ const ALIGNMENT: usize = 8;
 /// Numbers of lanes count from a multiple of this.
 const LANES_PER_BLOCK: u64 = 1 << 32;
 
-/// What changes in one piece. Takes no more bytes than the piece has, and what one stretch takes.
+/// The changes in one piece. They take no more bytes than the piece has and one stretch takes.
 #[derive(Debug)]
 pub(crate) struct PieceChanges {
     lane_bytes: usize,
     /// Where the last stretch ended.
     end: u64,
-    spans: Vec<Span>,
+    spans: Vec<ChangeSpan>,
     /// Lanes within the piece.
     numbers: Vec<u32>,
     values: Vec<u8>,
-    /// What the base has in the same places.
+    /// The values of the base in the same places.
     old: Vec<u8>,
 }
 
 /// Changes of one kind.
 #[derive(Debug)]
-enum Span {
+enum ChangeSpan {
     /// The next numbers, as many as this.
     Lanes(usize),
     /// All bytes from here on, as many as that.
@@ -64,8 +64,8 @@ impl PieceChanges {
                 }
             });
             match self.spans.last_mut() {
-                Some(Span::Lanes(count)) => *count += changed,
-                _ => self.spans.push(Span::Lanes(changed)),
+                Some(ChangeSpan::Lanes(count)) => *count += changed,
+                _ => self.spans.push(ChangeSpan::Lanes(changed)),
             }
         } else {
             self.numbers.truncate(numbers);
@@ -73,8 +73,8 @@ impl PieceChanges {
             self.values.extend_from_slice(new);
             self.old.extend_from_slice(old);
             match self.spans.last_mut() {
-                Some(Span::Whole(first, length)) if *first + *length as u64 == begin => *length += new.len(),
-                _ => self.spans.push(Span::Whole(begin, new.len())),
+                Some(ChangeSpan::Whole(first, length)) if *first + *length as u64 == begin => *length += new.len(),
+                _ => self.spans.push(ChangeSpan::Whole(begin, new.len())),
             }
         }
     }
@@ -95,13 +95,7 @@ impl PatchCollector {
     /// # Errors
     /// USAGE if the target's new tensors exceed the budget.
     pub(crate) fn new(base: &[TensorInfo], target: &StateTable, budget: u64) -> Result<Self> {
-        let mut olds = base.iter().enumerate().peekable();
-        let over = |info: &TensorInfo| {
-            while olds.next_if(|(_, old)| old.name() < info.name()).is_some() {}
-            let (number, old) = olds.next_if(|(_, old)| old.name() == info.name())?;
-            info.can_patch(old).then_some(number)
-        };
-        let over = target.tensors.iter().map(over).collect();
+        let over = target.tensors.iter().map(|info| find_patchable(base, info)).collect();
         let set = PatchSet {
             base: base.to_vec(),
             table: target.clone(),
@@ -111,7 +105,7 @@ impl PatchCollector {
             values: Vec::new(),
             old: Vec::new(),
             other: MemoryState::new(),
-            cursor: Cursor::default(),
+            written: 0,
             is_switched: false,
         };
         let mut collector = Self { set, budget, new_bytes: 0 };
@@ -149,13 +143,13 @@ impl PatchCollector {
         let mut old = changes.old.as_slice();
         for span in changes.spans {
             let length = match span {
-                Span::Lanes(count) => {
+                ChangeSpan::Lanes(count) => {
                     let now;
                     (now, numbers) = numbers.split_at(count);
                     self.add_lanes(tensor, first_lane, now);
                     count * lane_bytes
                 }
-                Span::Whole(begin, length) => {
+                ChangeSpan::Whole(begin, length) => {
                     self.add_whole(tensor, first_lane + begin / lane_bytes as u64, lane_bytes);
                     length
                 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::memory::placed::Rows;
-use crate::memory::places::{Given, Places};
+use crate::memory::places::{Places, Region};
 use crate::tensor::{State, TensorInfo, read_bytes, stretch_of};
 
 /// A state in buffers that somebody else owns: mapped, pinned, a framework's. Its tensors cannot come, go or change
@@ -31,7 +31,7 @@ impl<'a> LentState<'a> {
             }
         }
         let (infos, rows): (Vec<TensorInfo>, _) = tensors.into_iter().unzip();
-        let given: Vec<Given> = infos.iter().enumerate().map(|(row, info)| Given::whole(info, row)).collect();
+        let given: Vec<Region> = infos.iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
         Ok(Self { places: Places::new(infos, &given)?, rows })
     }
 }

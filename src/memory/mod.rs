@@ -13,7 +13,7 @@ pub use exchange::Ready;
 pub use lent::LentState;
 pub use patch_set::{PatchSet, Run, RunKind};
 pub use placed::{Alone, Changes, HostLanes, Peers, PlacedMemory, Rows, check_sums, fill};
-pub use places::{Elements, Given, Part, Places, Span, Stretch};
+pub use places::{Elements, Places, Region, Span, TensorPart};
 
 #[cfg(test)]
 pub(crate) use places::tests as places_tests;

@@ -1,9 +1,9 @@
-//! What turns one state into another in place: new values of lanes, and whole tensors.
+//! A set of patches that turns one state into another in place: new values of lanes, and whole tensors.
 
 use std::ops::Range;
 
 use crate::table::StateTable;
-use crate::tensor::{MemoryState, TensorInfo};
+use crate::tensor::{MemoryState, TensorInfo, find};
 
 /// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
 /// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was
@@ -19,21 +19,14 @@ pub struct PatchSet {
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
-    /// What the base has in the same places, laid out alike.
+    /// The values of the base in the same places, laid out alike.
     pub(super) old: Vec<u8>,
     /// The other state's tensors; a tensor that shares its memory with one of this state has no data here.
     pub(super) other: MemoryState,
-    /// Up to where values have been written, or may have been.
-    pub(super) cursor: Cursor,
+    /// How many of the runs have been written.
+    pub(super) written: usize,
     /// Whether the tensors have been exchanged, which comes last.
     pub(super) is_switched: bool,
-}
-
-/// How far an exchange has come: lanes of a run; all lanes before them are written.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cursor {
-    pub(super) run: usize,
-    pub(super) lane: usize,
 }
 
 /// New values of some lanes of one tensor.
@@ -52,7 +45,7 @@ pub struct Run {
 /// The lanes of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunKind {
-    /// Those whose numbers stand here in [`PatchSet::numbers`], strictly ascending.
+    /// The lanes whose numbers stand here in [`PatchSet::numbers`], strictly ascending.
     Lanes(Range<usize>),
     /// All from the first one on, as many as there are values.
     Whole,
@@ -67,11 +60,11 @@ impl PatchSet {
     /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte
     /// length.
     /// `None` if the tensor is new.
-    pub fn over(&self, tensor: usize) -> Option<usize> {
+    pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
         self.over[tensor]
     }
 
-    /// What changes within tensors: ascending by tensor and lane.
+    /// The changes within tensors, as runs: ascending by tensor and lane.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -87,7 +80,7 @@ impl PatchSet {
     }
 
     /// The values that lanes have in the base, laid out as the [target's](Self::values).
-    pub fn base_values(&self) -> &[u8] {
+    pub(crate) fn base_values(&self) -> &[u8] {
         &self.old
     }
 
@@ -105,13 +98,14 @@ impl PatchSet {
 
     /// The names of the base's tensors that the target does not have.
     pub fn removed(&self) -> impl Iterator<Item = &str> {
-        let is_left = |name: &str| self.table.tensors.binary_search_by(|info| info.name().cmp(name)).is_ok();
+        let is_left = |name: &str| find(&self.table.tensors, name).is_some();
         self.base.iter().map(TensorInfo::name).filter(move |name| !is_left(name))
     }
 
     /// Lanes that the runs change.
     pub fn lanes(&self) -> u64 {
-        (0..self.runs.len()).map(|run| self.lanes_of(run) as u64).sum()
+        let width = |run: &Run| self.table.tensors[run.tensor].dtype().lane_bytes();
+        self.runs.iter().map(|run| (run.values.len() / width(run)) as u64).sum()
     }
 
     /// Bytes that are held: the arenas and the tensors that come whole.
@@ -123,12 +117,6 @@ impl PatchSet {
     /// Bytes of the arenas.
     pub(super) fn arenas(&self) -> u64 {
         (size_of_val(self.numbers.as_slice()) + self.values.len() + self.old.len()) as u64
-    }
-
-    /// Lanes of the run with this number.
-    pub(super) fn lanes_of(&self, run: usize) -> usize {
-        let run = &self.runs[run];
-        run.values.len() / self.table.tensors[run.tensor].dtype().lane_bytes()
     }
 }
 

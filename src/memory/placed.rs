@@ -9,11 +9,11 @@ use crate::codec::lane::{Lane, with_lane};
 use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::memory::patch_set::{PatchSet, RunKind};
-use crate::memory::places::{Part, Places, Span};
+use crate::memory::places::{Places, Span, TensorPart};
 use crate::progress::Progress;
 use crate::rules::{self, ensure};
 use crate::sums::Sums;
-use crate::tensor::{State, TensorInfo};
+use crate::tensor::{State, TensorInfo, find};
 
 /// Memory of tensors, wherever it lies: of this process ([`LentState`](super::LentState)), of a device, a share of what
 /// several processes hold. It is used by one thread. A call has a few hundred thousand lanes at most, unless a
@@ -39,26 +39,26 @@ pub trait PlacedMemory: Send {
     /// Fills `out` with the values of lanes of `width` bytes, span by span.
     ///
     /// # Errors
-    /// Those of the memory; USAGE if there are no such lanes.
+    /// The errors of the memory; USAGE if there are no such lanes.
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()>;
 
     /// Takes proven lanes, with their old and new values, to where they will be written from. Nothing changes yet.
     ///
     /// # Errors
-    /// Those of the memory, such as for lack of room.
+    /// The errors of the memory, such as for lack of room.
     fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Self::Staged>;
 
     /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). It has happened when this returns.
     /// If one has another value: which, by its staged lanes and span; then nothing has changed.
     ///
     /// # Errors
-    /// Those of the memory. Some may have been written then.
+    /// The errors of the memory. Some lanes may have been written then.
     fn exchange(&mut self, staged: &[Self::Staged]) -> Result<Option<(usize, usize)>>;
 
     /// Writes the old values.
     ///
     /// # Errors
-    /// Those of the memory. Some may have been written then.
+    /// The errors of the memory. Some lanes may have been written then.
     fn put_back(&mut self, staged: &[Self::Staged]) -> Result<()>;
 
     /// Writes lanes of `width` bytes, whatever is there.
@@ -70,7 +70,7 @@ pub trait PlacedMemory: Send {
     /// The sums of what parts hold of pieces, each by tensor, part and piece.
     ///
     /// # Errors
-    /// Those of the memory.
+    /// The errors of the memory.
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>>;
 }
 
@@ -146,11 +146,6 @@ impl<T> Changes<T> {
         (self.lanes, self.bytes) = (lanes, bytes);
     }
 
-    /// What the memory has made of them.
-    pub fn staged(&self) -> &[T] {
-        &self.staged
-    }
-
     /// Adds proven lanes.
     ///
     /// # Errors
@@ -192,13 +187,13 @@ impl<T> Changes<T> {
         for run in set.runs() {
             let info = &set.table().tensors[run.tensor];
             let width = info.dtype().lane_bytes();
-            let tensor = memory.places().find(info.name()).ok_or_else(refused)?;
+            let tensor = find(memory.places().tensors(), info.name()).ok_or_else(refused)?;
             let count = run.values.len() / width;
             let places = match &run.kind {
                 RunKind::Lanes(range) => Some(set.numbers()[range.clone()].to_vec()),
                 RunKind::Whole => None,
             };
-            let whole = |part: &Part| Some((part.row(), part.whole()?));
+            let whole = |part: &TensorPart| Some((part.row(), part.whole()?));
             let Some((row, first)) = memory.places().parts(tensor).iter().find_map(whole) else {
                 return Err(refused());
             };
@@ -216,8 +211,8 @@ impl<T> Changes<T> {
     ///
     /// # Errors
     /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing has changed then.
-    /// Those of the memory: it may hold parts of two states, until they are [undone](Self::undo). USAGE if they have
-    /// been written, or may have been, and not undone.
+    /// The errors of the memory: it may hold parts of two states then, until the changes are [undone](Self::undo).
+    /// USAGE if the changes have been written, or may have been, and not undone.
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             return Err(Error::usage("the changes have been written, or may have been: go back first"));
@@ -236,7 +231,7 @@ impl<T> Changes<T> {
     /// Writes the old values again, if any new ones may have been written.
     ///
     /// # Errors
-    /// Those of the memory. It may hold parts of two states then; this can be tried again.
+    /// The errors of the memory. It may hold parts of two states then; this can be tried again.
     pub fn undo<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
             memory.put_back(&self.staged)?;
@@ -274,7 +269,7 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
         let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
         of_tensor(error, memory.places().tensors().get(tensor))
     };
-    // Of each cover, the tensor, what is expected, and what is found.
+    // For each cover: the tensor and the sums that are expected, and the sums that are found.
     let (mut expected, mut joint) = (Vec::new(), Vec::new());
     let mut look = || -> Result<()> {
         for (tensor, sums) in sums {
@@ -347,7 +342,7 @@ pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64,
         for one in part.stretches(lanes.clone()) {
             let begin = address(one.lane - lanes.start)? * width;
             values.extend_from_slice(&bytes[begin..begin + address(one.count)? * width]);
-            places.extend((0..one.count).map(|number| one.place + number * one.step));
+            places.extend(one.places());
         }
         let is_row = places.array_windows().all(|[left, right]| left + 1 == *right);
         let mut rest = values;
@@ -422,7 +417,7 @@ fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<It
 }
 
 impl HostLanes {
-    /// Of `width` bytes, with their old and new values.
+    /// Lanes of `width` bytes, with their old and new values.
     pub fn new(width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Self {
         Self { width, spans, old, new }
     }
@@ -439,13 +434,13 @@ impl HostLanes {
         for (done, (own, number, at, lanes, values)) in together(staged.clone()).enumerate() {
             let (span, held) = (&own.spans[at], &mut room[..values.len()]);
             let row = memory.row_mut(span.row)?;
-            read(row, own.width, span, lanes.clone(), held)?;
+            read(row, own.width, span.lanes(lanes.clone())?, held)?;
             if held != &own.old[values.clone()] {
-                // What somebody has written stays.
+                // The value that somebody has written stays.
                 Self::put_first_back(memory, staged, done)?;
                 return Ok(Some((number, at)));
             }
-            write(row, own.width, span, lanes, &own.new[values])?;
+            write(row, own.width, span.lanes(lanes)?, &own.new[values])?;
         }
         Ok(None)
     }
@@ -462,7 +457,7 @@ impl HostLanes {
     fn put_first_back<'s>(memory: &mut impl Rows, staged: impl Iterator<Item = &'s Self>, count: usize) -> Result<()> {
         together(staged).take(count).try_for_each(|(own, _, at, lanes, values)| {
             let span = &own.spans[at];
-            write(memory.row_mut(span.row)?, own.width, span, lanes, &own.old[values])
+            write(memory.row_mut(span.row)?, own.width, span.lanes(lanes)?, &own.old[values])
         })
     }
 }
@@ -500,7 +495,10 @@ impl<R: Rows> PlacedMemory for R {
     }
 
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
-        write(self.row_mut(span.row)?, width, span, 0..span.count, values)
+        if values.len() != span.count * width {
+            return Err(no_lanes());
+        }
+        write(self.row_mut(span.row)?, width, span.lanes(0..span.count)?, values)
     }
 
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
@@ -526,40 +524,48 @@ impl Span {
             work.push((span, own));
             rest = others;
         }
-        work.into_par_iter().try_for_each(|(span, out)| read(rows(span.row)?, width, span, 0..span.count, out))
+        work.into_par_iter().try_for_each(|(span, out)| read(rows(span.row)?, width, span.lanes(0..span.count)?, out))
+    }
+
+    /// Some of its lanes, by their order.
+    fn lanes(&self, some: Range<usize>) -> Result<RowLanes<'_>> {
+        match &self.places {
+            None => self.first.checked_add(some.start as u64).map(|first| (first, None)),
+            Some(places) => places.get(some).map(|places| (self.first, Some(places))),
+        }
+        .ok_or_else(no_lanes)
     }
 }
 
-/// Reads some lanes of a span.
-fn read(row: &[u8], width: usize, span: &Span, lanes: Range<usize>, out: &mut [u8]) -> Result<()> {
-    let first = address(span.first)?;
+/// Some lanes of a row: those with these numbers, which count from the first, or all from that on.
+pub(super) type RowLanes<'a> = (u64, Option<&'a [u32]>);
+
+/// Reads lanes of a row.
+fn read(row: &[u8], width: usize, (first, numbers): RowLanes<'_>, out: &mut [u8]) -> Result<()> {
+    let first = address(first)?;
     let read = with_lane!(width, L => {
         let (row, out) = (L::chunks(row).get(first..).ok_or_else(no_lanes)?, L::chunks_mut(out));
-        match span.places.as_ref() {
-            None => row.get(lanes).filter(|row| row.len() == out.len()).map(|row| out.copy_from_slice(row)),
-            Some(places) => places.get(lanes).filter(|places| places.len() == out.len()).and_then(|places| {
-                out.iter_mut().zip(places).try_for_each(|(out, &place)| {
-                    *out = *row.get(place as usize)?;
-                    Some(())
-                })
+        match numbers {
+            None => row.get(..out.len()).map(|row| out.copy_from_slice(row)),
+            Some(numbers) => out.iter_mut().zip(numbers).try_for_each(|(out, &number)| {
+                *out = *row.get(number as usize)?;
+                Some(())
             }),
         }
     });
     read.ok_or_else(no_lanes)
 }
 
-/// Writes some lanes of a span.
-fn write(row: &mut [u8], width: usize, span: &Span, lanes: Range<usize>, values: &[u8]) -> Result<()> {
-    let first = address(span.first)?;
+/// Writes lanes of a row.
+pub(super) fn write(row: &mut [u8], width: usize, (first, numbers): RowLanes<'_>, values: &[u8]) -> Result<()> {
+    let first = address(first)?;
     let written = with_lane!(width, L => {
         let (row, values) = (L::chunks_mut(row).get_mut(first..).ok_or_else(no_lanes)?, L::chunks(values));
-        match span.places.as_ref() {
-            None => row.get_mut(lanes).filter(|row| row.len() == values.len()).map(|row| row.copy_from_slice(values)),
-            Some(places) => places.get(lanes).filter(|places| places.len() == values.len()).and_then(|places| {
-                values.iter().zip(places).try_for_each(|(value, &place)| {
-                    *row.get_mut(place as usize)? = *value;
-                    Some(())
-                })
+        match numbers {
+            None => row.get_mut(..values.len()).map(|row| row.copy_from_slice(values)),
+            Some(numbers) => values.iter().zip(numbers).try_for_each(|(value, &number)| {
+                *row.get_mut(number as usize)? = *value;
+                Some(())
             }),
         }
     });
@@ -584,7 +590,7 @@ fn sums_of(memory: &impl Rows, tensor: usize, part: usize, piece: u64) -> Result
         }
         _ => {}
     }
-    // Those of other lanes are zeros.
+    // The bytes of other lanes are zeros.
     let mut all = vec![0; address(range.end - range.start)?];
     for one in part.stretches(lanes.clone()) {
         let own = &mut all[address((one.lane - lanes.start) * width as u64)?..][..address(one.count)? * width];

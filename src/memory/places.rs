@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorClass, Result};
 use crate::limits::address;
 use crate::tensor::TensorInfo;
 
-/// What is given of a tensor: memory that has all of it, or a part.
+/// Memory that is given for a tensor: it has all of the tensor, or a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct Region {
     /// The tensor's name.
     pub name: String,
     /// The number of the row of memory that it lies in.
@@ -26,7 +26,7 @@ pub struct Given {
     pub index: Vec<Range<u64>>,
 }
 
-impl Given {
+impl Region {
     /// All of a tensor, at the beginning of a row.
     pub fn whole(info: &TensorInfo, row: usize) -> Self {
         let all: Vec<Range<u64>> = info.shape().iter().map(|&length| 0..length).collect();
@@ -44,16 +44,16 @@ impl Given {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     tensors: Vec<TensorInfo>,
-    parts: Vec<Vec<Part>>,
-    /// Of each tensor that lies where another one does, the number of that one.
+    parts: Vec<Vec<TensorPart>>,
+    /// For each tensor that lies where another one does, the number of that other one.
     ties: Vec<Option<usize>>,
-    /// Of each tensor how many covers its divided parts make, here and in other processes.
+    /// For each tensor, how many covers its divided parts make, here and in other processes.
     covers: Vec<usize>,
 }
 
 /// Lanes of a tensor that memory holds in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct TensorPart {
     /// The row that they lie in.
     row: usize,
     /// The lanes of the row from the first to the last of these.
@@ -83,18 +83,25 @@ impl Dimension {
 
 /// Lanes of a part that have consecutive numbers in the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stretch {
+pub(super) struct Stretch {
     /// The number of the first.
-    pub lane: u64,
+    pub(super) lane: u64,
     /// Where it is in the row.
-    pub place: u64,
+    pub(super) place: u64,
     /// How far apart they are there.
-    pub step: u64,
+    pub(super) step: u64,
     /// How many they are.
-    pub count: u64,
+    pub(super) count: u64,
 }
 
-impl Part {
+impl Stretch {
+    /// Where each of them is.
+    pub(super) fn places(self) -> impl Iterator<Item = u64> {
+        (0..self.count).map(move |number| self.place + number * self.step)
+    }
+}
+
+impl TensorPart {
     /// Whether another one has the same first lane of memory.
     fn is_at(&self, other: &Self) -> bool {
         (self.row, self.first) == (other.row, other.first)
@@ -124,6 +131,11 @@ impl Part {
     /// neighbours are in the row. Those of which all is here are joined with the one before, if they can be.
     pub fn dimensions(&self) -> impl Iterator<Item = (u64, Range<u64>, u64)> {
         self.dimensions.iter().map(|one| (one.length, one.here.clone(), one.stride))
+    }
+
+    /// Whether all of the tensor is here.
+    pub fn is_all(&self) -> bool {
+        self.covers.is_none()
     }
 
     /// The place of the first lane of the tensor in the row, if all of the tensor lies there in its order.
@@ -189,7 +201,7 @@ impl Part {
     }
 
     /// The lanes that are here of some of the tensor.
-    pub fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
+    pub(super) fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
         let mut next = lanes.start;
         std::iter::from_fn(move || {
             let mut found = self.stretch_at(next).filter(|found| found.lane < lanes.end)?;
@@ -199,9 +211,25 @@ impl Part {
         })
     }
 
+    /// Where the lanes are that are here of some of the tensor, in spans.
+    ///
+    /// # Errors
+    /// R-LIM-01 if they are more than the address space holds.
+    pub fn spans(&self, lanes: Range<u64>) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        for one in self.stretches(lanes) {
+            if one.step == 1 {
+                spans.push(Span::all(self.row, one.place, address(one.count)?));
+            } else {
+                spans.extend(Span::at(self.row, &one.places().collect::<Vec<_>>()));
+            }
+        }
+        Ok(spans)
+    }
+
     /// Which of some lanes of the tensor are here, by their places among them, and where they are in the row. Numbers
     /// ascend, and count from `first`.
-    pub fn find(&self, first: u64, numbers: impl IntoIterator<Item = u32>) -> (Vec<u32>, Vec<u64>) {
+    pub(crate) fn find(&self, first: u64, numbers: impl IntoIterator<Item = u32>) -> (Vec<u32>, Vec<u64>) {
         let (mut which, mut places) = (Vec::new(), Vec::new());
         let mut now = self.stretch_at(first);
         for (at, number) in (0..).zip(numbers) {
@@ -226,7 +254,7 @@ impl Places {
     /// # Errors
     /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does not have the form of
     /// that part, or cannot be counted in whole lanes; if tensors share their memory otherwise.
-    pub fn new(tensors: Vec<TensorInfo>, given: &[Given]) -> Result<Self> {
+    pub fn new(tensors: Vec<TensorInfo>, given: &[Region]) -> Result<Self> {
         if let Some([_, info]) = tensors.array_windows().find(|[left, right]| left.name() >= right.name()) {
             return Err(Error::usage("the tensor comes twice, or not in the order of names").of_tensor(info.name()));
         }
@@ -235,7 +263,7 @@ impl Places {
             let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
             let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
             let part = part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
-            if parts[number].iter().any(|other: &Part| part.as_ref().is_some_and(|part| part.is_at(other))) {
+            if parts[number].iter().any(|other: &TensorPart| part.as_ref().is_some_and(|part| part.is_at(other))) {
                 return Err(Error::usage("several of its parts lie in the same place").of_tensor(&one.name));
             }
             parts[number].extend(part);
@@ -245,13 +273,13 @@ impl Places {
         for (number, own) in parts.iter().enumerate() {
             // By the first byte: lanes of different dtypes may lie in one row.
             let width = tensors[number].dtype().lane_bytes() as u64;
-            let place = |part: &Part| (part.row, part.first.saturating_mul(width));
+            let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
             let others: BTreeSet<usize> = own.iter().map(|part| *first.entry(place(part)).or_insert(number)).collect();
             let Some(&other) = others.first().filter(|&&other| other != number || others.len() > 1) else { continue };
-            let is_same = |(own, other): (&Part, &Part)| {
+            let is_same = |(own, other): (&TensorPart, &TensorPart)| {
                 (own.row, own.first, &own.dimensions) == (other.row, other.first, &other.dimensions)
             };
-            let other_parts: &[Part] = &parts[other];
+            let other_parts: &[TensorPart] = &parts[other];
             let is_tied = others.len() == 1
                 && tensors[other].dtype() == tensors[number].dtype()
                 && own.len() == other_parts.len()
@@ -278,8 +306,8 @@ impl Places {
     }
 
     /// Finds the covers that several processes make together. `all` has for each process, and for each tensor here, the
-    /// [elements](Part::elements) of its parts; `own` is the number of this process. Tensors of which no process has
-    /// anything are refused, unless they are among those that none `needs`.
+    /// [elements](TensorPart::elements) of its parts; `own` is the number of this process. Tensors of which no process
+    /// has anything are refused, unless they are among those that none `needs`.
     ///
     /// # Errors
     /// USAGE if parts are missing, or overlap without being the same (R-SUM-10).
@@ -302,18 +330,13 @@ impl Places {
         &self.tensors
     }
 
-    /// The number of the tensor with this name.
-    pub fn find(&self, name: &str) -> Option<usize> {
-        self.tensors.binary_search_by(|info| info.name().cmp(name)).ok()
-    }
-
-    /// What is here of a tensor.
-    pub fn parts(&self, tensor: usize) -> &[Part] {
+    /// The parts of a tensor that are here.
+    pub fn parts(&self, tensor: usize) -> &[TensorPart] {
         self.parts.get(tensor).map_or(&[], Vec::as_slice)
     }
 
     /// The tensor in whose memory this one lies, if it is tied.
-    pub fn tied(&self, tensor: usize) -> Option<usize> {
+    pub(crate) fn tied(&self, tensor: usize) -> Option<usize> {
         self.ties.get(tensor).copied().flatten()
     }
 
@@ -406,8 +429,8 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
     Some((0, length, 0..length))
 }
 
-/// What is given, in lanes; `None` if there are none.
-fn part_of(info: &TensorInfo, given: &Given) -> Result<Option<Part>> {
+/// The part of the tensor that the region gives, in lanes; `None` if it has no lanes.
+fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     let shape = info.shape();
     let wrong = || {
         Error::usage(format!(
@@ -439,7 +462,7 @@ fn part_of(info: &TensorInfo, given: &Given) -> Result<Option<Part>> {
         && own.len() == outer.len()
         && outer.iter().zip(own).all(|(range, length)| range.end - range.start == *length)
         && rows == Some(outer.iter().map(|range| range.end - range.start).product::<u64>() * (here.end - here.start))
-        // Of other dtypes shapes are compared as they are.
+        // For dtypes whose lanes are elements, the number of dimensions must be the tensor's as well.
         && (!has_elements(info) || given.shape.len() == shape.len());
     if !is_fit {
         return Err(wrong());
@@ -480,7 +503,14 @@ fn part_of(info: &TensorInfo, given: &Given) -> Result<Option<Part>> {
     let reach =
         dimensions.iter().try_fold(given.first, |end, one| end.checked_add((one.count() - 1).checked_mul(one.stride)?));
     let end = reach.and_then(|last| last.checked_add(1)).ok_or_else(wrong)?;
-    Ok(Some(Part { row: given.row, first: given.first, end, dimensions, elements: elements.into(), covers: None }))
+    Ok(Some(TensorPart {
+        row: given.row,
+        first: given.first,
+        end,
+        dimensions,
+        elements: elements.into(),
+        covers: None,
+    }))
 }
 
 /// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over all that the closer
@@ -524,12 +554,12 @@ fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
 type Holder = (usize, usize);
 
 /// For each part the covers that it is in.
-type Joined = BTreeMap<Holder, Vec<usize>>;
+type PartCovers = BTreeMap<Holder, Vec<usize>>;
 
 /// The covers of a tensor that several processes make together: each holds every element exactly once, and each part is
 /// in one of them. Parts that are all of the tensor are covers by themselves. How many there are, and which parts are
 /// in them.
-fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(usize, Joined)> {
+fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(usize, PartCovers)> {
     let size = |elements: &[Range<u64>]| elements.iter().map(|range| range.end - range.start).product::<u64>();
     let total: u64 = info.shape().iter().product();
     let mut holders: BTreeMap<Vec<(u64, u64)>, Vec<Holder>> = BTreeMap::new();
@@ -569,10 +599,10 @@ fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(
         )));
     }
     let count = holders.values().map(Vec::len).max().unwrap_or(0);
-    let mut joined = Joined::new();
+    let mut joined = PartCovers::new();
     for own in holders.values() {
         for cover in 0..count {
-            // Those with fewer copies are in several covers.
+            // Parts with fewer copies are in several covers.
             joined.entry(own[cover % own.len()]).or_default().push(cover);
         }
     }
@@ -601,19 +631,7 @@ impl Span {
         Self { row, first, places: None, count }
     }
 
-    /// Those of a stretch of a row.
-    ///
-    /// # Errors
-    /// R-LIM-01 if they are more than the address space holds.
-    pub fn of(row: usize, stretch: &Stretch) -> Result<Vec<Self>> {
-        if stretch.step == 1 {
-            return Ok(vec![Self::all(row, stretch.place, address(stretch.count)?)]);
-        }
-        let places: Vec<u64> = (0..stretch.count).map(|number| stretch.place + number * stretch.step).collect();
-        Ok(Self::at(row, &places))
-    }
-
-    /// Those at these places of a row, in spans of consecutive ones.
+    /// The lanes at these places of a row, in spans of consecutive ones.
     pub(crate) fn at(row: usize, places: &[u64]) -> Vec<Self> {
         let together = places.chunk_by(|left, right| left / REACH == right / REACH);
         let one = |places: &[u64]| {

@@ -12,9 +12,9 @@ use crate::in_order::in_order;
 use crate::limits::address;
 use crate::link::Segment;
 use crate::progress::Progress;
-use crate::replay::course::{Course, Group, Item, SegmentNumber};
-use crate::replay::lineage::Place;
-use crate::replay::output::{Output, make_in};
+use crate::replay::course::{Course, Fault, Group, Item, SegmentNumber};
+use crate::replay::lineage::EntryPlace;
+use crate::replay::output::{Output, Stretch, make_in};
 use crate::replay::segments::Segments;
 use crate::rules::{self, ensure};
 use crate::source::Source;
@@ -26,10 +26,10 @@ const STRETCH_BYTES: usize = 1 << 17;
 
 /// A pass over the pieces of a sequence of links.
 pub(super) struct Pass<'a, S, O> {
-    pub(super) course: Course<'a, S>,
-    /// Of each link, the segments that are read.
+    pub(super) course: &'a Course<'a, S>,
+    /// For each link, the segments that are read.
     pub(super) wanted: &'a [Vec<usize>],
-    /// What is held of the base, and the number there of each tensor of the base's table.
+    /// The part of the base that is held, and the number there of each tensor of the base's table.
     pub(super) held: &'a dyn State,
     pub(super) held_numbers: &'a [usize],
     pub(super) out: &'a O,
@@ -43,62 +43,41 @@ pub(super) struct Pass<'a, S, O> {
 }
 
 /// The segments that are open for a group, ascending; `None` if one cannot be decoded.
-type Open = Vec<(SegmentNumber, Option<Arc<Segment>>)>;
+type OpenSegments = Vec<(SegmentNumber, Option<Arc<Segment>>)>;
 
-/// A broken rule, and where: the link, the step of SPEC section 10, the segment or the entry, the part or the piece.
-pub(super) struct Failure {
-    place: (usize, u8, usize, u64),
-    error: Error,
-}
-
-impl Failure {
-    fn new(place: (usize, u8, usize, u64), error: Error) -> Self {
-        Self { place, error: error.of_link(place.0) }
-    }
-
-    pub(super) fn into_error(self) -> Error {
-        self.error
-    }
-
-    /// The lesser one, if any.
-    fn least(left: Option<Self>, right: Option<Self>) -> Option<Self> {
-        left.into_iter().chain(right).min_by_key(|failure| failure.place)
-    }
-}
-
-/// What a link does to a piece.
-struct Step<'a> {
-    place: Place,
+/// The work of one link on a piece.
+struct LinkStep<'a> {
+    place: EntryPlace,
     /// The segment and the number of the part in it, and what it changes; `None` if the link does not change the piece.
     part: Option<(usize, usize, Box<dyn PartChanges + 'a>)>,
-    /// Of what the piece is after it, if that is compared.
+    /// The hasher of the piece as it is after the link, if that is compared.
     hasher: Option<Box<blake3::Hasher>>,
 }
 
-/// What a thread uses for one piece after another.
+/// Buffers that a thread uses for one piece after another.
 #[derive(Default)]
-struct Room<'a> {
-    steps: Vec<Step<'a>>,
+struct PieceRoom<'a> {
+    steps: Vec<LinkStep<'a>>,
     buffer: Vec<u8>,
 }
 
 /// A piece of a group on its way.
-struct Piece<P> {
+struct GroupPiece<P> {
     item: Item,
-    /// What the output has gathered; `None` if the lineage has ended.
+    /// The data that the output has gathered; `None` if the lineage has ended.
     made: Option<P>,
     /// Its bytes, between two batches of links.
     bytes: Option<Vec<u8>>,
-    failure: Option<Failure>,
+    failure: Option<Fault>,
 }
 
 /// The pieces of a group, and the least failure of opening its segments.
-type BuiltGroup<P> = (Vec<Piece<P>>, Option<Failure>);
+type BuiltGroup<P> = (Vec<GroupPiece<P>>, Option<Fault>);
 
 impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is
     /// compared.
-    pub(super) fn run(&self) -> Result<Option<Failure>> {
+    pub(super) fn run(&self) -> Result<Option<Fault>> {
         let mut least = self.check_empty()?;
         let (first, groups) = self.items()?;
         // These need no segment, which may still be on its way.
@@ -108,41 +87,33 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let others: Vec<SegmentNumber> = others.filter(|&number| !segments.is_expected(number)).collect();
 
         let build = |(): &mut (), group: &Group| self.build_group(group, &segments);
-        in_order(
-            &groups,
-            || (),
-            build,
-            |_, (pieces, failure)| {
-                least = Failure::least(least.take(), failure);
-                for Piece { item: (number, piece), made, failure, .. } in pieces {
-                    least = Failure::least(least.take(), failure);
-                    if let Some((target, made)) = self.course.lineage(number).target.zip(made) {
-                        self.out.take(target, piece, made)?;
-                    }
+        let take = |_: &Group, (pieces, failure): BuiltGroup<O::Piece>| {
+            least = Fault::least(least.take(), failure);
+            for GroupPiece { item: (number, piece), made, failure, .. } in pieces {
+                least = Fault::least(least.take(), failure);
+                if let Some((target, made)) = self.course.lineage(number).target.zip(made) {
+                    self.out.take(target, piece, made)?;
                 }
-                Ok(())
-            },
-        )?;
+            }
+            Ok(())
+        };
+        in_order(&groups, || (), build, take)?;
         // Every segment is proven, also if the result does not need it.
         let prove = |(): &mut (), &(link, number): &SegmentNumber| {
             let failure =
-                self.course.links[link].segment(number).err().map(|error| Failure::new((link, 8, number, 0), error));
+                self.course.links[link].segment(number).err().map(|error| Fault::new((link, 8, number, 0), error));
             self.note(failure)
         };
-        in_order(
-            &others,
-            || (),
-            prove,
-            |_, failure| {
-                least = Failure::least(least.take(), failure);
-                Ok(())
-            },
-        )?;
+        let keep = |_: &SegmentNumber, failure| {
+            least = Fault::least(least.take(), failure);
+            Ok(())
+        };
+        in_order(&others, || (), prove, keep)?;
         Ok(least)
     }
 
     /// A failure is kept if the least is looked for, and otherwise ends the pass. So does one that breaks no rule.
-    fn note(&self, failure: Option<Failure>) -> Result<Option<Failure>> {
+    fn note(&self, failure: Option<Fault>) -> Result<Option<Fault>> {
         match failure {
             Some(failure) if !self.compares_each || failure.error.rule().is_none() => Err(failure.error),
             failure => Ok(failure),
@@ -150,24 +121,24 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     }
 
     /// R-APP-04 for an entry's digest of a piece; the hasher has the bytes of the piece.
-    fn compare(&self, place: Place, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Failure>> {
+    fn compare(&self, place: EntryPlace, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Fault>> {
         let written = self.course.written(place)?;
         let is_promised = written.digests.get(address(piece)?) == Some(&Digest::of_hashed(hasher));
         let compared = ensure(is_promised, &rules::APP_04, || "the result differs from what the link promises".into());
-        let failed = |error: Error| Failure::new((place.0, 9, place.1, piece), error.of_tensor(written.info.name()));
+        let failed = |error: Error| Fault::new((place.0, 9, place.1, piece), error.of_tensor(written.info.name()));
         Ok(compared.err().map(failed))
     }
 
     /// R-APP-04 for tensors without data.
-    fn check_empty(&self) -> Result<Option<Failure>> {
+    fn check_empty(&self) -> Result<Option<Fault>> {
         let mut least = None;
-        for lineage in self.course.taken.lineages.iter().filter(|one| one.info.bytes() == 0) {
+        for lineage in self.course.lineages.iter().filter(|one| one.info.bytes() == 0) {
             let places = self.course.places(lineage);
             let skipped = if self.compares_each { 0 } else { places.len().saturating_sub(1) };
             let is_compared = self.compares_each || lineage.target.is_some();
             for &place in places.iter().skip(skipped).filter(|_| is_compared) {
                 let failure = self.compare(place, 0, &blake3::Hasher::new())?;
-                least = Failure::least(least.take(), self.note(failure)?);
+                least = Fault::least(least.take(), self.note(failure)?);
             }
         }
         Ok(least)
@@ -176,7 +147,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// The pieces that are built without any segment, and the others in groups.
     fn items(&self) -> Result<(Vec<Item>, Vec<Group>)> {
         let (mut first, mut built) = (Vec::new(), Vec::new());
-        for (number, lineage) in self.course.taken.lineages.iter().enumerate() {
+        for (number, lineage) in self.course.lineages.iter().enumerate() {
             let (info, target, places) = (lineage.info, lineage.target, self.course.places(lineage));
             if places.is_empty() && !O::TAKES_UNCHANGED {
                 self.progress.advance(info.bytes())?;
@@ -203,8 +174,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
 
     /// Builds pieces that need no segment.
     fn carry_over(&self, items: &[Item]) -> Result<()> {
-        let none = Open::new();
-        let built = items.par_iter().map_init(Room::default, |room, &item| {
+        let none = OpenSegments::new();
+        let built = items.par_iter().map_init(PieceRoom::default, |room, &item| {
             let mut piece = self.begin(item);
             self.finish_piece(&mut piece, &none, 0..0, room)?;
             let made = self.course.lineage(item.0).target.zip(piece.made);
@@ -213,16 +184,16 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         built.collect()
     }
 
-    fn begin(&self, item: Item) -> Piece<O::Piece> {
+    fn begin(&self, item: Item) -> GroupPiece<O::Piece> {
         let made = self.course.lineage(item.0).target.map(|target| self.out.begin(target));
-        Piece { item, made, bytes: None, failure: None }
+        GroupPiece { item, made, bytes: None, failure: None }
     }
 
     /// Builds the pieces of a group. Its segments are opened link by link. If they take too much memory, the open ones
     /// are applied before more are opened.
     fn build_group(&self, group: &Group, segments: &Segments<'_, S>) -> Result<BuiltGroup<O::Piece>> {
-        let mut pieces: Vec<Piece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
-        let (mut open, mut open_bytes, mut first) = (Open::new(), 0, 0);
+        let mut pieces: Vec<GroupPiece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
+        let (mut open, mut open_bytes, mut first) = (OpenSegments::new(), 0, 0);
         let mut least = None;
         let mut room_was_short = false;
         for of_link in group.segments.chunk_by(|left, right| left.0 == right.0) {
@@ -236,9 +207,9 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             for &number in of_link {
                 let (segment, failure) = match segments.open(number) {
                     Ok(segment) => (Some(segment), None),
-                    Err(error) => (None, Some(Failure::new((number.0, 8, number.1, 0), error))),
+                    Err(error) => (None, Some(Fault::new((number.0, 8, number.1, 0), error))),
                 };
-                least = Failure::least(least, self.note(failure)?);
+                least = Fault::least(least, self.note(failure)?);
                 open_bytes += segment.as_ref().map_or(0, |segment| segment.memory());
                 open.push((number, segment));
             }
@@ -248,8 +219,14 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok((pieces, least))
     }
 
-    /// What some links do to a piece; up to the first whose segment cannot be decoded.
-    fn steps<'o>(&'o self, item: Item, open: &'o Open, links: &Range<usize>, steps: &mut Vec<Step<'o>>) -> Result<()> {
+    /// Adds to `steps` the work of some links on a piece, up to the first link whose segment cannot be decoded.
+    fn steps<'o>(
+        &'o self,
+        item: Item,
+        open: &'o OpenSegments,
+        links: &Range<usize>,
+        steps: &mut Vec<LinkStep<'o>>,
+    ) -> Result<()> {
         let (number, piece) = item;
         for &place in self.course.places(self.course.lineage(number)).iter().filter(|(link, _)| links.contains(link)) {
             let part = match self.course.segment_of(place, piece)? {
@@ -258,23 +235,23 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 Some(segment) => {
                     let found = open.binary_search_by_key(&segment, |(number, _)| *number);
                     let Some(decoded) = found.ok().and_then(|found| open[found].1.as_ref()) else { return Ok(()) };
-                    let part = self.course.part(segment, place.1, piece);
+                    let part = self.course.links[segment.0].part(segment.1, place.1, piece);
                     Some((segment.1, part, decoded.changes(part)))
                 }
             };
             let hasher = self.compares_each.then(Box::default);
-            steps.push(Step { place, part, hasher });
+            steps.push(LinkStep { place, part, hasher });
         }
         Ok(())
     }
 
     /// The first failure of a piece that has gone through these steps.
-    fn judge(&self, (_, piece): Item, steps: &[Step<'_>]) -> Result<Option<Failure>> {
-        for Step { place, part, hasher } in steps {
+    fn judge(&self, (_, piece): Item, steps: &[LinkStep<'_>]) -> Result<Option<Fault>> {
+        for LinkStep { place, part, hasher } in steps {
             if let Some((segment, part, changes)) = part
                 && let Err(error) = self.course.links[place.0].locate(*segment, *part, changes.finish())
             {
-                return Ok(Some(Failure::new((place.0, 8, *segment, 1 + *part as u64), error)));
+                return Ok(Some(Fault::new((place.0, 8, *segment, 1 + *part as u64), error)));
             }
             if let Some(hasher) = hasher
                 && let Some(failure) = self.compare(*place, piece, hasher)?
@@ -299,10 +276,10 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Applies a batch of links to a piece, whose bytes are kept for the next batch.
     fn advance_piece<'o>(
         &'o self,
-        piece: &mut Piece<O::Piece>,
-        open: &'o Open,
+        piece: &mut GroupPiece<O::Piece>,
+        open: &'o OpenSegments,
         links: Range<usize>,
-        room: &mut Room<'o>,
+        room: &mut PieceRoom<'o>,
     ) -> Result<()> {
         let (number, index) = piece.item;
         let mut bytes = match piece.bytes.take() {
@@ -318,7 +295,7 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         self.steps(piece.item, open, &links, &mut room.steps)?;
         bytes.chunks_mut(STRETCH_BYTES).for_each(|stretch| apply(&mut room.steps, stretch));
         let failure = self.note(self.judge(piece.item, &room.steps)?)?;
-        piece.failure = Failure::least(piece.failure.take(), failure);
+        piece.failure = Fault::least(piece.failure.take(), failure);
         piece.bytes = Some(bytes);
         Ok(())
     }
@@ -327,14 +304,14 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// digest is known.
     fn finish_piece<'o>(
         &'o self,
-        piece: &mut Piece<O::Piece>,
-        open: &'o Open,
+        piece: &mut GroupPiece<O::Piece>,
+        open: &'o OpenSegments,
         links: Range<usize>,
-        room: &mut Room<'o>,
+        room: &mut PieceRoom<'o>,
     ) -> Result<()> {
         let (number, index) = piece.item;
         let lineage = self.course.lineage(number);
-        let Room { steps, buffer } = room;
+        let PieceRoom { steps, buffer } = room;
         steps.clear();
         self.steps(piece.item, open, &links, steps)?;
         let kept = piece.bytes.take();
@@ -360,7 +337,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             };
             match (lineage.target, &mut piece.made) {
                 (Some(target), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
-                    self.out.put(made, target, range.clone(), buffer, &mut make)?;
+                    let stretch = Stretch { tensor: target, range: range.clone(), buffer, make: &mut make };
+                    self.out.put(made, stretch)?;
                     self.progress.advance(range.end - range.start)?;
                 }
                 _ => make_in(buffer, &range, &mut make)?,
@@ -370,24 +348,24 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         if let Some(&last) = last {
             failure = failure.or(self.compare(last, index, &hasher)?);
         }
-        piece.failure = Failure::least(piece.failure.take(), self.note(failure)?);
+        piece.failure = Fault::least(piece.failure.take(), self.note(failure)?);
         Ok(())
     }
 }
 
 /// Lets threads work on pieces, each with room of its own.
 fn each<'o, P: Send>(
-    pieces: &mut [Piece<P>],
-    work: impl Fn(&mut Room<'o>, &mut Piece<P>) -> Result<()> + Sync + Send,
+    pieces: &mut [GroupPiece<P>],
+    work: impl Fn(&mut PieceRoom<'o>, &mut GroupPiece<P>) -> Result<()> + Sync + Send,
 ) -> Result<()> {
-    let done: Vec<Result<()>> = pieces.par_iter_mut().map_init(Room::default, work).collect();
+    let done: Vec<Result<()>> = pieces.par_iter_mut().map_init(PieceRoom::default, work).collect();
     // The first failure in the order of pieces, whatever the threads did.
     done.into_iter().collect()
 }
 
 /// Lets each step change a stretch in turn.
-fn apply(steps: &mut [Step<'_>], bytes: &mut [u8]) {
-    for Step { part, hasher, .. } in steps {
+fn apply(steps: &mut [LinkStep<'_>], bytes: &mut [u8]) {
+    for LinkStep { part, hasher, .. } in steps {
         if let Some((.., changes)) = part {
             changes.apply(bytes);
         }

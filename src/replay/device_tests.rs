@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::memory::{Given, PlacedMemory, Places, Span};
+use crate::memory::{PlacedMemory, Places, Region, Span};
 use crate::sums::Sums;
 use crate::tensor::{MemoryState, State, TensorInfo};
 
@@ -33,7 +33,8 @@ impl Device {
 
     /// Each tensor in a row of its own.
     pub(super) fn of(state: &MemoryState) -> Self {
-        let given: Vec<Given> = state.tensors().iter().enumerate().map(|(row, info)| Given::whole(info, row)).collect();
+        let given: Vec<Region> =
+            state.tensors().iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
         let rows = state.iter().map(|(_, data)| data.to_vec()).collect();
         Self::new(Places::new(state.tensors().to_vec(), &given).unwrap(), rows)
     }
@@ -67,7 +68,7 @@ impl Device {
         for (row, at, value) in self.written.drain(..).take(count) {
             self.rows[row][at..at + value.len()].copy_from_slice(&value);
         }
-        if is_failure { Err(Error::resource("the device is gone")) } else { Ok(()) }
+        if is_failure { Err(Error::refused(crate::ErrorClass::Io, "the device is gone")) } else { Ok(()) }
     }
 
     fn lanes(width: usize, span: &Span) -> impl Iterator<Item = Range<usize>> {

@@ -4,19 +4,19 @@
 use rayon::prelude::*;
 
 use crate::codec::changes::append_changes;
-use crate::codec::lane::{Kind, Lane, with_lane};
+use crate::codec::lane::{Lane, LaneKind, with_lane};
 use crate::error::{Error, ErrorClass, Result};
-use crate::limits::address;
 use crate::memory::{Changes, Peers, PlacedMemory, Span};
 use crate::progress::Progress;
 use crate::replay::Replay;
-use crate::replay::course::{Course, Group};
-use crate::replay::plan::{Failure, NOT_LOCAL, PiecePlan, PieceStep, Planned, Planner, Promised};
+use crate::replay::course::{Course, Fault, Group};
+use crate::replay::lineage::EntryPlace;
+use crate::replay::plan::{PiecePlan, PiecePlanner, PieceStep, PromisedSums};
 use crate::replay::segments::Segments;
 use crate::rules;
 use crate::source::Source;
 use crate::sums::{Sums, of_lanes};
-use crate::tensor::Dtype;
+use crate::tensor::{Dtype, find_patchable};
 
 /// Lanes that are gathered and staged together. Whoever reaches a device takes longer to call it than to gather a few.
 const AT_ONCE: usize = 1 << 18;
@@ -25,12 +25,9 @@ const AT_ONCE: usize = 1 << 18;
 /// and new values.
 #[derive(Debug, Default)]
 struct Joint {
-    promised: Vec<(PlaceOfPiece, Promised)>,
+    promised: Vec<(EntryPlace, u64, PromisedSums)>,
     found: Vec<[Sums; 2]>,
 }
-
-/// An entry of a link, and a piece.
-type PlaceOfPiece = ((usize, usize), u64);
 
 impl<S: Source> Replay<'_, S> {
     /// Takes the links in place: reads from the memory, which holds the base, the lanes that they code, and proves
@@ -100,43 +97,40 @@ impl<S: Source> Replay<'_, S> {
         progress: &dyn Progress,
     ) -> Result<()> {
         let mut joint = Joint::default();
-        let taken = &self.taken();
-        let course = Course { links: &self.links, taken };
+        let course = &self.course();
         let done = self.prove_lanes(course, memory, changes, &mut joint, progress);
         let added = peers.add(&mut joint.found, done.as_ref().err());
         done.and(added)?;
-        let planner = Planner { course, sums: self.followed_sums()? };
+        let planner = PiecePlanner { course, sums: self.followed_sums()? };
         let mut least = None;
-        for (((place, piece), promised), found) in joint.promised.iter().zip(&joint.found) {
-            least = Failure::least(least, planner.compare(*place, *piece, promised, found)?);
+        for ((place, piece, promised), found) in joint.promised.iter().zip(&joint.found) {
+            least = Fault::least(least, planner.compare(*place, *piece, promised, found)?);
         }
-        least.map_or(Ok(()), |failure| Err(failure.into_error()))
+        least.map_or(Ok(()), |failure| Err(failure.error))
     }
 
     fn prove_lanes<M: PlacedMemory + ?Sized>(
         &self,
-        course: Course<'_, S>,
+        course: &Course<'_, S>,
         memory: &mut M,
         changes: &mut Changes<M::Staged>,
         joint: &mut Joint,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let planner = Planner { course, sums: self.followed_sums()? };
+        let planner = PiecePlanner { course, sums: self.followed_sums()? };
         if let Some(refused) = self.why_not(&planner)? {
             return Err(self.first_fault().err().unwrap_or(refused));
         }
-        let tensors = self.base.iter().map(|info| {
-            let number = memory.places().find(info.name());
-            number.filter(|&number| info.can_patch(&memory.places().tensors()[number]))
-        });
+        let tensors = self.base.iter().map(|info| find_patchable(memory.places().tensors(), info));
         let tensors: Vec<Option<usize>> = tensors.collect();
-        let groups = planner.course.grouped(planner.items()?)?;
+        let groups = planner.course.grouped(planner.items())?;
         let segments = &Segments::of(&self.links, &groups);
         let plan = |groups: &[Group]| {
             let planned: Vec<Result<_>> = groups.par_iter().map(|group| planner.plan(group, segments)).collect();
-            planned.into_iter().collect::<Result<Vec<Vec<Planned>>>>()
+            planned.into_iter().collect::<Result<Vec<Vec<PiecePlan>>>>()
         };
-        let mut prover = Prover { planner: &planner, tensors: &tensors, memory, changes, joint, least: None, progress };
+        let mut prover =
+            LaneProver { planner: &planner, tensors: &tensors, memory, changes, joint, least: None, progress };
         let mut work = || -> Result<()> {
             let mut chunks = groups.chunks(rayon::current_num_threads());
             let mut next = chunks.next().map(plan).transpose()?;
@@ -149,7 +143,7 @@ impl<S: Source> Replay<'_, S> {
             Ok(())
         };
         let done = work();
-        let done = done.and_then(|()| prover.least.map_or(Ok(()), |failure| Err(failure.into_error())));
+        let done = done.and_then(|()| prover.least.map_or(Ok(()), |failure| Err(failure.error)));
         done.map_err(|error| {
             let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
             let first = if is_fault { self.first_fault().err() } else { None };
@@ -158,15 +152,15 @@ impl<S: Source> Replay<'_, S> {
     }
 }
 
-impl<S: Source> Planner<'_, S> {
+impl<S: Source> PiecePlanner<'_, S> {
     /// The rules of step 3, for the sums that are found of the old and the new values of the lanes that a link codes.
     fn compare(
         &self,
-        place: (usize, usize),
+        place: EntryPlace,
         piece: u64,
-        promised: &Promised,
+        promised: &PromisedSums,
         &[before, after]: &[Sums; 2],
-    ) -> Result<Option<Failure>> {
+    ) -> Result<Option<Fault>> {
         let coded = self.ensure(after == promised.coded, &rules::SUM_03, place, piece)?;
         let reached = promised.before.minus(before).plus(after);
         Ok(coded.or(self.ensure(reached == promised.piece, &rules::SUM_04, place, piece)?))
@@ -174,21 +168,20 @@ impl<S: Source> Planner<'_, S> {
 }
 
 /// Proves what has been planned.
-struct Prover<'a, S, M: PlacedMemory + ?Sized> {
-    planner: &'a Planner<'a, S>,
+struct LaneProver<'a, S, M: PlacedMemory + ?Sized> {
+    planner: &'a PiecePlanner<'a, S>,
     /// The number in the memory of each tensor of the base.
     tensors: &'a [Option<usize>],
     memory: &'a mut M,
     changes: &'a mut Changes<M::Staged>,
     joint: &'a mut Joint,
-    least: Option<Failure>,
+    least: Option<Fault>,
     progress: &'a dyn Progress,
 }
 
 /// The lanes of a plan that a part of a tensor holds.
-struct Share<'p> {
+struct PartShare<'p> {
     plan: &'p PiecePlan,
-    piece: u64,
     dtype: Dtype,
     tensor: usize,
     part: usize,
@@ -202,37 +195,33 @@ struct Share<'p> {
 }
 
 /// The new values of a share, and the sums of old and new ones for each step.
-type Brought = (Vec<u8>, Vec<[Sums; 2]>);
+type ShareValues = (Vec<u8>, Vec<[Sums; 2]>);
 
-impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
-    fn take(&mut self, planned: Vec<Vec<Planned>>) -> Result<()> {
+impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
+    fn take(&mut self, planned: Vec<Vec<PiecePlan>>) -> Result<()> {
         let (mut waiting, mut lanes, mut width) = (Vec::new(), 0, 0);
-        for planned in planned.into_iter().flatten() {
-            let info = self.planner.course.lineage(planned.item.0).info;
-            self.least = Failure::least(self.least.take(), planned.failure);
-            let refused = || Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(info.name());
-            let plan = planned.plan.ok_or_else(refused)?;
-            let range = info.piece(planned.item.1);
-            let all = address((range.end - range.start) / info.dtype().lane_bytes() as u64)?;
-            let count = plan.lanes.as_ref().map_or(all, Vec::len);
-            if lanes > 0 && (lanes + count > AT_ONCE || width != info.dtype().lane_bytes()) {
+        for mut plan in planned.into_iter().flatten() {
+            let own_width = self.planner.course.lineage(plan.item.0).info.dtype().lane_bytes();
+            self.least = Fault::least(self.least.take(), plan.failure.take());
+            let count = plan.lanes.as_ref().map_or(plan.all, Vec::len);
+            if lanes > 0 && (lanes + count > AT_ONCE || width != own_width) {
                 self.prove(&std::mem::take(&mut waiting))?;
                 lanes = 0;
             }
-            (width, lanes) = (info.dtype().lane_bytes(), lanes + count);
-            waiting.push((planned.item, all, plan));
+            (width, lanes) = (own_width, lanes + count);
+            waiting.push(plan);
         }
         self.prove(&waiting)
     }
 
     /// Proves some plans of one width: gathers, brings through the links, compares, and stages.
-    fn prove(&mut self, plans: &[((usize, u64), usize, PiecePlan)]) -> Result<()> {
+    fn prove(&mut self, plans: &[PiecePlan]) -> Result<()> {
         let (mut shares, mut spans) = (Vec::new(), Vec::new());
-        for ((lineage, piece), all, plan) in plans {
-            let info = self.planner.course.lineage(*lineage).info;
+        for plan in plans {
+            let info = self.planner.course.lineage(plan.item.0).info;
             let missing = || Error::usage("the memory does not have the tensor of the base").of_tensor(info.name());
             let tensor = self.tensors.get(plan.tensor).copied().flatten().ok_or_else(missing)?;
-            self.share((info.dtype(), tensor, *piece, *all), plan, &mut shares, &mut spans);
+            self.share((info.dtype(), tensor), plan, &mut shares, &mut spans);
         }
         let Some(width) = shares.first().map(|share| share.dtype.lane_bytes()) else { return self.advance(plans) };
         let mut old = vec![0; width * spans.iter().map(|span| span.count).sum::<usize>()];
@@ -243,9 +232,9 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
             rest = others;
             (share, own)
         });
-        let own: Vec<(Share<'_>, &[u8])> = own.collect();
-        let brought: Vec<Brought> = own.par_iter().map(|(share, old)| share.bring(old)).collect();
-        let (mut all, mut written) = (spans.into_iter(), Written::default());
+        let own: Vec<(PartShare<'_>, &[u8])> = own.collect();
+        let brought: Vec<ShareValues> = own.par_iter().map(|(share, old)| share.bring(old)).collect();
+        let (mut all, mut written) = (spans.into_iter(), WriteBatch::default());
         for ((share, old), (new, sums)) in own.into_iter().zip(brought) {
             self.compare(&share, &sums)?;
             let spans = all.by_ref().take(share.spans);
@@ -255,24 +244,24 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
                 spans.for_each(drop);
             }
         }
-        let Written { spans, tensors, old, new } = written;
+        let WriteBatch { spans, tensors, old, new } = written;
         self.changes.add(self.memory, width, (spans, tensors), (old, new))?;
         self.advance(plans)
     }
 
-    fn advance(&self, plans: &[((usize, u64), usize, PiecePlan)]) -> Result<()> {
-        plans.iter().try_for_each(|((lineage, piece), ..)| {
-            let range = self.planner.course.lineage(*lineage).info.piece(*piece);
-            self.progress.advance(range.end - range.start)
+    fn advance(&self, plans: &[PiecePlan]) -> Result<()> {
+        plans.iter().try_for_each(|plan| {
+            let width = self.planner.course.lineage(plan.item.0).info.dtype().lane_bytes();
+            self.progress.advance((plan.all * width) as u64)
         })
     }
 
     /// Finds the lanes of a plan in each part of its tensor.
     fn share<'p>(
         &mut self,
-        (dtype, tensor, piece, all): (Dtype, usize, u64, usize),
+        (dtype, tensor): (Dtype, usize),
         plan: &'p PiecePlan,
-        shares: &mut Vec<Share<'p>>,
+        shares: &mut Vec<PartShare<'p>>,
         spans: &mut Vec<Span>,
     ) {
         if plan.steps.is_empty() {
@@ -280,11 +269,11 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
         }
         let joint = self.joint.promised.len();
         for _ in 0..self.memory.places().covers(tensor) {
-            self.joint.promised.extend(plan.steps.iter().map(|step| ((step.place, piece), step.sums)));
+            self.joint.promised.extend(plan.steps.iter().map(|step| (step.place, plan.item.1, step.sums)));
         }
         self.joint.found.resize(self.joint.promised.len(), [Sums::ZERO; 2]);
         for (number, part) in self.memory.places().parts(tensor).iter().enumerate() {
-            let count = plan.lanes.as_ref().map_or(all, Vec::len);
+            let count = plan.lanes.as_ref().map_or(plan.all, Vec::len);
             let begin = spans.len();
             let (which, count) = match part.whole() {
                 Some(first) => {
@@ -295,7 +284,7 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
                 None => {
                     let (which, places) = match &plan.lanes {
                         Some(lanes) => part.find(plan.first_lane, lanes.iter().copied()),
-                        None => part.find(plan.first_lane, (0..).take(all)),
+                        None => part.find(plan.first_lane, (0..).take(plan.all)),
                     };
                     spans.extend(Span::at(part.row(), &places));
                     let count = which.len();
@@ -303,17 +292,17 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
                 }
             };
             let spans = spans.len() - begin;
-            shares.push(Share { plan, piece, dtype, tensor, part: number, which, spans, count, joint });
+            shares.push(PartShare { plan, dtype, tensor, part: number, which, spans, count, joint });
         }
     }
 
     /// Compares sums alone, or adds them to those of covers.
-    fn compare(&mut self, share: &Share<'_>, sums: &[[Sums; 2]]) -> Result<()> {
+    fn compare(&mut self, share: &PartShare<'_>, sums: &[[Sums; 2]]) -> Result<()> {
         let steps = &share.plan.steps;
         let Some(covers) = self.memory.places().joins(share.tensor, share.part)? else {
             for (step, sums) in steps.iter().zip(sums) {
-                let failure = self.planner.compare(step.place, share.piece, &step.sums, sums)?;
-                self.least = Failure::least(self.least.take(), failure);
+                let failure = self.planner.compare(step.place, share.plan.item.1, &step.sums, sums)?;
+                self.least = Fault::least(self.least.take(), failure);
             }
             return Ok(());
         };
@@ -327,19 +316,14 @@ impl<S: Source, M: PlacedMemory + ?Sized> Prover<'_, S, M> {
     }
 }
 
-impl Share<'_> {
+impl PartShare<'_> {
     /// Brings old values through the links.
-    fn bring(&self, old: &[u8]) -> Brought {
+    fn bring(&self, old: &[u8]) -> ShareValues {
         let width = self.dtype.lane_bytes();
-        let mut values = old.to_vec();
-        let lanes = &self.plan.lanes;
+        let (mut values, PiecePlan { lanes, steps, .. }) = (old.to_vec(), self.plan);
+        let mut bring = |lanes: Option<&[u32]>, step: &PieceStep| with_lane!(width, L => take::<L>(self.dtype, lanes, step, &mut values));
         let Some(which) = &self.which else {
-            let sums = self
-                .plan
-                .steps
-                .iter()
-                .map(|step| with_lane!(width, L => take::<L>(self.dtype, lanes.as_deref(), step, &mut values)));
-            let sums = sums.collect();
+            let sums = steps.iter().map(|step| bring(lanes.as_deref(), step)).collect();
             return (values, sums);
         };
         // The numbers of these lanes, and which of them each lane of the plan is.
@@ -360,25 +344,21 @@ impl Share<'_> {
             let PieceStep { place, is_relative, sums, .. } = *step;
             PieceStep { place, places: Some(places), is_relative, values: kept, sums }
         };
-        let sums = self.plan.steps.iter().map(|step| {
-            let step = own(step);
-            with_lane!(width, L => take::<L>(self.dtype, Some(&numbers), &step, &mut values))
-        });
-        let sums = sums.collect();
+        let sums = steps.iter().map(|step| bring(Some(&numbers), &own(step))).collect();
         (values, sums)
     }
 }
 
-/// What is to be written: the spans, the tensor of each, old and new values.
+/// Lanes that are to be written: the spans, the tensor of each, old and new values.
 #[derive(Default)]
-struct Written {
+struct WriteBatch {
     spans: Vec<Span>,
     tensors: Vec<usize>,
     old: Vec<u8>,
     new: Vec<u8>,
 }
 
-impl Written {
+impl WriteBatch {
     fn add(&mut self, width: usize, tensor: usize, mut spans: Vec<Span>, (old, new): (&[u8], &[u8])) {
         if let [Span { places: places @ None, count, .. }] = spans.as_mut_slice() {
             // All lanes of the piece: if few change, only these.
@@ -408,7 +388,7 @@ impl Written {
 
 /// Brings lanes through a link: the sums of those that it codes, before and after.
 fn take<L: Lane>(dtype: Dtype, lanes: Option<&[u32]>, step: &PieceStep, current: &mut [u8]) -> [Sums; 2] {
-    let kind = Kind::of(dtype);
+    let kind = LaneKind::of(dtype);
     if step.is_relative {
         change::<L>(lanes, step, L::chunks_mut(current), |old, value| kind.moved(L::load(old), L::load(value)).store())
     } else {

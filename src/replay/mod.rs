@@ -20,6 +20,8 @@ mod spread_tests;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Mutex;
+
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::link::LinkReader;
@@ -27,8 +29,8 @@ use crate::memory::{PatchCollector, PatchSet};
 use crate::progress::Progress;
 use crate::replay::build::Pass;
 use crate::replay::course::Course;
-use crate::replay::lineage::{Lineages, Taken};
-use crate::replay::output::{Nowhere, Output, Passing, Patching, Writing};
+use crate::replay::lineage::Lineages;
+use crate::replay::output::{Nowhere, Output, PassOutput, PatchOutput, WriteOutput};
 use crate::source::Source;
 use crate::state_sums::StateSums;
 use crate::sums::LinkSums;
@@ -134,13 +136,11 @@ impl<'a, S: Source> Replay<'a, S> {
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
         let number = self.links.len();
         let follow = |table: &StateTable, origins: &[Origin]| {
-            let layout = match &self.layout {
-                None => None,
-                Some(Followed(base)) => {
-                    let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
-                    Some(Followed(Some(layout)))
-                }
-            };
+            let layout = self.layout.as_ref().map(|Followed(base)| {
+                let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
+                Ok(Followed(Some(layout)))
+            });
+            let layout = layout.transpose()?;
             let Some(sums) = &self.sums else { return Ok((layout, None)) };
             let own = link.sums()?;
             Ok((layout, Some((sums.target.follow(origins, own.as_ref()), own))))
@@ -205,7 +205,7 @@ impl<'a, S: Source> Replay<'a, S> {
         out: &(impl StateWriter + ?Sized),
         progress: &dyn Progress,
     ) -> Result<StateDigests> {
-        self.pass(held, &Writing { out }, progress)?;
+        self.pass(held, &WriteOutput(out), progress)?;
         Ok(self.table.digests.clone())
     }
 
@@ -253,7 +253,7 @@ impl<'a, S: Source> Replay<'a, S> {
         let collector = PatchCollector::new(over.tensors(), &target, budget)?;
         let new: Vec<TensorInfo> = collector.new_tensors().map(|(_, info)| info.clone()).collect();
         let mut new = MemoryState::zeros(&new)?;
-        let patching = Patching::new(over, target.tensors, new.writer(), collector);
+        let patching = PatchOutput::new(over, target.tensors, new.writer(), collector);
         self.pass(held, &patching, progress)?;
         patching.finish().finish(new)
     }
@@ -270,7 +270,7 @@ impl<'a, S: Source> Replay<'a, S> {
         take: &mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send),
         progress: &dyn Progress,
     ) -> Result<()> {
-        self.pass(held, &Passing::to(take), progress)
+        self.pass(held, &PassOutput(Mutex::new(take)), progress)
     }
 
     /// Does what [`run`](Self::run) does, but keeps nothing of the result.
@@ -283,10 +283,8 @@ impl<'a, S: Source> Replay<'a, S> {
 
     /// Builds all that is taken; if that fails, finds out which link has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
-        let taken = &self.taken();
-        let course = Course { links: &self.links, taken };
-        let wanted: Vec<_> = self.links.iter().map(|link| self.wanted_of(link)).collect();
-        let wanted = &*wanted;
+        let course = &self.course();
+        let wanted = &self.links.iter().map(|link| self.wanted_of(link)).collect::<Vec<_>>();
         let held_numbers = &self.held_numbers(held)?;
         let open_bytes = self.open_bytes;
         let pass = Pass { course, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
@@ -298,7 +296,7 @@ impl<'a, S: Source> Replay<'a, S> {
         held.check_unchanged()?;
         let (out, progress) = (&Nowhere, &|_| progress.advance(0));
         let pass = Pass { course, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
-        Err(pass.run()?.map_or(error, build::Failure::into_error))
+        Err(pass.run()?.map_or(error, |fault| fault.error))
     }
 
     /// The number in `held` of each tensor of the base; where it is not taken, that of the next one.
@@ -315,9 +313,10 @@ impl<'a, S: Source> Replay<'a, S> {
         Ok(held_numbers)
     }
 
-    /// The lineages that are built.
-    fn taken(&self) -> Taken<'_> {
-        self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name))
+    /// The links, and the lineages that are built.
+    fn course(&self) -> Course<'_, S> {
+        let (lineages, places) = self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
+        Course { links: &self.links, lineages, places }
     }
 
     /// The segments of a link that are read.

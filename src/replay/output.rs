@@ -11,76 +11,66 @@ use crate::tensor::{MemoryWriter, PIECE_BYTES, State, StateWriter, TensorInfo};
 /// Puts the bytes of a stretch of a tensor into the room that it is given.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<()>;
 
+/// A stretch of a piece that is to be built.
+pub(super) struct Stretch<'a> {
+    pub(super) tensor: usize,
+    pub(super) range: Range<u64>,
+    /// Room that may be used for it.
+    pub(super) buffer: &'a mut Vec<u8>,
+    pub(super) make: Make<'a>,
+}
+
 /// Takes what is built, piece by piece and from several threads.
 pub(super) trait Output: Sync {
-    /// What is gathered of a piece.
+    /// The data that the output gathers for a piece.
     type Piece: Send;
 
     /// Whether tensors that no link writes are built too.
     const TAKES_UNCHANGED: bool;
 
     /// Whether all is as it should be where zeros of this tensor are not put.
-    fn starts_as_zeros(&self, tensor: usize) -> bool;
-
-    /// Begins a piece of the tensor with this number.
-    fn begin(&self, tensor: usize) -> Self::Piece;
-
-    /// Lets `make` build the next stretch of a piece; `buffer` is room that may be used for it.
-    fn put(
-        &self,
-        piece: &mut Self::Piece,
-        tensor: usize,
-        range: Range<u64>,
-        buffer: &mut Vec<u8>,
-        make: Make<'_>,
-    ) -> Result<()>;
-
-    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those that no link writes.
-    fn take(&self, tensor: usize, piece: u64, made: Self::Piece) -> Result<()>;
-}
-
-/// Writes what is built.
-pub(super) struct Writing<'a, W: ?Sized> {
-    pub(super) out: &'a W,
-}
-
-impl<W: StateWriter + ?Sized> Output for Writing<'_, W> {
-    type Piece = ();
-
-    const TAKES_UNCHANGED: bool = true;
-
     fn starts_as_zeros(&self, _tensor: usize) -> bool {
         true
     }
 
-    fn begin(&self, _tensor: usize) {}
+    /// Begins a piece of the tensor with this number.
+    fn begin(&self, tensor: usize) -> Self::Piece;
 
-    fn put(&self, (): &mut (), tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
-        if let Some(filled) = self.out.fill(tensor, range.clone(), make) {
-            return filled;
-        }
-        make_in(buffer, &range, make)?;
-        self.out.write(tensor, range.start, buffer)
-    }
+    /// Lets the next stretch of a piece be built.
+    fn put(&self, piece: &mut Self::Piece, stretch: Stretch<'_>) -> Result<()>;
 
-    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
+    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those that no link writes.
+    fn take(&self, _tensor: usize, _piece: u64, _made: Self::Piece) -> Result<()> {
         Ok(())
     }
 }
 
-/// Hands on pieces.
-pub(super) struct Passing<'a>(Mutex<Take<'a>>);
+/// Writes what is built.
+pub(super) struct WriteOutput<'a, W: ?Sized>(pub(super) &'a W);
 
-/// Takes a piece: the tensor's number, its own, and its bytes.
-type Take<'a> = &'a mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send);
+impl<W: StateWriter + ?Sized> Output for WriteOutput<'_, W> {
+    type Piece = ();
 
-impl<'a> Passing<'a> {
-    pub(super) fn to(take: Take<'a>) -> Self {
-        Self(Mutex::new(take))
+    const TAKES_UNCHANGED: bool = true;
+
+    fn begin(&self, _tensor: usize) {}
+
+    fn put(&self, (): &mut (), Stretch { tensor, range, buffer, make }: Stretch<'_>) -> Result<()> {
+        if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
+            return filled;
+        }
+        make_in(buffer, &range, make)?;
+        self.0.write(tensor, range.start, buffer)
     }
 }
 
-impl Output for Passing<'_> {
+/// Hands on pieces.
+pub(super) struct PassOutput<'a>(pub(super) Mutex<Take<'a>>);
+
+/// Takes a piece: the tensor's number, its own, and its bytes.
+pub(super) type Take<'a> = &'a mut (dyn FnMut(usize, u64, Vec<u8>) -> Result<()> + Send);
+
+impl Output for PassOutput<'_> {
     type Piece = Vec<u8>;
 
     const TAKES_UNCHANGED: bool = true;
@@ -93,14 +83,7 @@ impl Output for Passing<'_> {
         Vec::new()
     }
 
-    fn put(
-        &self,
-        piece: &mut Vec<u8>,
-        _tensor: usize,
-        range: Range<u64>,
-        _buffer: &mut Vec<u8>,
-        make: Make<'_>,
-    ) -> Result<()> {
+    fn put(&self, piece: &mut Vec<u8>, Stretch { range, make, .. }: Stretch<'_>) -> Result<()> {
         let begin = piece.len();
         piece.resize(begin + address(range.end - range.start)?, 0);
         make(&mut piece[begin..])
@@ -112,7 +95,7 @@ impl Output for Passing<'_> {
 }
 
 /// Collects what differs from a state in memory.
-pub(super) struct Patching<'a> {
+pub(super) struct PatchOutput<'a> {
     over: &'a dyn State,
     /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new, room.
     tensors: Vec<(TensorInfo, Over)>,
@@ -129,12 +112,12 @@ enum Over {
 }
 
 /// The differences in a piece, and memory for the bytes of the state in memory, if these must be read.
-pub(super) struct Compared {
+pub(super) struct PieceDifferences {
     changes: PieceChanges,
     old: Vec<u8>,
 }
 
-impl<'a> Patching<'a> {
+impl<'a> PatchOutput<'a> {
     /// `new` is memory for the new tensors of the target.
     pub(super) fn new(
         over: &'a dyn State,
@@ -159,8 +142,8 @@ impl<'a> Patching<'a> {
     }
 }
 
-impl Output for Patching<'_> {
-    type Piece = Compared;
+impl Output for PatchOutput<'_> {
+    type Piece = PieceDifferences;
 
     const TAKES_UNCHANGED: bool = false;
 
@@ -168,18 +151,12 @@ impl Output for Patching<'_> {
         matches!(self.tensors[tensor].1, Over::New(_))
     }
 
-    fn begin(&self, tensor: usize) -> Compared {
-        Compared { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
+    fn begin(&self, tensor: usize) -> PieceDifferences {
+        PieceDifferences { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
     }
 
-    fn put(
-        &self,
-        piece: &mut Compared,
-        tensor: usize,
-        range: Range<u64>,
-        buffer: &mut Vec<u8>,
-        make: Make<'_>,
-    ) -> Result<()> {
+    fn put(&self, piece: &mut PieceDifferences, stretch: Stretch<'_>) -> Result<()> {
+        let Stretch { tensor, range, buffer, make } = stretch;
         let number = match self.tensors[tensor].1 {
             Over::Held(number) => number,
             Over::New(place) => {
@@ -200,7 +177,7 @@ impl Output for Patching<'_> {
         Ok(())
     }
 
-    fn take(&self, tensor: usize, piece: u64, made: Compared) -> Result<()> {
+    fn take(&self, tensor: usize, piece: u64, made: PieceDifferences) -> Result<()> {
         if self.starts_as_zeros(tensor) {
             return Ok(());
         }
@@ -217,18 +194,10 @@ impl Output for Nowhere {
 
     const TAKES_UNCHANGED: bool = false;
 
-    fn starts_as_zeros(&self, _tensor: usize) -> bool {
-        true
-    }
-
     fn begin(&self, _tensor: usize) {}
 
-    fn put(&self, (): &mut (), _tensor: usize, range: Range<u64>, buffer: &mut Vec<u8>, make: Make<'_>) -> Result<()> {
+    fn put(&self, (): &mut (), Stretch { range, buffer, make, .. }: Stretch<'_>) -> Result<()> {
         make_in(buffer, &range, make)
-    }
-
-    fn take(&self, _tensor: usize, _piece: u64, (): ()) -> Result<()> {
-        Ok(())
     }
 }
 

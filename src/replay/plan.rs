@@ -3,36 +3,41 @@
 use rayon::prelude::*;
 
 use crate::codec::union::union;
-use crate::error::{Error, ErrorClass, Result, Section};
+use crate::error::{Error, ErrorClass, Result};
 use crate::format::Start;
 use crate::limits::address;
-use crate::replay::course::{Course, Group, Item};
-use crate::replay::lineage::Place;
+use crate::replay::course::{Course, Fault, Group, Item};
+use crate::replay::lineage::EntryPlace;
 use crate::replay::segments::Segments;
 use crate::replay::{FollowedSums, Replay};
 use crate::rules::{self, Rule, ensure};
 use crate::source::Source;
 use crate::sums::{PieceSums, Sums};
 
-/// What links do to one piece of a tensor, in lanes.
+/// A plan for one piece of a tensor: how links change it, in lanes.
 #[derive(Debug)]
 pub(super) struct PiecePlan {
+    pub(super) item: Item,
     /// The tensor's number in the table of the base.
     pub(super) tensor: usize,
     /// The lane of the tensor with which the piece begins.
     pub(super) first_lane: u64,
+    /// How many lanes the piece has.
+    pub(super) all: usize,
     /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None` if they are all of
     /// the piece.
     pub(super) lanes: Option<Vec<u32>>,
-    /// What the links do that code lanes of the piece, in their order.
+    /// The steps of the links that code lanes of the piece, in the order of the links.
     pub(super) steps: Vec<PieceStep>,
+    /// R-SUM-04 of a link without a part.
+    pub(super) failure: Option<Fault>,
 }
 
-/// What one link does to the lanes of a piece.
+/// A step of a plan: how one link changes the lanes of a piece.
 #[derive(Debug)]
 pub(super) struct PieceStep {
     /// The entry of the link.
-    pub(super) place: Place,
+    pub(super) place: EntryPlace,
     /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly ascending; `None` if all
     /// of them.
     pub(super) places: Option<Vec<u32>>,
@@ -40,71 +45,39 @@ pub(super) struct PieceStep {
     pub(super) is_relative: bool,
     /// A value for each lane, little-endian.
     pub(super) values: Vec<u8>,
-    /// What is promised.
-    pub(super) sums: Promised,
+    /// The sums that the link promises.
+    pub(super) sums: PromisedSums,
 }
 
 /// The sums that a link promises of a piece.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Promised {
-    /// Of the piece before this link.
+pub(super) struct PromisedSums {
+    /// Sums of the piece before this link.
     pub(super) before: Sums,
-    /// Of the new values: R-SUM-03.
+    /// Sums of the new values: R-SUM-03.
     pub(super) coded: Sums,
-    /// Of the piece after this link: R-SUM-04.
+    /// Sums of the piece after this link: R-SUM-04.
     pub(super) piece: Sums,
-}
-
-/// A broken rule of step 3 of the operation, and where: link, entry, piece.
-#[derive(Debug)]
-pub(super) struct Failure {
-    place: (usize, usize, u64),
-    error: Error,
-}
-
-impl Failure {
-    /// The lesser one, if any.
-    pub(super) fn least(left: Option<Self>, right: Option<Self>) -> Option<Self> {
-        left.into_iter().chain(right).min_by_key(|failure| failure.place)
-    }
-
-    pub(super) fn into_error(self) -> Error {
-        self.error
-    }
-}
-
-/// A piece that has been planned.
-#[derive(Debug)]
-pub(super) struct Planned {
-    pub(super) item: Item,
-    /// What the links do; `None` if lanes are not enough for that.
-    pub(super) plan: Option<PiecePlan>,
-    /// R-SUM-04 of a link without a part.
-    pub(super) failure: Option<Failure>,
 }
 
 /// Makes plans for pieces.
 #[derive(Debug)]
-pub(super) struct Planner<'a, S> {
-    pub(super) course: Course<'a, S>,
+pub(super) struct PiecePlanner<'a, S> {
+    pub(super) course: &'a Course<'a, S>,
     pub(super) sums: &'a FollowedSums,
 }
 
-impl<S: Source> Planner<'_, S> {
+impl<S: Source> PiecePlanner<'_, S> {
     /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums tell.
-    pub(super) fn takes(&self, (number, piece): Item) -> Result<bool> {
+    fn takes(&self, (number, piece): Item) -> Result<bool> {
         let lineage = self.course.lineage(number);
         if lineage.target.is_none() || self.sums_before(number, piece)?.is_none() {
             return Ok(false);
         }
         for &place in self.course.places(lineage) {
-            let is_local = match self.course.segment_of(place, piece)? {
-                Some((link, segment)) => {
-                    let coding = self.course.links[link].index().segments[segment].coding;
-                    coding.is_sparse() || !coding.is_relative()
-                }
-                None => true,
-            };
+            let number = self.course.segment_of(place, piece)?;
+            let coding = number.map(|(link, segment)| self.course.links[link].index().segments[segment].coding);
+            let is_local = coding.is_none_or(|coding| coding.is_sparse() || !coding.is_relative());
             if !is_local || self.sums_of(place, piece)?.is_none() {
                 return Ok(false);
             }
@@ -117,42 +90,29 @@ impl<S: Source> Planner<'_, S> {
         let Some(start) = self.course.lineage(lineage).start else { return Ok(None) };
         let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
         let piece = address(piece)?;
-        // A tensor without bytes has no piece, and so the sums of no bytes.
-        let nothing = (self.course.lineage(lineage).info.bytes() == 0).then_some(Sums::ZERO);
-        Ok(pieces.and_then(|pieces| pieces.get(piece).copied().or(nothing)))
+        Ok(pieces.and_then(|pieces| pieces.get(piece).copied()))
     }
 
     /// The sums that a link has for a piece.
-    fn sums_of(&self, (link, entry): Place, piece: u64) -> Result<Option<PieceSums>> {
+    fn sums_of(&self, (link, entry): EntryPlace, piece: u64) -> Result<Option<PieceSums>> {
         let of_link = self.sums.links.get(link).and_then(Option::as_ref);
         let piece = address(piece)?;
         let pieces = of_link.and_then(|sums| sums.entries.get(entry));
-        let zero = PieceSums { piece: Sums::ZERO, coded: Sums::ZERO };
-        let nothing = (self.course.written((link, entry))?.info.bytes() == 0).then_some(zero);
-        Ok(pieces.and_then(|pieces| pieces.get(piece).copied().or(nothing)))
+        Ok(pieces.and_then(|pieces| pieces.get(piece).copied()))
     }
 
-    /// The pieces that links write, which need no more than lanes.
-    pub(super) fn items(&self) -> Result<Vec<Item>> {
-        let mut items = Vec::new();
-        for (number, lineage) in self.course.taken.lineages.iter().enumerate() {
-            if self.course.places(lineage).is_empty() {
-                continue;
-            }
-            for piece in 0..lineage.info.pieces() {
-                if self.takes((number, piece))? {
-                    items.push((number, piece));
-                }
-            }
-        }
-        Ok(items)
+    /// The pieces that links write.
+    pub(super) fn items(&self) -> impl Iterator<Item = Item> {
+        let written = self.course.lineages.iter().enumerate().filter(|(_, lineage)| !lineage.places.is_empty());
+        written.flat_map(|(number, lineage)| (0..lineage.info.pieces()).map(move |piece| (number, piece)))
     }
 
     /// Plans the pieces of a group. Its segments are opened link by link, and let go one by one.
     ///
     /// # Errors
-    /// Those of step 8 of SPEC section 10 without 8.5; of some segment, not always the first.
-    pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<Planned>> {
+    /// The errors of step 8 of SPEC section 10 without 8.5, of some segment, not always the first; UNSUPPORTED, without
+    /// a rule, if lanes are not enough to say how the links change a piece.
+    pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<PiecePlan>> {
         let mut coded: Vec<Option<Vec<CodedLanes>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
         for &number in &group.segments {
             let segment = segments.open(number)?;
@@ -162,11 +122,13 @@ impl<S: Source> Planner<'_, S> {
                 if self.course.segment_of(places[place], piece)? != Some(number) {
                     continue;
                 }
-                if !segment.has_one_context() {
+                // With several, positions depend on the base.
+                if segment.table().contexts > 1 {
                     *coded = None;
                 }
                 if let Some(coded) = coded {
-                    coded.push(segment.coded(self.course.part(number, places[place].1, piece))?);
+                    let part = self.course.links[number.0].part(number.1, places[place].1, piece);
+                    coded.push(segment.coded(part)?);
                 }
             }
             drop(segment);
@@ -177,18 +139,15 @@ impl<S: Source> Planner<'_, S> {
     }
 
     /// The plan of a piece from what each link that has a part of it codes.
-    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<Planned> {
+    fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<PiecePlan> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
-        let mut planned = Planned { item, plan: None, failure: None };
         let (Some(tensor), Some(base), Some(coded)) = (lineage.start, self.sums_before(number, piece)?, coded) else {
-            return Ok(planned);
+            return Err(Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(lineage.info.name()));
         };
-        let lane_bytes = lineage.info.dtype().lane_bytes();
-        let range = lineage.info.piece(piece);
-        let Coded { lanes, steps: values } = Coded::of(coded);
+        let (lanes, values) = united(coded);
         let mut values = values.into_iter();
-        let (mut steps, mut before) = (Vec::new(), base);
+        let (mut steps, mut failure, mut before) = (Vec::new(), None, base);
         for &place in self.course.places(lineage) {
             let unknown = || Error::usage("the sums of the piece are not known");
             let sums = self.sums_of(place, piece)?.ok_or_else(unknown)?;
@@ -196,26 +155,33 @@ impl<S: Source> Planner<'_, S> {
                 // In the order of the links.
                 let (places, values) = values.next().ok_or_else(unknown)?;
                 let is_relative = self.course.links[segment.0].index().segments[segment.1].coding.is_relative();
-                let sums = Promised { before, coded: sums.coded, piece: sums.piece };
+                let sums = PromisedSums { before, coded: sums.coded, piece: sums.piece };
                 steps.push(PieceStep { place, places, is_relative, values, sums });
             } else {
-                let failure = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
-                planned.failure = Failure::least(planned.failure.take(), failure);
+                let differs = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
+                failure = Fault::least(failure, differs);
             }
             before = sums.piece;
         }
-        let first_lane = range.start / lane_bytes as u64;
-        planned.plan = Some(PiecePlan { tensor, first_lane, lanes, steps });
-        Ok(planned)
+        let own = lineage.info.piece_lanes(piece);
+        let (first_lane, all) = (own.start, address(own.end - own.start)?);
+        Ok(PiecePlan { item, tensor, first_lane, all, lanes, steps, failure })
     }
 
     /// A rule of step 3, for an entry of a link and a piece.
-    pub(super) fn ensure(&self, holds: bool, rule: &'static Rule, place: Place, piece: u64) -> Result<Option<Failure>> {
+    pub(super) fn ensure(
+        &self,
+        holds: bool,
+        rule: &'static Rule,
+        place: EntryPlace,
+        piece: u64,
+    ) -> Result<Option<Fault>> {
         let checked = ensure(holds, rule, || {
             if rule.id == rules::SUM_03.id {
                 "the new values of the coded lanes have other sums than the link promises".into()
             } else {
-                "the piece comes to other sums than the link promises: the memory does not hold the base, or the link is wrong"
+                "the piece comes to other sums than the link promises: the memory does not hold the base, or the link \
+                 is wrong"
                     .into()
             }
         });
@@ -223,10 +189,10 @@ impl<S: Source> Planner<'_, S> {
         let (link, entry) = place;
         let name = self.course.written(place)?.info.name();
         let error = match self.course.segment_of(place, piece)? {
-            Some((_, segment)) => error.in_section(Section::Segment(segment)),
-            None => error.in_section(Section::Index),
+            Some((_, segment)) => error.in_segment(segment),
+            None => error.in_section("index"),
         };
-        Ok(Some(Failure { place: (link, entry, piece), error: error.of_tensor(name).of_link(link) }))
+        Ok(Some(Fault::new((link, 9, entry, piece), error.of_tensor(name))))
     }
 }
 
@@ -234,31 +200,22 @@ impl<S: Source> Planner<'_, S> {
 /// that any of the links codes; `None` if they are all of these.
 type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
 
-/// What links code of a piece, in the order of the links.
-struct Coded {
-    /// The lanes that any of them codes; `None` if they are all of the piece.
-    lanes: Option<Vec<u32>>,
-    /// Of each link, by places.
-    steps: Vec<CodedLanes>,
-}
-
-impl Coded {
-    /// From what each link codes, by numbers.
-    fn of(mut steps: Vec<CodedLanes>) -> Self {
-        if let [(numbers, _)] = steps.as_mut_slice() {
-            return Self { lanes: numbers.take(), steps };
-        }
-        let lists: Option<Vec<&mut Vec<u32>>> = steps.iter_mut().map(|(numbers, _)| numbers.as_mut()).collect();
-        // If one codes all of the piece, numbers are places.
-        let Some(mut lists) = lists else { return Self { lanes: None, steps } };
-        let lanes = union(&mut lists);
-        for (places, _) in &mut steps {
-            if places.as_ref().is_some_and(|places| places.len() == lanes.len()) {
-                *places = None;
-            }
-        }
-        Self { lanes: Some(lanes), steps }
+/// From what each link codes of a piece, by numbers: the lanes that any of them codes (`None` if they are all of the
+/// piece), and what each link codes, by places.
+fn united(mut steps: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<CodedLanes>) {
+    if let [(numbers, _)] = steps.as_mut_slice() {
+        return (numbers.take(), steps);
     }
+    let lists: Option<Vec<&mut Vec<u32>>> = steps.iter_mut().map(|(numbers, _)| numbers.as_mut()).collect();
+    // If one codes all of the piece, numbers are places.
+    let Some(mut lists) = lists else { return (None, steps) };
+    let lanes = union(&mut lists);
+    for (places, _) in &mut steps {
+        if places.as_ref().is_some_and(|places| places.len() == lanes.len()) {
+            *places = None;
+        }
+    }
+    (Some(lanes), steps)
 }
 
 impl<S: Source> Replay<'_, S> {
@@ -268,7 +225,7 @@ impl<S: Source> Replay<'_, S> {
     }
 
     /// Why lanes are not enough, as far as indexes and sums tell.
-    pub(super) fn why_not(&self, planner: &Planner<'_, S>) -> Result<Option<Error>> {
+    pub(super) fn why_not(&self, planner: &PiecePlanner<'_, S>) -> Result<Option<Error>> {
         let refused = |message: &str, link: usize| Error::refused(ErrorClass::Unsupported, message).of_link(link);
         for (number, link) in self.links.iter().enumerate() {
             for entry in link.index().tensors.iter().filter(|entry| self.takes(entry.name())) {
@@ -281,14 +238,13 @@ impl<S: Source> Replay<'_, S> {
                 return Ok(Some(refused("the link has no sums, so that it cannot be taken in place", number)));
             }
         }
-        for (number, lineage) in planner.course.taken.lineages.iter().enumerate() {
-            let Some(&(link, _)) = planner.course.places(lineage).first() else { continue };
-            for piece in 0..lineage.info.pieces() {
-                if !planner.takes((number, piece))? {
-                    let is_known = planner.sums_before(number, piece)?.is_some();
-                    let message = if is_known { NOT_LOCAL } else { "the sums of the base are not known for a tensor" };
-                    return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
-                }
+        for (number, piece) in planner.items() {
+            if !planner.takes((number, piece))? {
+                let lineage = planner.course.lineage(number);
+                let (link, _) = planner.course.places(lineage)[0];
+                let is_known = planner.sums_before(number, piece)?.is_some();
+                let message = if is_known { NOT_LOCAL } else { "the sums of the base are not known for a tensor" };
+                return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
             }
         }
         Ok(None)
@@ -306,5 +262,5 @@ impl<S: Source> Replay<'_, S> {
 }
 
 /// Why a link is refused.
-pub(super) const NOT_LOCAL: &str =
+const NOT_LOCAL: &str =
     "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";

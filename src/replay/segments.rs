@@ -11,7 +11,7 @@ use crate::source::Source;
 #[derive(Debug)]
 pub(super) struct Segments<'a, S> {
     links: &'a [&'a LinkReader<S>],
-    /// Of each link, those of its segments.
+    /// For each link, the slots of its segments.
     slots: Vec<Vec<Mutex<Slot>>>,
 }
 
@@ -19,8 +19,6 @@ pub(super) struct Segments<'a, S> {
 struct Slot {
     /// How many groups will still ask for it.
     uses: usize,
-    /// Whether any group was to ask for it.
-    was_expected: bool,
     segment: Option<Arc<Segment>>,
 }
 
@@ -29,25 +27,18 @@ impl<'a, S: Source> Segments<'a, S> {
     pub(super) fn of(links: &'a [&'a LinkReader<S>], groups: &[Group]) -> Self {
         let slots = |link: &&LinkReader<S>| link.index().segments.iter().map(|_| Mutex::default()).collect();
         let segments = Self { links, slots: links.iter().map(slots).collect() };
-        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.expect(number));
+        groups.iter().flat_map(|group| &group.segments).for_each(|&number| segments.slot(number).uses += 1);
         segments
     }
 
     fn slot(&self, (link, number): SegmentNumber) -> MutexGuard<'_, Slot> {
-        // What a thread was doing when it failed does not matter: the work ends then.
+        // It does not matter what a thread was doing when it failed: the work ends then.
         self.slots[link][number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more group will ask for the segment.
-    fn expect(&self, number: SegmentNumber) {
-        let mut slot = self.slot(number);
-        slot.uses += 1;
-        slot.was_expected = true;
-    }
-
-    /// Whether any group asks for the segment, or has asked for it.
+    /// Whether any group will still ask for the segment.
     pub(super) fn is_expected(&self, number: SegmentNumber) -> bool {
-        self.slot(number).was_expected
+        self.slot(number).uses > 0
     }
 
     /// The decoded segment: steps 8.1 to 8.4 of SPEC section 10. Other threads that want it wait meanwhile.
@@ -60,8 +51,8 @@ impl<'a, S: Source> Segments<'a, S> {
         Ok(slot.segment.insert(Arc::new(segment)).clone())
     }
 
-    /// A group is done with the segment. It is let go if no other group will ask for it, or if `room_is_short`: then it may be
-    /// decoded again.
+    /// A group is done with the segment. It is let go if no other group will ask for it, or if `room_is_short`: then it
+    /// may be decoded again.
     pub(super) fn close(&self, number: SegmentNumber, room_is_short: bool) {
         let mut slot = self.slot(number);
         slot.uses = slot.uses.saturating_sub(1);

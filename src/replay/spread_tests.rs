@@ -12,9 +12,9 @@ use crate::diff::{DiffOptions, diff};
 use crate::error::ErrorClass;
 use crate::limits::{Limits, address};
 use crate::memory::places_tests::{Random, scattered, tensor_and_box};
-use crate::memory::{Changes, Elements, Given, Peers, PlacedMemory, Places, Rows, check_sums, fill};
+use crate::memory::{Changes, Elements, Peers, PlacedMemory, Places, Region, Rows, check_sums, fill};
 use crate::sums::Sums;
-use crate::tensor::{Dtype, PIECE_BYTES};
+use crate::tensor::{Dtype, PIECE_BYTES, find};
 
 /// The number of the tensor that has another shape at each step, and so lies in a row.
 const STEADY: usize = 6;
@@ -22,7 +22,7 @@ const STEADY: usize = 6;
 /// Where one process has the tensors, and what its rows hold beside them.
 #[derive(Debug, Clone, Default)]
 struct Layout {
-    given: Vec<Given>,
+    given: Vec<Region>,
     /// Of each part, the tensor, and the place of each of its lanes.
     parts: Vec<(usize, Vec<Option<u64>>)>,
     /// The width of the lanes of each row, and its length in lanes.
@@ -39,7 +39,7 @@ impl Layout {
         }
         let first = self.rows[row].1 + random.below(3);
         let (given, places) = if number == STEADY {
-            (Given { first, ..Given::whole(info, row) }, (first..first + info.lanes()).map(Some).collect())
+            (Region { first, ..Region::whole(info, row) }, (first..first + info.lanes()).map(Some).collect())
         } else {
             scattered(info, index, (row, first), random)
         };
@@ -178,7 +178,7 @@ fn spread(tensors: &[TensorInfo], tied: &[(usize, usize)], ranks: usize, random:
         if let Some((_, other)) = tied.iter().find(|(tied, _)| *tied == number) {
             for layout in &mut layouts {
                 for at in (0..layout.parts.len()).filter(|&at| layout.parts[at].0 == *other).collect::<Vec<_>>() {
-                    layout.given.push(Given { name: info.name().to_owned(), ..layout.given[at].clone() });
+                    layout.given.push(Region { name: info.name().to_owned(), ..layout.given[at].clone() });
                     layout.parts.push((number, layout.parts[at].1.clone()));
                 }
             }
@@ -260,7 +260,7 @@ fn held<M: Memory>(layouts: &[Layout], state: &MemoryState, random: &mut Random)
     let all: Vec<Vec<Vec<Elements>>> = places.iter().map(elements).collect();
     for (rank, places) in places.iter_mut().enumerate() {
         places.divide(rank, &all, |name| name != "zz").unwrap();
-        assert_eq!(places.find("zz"), Some(infos.len() - 1));
+        assert_eq!(find(places.tensors(), "zz"), Some(infos.len() - 1));
     }
     let with_rows = |(layout, places): (&Layout, Places)| {
         let rows = layout.rows.iter().map(|&(width, lanes)| noise(address(lanes).unwrap() * width, random));

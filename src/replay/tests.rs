@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Profile;
 use crate::diff::{DiffOptions, diff};
 use crate::format::{HEADER_BYTES, Header, Index, Start, TensorEntry};
 use crate::limits::{Limits, address};
 use crate::tensor::{Digest, Dtype};
-use crate::{Profile, Section};
 
 /// Random numbers.
 pub(super) struct Random(blake3::OutputReader);
@@ -88,7 +88,8 @@ fn link(base: &MemoryState, target: &MemoryState, random: &mut Random) -> Vec<u8
     file
 }
 
-/// A link in which a byte of a segment or a digest is another one, behind good checksums and a good state digest of its own.
+/// A link in which a byte of a segment or a digest is another one, behind good checksums and a good state digest of its
+/// own.
 fn damaged(base: &StateTable, file: &[u8], random: &mut Random) -> Vec<u8> {
     let link = LinkReader::open(file, &Limits::default()).unwrap();
     let (mut header, mut index) = (link.header().clone(), link.index().clone());
@@ -133,7 +134,7 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
 }
 
 /// Where an error is, as far as it can be compared.
-pub(super) type Found = (Option<usize>, Option<&'static str>, Option<Section>, Option<String>);
+pub(super) type Found = (Option<usize>, Option<&'static str>, Option<String>, Option<String>);
 
 pub(super) fn found(error: &Error) -> Found {
     (error.link(), error.rule(), error.section(), error.tensor().map(str::to_owned))

@@ -5,16 +5,18 @@ use crate::sums::number::{Sums, Total};
 use crate::sums::tables::{ROW, TABLES};
 
 impl Sums {
-    /// Of lanes of `lane_bytes` bytes, by their numbers in the piece, each once, and their values, little-endian. Ascending
-    /// numbers are quickest.
+    /// The sums of lanes of `lane_bytes` bytes, given by their numbers in the piece, each once, and their values,
+    /// little-endian. Ascending numbers are quickest.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
-            let [sums] = of_lanes::<L, 1>(numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value])));
+            let lanes = numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value]));
+            let [sums] = of_lanes::<L, 1>(lanes);
             sums
         })
     }
 
-    /// Of some lanes of a stretch of a piece, by their places in it, ascending. It begins with the lane of number `first`.
+    /// The sums of some lanes of a stretch of a piece, given by their places in the stretch, ascending. The stretch
+    /// begins with the lane of number `first`.
     pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = L::chunks(stretch);
@@ -25,7 +27,7 @@ impl Sums {
     }
 }
 
-/// Of several values of the same lanes, which come with their numbers in the piece, each once.
+/// The sums of several values of the same lanes, which come with their numbers in the piece, each once.
 pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32, [L::Bytes; N])>) -> [Sums; N] {
     let in_row = 2 * ROW as u64 / size_of::<L>() as u64;
     let mut totals = [const { Total::ZERO }; N];

@@ -10,7 +10,6 @@ mod tables;
 pub(crate) use lanes::of_lanes;
 pub use number::Sums;
 pub use record::{LinkSums, PieceSums};
-pub use tables::MODULUS;
 
 use crate::sums::tables::TABLES;
 
@@ -24,7 +23,7 @@ pub fn numbers() -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sums::tables::{ROW, ROW_BYTES};
+    use crate::sums::tables::{MODULUS, ROW, ROW_BYTES};
 
     const P: u64 = MODULUS as u64;
 

@@ -7,10 +7,10 @@ use crate::sums::tables::{MODULUS, TABLES};
 pub struct Sums([u32; 2]);
 
 impl Sums {
-    /// Of no bytes, and of zeros.
+    /// The sums of no bytes, and of zeros.
     pub const ZERO: Self = Self([0; 2]);
 
-    /// From two numbers; `None` unless both are below the [modulus](MODULUS).
+    /// From two numbers; `None` unless both are below the modulus, 2^31 - 1.
     pub fn new(numbers: [u32; 2]) -> Option<Self> {
         numbers.iter().all(|&number| number < MODULUS).then_some(Self(numbers))
     }
@@ -20,15 +20,15 @@ impl Sums {
         self.0
     }
 
-    /// Of the bytes of both, which are different bytes of one piece.
+    /// The sums of the bytes of both, which are different bytes of one piece.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.with(other, |own, other| own + other)
     }
 
-    /// Of the bytes that are left without those of `other`.
+    /// The sums of the bytes that are left without the bytes of `other`.
     #[must_use]
-    pub fn minus(self, other: Self) -> Self {
+    pub(crate) fn minus(self, other: Self) -> Self {
         self.with(other, |own, other| own + u64::from(MODULUS) - other)
     }
 

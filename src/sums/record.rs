@@ -4,7 +4,7 @@ use crate::format::{Index, TensorEntry, WrittenTensor};
 use crate::sums::number::Sums;
 use crate::tensor::Digest;
 
-/// What the binding is made with.
+/// The context of the key derivation that makes the binding.
 const CONTEXT: &str = "deltachain 2026-11-25 sums of a link v1";
 
 /// Bytes of the binding, and of one pair of sums.
@@ -14,9 +14,9 @@ const SUMS_BYTES: u64 = 8;
 /// The sums of one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PieceSums {
-    /// Of all its bytes in the target.
+    /// Sums of all bytes of the piece in the target.
     pub piece: Sums,
-    /// Of the coded lanes, with their values in the target; zero if the piece has no part.
+    /// Sums of the coded lanes, with their values in the target; zero if the piece has no part.
     pub coded: Sums,
 }
 
@@ -28,7 +28,7 @@ pub struct LinkSums {
 }
 
 impl LinkSums {
-    /// What sums belong to: base and target of a link, and its index as raw.
+    /// The digest that binds sums to a link: to its base and target, and to its raw index.
     pub(crate) fn binding(base: Digest, target: Digest, index: &[&[u8]]) -> Digest {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
         hasher.update(&base.0).update(&target.0);

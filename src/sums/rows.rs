@@ -9,29 +9,25 @@ use crate::sums::tables::{ROW_BYTES, TABLES};
 const TOGETHER: usize = 8;
 
 impl Sums {
-    /// Of bytes that stand one after another, the first at byte `begin` of the piece, which is even.
+    /// The sums of bytes that stand one after another, the first at byte `begin` of the piece; `begin` is even.
     pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
-        of_bytes(begin, bytes)
+        let mut total = Total::ZERO;
+        let mut number = begin / ROW_BYTES as u64;
+        let place = usize::try_from(begin % ROW_BYTES as u64).unwrap_or(0);
+        let (head, whole) = bytes.split_at(bytes.len().min((ROW_BYTES - place) % ROW_BYTES));
+        if !head.is_empty() {
+            add_part(&mut total, number, place, head);
+            number += 1;
+        }
+        let (rows, tail) = whole.as_chunks::<ROW_BYTES>();
+        let (together, rows) = rows.as_chunks::<TOGETHER>();
+        let (pairs, rows) = rows.as_chunks::<2>();
+        together.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
+        pairs.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
+        rows.as_chunks::<1>().0.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
+        add_part(&mut total, number, 0, tail);
+        total.sums()
     }
-}
-
-fn of_bytes(begin: u64, bytes: &[u8]) -> Sums {
-    let mut total = Total::ZERO;
-    let mut number = begin / ROW_BYTES as u64;
-    let place = usize::try_from(begin % ROW_BYTES as u64).unwrap_or(0);
-    let (head, whole) = bytes.split_at(bytes.len().min((ROW_BYTES - place) % ROW_BYTES));
-    if !head.is_empty() {
-        add_part(&mut total, number, place, head);
-        number += 1;
-    }
-    let (rows, tail) = whole.as_chunks::<ROW_BYTES>();
-    let (together, rows) = rows.as_chunks::<TOGETHER>();
-    let (pairs, rows) = rows.as_chunks::<2>();
-    together.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
-    pairs.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
-    rows.as_chunks::<1>().0.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
-    add_part(&mut total, number, 0, tail);
-    total.sums()
 }
 
 /// Adds the next rows.
@@ -42,7 +38,8 @@ fn add_rows<const ROWS: usize>(total: &mut Total, number: &mut u64, rows: &[[u8;
     }
 }
 
-/// Adds bytes of one row, the first of which stands at `place` in it. What else there is in their blocks counts as zeros.
+/// Adds bytes of one row, the first of which stands at `place` in it. What else there is in their blocks counts as
+/// zeros.
 fn add_part(total: &mut Total, number: u64, place: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - place % BLOCK) % BLOCK));
     let (whole, tail) = rest.split_at(rest.len() / BLOCK * BLOCK);

@@ -4,14 +4,14 @@ use std::sync::LazyLock;
 
 use crate::codec::blocks::{BLOCK, Factors};
 
-/// What sums are taken modulo: a prime.
-pub const MODULUS: u32 = (1 << 31) - 1;
+/// The modulus of the sums: a prime.
+pub(super) const MODULUS: u32 = (1 << 31) - 1;
 
 /// Units of a row: their products are added before they are reduced.
 pub(super) const ROW: usize = 1 << 12;
 pub(super) const ROW_BYTES: usize = 2 * ROW;
 
-/// What the numbers are made from.
+/// The context of the key derivation that the numbers are made from.
 const CONTEXT: &str = "deltachain 2026-11-25 sums v1";
 
 /// Rows of a piece.

@@ -53,7 +53,7 @@ impl Digest {
     }
 
     /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's digest.
-    pub fn of_state<'a>(tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>) -> Self {
+    pub(crate) fn of_state<'a>(tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(STATE_DIGEST_CONTEXT);
         // Many lines are hashed at once, which is several times faster than number by number.
         let mut lines = Vec::new();
@@ -110,44 +110,12 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The digests of the pieces of some tensors, as they become known. A tensor without pieces has one, of no bytes: as in the
-/// index (SPEC section 6), where its tensor digest stands.
-pub(crate) struct PieceDigests {
-    /// Where the digests of each tensor begin, and where the digests of the last one end.
-    begins: Vec<usize>,
-    digests: Vec<Digest>,
-}
-
-impl PieceDigests {
-    /// None is known yet.
-    pub(crate) fn new<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<Self> {
-        let mut begins = vec![0];
-        let mut end = 0;
-        for info in tensors {
-            end += address(info.pieces().max(1))?;
-            begins.push(end);
-        }
-        Ok(Self { begins, digests: vec![Digest::of_bytes(&[]); end] })
-    }
-
-    /// Piece number `piece` of the tensor with this number has this digest.
-    pub(crate) fn set(&mut self, tensor: usize, piece: u64, digest: Digest) -> Result<()> {
-        self.digests[self.begins[tensor] + address(piece)?] = digest;
-        Ok(())
-    }
-
-    /// Those of a tensor, all of whose pieces are known.
-    pub(crate) fn of_tensor(&self, tensor: usize) -> &[Digest] {
-        &self.digests[self.begins[tensor]..self.begins[tensor + 1]]
-    }
-}
-
 /// The digest of each tensor of a state, and of the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateDigests {
     /// One per tensor, in the order of [`State::tensors`].
     pub tensors: Vec<Digest>,
-    /// Of the whole state.
+    /// The digest of the whole state.
     pub state: Digest,
 }
 
@@ -155,10 +123,9 @@ impl StateDigests {
     /// Reads and hashes a whole state, in parallel. Memory: one piece per thread. Reports bytes read to `progress`.
     ///
     /// # Errors
-    /// Those of reading the state, and of `progress`.
+    /// The errors of reading the state, and of `progress`.
     pub fn of(state: &dyn State, progress: &dyn Progress) -> Result<Self> {
-        let all: Vec<usize> = (0..state.tensors().len()).collect();
-        Ok(Self::from_tensors(state.tensors(), digests_of(state, &all, progress)?))
+        Ok(Self::from_tensors(state.tensors(), digests_of(state, 0..state.tensors().len(), progress)?))
     }
 
     /// From tensor digests that are known already, one per tensor of `infos`.
@@ -169,19 +136,23 @@ impl StateDigests {
 }
 
 /// Reads and hashes the tensors with these numbers, in parallel.
-pub(crate) fn digests_of(state: &dyn State, numbers: &[usize], progress: &dyn Progress) -> Result<Vec<Digest>> {
+pub(crate) fn digests_of(
+    state: &dyn State,
+    numbers: impl Iterator<Item = usize>,
+    progress: &dyn Progress,
+) -> Result<Vec<Digest>> {
     let pieces = each_piece(state, numbers, progress, Digest::of_bytes)?;
     Ok(pieces.iter().map(|pieces| Digest::of_pieces(pieces)).collect())
 }
 
-/// What `look` says of each piece of the tensors with these numbers, which are read in parallel.
+/// The result of `look` for each piece of the tensors with these numbers, which are read in parallel.
 pub(crate) fn each_piece<T: Send>(
     state: &dyn State,
-    numbers: &[usize],
+    numbers: impl Iterator<Item = usize>,
     progress: &dyn Progress,
     look: impl Fn(&[u8]) -> T + Sync,
 ) -> Result<Vec<Vec<T>>> {
-    let infos = state.tensors();
+    let (infos, numbers) = (state.tensors(), numbers.collect::<Vec<usize>>());
     let of_tensor = |(place, &number): (usize, &usize)| (0..infos[number].pieces()).map(move |piece| (place, piece));
     let pieces: Vec<(usize, u64)> = numbers.iter().enumerate().flat_map(of_tensor).collect();
     let seen: Vec<(usize, T)> = pieces

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::varint::put_varint;
 
-/// What a dtype is, as in a row of the table of SPEC section 2.1.
-struct Row<'a> {
+/// The properties of a dtype, as in a row of the table of SPEC section 2.1.
+struct DtypeRow<'a> {
     code: u8,
     name: &'a str,
     bits: u32,
@@ -16,8 +16,8 @@ struct Row<'a> {
 
 macro_rules! dtypes {
     ($($dtype:ident $code:literal $bits:literal $lane_bytes:literal $exponent_bits:expr;)*) => {
-        /// Element type of a tensor: one of the table of SPEC section 2.1, with the names of safetensors 0.8, or one that is
-        /// described wherever it occurs.
+        /// Element type of a tensor: one of the table of SPEC section 2.1, with the names of safetensors 0.8, or one
+        /// that is described wherever it occurs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         #[allow(non_camel_case_types, missing_docs, reason = "the names are the standard ones of safetensors")]
@@ -27,13 +27,13 @@ macro_rules! dtypes {
             Described(DescribedDtype),
         }
 
-        /// Those of the table, by ascending code.
+        /// The dtypes of the table, by ascending code.
         const TABLE: &[Dtype] = &[$(Dtype::$dtype),*];
 
         impl Dtype {
-            fn row(&self) -> Row<'_> {
+            fn row(&self) -> DtypeRow<'_> {
                 match self {
-                    $(Self::$dtype => Row {
+                    $(Self::$dtype => DtypeRow {
                         code: $code,
                         name: stringify!($dtype),
                         bits: $bits,
@@ -82,7 +82,7 @@ impl Dtype {
     }
 
     /// The dtype of the table with this code, if there is one.
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::all().find(|dtype| dtype.code() == code)
     }
 
@@ -111,14 +111,9 @@ impl Dtype {
         usize::from(self.row().lane_bytes)
     }
 
-    /// Whether the lanes are a sign bit, an exponent field and a mantissa.
-    pub fn is_sign_magnitude(self) -> bool {
-        self.row().exponent_bits.is_some()
-    }
-
-    /// Width of the exponent field; 0 if there is none.
-    pub fn exponent_bits(self) -> u32 {
-        u32::from(self.row().exponent_bits.unwrap_or(0))
+    /// Width of the exponent field, if the lanes are a sign bit, such a field and a mantissa.
+    pub fn exponent_bits(self) -> Option<u32> {
+        self.row().exponent_bits.map(u32::from)
     }
 
     /// Appends the code, and the description that follows it in links and digests if it is a described one.
@@ -127,7 +122,7 @@ impl Dtype {
         if let Self::Described(own) = self {
             put_varint(out, own.name_length.into());
             out.extend_from_slice(own.name().as_bytes());
-            let Row { bits, lane_bytes, exponent_bits, .. } = own.row();
+            let DtypeRow { bits, lane_bytes, exponent_bits, .. } = own.row();
             put_varint(out, u64::from(bits));
             // SPEC section 2.1: the width is 0 where there is no exponent field.
             out.extend([lane_bytes, exponent_bits.is_some().into(), exponent_bits.unwrap_or(0)]);
@@ -159,8 +154,8 @@ impl DescribedDtype {
     /// No exponent field is wider; that of F64 is as wide.
     const MAX_EXPONENT_BITS: u8 = 11;
 
-    /// Bits per element (1 to 65536), bytes per lane, and for lanes of sign and magnitude the width of the exponent field.
-    /// `None` if SPEC section 2.1 does not allow it (R-IDX-20).
+    /// Bits per element (1 to 65536), bytes per lane, and for lanes of sign and magnitude the width of the exponent
+    /// field. `None` if SPEC section 2.1 does not allow it (R-IDX-20).
     pub fn new(name: &str, bits: u32, lane_bytes: u8, exponent_bits: Option<u8>) -> Option<Self> {
         let name_length = u8::try_from(name.len()).ok()?;
         let mut bytes = [0; Self::MAX_NAME];
@@ -179,9 +174,9 @@ impl DescribedDtype {
         std::str::from_utf8(&self.name[..usize::from(self.name_length)]).unwrap_or_default()
     }
 
-    fn row(&self) -> Row<'_> {
+    fn row(&self) -> DtypeRow<'_> {
         let Self { bits, lane_bytes, exponent_bits, .. } = *self;
-        Row { code: Dtype::DESCRIBED, name: self.name(), bits, lane_bytes, exponent_bits }
+        DtypeRow { code: Dtype::DESCRIBED, name: self.name(), bits, lane_bytes, exponent_bits }
     }
 }
 

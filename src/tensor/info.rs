@@ -1,4 +1,5 @@
-//! What a tensor is apart from its data: name, dtype, shape, and the pieces these imply (SPEC sections 2.2 and 2.3).
+//! The description of a tensor apart from its data: name, dtype, shape, and the pieces these imply (SPEC sections 2.2
+//! and 2.3).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,6 +98,22 @@ impl TensorInfo {
         let start = piece.saturating_mul(PIECE_BYTES).min(self.bytes);
         start..start.saturating_add(PIECE_BYTES).min(self.bytes)
     }
+
+    /// The lanes of the tensor that piece number `piece` holds: 2^24 at most.
+    pub(crate) fn piece_lanes(&self, piece: u64) -> Range<u64> {
+        let (bytes, lane_bytes) = (self.piece(piece), self.dtype.lane_bytes() as u64);
+        bytes.start / lane_bytes..bytes.end / lane_bytes
+    }
+}
+
+/// The number of the tensor with this name, of tensors that are ascending by name.
+pub fn find(tensors: &[TensorInfo], name: &str) -> Option<usize> {
+    tensors.binary_search_by(|info| info.name().cmp(name)).ok()
+}
+
+/// The number of the tensor of a base, ascending by name, that this one [can patch](TensorInfo::can_patch).
+pub(crate) fn find_patchable(base: &[TensorInfo], info: &TensorInfo) -> Option<usize> {
+    find(base, info.name()).filter(|&number| info.can_patch(&base[number]))
 }
 
 /// Bytes of all these tensors together.

@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::limits::address;
-use crate::tensor::lanes::{Lanes, gather};
-use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo};
+use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo, find};
 
 /// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
 pub trait State: Sync {
@@ -26,22 +25,6 @@ pub trait State: Sync {
         None
     }
 
-    /// Fills `out` with the values of some lanes of tensor number `tensor`, one after another.
-    ///
-    /// # Errors
-    /// IO if they cannot be read; USAGE if there are no such lanes, or if `out` does not have their length.
-    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        let info = self.tensors().get(tensor).ok_or_else(|| Error::usage("no such tensor"))?;
-        let memory = |range| self.bytes(tensor, range);
-        let read = |offset, out: &mut [u8]| self.read(tensor, offset, out);
-        gather(info.dtype().lane_bytes(), lanes, memory, read, out)
-    }
-
-    /// The number of the tensor with this name.
-    fn find(&self, name: &str) -> Option<usize> {
-        self.tensors().binary_search_by(|info| info.name().cmp(name)).ok()
-    }
-
     /// Refuses a state that is not what it was when it was opened, as far as that is known; of memory nothing is. Asked
     /// by whatever reads a state, when it has, and before the result can be seen.
     ///
@@ -58,10 +41,14 @@ impl fmt::Debug for dyn State + '_ {
     }
 }
 
-/// A state that is read, never looked at where it is: for memory that somebody else may be writing to. So each byte
-/// that is dealt with has been seen once.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadOnce<'a>(pub &'a dyn State);
+/// The same state, which is read, never looked at where it is: for memory that somebody else may be writing to. So each
+/// byte that is dealt with has been seen once.
+pub fn read_once(state: &dyn State) -> impl State + Copy {
+    ReadOnce(state)
+}
+
+#[derive(Clone, Copy)]
+struct ReadOnce<'a>(&'a dyn State);
 
 impl State for ReadOnce<'_> {
     fn tensors(&self) -> &[TensorInfo] {
@@ -70,10 +57,6 @@ impl State for ReadOnce<'_> {
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
         self.0.read(tensor, offset, out)
-    }
-
-    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        self.0.gather(tensor, lanes, out)
     }
 
     fn check_unchanged(&self) -> Result<()> {
@@ -118,7 +101,7 @@ impl MemoryState {
     /// Copies any other state into memory.
     ///
     /// # Errors
-    /// Those of reading it, and of [`zeros`](Self::zeros).
+    /// The errors of reading the other state, and of [`zeros`](Self::zeros).
     pub fn copy_of(state: &dyn State) -> Result<Self> {
         let mut copy = Self::zeros(state.tensors())?;
         for (number, bytes) in copy.data.iter_mut().enumerate() {
@@ -166,7 +149,7 @@ impl MemoryState {
 
     /// Removes a tensor; whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
-        let place = self.find(name);
+        let place = find(self.tensors(), name);
         if let Some(place) = place {
             self.infos.remove(place);
             self.data.remove(place);
@@ -198,7 +181,7 @@ impl MemoryState {
 
     /// A tensor's description and data.
     pub fn get(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
-        self.find(name).map(|place| (&self.infos[place], self.data[place].as_slice()))
+        find(self.tensors(), name).map(|place| (&self.infos[place], self.data[place].as_slice()))
     }
 
     /// Gives its tensors with their data, by name.

@@ -3,7 +3,7 @@
 
 use crate::states::{PROFILES, link, noise, open, special_pair};
 use deltachain::tensor::{Dtype, MemoryState};
-use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, Section, StateTable, apply};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply};
 
 /// Opens, checks and applies; whether and why it was refused.
 fn verdict(base: &MemoryState, file: &[u8]) -> Result<MemoryState, Error> {
@@ -69,11 +69,11 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
         let reader = open(&file);
         let mut patches = reader.patches(|_| true, None);
         let error = patches.find_map(Result::err).unwrap();
-        assert_eq!((error.rule(), error.section()), (Some("R-SEG-01"), Some(Section::Segment(reported))));
+        assert_eq!((error.rule(), error.section()), (Some("R-SEG-01"), Some(format!("segment {reported}"))));
         assert!(patches.next().is_none());
         // Of those that are wanted.
         let error = reader.patches(|name| name == "a", None).find_map(Result::err);
-        let expected = damaged.contains(&2).then_some(Section::Segment(2));
+        let expected = damaged.contains(&2).then(|| "segment 2".to_owned());
         assert_eq!(error.and_then(|error| error.section()), expected);
     }
 }
@@ -151,11 +151,7 @@ fn limits_of_the_caller_hold() {
     let file = link(&MemoryState::new(), &state, Profile::Direct);
     assert!(file.len() < 500);
     let refused = |limits: Limits| LinkReader::open(&file, &limits).unwrap_err().rule().unwrap();
-    let mut limits = Limits::default();
-    (limits.index_bytes, limits.index_bytes_per_file_byte) = (10, 0);
-    assert_eq!(refused(limits), "R-LIM-01");
-    let mut limits = Limits::default();
-    (limits.set_bytes, limits.set_bytes_per_file_byte) = (1 << 20, 1024);
-    assert_eq!(refused(limits), "R-LIM-04");
+    assert_eq!(refused(Limits::default().index_bytes(10).index_bytes_per_file_byte(0)), "R-LIM-01");
+    assert_eq!(refused(Limits::default().set_bytes(1 << 20).set_bytes_per_file_byte(1024)), "R-LIM-04");
     assert_eq!(verdict(&MemoryState::new(), &file).unwrap(), state);
 }

@@ -1,6 +1,5 @@
 //! Local links: each part of a patched tensor follows from its own lanes; and the sums that a link carries.
 
-use deltachain::StateSums;
 use deltachain::format::{Positions, Start};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Dtype, MemoryState, State};
@@ -74,10 +73,6 @@ fn check_pair(base: &MemoryState, target: &MemoryState) {
         if profile != Profile::Compact {
             assert_local(&file);
         }
-        // Sums come from the target, whatever the link does.
-        let (table, sums) = StateSums::hashed(base, &()).unwrap();
-        let after = sums.after(&table, &open(&file), open(&file).sums().unwrap().as_ref()).unwrap();
-        assert_eq!(after, StateSums::hashed(target, &()).unwrap().1);
     }
 }
 

@@ -13,7 +13,7 @@ class Basilica(Method):
         checks="XXH3-128 of every target tensor, both ways",
         proof="every byte, XXH3-128",
         base="XXH3-128 of every tensor, if the patch has it",
-        place="the only copy, before it is proven",
+        place="the only copy, before it is verified",
         bf16_only=True,
     )
     version = 1

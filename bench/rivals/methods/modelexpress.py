@@ -43,7 +43,7 @@ class ModelExpress(Method):
         checks="Adler-32 of every changed target tensor, both ways",
         proof="every byte of changed tensors, Adler-32",
         base="a version number",
-        place="its copy on disk, before it is proven; the engine loads that afterwards",
+        place="its copy on disk, before it is verified; the engine loads that afterwards",
     )
 
     def setup(self) -> None:

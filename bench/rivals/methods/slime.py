@@ -15,7 +15,7 @@ class SlimeXor(Layout):
         checks="XXH3-128 of every changed target tensor, both ways",
         proof="every byte of changed tensors, XXH3-128",
         base="a version number",
-        place="the only copy, before it is proven",
+        place="the only copy, before it is verified",
     )
 
     def payload(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:

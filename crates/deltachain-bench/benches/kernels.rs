@@ -1,14 +1,37 @@
 //! Single kernels on one piece of 16 MiB, beside copying and comparing memory: one thread, everything in memory.
 
 use std::hint::black_box;
+use std::iter::Sum;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use deltachain::Profile;
-use deltachain::kernels::{Piece, compare, contexts};
+use deltachain::format::Coding;
+use deltachain::kernels::{compare, contexts, encode, patches};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, Dtype};
+use deltachain::{Profile, Segment};
 use deltachain_bench::{Result, synthetic};
+
+/// A piece that has been encoded: its dtype and lanes, and its segments.
+struct Piece(Dtype, u32, Vec<(Coding, Vec<u8>)>);
+
+impl Piece {
+    fn encode(dtype: Dtype, base: &[u8], target: &[u8], profile: Profile) -> Result<Self> {
+        let lanes = u32::try_from(target.len() / dtype.lane_bytes())?;
+        Ok(Self(dtype, lanes, encode(dtype, base, target, profile)?))
+    }
+
+    /// Decodes streams to gaps and values, and lets `work` go on with these.
+    fn decode<T: Sum>(&self, mut work: impl FnMut(Segment) -> deltachain::Result<T>) -> deltachain::Result<T> {
+        let Self(dtype, lanes, segments) = self;
+        let decode = |(coding, bytes): &(Coding, Vec<u8>)| Segment::decode(bytes, 0, *coding, vec![(*dtype, *lanes)]);
+        segments.iter().map(decode).map(|decoded| decoded.and_then(&mut work)).sum()
+    }
+
+    fn patches(&self) -> deltachain::Result<usize> {
+        self.2.iter().map(|(coding, bytes)| patches(bytes, *coding, (self.0, self.1))).sum()
+    }
+}
 
 fn main() -> Result {
     let mut criterion = Criterion::default()
@@ -38,25 +61,27 @@ fn main() -> Result {
             group.bench_function("contexts: count members", |bencher| bencher.iter(|| contexts(base)));
         }
         group.bench_function(name("compare and extract"), |bencher| bencher.iter(|| compare(base, target)));
-        let encode = |profile| Piece::encode(Dtype::BF16, base, target, profile);
+        let encoded = |profile| Piece::encode(Dtype::BF16, base, target, profile);
         for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
             let called = profile.name();
-            let piece = encode(profile)?;
-            group.bench_function(name(&format!("encode {called}")), |bencher| bencher.iter(|| encode(profile)));
+            let piece = encoded(profile)?;
+            group.bench_function(name(&format!("encode {called}")), |bencher| bencher.iter(|| encoded(profile)));
             group.bench_function(name(&format!("gaps and values {called}")), |bencher| {
-                bencher.iter(|| piece.decode());
+                bencher.iter(|| piece.decode(|segment| Ok(segment.coded_lanes(0))));
             });
             let mut bytes = base.to_vec();
             group.bench_function(name(&format!("copy and apply {called}")), |bencher| {
                 // With a copy, which applying needs: it changes in place.
                 bencher.iter(|| {
                     bytes.copy_from_slice(base);
-                    piece.apply(&mut bytes)
+                    piece.decode(|segment| segment.apply(0, &mut bytes).map(|()| 0_u64))
                 });
             });
         }
-        let piece = encode(Profile::Direct)?;
-        group.bench_function(name("direct to patches"), |bencher| bencher.iter(|| piece.patches()));
+        let piece = encoded(Profile::Direct)?;
+        group.bench_function(name("direct to patches"), |bencher| {
+            bencher.iter(|| piece.patches());
+        });
     }
     // All lanes move, as those of FP32 masters do.
     let base: Vec<u8> = (0_u32..1 << 22)
@@ -68,11 +93,13 @@ fn main() -> Result {
         .iter()
         .flat_map(|lane| (u32::from_le_bytes(*lane) + 1 + u32::from(lane[0] % 5)).to_le_bytes())
         .collect();
-    let encode = || Piece::encode(Dtype::F32, &base, &target, Profile::Compact);
-    let piece = encode()?;
+    let encoded = || Piece::encode(Dtype::F32, &base, &target, Profile::Compact);
+    let piece = encoded()?;
     group.throughput(Throughput::Bytes(base.len() as u64));
-    group.bench_function("dense planes: encode", |bencher| bencher.iter(encode));
-    group.bench_function("dense planes: decode", |bencher| bencher.iter(|| piece.decode()));
+    group.bench_function("dense planes: encode", |bencher| bencher.iter(encoded));
+    group.bench_function("dense planes: decode", |bencher| {
+        bencher.iter(|| piece.decode(|segment| Ok(segment.coded_lanes(0))));
+    });
     group.finish();
     criterion.final_summary();
     Ok(())

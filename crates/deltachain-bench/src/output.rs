@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use deltachain::tensor::{MemoryState, MemoryWriter, State, StateWriter, TensorInfo};
+use deltachain::tensor::{MemoryState, MemoryWriter, State, StateWriter, TensorInfo, find};
 use deltachain::{Error, Patch};
 use rayon::prelude::*;
 
@@ -42,8 +42,7 @@ pub fn holds(room: &MemoryState, state: &impl State) -> bool {
 /// # Errors
 /// If the patch is for none of them, or reaches outside.
 pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) -> Result {
-    let tensor = infos.binary_search_by(|info| info.name().cmp(patch.tensor.name()));
-    let tensor = tensor.map_err(|_| "no such tensor")?;
+    let tensor = find(infos, patch.tensor.name()).ok_or("no such tensor")?;
     let (width, first) = (patch.dtype().lane_bytes(), patch.lanes.start);
     let bytes = first * width as u64..patch.lanes.end * width as u64;
     let done = out.fill(tensor, bytes, &mut |own| match (&patch.indices, width) {

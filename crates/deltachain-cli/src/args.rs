@@ -8,36 +8,37 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, PruneArgs, PublishArgs, PullArgs,
-    ShowArgs, StatusArgs,
+    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs, PublishArgs,
+    PullArgs, ShowArgs, StatusArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
-use crate::shared_args::{Global, LimitArgs, PROFILES, one_of, parse_note};
+use crate::shared_args::{Global, LimitArgs, PROFILES, help_flag, one_of, parse_note};
 
 const EXAMPLES: &str = "\
 Examples:
-  deltachain demo                                        see it work on a small real model; needs no files
+  deltachain demo                                        see it work on a small real model
   deltachain snapshot step0/ -o 0.dcf                    all of a model
   deltachain diff step0/ step1/ -o 1.dcf                 what changed between two versions
   deltachain apply 0.dcf 1.dcf -o restored/              a version from nothing but links
   deltachain apply --base step0/ 1.dcf -o step1-again/   a version from the one before
   deltachain inspect 1.dcf                               what a link holds
 
-  deltachain init s3://models/run7                       a chain of versions in a bucket or a directory
+  deltachain init s3://models/run7                       a chain, in a bucket or a directory
   deltachain publish s3://models/run7 step1/             its next version
   deltachain follow s3://models/run7 /models/run7        keep a directory at the newest version
 
-STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a
-directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders,
+STATE, BASE and TARGET are a .safetensors file or a directory of them, with or without an index. The folders of a \
+directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders, \
 checkpoint-*, original, and chains.
+
 Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:
   deltachain init /mnt/models/run7
   deltachain init s3://models/run7
-  deltachain init s3://models/run7 --endpoint http://127.0.0.1:9000 --region us-east-1";
+  deltachain init s3://models/run7 --store endpoint=http://127.0.0.1:9000 --store region=us-east-1";
 
 const KEY_EXAMPLES: &str = "\
 Examples:
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = KEY_EXAMPLES)]
     Key(KeyCommand),
     Sign(SignVersionArgs),
+    Mirror(MirrorArgs),
     Compact(CompactArgs),
     Prune(PruneArgs),
     Fsck(FsckArgs),
@@ -163,11 +165,14 @@ Examples:
 pub(crate) struct InspectArgs {
     /// The link
     pub(crate) link: PathBuf,
-    /// Show how each segment is coded: its streams, and its parts with their contexts and first values
+    /// Show how each segment is coded
+    ///
+    /// Its streams, and its parts with their contexts and first values.
     #[arg(long)]
     pub(crate) segments: bool,
-    /// Write a page for browsers that contains the link (at most 256 MiB), instead of a table. It needs no network, and
-    /// can verify and apply the link if given its base
+    /// Write a page for browsers that contains the link, instead of a table
+    ///
+    /// The link has at most 256 MiB. The page needs no network, and can verify and apply the link if given its base.
     #[arg(long, value_name = "FILE", conflicts_with = "segments")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
@@ -284,7 +289,9 @@ pub(crate) struct NewLink {
 
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
 pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
-    P::try_parse_from(arguments).map_err(|error| {
+    let command = P::command().disable_help_flag(true).arg(help_flag());
+    let matches = command.try_get_matches_from(arguments);
+    matches.and_then(|mut matches| P::from_arg_matches_mut(&mut matches)).map_err(|error| {
         // A caller that asked for JSON gets it even if the rest of the line makes no sense.
         let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
         if json {
@@ -312,7 +319,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::shared_args::{GLOBAL_OPTIONS, LIMITS, SERVERS, SIGNATURES, STORE_OPTIONS};
+    use crate::shared_args::{GLOBAL_OPTIONS, SERVERS, SIGNATURES};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -320,33 +327,29 @@ mod tests {
     }
 
     #[test]
+    fn help_is_short_and_long_where_it_is_asked_for() {
+        let mut all = Cli::command().disable_help_flag(true).arg(help_flag()).term_width(100);
+        all.build();
+        for command in all.get_subcommands_mut() {
+            let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+            let lines = short.lines().count();
+            assert!(lines <= 70 && lines <= long.lines().count(), "{} has {lines} lines", command.get_name());
+        }
+    }
+
+    #[test]
     fn options_stand_under_their_headings() {
-        let groups: [(&str, &[&str]); 5] = [
-            (GLOBAL_OPTIONS, &["json", "quiet", "threads", "color"]),
-            (STORE_OPTIONS, &["endpoint", "region", "store-option", "timeout", "retries", "max-rate"]),
-            (LIMITS, &["max-index-bytes", "max-new-bytes", "max-coded-bytes", "trusted"]),
-            (SIGNATURES, &["sign-key", "sign-command", "sign-timeout", "trust", "quorum", "vouch", "forget-trust"]),
-            (
-                SERVERS,
-                &[
-                    "engine",
-                    "server",
-                    "server-timeout",
-                    "server-token-env",
-                    "update",
-                    "adapter",
-                    "keep-adapters",
-                    "max-staleness",
-                    "pause",
-                    "ready-port",
-                ],
-            ),
+        let groups: [(&str, &[&str]); 3] = [
+            (GLOBAL_OPTIONS, &["json", "quiet", "threads"]),
+            (SIGNATURES, &["sign-key", "sign-command", "sign-timeout", "trust", "quorum", "vouch"]),
+            (SERVERS, &["engine", "server", "server-timeout", "adapter", "keep-adapters", "pause"]),
         ];
         let mut all = Cli::command();
         all.build();
         let mut checked = 0;
         for command in all.get_subcommands() {
-            for argument in command.get_arguments() {
+            // Of `follow` it is about servers, of `status` about the directory, too.
+            for argument in command.get_arguments().filter(|argument| argument.get_long() != Some("max-lag")) {
                 // Positional arguments have no heading.
                 let group =
                     groups.iter().find(|(_, names)| argument.get_long().is_some_and(|name| names.contains(&name)));

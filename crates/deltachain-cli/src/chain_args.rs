@@ -2,7 +2,7 @@
 #![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
 
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,15 +15,14 @@ use crate::engine_args::EngineArgs;
 use crate::interrupt;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfilesArgs, SERVERS, SIGNATURES, STORE_OPTIONS, parse_digest, parse_note, parse_number, parse_seconds,
-    parse_size,
+    LimitArgs, ProfilesArgs, SERVERS, parse_digest, parse_note, parse_number, parse_seconds, parse_size,
 };
 use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
 /// The chain and how to talk to the store that it is in.
 #[derive(Debug, Args)]
 pub(crate) struct ChainArgs {
-    /// The chain: a directory, s3://BUCKET/PREFIX, gs://..., az://..., or http(s)://... (read-only)
+    /// The chain: a directory, s3://BUCKET/PREFIX, gs://, az://, or http(s):// (read-only)
     #[arg(value_name = "URL")]
     pub(crate) url: String,
     #[command(flatten)]
@@ -33,28 +32,19 @@ pub(crate) struct ChainArgs {
 /// How to talk to a store.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
-    /// Address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or Amazon's]
-    #[arg(long, value_name = "URL", help_heading = STORE_OPTIONS)]
-    pub(crate) endpoint: Option<String>,
-    /// Region of the bucket [default: AWS_REGION]
-    #[arg(long, value_name = "NAME", help_heading = STORE_OPTIONS)]
-    pub(crate) region: Option<String>,
-    /// Any other setting of the store, such as aws_virtual_hosted_style_request=true; repeatable
+    /// Setting of the store, such as endpoint, region, timeout, retries or max-rate; repeatable
     ///
-    /// Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
-    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
+    /// endpoint: address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or
+    /// Amazon's]. region: region of the bucket [default: AWS_REGION]. timeout: abort a request after this many seconds
+    /// without progress; slow transfers are not affected [default: 60]. retries: maximum retries per request, with
+    /// exponential backoff; Retry-After is honoured [default: 7]. max-rate: limit for uploads and downloads together,
+    /// in bytes per second, such as 10M [default: no limit]. Any other setting of the store, such as
+    /// aws_virtual_hosted_style_request=true. Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID
+    /// and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and
+    /// so on.
     // Parsed later: an error of the parser would show the value.
-    #[arg(long = "store-option", value_name = "KEY=VALUE", help_heading = STORE_OPTIONS)]
+    #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Abort a request after this many seconds without progress. Slow transfers are not affected
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = parse_seconds, help_heading = STORE_OPTIONS)]
-    pub(crate) timeout: f64,
-    /// Maximum retries per request (exponential backoff; Retry-After is honoured)
-    #[arg(long, value_name = "N", default_value_t = 7, help_heading = STORE_OPTIONS)]
-    pub(crate) retries: u32,
-    /// Limit for uploads and downloads together, in bytes per second, such as 10M [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = STORE_OPTIONS)]
-    pub(crate) max_rate: Option<u64>,
 }
 
 impl StoreArgs {
@@ -67,18 +57,26 @@ impl StoreArgs {
     }
 
     pub(crate) fn options(&self) -> Result<StoreOptions> {
-        let mut options = StoreOptions::default()
-            .timeout(Duration::from_secs_f64(self.timeout))
-            .attempts(self.retries.saturating_add(1))
-            .max_rate(self.max_rate);
-        options.settings.extend(self.endpoint.iter().map(|url| ("aws_endpoint".to_owned(), url.clone())));
-        options.settings.extend(self.region.iter().map(|region| ("aws_region".to_owned(), region.clone())));
+        let (mut options, mut settings) = (StoreOptions::default(), Vec::new());
         for setting in &self.settings {
-            let pair =
-                setting.split_once('=').ok_or_else(|| Error::usage("a --store-option has no =: give KEY=VALUE"))?;
-            options.settings.push((pair.0.to_owned(), pair.1.to_owned()));
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| Error::usage("a setting of --store has no =: give NAME=VALUE"))?;
+            let refused = |text: String| Error::usage(format!("--store {name}: {text}"));
+            options = match name {
+                "timeout" => options.timeout(parse_seconds(value).map_err(refused)?),
+                "retries" => {
+                    let retries: u32 = value.parse().map_err(|error: ParseIntError| refused(error.to_string()))?;
+                    options.attempts(retries.saturating_add(1))
+                }
+                "max-rate" => options.max_rate(Some(parse_size(value).map_err(refused)?)),
+                _ => {
+                    settings.push((name.to_owned(), value.to_owned()));
+                    options
+                }
+            };
         }
-        Ok(options)
+        Ok(options.settings(settings))
     }
 }
 
@@ -91,6 +89,21 @@ impl ChainArgs {
     /// Opens the store.
     pub(crate) fn open(&self) -> Result<Store> {
         self.store.open(&self.url)
+    }
+
+    /// Opens the store, with copies of its chain.
+    pub(crate) fn open_with(&self, copies: &[String]) -> Result<Store> {
+        if copies.is_empty() {
+            return self.open();
+        }
+        let opened = copies.iter().map(|copy| {
+            let mut parts = copy.split(',');
+            let url = parts.next().unwrap_or_default();
+            let settings = parts.map(str::to_owned).collect();
+            Store::open_awaited(url, StoreArgs { settings }.options()?)
+        });
+        let store = Store::open_awaited(&self.url, self.store.options()?)?.with_stop(interrupt::stop());
+        Ok(store.with_copies(opened.collect::<Result<_>>()?))
     }
 
     /// Opens the store, and makes its directory if it is one that does not exist.
@@ -109,7 +122,7 @@ impl ChainArgs {
 #[command(after_help = "\
 Examples:
   deltachain doctor s3://models/run7
-  deltachain doctor s3://models/run7 --endpoint http://127.0.0.1:9000 --json
+  deltachain doctor s3://models/run7 --store endpoint=http://127.0.0.1:9000 --json
   deltachain doctor /mnt/models                          a directory, for a chain or for a follower")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
@@ -129,14 +142,13 @@ pub(crate) struct DoctorArgs {
 Examples:
   deltachain publish s3://models/run7 step100/                           the first version
   deltachain publish s3://models/run7 step101/ --base step100/ --meta step=101
-  deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head there
+  deltachain publish s3://models/run7 step102/ --work /scratch/run7      keeps a copy of the head
   deltachain publish s3://models/run7 step103/ --keep-last 200 --max-changed 20
-  deltachain publish s3://models/run7 step104/ --meta step=104 --once step   nothing if step 104 is there already
-  deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed; see `deltachain key`
-  deltachain publish s3://models/run7 step106/ --profile local,compact   also for readers that patch memory in place
+  deltachain publish s3://models/run7 step104/ --meta step=104 --once step
+  deltachain publish s3://models/run7 step105/ --sign-key run7.key       signed
+  deltachain publish s3://models/run7 step106/ --profile local,compact   also for patches in place
 
-N processes that hold disjoint parts of the model publish them as shards, and one command commits; assets are the other
-files of shard 0:
+N processes publish disjoint parts of the model as shards, and one command commits:
   deltachain publish s3://models/run7 rank0/ --shard 0/2 --part 0.json --base last-rank0/
   deltachain publish s3://models/run7 rank1/ --shard 1/2 --part 1.json --base last-rank1/
   deltachain commit s3://models/run7 0.json 1.json")]
@@ -145,16 +157,18 @@ pub(crate) struct PublishArgs {
     pub(crate) chain: ChainArgs,
     /// The version: a .safetensors file or a directory of them
     pub(crate) state: PathBuf,
-    /// First wait until STATE has this file, such as _SUCCESS, which its writer makes when all others are complete
+    /// First wait until STATE has this file, such as _SUCCESS
     ///
-    /// Waits without limit, and also for STATE itself. Of a file with a dot before its name no version knows; any other
-    /// is published like the rest.
+    /// Its writer makes it when all others are complete. Waits without limit, and also for STATE itself. Of a file with
+    /// a dot before its name no version knows; any other is published like the rest.
     #[arg(long, value_name = "NAME")]
     pub(crate) wait_for: Option<PathBuf>,
     /// The files of the previous version
     #[arg(long, value_name = "STATE", conflicts_with = "work")]
     pub(crate) base: Option<PathBuf>,
-    /// Keep the head in this directory between calls; it must be new or empty the first time
+    /// Keep the head in this directory between calls
+    ///
+    /// It must be new or empty the first time.
     #[arg(long, value_name = "DIR")]
     pub(crate) work: Option<PathBuf>,
     /// Directory for temporary files [default: the system's]
@@ -163,7 +177,9 @@ pub(crate) struct PublishArgs {
     /// the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
-    /// Publish shard I of N, counted from 0; `commit` makes the version
+    /// Publish shard I of N, from 0; `commit` makes the version
+    ///
+    /// Assets of the version are the other files of shard 0.
     #[arg(long, value_name = "I/N", value_parser = parse_shard, requires = "part")]
     pub(crate) shard: Option<(usize, usize)>,
     /// File to write for `commit`, which describes the shard
@@ -175,35 +191,40 @@ pub(crate) struct PublishArgs {
     #[command(flatten)]
     pub(crate) profiles: ProfilesArgs,
     /// Add a snapshot to every Nth version
-    #[arg(long, value_name = "N", conflicts_with_all = ["snapshot_cost", "no_snapshots"])]
+    #[arg(long, value_name = "N", conflicts_with = "snapshot_cost")]
     snapshot_every: Option<NonZeroU64>,
-    /// Add a snapshot when a late joiner would have to read more than X times the last snapshot [default: 2]
-    #[arg(long, value_name = "X", conflicts_with = "no_snapshots", value_parser = parse_cost)]
+    /// Add a snapshot when late joiners would read X times the last one [default: 2]
+    ///
+    /// inf: add no snapshots, except for version 0.
+    #[arg(long, value_name = "X", value_parser = parse_cost)]
     snapshot_cost: Option<f64>,
-    /// Add no snapshots, except for version 0
-    #[arg(long)]
-    no_snapshots: bool,
-    /// Add a link from K versions ago to every Kth version, for followers that are behind; comma-separated
+    /// Add a link from K versions ago to every Kth version; comma-separated
+    ///
+    /// For followers that are behind.
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) skip_every: Vec<NonZeroU64>,
     /// Publish nothing if the tensors, their files, and the other files are the head's
     #[arg(long, conflicts_with = "shard")]
     pub(crate) if_changed: bool,
-    /// Publish nothing if the head's --meta NAME is this one's or higher: for a trainer that repeats steps after a
-    /// restart. NAME=INTEGER must be among --meta
+    /// Publish nothing if the head's --meta NAME is this one's or higher
+    ///
+    /// For a trainer that repeats steps after a restart. NAME=INTEGER must be among --meta.
     #[arg(long, value_name = "NAME", conflicts_with = "shard")]
     pub(crate) once: Option<String>,
-    /// Refuse a state in which more than PERCENT of the elements differ from the head; those that are removed or added
-    /// count
+    /// Refuse a state in which more than PERCENT of the elements differ
+    ///
+    /// They are compared with the head; those that are removed or added count.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) max_changed: Option<f64>,
-    /// Refuse a state with values that are not finite (NaN or infinite), and name the tensors
+    /// Refuse a state with NaN or infinite values, and name the tensors
     #[arg(long)]
     pub(crate) refuse_nonfinite: bool,
-    /// Publish the version even if it has no tensors, so that all readers empty their models
+    /// Publish a version without tensors, so that all readers empty their models
     #[arg(long)]
     pub(crate) allow_empty: bool,
-    /// Prune automatically and keep the newest N versions: runs after every version that is a multiple of N/10
+    /// Prune automatically, and keep the newest N versions
+    ///
+    /// Runs after every version that is a multiple of N/10.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     pub(crate) keep_last: Option<NonZeroU64>,
     /// Note for people and tools, stored in the commit; repeatable
@@ -218,8 +239,8 @@ pub(crate) struct PublishArgs {
 impl PublishArgs {
     pub(crate) fn snapshots(&self) -> Snapshots {
         match (self.snapshot_every, self.snapshot_cost) {
-            _ if self.no_snapshots => Snapshots::Never,
             (Some(every), _) => Snapshots::Every(every.get()),
+            (None, Some(cost)) if cost.is_infinite() => Snapshots::Never,
             (None, Some(cost)) => Snapshots::Cost(cost),
             (None, None) => Snapshots::default(),
         }
@@ -242,7 +263,7 @@ pub(crate) struct CommitArgs {
     /// Note for people and tools, stored in the commit; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_note)]
     pub(crate) notes: Vec<(String, String)>,
-    /// Commit nothing if the --meta NAME of the version before is this one's or higher, as in `publish --once`
+    /// Commit nothing if the head's --meta NAME is this one's or higher, as in `publish`
     #[arg(long, value_name = "NAME")]
     pub(crate) once: Option<String>,
     /// Make the version even if no shard has a tensor
@@ -288,54 +309,61 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct DirectoryArgs {
-    /// Directory for the model. Its files are in DIR/current, a symbolic link that is switched when a version is
-    /// complete
+    /// Directory for the model, whose files are in DIR/current
     ///
-    /// DIR must be new, empty, or already managed by deltachain (it contains deltachain.directory). Any other directory
-    /// is refused and left untouched. Other files in a managed DIR are kept.
+    /// That is a symbolic link, which is switched when a version is complete. DIR must be new, empty, or already
+    /// managed by deltachain (it contains deltachain.directory). Any other directory is refused and left untouched.
+    /// Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+    /// A copy of the chain, asked if URL fails or is behind: URL[,NAME=VALUE...]; repeatable
+    ///
+    /// As `mirror` makes it. NAME=VALUE are settings of this copy, such as its region; those of --store are for URL.
+    /// URL is asked again a minute later.
+    #[arg(long, value_name = "COPY")]
+    pub(crate) copy: Vec<String>,
     /// Select only these shards, counted from 0; comma-separated
     #[arg(long, value_name = "I", value_delimiter = ',')]
     pub(crate) shards: Option<Vec<usize>>,
-    /// Select tensors by name, and download little more: * is any text, ? a character, {a,b} either; repeatable
+    /// Select tensors by name, such as 'model.layers.{0,1}.*'; repeatable
+    ///
+    /// Little more is downloaded. * is any text, ? a character, {a,b} either.
     #[arg(long, value_name = "PATTERN")]
     pub(crate) tensors: Option<Vec<String>>,
-    /// Skip the tensors: DIR has the other files, and `follow` tells of versions
+    /// Skip the tensors: DIR has only the other files
     ///
-    /// With `follow --engine vllm` or `sglang`, for servers that download the chain of their own configuration and update
-    /// their weights in place: nothing of the model is downloaded or stored here but the other files and indexes of
-    /// links.
+    /// `follow` tells of versions. With `follow --engine vllm` or `sglang`, for servers that download the chain of
+    /// their own configuration and update their weights in place: nothing of the model is downloaded or stored here but
+    /// the other files and indexes of links.
     #[arg(long, conflicts_with = "tensors")]
     pub(crate) no_tensors: bool,
-    /// Copy the other files, such as configuration and tokenizer, from this directory instead of the chain
+    /// Copy the other files from this directory instead of the chain
     #[arg(long, value_name = "DIR")]
     pub(crate) with_files: Option<PathBuf>,
-    /// Skip the chain's assets: the files beside the tensors, such as configuration, tokenizer and code
+    /// Skip the other files, such as configuration, tokenizer and code
     #[arg(long, conflicts_with = "with_files")]
     pub(crate) no_assets: bool,
-    /// Accept the version whose commit has this digest, once, even if the chain was rolled back or has forked
+    /// Accept this commit, once, if the chain was rolled back or has forked
     ///
     /// Once DIR has held the version, which is recorded there, the option has no further effect: a later rollback is
     /// refused again.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
     pub(crate) allow_rollback: Option<Digest>,
-    /// If the chain is another one than the one that DIR followed, follow it from now on
+    /// Follow this chain from now on if DIR followed another one
     ///
     /// Checked once, at start. A rollback of the same chain is still refused; see --allow-rollback.
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// Size of the cache of downloaded files [default: 1G; none if DIR is in memory, such as /dev/shm]
+    /// Size of the cache of downloaded files [default: 1G; none in memory]
+    ///
+    /// In memory: if DIR is in /dev/shm, for example.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) cache: Option<u64>,
-    /// Do not read the version in the directory at start to check that it is unchanged
+    /// Do not hash the version in DIR at start
     #[arg(long)]
     pub(crate) trust_directory: bool,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Forget that DIR was followed with --trust, and what was seen then
-    #[arg(long, help_heading = SIGNATURES)]
-    pub(crate) forget_trust: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }
@@ -374,21 +402,11 @@ pub(crate) struct PullArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  deltachain follow s3://models/run7 /models/run7
-  deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)' --exec-timeout 60
+  deltachain follow s3://models/run7 /models/run7 --exec 'kill -HUP $(cat engine.pid)'
   deltachain follow s3://models/run7 /models/run7 --once --exec ./reload       from a timer
-  deltachain follow s3://models/run7 /models/run7 --metrics 9464
-  deltachain follow s3://models/run7 /models/run7 --trust run7.pub             only versions that this key has signed
-  deltachain follow s3://models/run7 /models/run7 --engine sglang --server http://127.0.0.1:30000
-  deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --server http://127.0.0.1:8001
-  deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000 --ready-port 9465
-  deltachain follow s3://models/run7 /models/run7 --no-tensors --engine vllm --server http://127.0.0.1:8000  in place
-  deltachain follow s3://models/run7-lora /models/lora --engine vllm-lora --adapter tuned --server http://127.0.0.1:8000
-
-The command of --exec gets these environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
-DELTACHAIN_DIRECTORY: the directory of just this version, which is kept until the version after the next is being built,
-and DELTACHAIN_VERSION_BEFORE: the last version for which a command succeeded, empty if there is none. If that is the
-higher one, the chain was rolled back.")]
+  deltachain follow s3://models/run7 /models/run7 --trust run7.pub --listen 9464
+  deltachain follow s3://models/run7 /dev/shm/run7 --engine vllm --server http://127.0.0.1:8000
+docs/following.md and integrations/docs/integrations.md have more.")]
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) chain: ChainArgs,
@@ -398,43 +416,50 @@ pub(crate) struct FollowArgs {
     pub(crate) exec: ExecArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    /// Poll once: build a new version if there is one, run the command or update the servers if needed, and exit
-    #[arg(long, conflicts_with_all = ["until", "metrics", "ready_port"])]
+    /// Poll once, do what is needed, and exit
+    ///
+    /// Builds a new version if there is one, and runs the command or updates the servers if needed.
+    #[arg(long, conflicts_with_all = ["until", "listen"])]
     pub(crate) once: bool,
-    /// Exit when this version or a later one has been reached, and the command has succeeded for it or the servers have
-    /// it
+    /// Exit when this version or a later one has been reached
+    ///
+    /// And the command has succeeded for it, or the servers have it.
     #[arg(long, value_name = "N")]
     pub(crate) until: Option<u64>,
-    /// Minimum seconds between two polls of the chain; backs off while there is nothing new
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
-    pub(crate) poll: f64,
-    /// Maximum seconds between two polls of the chain
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = parse_seconds)]
-    pub(crate) poll_longest: f64,
-    /// Serve metrics for Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or IP:PORT
-    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
-    pub(crate) metrics: Option<SocketAddr>,
-    /// Answer load balancers at http://ADDR/ready: 200 while each --server is ready for requests, 503 otherwise
+    /// Seconds between two polls: the minimum and, with nothing new, the maximum
     ///
-    /// ADDR is a port of 127.0.0.1, or IP:PORT; it may be the one of --metrics. See docs/following.md.
-    #[arg(long, value_name = "ADDR", requires = "engine", value_parser = parse_address, help_heading = SERVERS)]
-    pub(crate) ready_port: Option<SocketAddr>,
-    /// Maximum staleness of a server that is ready: a time such as 90s or 10m since its version was last seen to be the
-    /// newest, or a number of versions behind the newest
+    /// The pause grows from one to the other. A single number N, such as 60, is N..30, or N..N if it is more than 30.
+    #[arg(long, value_name = "MIN..MAX", default_value = "2..30", value_parser = parse_poll)]
+    pub(crate) poll: (Duration, Duration),
+    /// Serve /metrics and, with --engine, /ready: a port of 127.0.0.1, or IP:PORT
+    ///
+    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/ready answers load balancers: 200 while each
+    /// --server is ready for requests, 503 otherwise. See docs/following.md.
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Staleness at which a server stops being ready: 90s, 10m, or versions
+    ///
+    /// A time since its version was last seen to be the newest, or a number of versions behind the newest.
     #[arg(long, value_name = "TIME|N", default_value = "10m", requires = "engine", help_heading = SERVERS)]
-    pub(crate) max_staleness: MaxLag,
+    pub(crate) max_lag: MaxLag,
 }
 
 /// A command that is run for each version.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Run this shell command for each version, and wait for it. A failure is retried until it succeeds or there is a
-    /// newer version, even after a restart of `follow`. The backoff grows from --poll to a minute
+    /// Run this shell command for each version, and wait for it
+    ///
+    /// A failure is retried until it succeeds or there is a newer version, even after a restart of `follow`. The
+    /// backoff grows from the minimum of --poll to a minute. The command gets these environment variables:
+    /// DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest), DELTACHAIN_DIRECTORY: the directory of just this
+    /// version, which is kept until the version after the next is being built, and DELTACHAIN_VERSION_BEFORE: the last
+    /// version for which a command succeeded, empty if there is none. If that is the higher one, the chain was rolled
+    /// back.
     #[arg(long = "exec", value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Kill the command and its child processes after this time; that counts as a failure
+    /// Kill the command and its children after this time: a failure
     #[arg(long, value_name = "SECONDS", requires = "command", value_parser = parse_seconds)]
-    pub(crate) exec_timeout: Option<f64>,
+    pub(crate) exec_timeout: Option<Duration>,
 }
 
 /// Show the status of a follower's directory, for people and for health checks
@@ -448,16 +473,19 @@ Examples:
   deltachain status /models/run7 --max-lag 90s     as a health check of a service
   deltachain status /models/run7 --max-lag 3 --json
 
-Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed,
-except when the store was unreachable (class IO); the command of --exec failed for this version, or has not been run for
-it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for
-example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code 2: there is no directory DIR.")]
+Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed, \
+except when the store was unreachable (class IO); the command of --exec failed for this version, or has not been run for \
+it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for \
+example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code \
+2: there is no directory DIR.")]
 pub(crate) struct StatusArgs {
     /// The directory of `follow` or `pull`
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Maximum lag (staleness) that is healthy, of the directory and of servers: a number of versions, or a time such as
-    /// 90s, 10m or 2h since the version was last seen to be the newest. Choose more than `follow --poll-longest` plus the time to build a version
+    /// Maximum lag (staleness) that is healthy, of the directory and of servers
+    ///
+    /// A number of versions, or a time such as 90s, 10m or 2h since the version was last seen to be the newest. Choose
+    /// more than the maximum of `follow --poll` plus the time to build a version.
     #[arg(long, value_name = "N|TIME")]
     pub(crate) max_lag: Option<MaxLag>,
 }
@@ -471,7 +499,7 @@ Examples:
   deltachain compact s3://models/run7 --snapshot
   deltachain compact s3://models/run7 --version 64 --from 0,32
 
-Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes
+Readers that patch memory in place trust only the routes that `publish` made, so they do not use the new links; routes \
 for them stay, and with --profile local the snapshot saves them work.")]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
@@ -487,7 +515,7 @@ pub(crate) struct CompactArgs {
     pub(crate) from: Vec<u64>,
     #[command(flatten)]
     pub(crate) profiles: ProfilesArgs,
-    /// Directory for temporary files, with space for two states [default: the system's]
+    /// Directory for temporary files, of two states [default: the system's]
     ///
     /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
     /// the next one.
@@ -499,10 +527,10 @@ pub(crate) struct CompactArgs {
 
 /// Remove old versions, and the files that only they need
 ///
-/// The head is always kept, and so is everything that the kept versions are built from. Files of old versions are deleted
-/// once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the previous
-/// one withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an error that
-/// says so. Publishers and followers need not stop. Do not run two prunes at once.
+/// The head is always kept, and so is everything that the kept versions are built from. Files of old versions are
+/// deleted once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the
+/// previous one withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an
+/// error that says so. Publishers and followers need not stop. Do not run two prunes at once.
 ///
 /// Files that no version names stay: a publisher was killed, or commits were lost. If the chain shows that commits are
 /// missing, nothing is removed.
@@ -525,10 +553,10 @@ pub(crate) struct PruneArgs {
     /// Keep these versions; comma-separated
     #[arg(long, value_name = "V", value_delimiter = ',', requires = "keep_last")]
     pub(crate) keep: Vec<u64>,
-    /// Also remove files older than 24 hours that no version names; without --keep-last, all versions stay
+    /// Also remove files older than 24 hours that no version names
     ///
-    /// Not for a timer: publishers that were killed leave such files, but so do lost commits, and then these files are
-    /// what a restored commit needs.
+    /// Without --keep-last, all versions stay. Not for a timer: publishers that were killed leave such files, but so do
+    /// lost commits, and then these files are what a restored commit needs.
     #[arg(long)]
     pub(crate) abandoned: bool,
     /// Go on although commits are missing: they are lost for good
@@ -537,9 +565,39 @@ pub(crate) struct PruneArgs {
     /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Take back what was pruned within the last 20 hours: the versions can be built again
+    /// Take back what was pruned within the last 20 hours
     #[arg(long, conflicts_with_all = ["keep_last", "abandoned", "accept_loss", "dry_run"])]
     pub(crate) undo: bool,
+}
+
+/// Copy a chain, or what is new of it, to another store
+///
+/// Files come before the documents that name them, and commits last, so that followers of the copy are right at any
+/// time. Signatures are copied. Each file is hashed on its way. What is there already is not read again. Only mirror
+/// writes to a copy, and it removes nothing: docs/copies.md says how a copy is pruned.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltachain mirror s3://models/run7 /mnt/copies/run7                    once, or from a timer
+  deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
+Followers take both: deltachain follow s3://models-eu/run7 DIR --copy s3://models/run7")]
+pub(crate) struct MirrorArgs {
+    /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
+    pub(crate) source: String,
+    /// The place of the copy; a directory is made
+    pub(crate) destination: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Setting of DESTINATION, as --store is of SOURCE; repeatable
+    // Parsed later: an error of the parser would show the value.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) to: Vec<String>,
+    /// Go on copying until interrupted, with this many seconds between two rounds
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) poll: Option<Duration>,
+    /// Directory for files on their way; needs room for the largest [default: the system's temporary one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
 }
 
 /// Check a chain: every document, every file, and that each version can be reached
@@ -580,6 +638,13 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     } else {
         Err(format!("there are {of} shards, the last is {}", of.saturating_sub(1)))
     }
+}
+
+/// The shortest and the longest pause.
+fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
+    let (shortest, longest) = text.split_once("..").unwrap_or((text, "30"));
+    let (shortest, longest) = (parse_seconds(shortest)?, parse_seconds(longest)?);
+    Ok((shortest, longest.max(shortest)))
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {

@@ -8,44 +8,45 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use deltachain::{Error, Result};
 use deltachain_engines::{Engine, Pause, Server, as_text, parse_name, parse_url};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::shared_args::{SERVERS, parse_seconds};
 
+/// Variable with the token for servers.
+const TOKEN: &str = "DELTACHAIN_SERVER_TOKEN";
+
 /// Servers that are brought to each version.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Update the servers of --server to each version: they pause, load it, confirm it, and resume
+    /// Update the servers of --server to each version
     ///
-    /// A server that fails or was restarted is retried, with a backoff of up to a minute, until it has the newest
-    /// version. One that may hold parts of two versions stays paused until then. See docs/integrations.md.
+    /// They pause, load it, confirm it, and resume. A server that fails or was restarted is retried, with a backoff of
+    /// up to a minute, until it has the newest version. One that may hold parts of two versions stays paused until
+    /// then. Servers of vLLM write the changes in place if they can. See integrations/docs/integrations.md.
     #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// Address of a server, such as http://127.0.0.1:8000; repeatable
+    ///
+    /// If the variable DELTACHAIN_SERVER_TOKEN is set, it is sent to the servers, as Authorization: Bearer TOKEN.
     #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url, help_heading = SERVERS)]
     pub(crate) servers: Vec<String>,
-    /// Timeout for each request to a server, in seconds, loading the version included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, requires = "engine", value_parser = parse_seconds, help_heading = SERVERS)]
-    pub(crate) server_timeout: f64,
-    /// Environment variable with the token to send to the servers, as Authorization: Bearer TOKEN
-    #[arg(long, value_name = "NAME", requires = "engine", help_heading = SERVERS)]
-    pub(crate) server_token_env: Option<String>,
-    /// With vllm: write the changes in place (sparse, with --no-tensors), or reload everything; auto does what the server
-    /// can
-    #[arg(long, value_name = "MODE", default_value = "auto", requires = "engine", help_heading = SERVERS)]
-    pub(crate) update: UpdateMode,
-    /// What becomes of running requests at an update: they go on with the new version (keep), so that one answer is made
-    /// of two; they end first (wait), for --server-timeout at most; or they end at once, with what they have (abort)
-    /// [default: keep]
+    /// Timeout for each request to a server, loading included
+    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "engine")]
+    #[arg(value_parser = parse_seconds, help_heading = SERVERS)]
+    pub(crate) server_timeout: Duration,
+    /// Running requests at an update: keep (the default), wait or abort
     ///
-    /// SGLang cannot wait. Adapters (vllm-lora) need no pause.
+    /// They go on with the new version (keep), so that one answer is made of two; they end first (wait), for
+    /// --server-timeout at most; or they end at once, with what they have (abort). SGLang cannot wait. Adapters
+    /// (vllm-lora) need no pause.
     #[arg(long, value_name = "MODE", requires = "engine", help_heading = SERVERS)]
     pub(crate) pause: Option<Pause>,
-    /// With vllm-lora: name of the adapters, which become NAME@VERSION [default: the name of DIR]
+    /// Adapters of vllm-lora are NAME@VERSION [default: the name of DIR]
     #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name, help_heading = SERVERS)]
     pub(crate) adapter: Option<String>,
-    /// With vllm-lora: number of older versions to keep loaded, for requests that name them
+    /// With vllm-lora: number of older versions to keep loaded
+    ///
+    /// For requests that name them.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "engine", help_heading = SERVERS)]
     pub(crate) keep_adapters: usize,
 }
@@ -61,27 +62,8 @@ pub(crate) enum EngineKind {
     VllmLora,
 }
 
-/// How vLLM loads a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum UpdateMode {
-    Auto,
-    Sparse,
-    Reload,
-}
-
-impl EngineKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::VllmLora => "vllm-lora",
-        }
-    }
-}
-
 impl EngineArgs {
-    /// What is asked of servers, which are brought to the versions in `directory`, or to these versions by themselves if
+    /// The requests to servers that are brought to the versions in `directory`, or to these versions by themselves if
     /// that has no tensors. They are looked at every `poll`.
     pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, tensors: bool, poll: Duration) -> Result<Engine> {
         let found = directory.canonicalize();
@@ -95,9 +77,8 @@ impl EngineArgs {
             EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
                 // Never the chain: a server opens only that of its own configuration.
-                let mode = (self.update != UpdateMode::Auto).then_some(self.update);
                 let copy = if tensors { Some(as_text(&directory)?) } else { None };
-                let init = json!({ "host_copy": copy, "mode": mode });
+                let init = json!({ "host_copy": copy, "mode": null });
                 Engine::vllm(&init.to_string(), follower(&directory)?, poll, pause)
             }
             EngineKind::VllmLora if self.pause.is_some() => {
@@ -129,27 +110,22 @@ impl EngineArgs {
     /// The servers.
     ///
     /// # Errors
-    /// USAGE if one is named twice, or the token is not there.
+    /// USAGE if one is named twice.
     pub(crate) fn servers(&self) -> Result<Vec<Server>> {
         if let Some((_, url)) = self.servers.iter().enumerate().find(|(at, url)| self.servers[..*at].contains(*url)) {
             return Err(Error::usage(format!("duplicate --server {url}")));
         }
-        let token = self.server_token_env.as_ref().map(|name| {
-            let token = env::var(name).ok().filter(|token| !token.is_empty());
-            token.ok_or_else(|| Error::usage(format!("--server-token-env: missing variable {name}")))
-        });
-        let token = token.transpose()?;
-        let timeout = Duration::from_secs_f64(self.server_timeout);
-        self.servers.iter().map(|url| Server::new(url, token.clone(), timeout)).collect()
+        let token = env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        self.servers.iter().map(|url| Server::new(url, token.clone(), self.server_timeout)).collect()
     }
 }
 
-/// What a process that keeps a directory calls itself.
+/// The name of a process that keeps a directory.
 fn follower(directory: &Path) -> Result<String> {
     Ok(format!("{}:{}", host(), as_text(directory)?))
 }
 
-/// What this machine calls itself.
+/// The name that this machine gives itself.
 fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

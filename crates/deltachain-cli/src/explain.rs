@@ -1,4 +1,5 @@
-//! What is known of each rule and class: the page `explain/errors.md`, which the documentation shows too. Its form:
+//! The explanations of all rules and classes: the page `explain/errors.md`, which the documentation shows too. Its
+//! form:
 //!
 //! ```text
 //! # Errors                              and an introduction
@@ -27,11 +28,11 @@ pub(crate) struct Part {
     pub(crate) rule: Option<(&'static str, &'static str)>,
     /// The heading of its group.
     pub(crate) group: &'static str,
-    /// What it means.
+    /// The meaning of the rule or class.
     pub(crate) meaning: String,
-    /// What has usually caused it.
+    /// The usual cause of such an error.
     pub(crate) cause: String,
-    /// What to do.
+    /// The remedy: what the user does about it.
     pub(crate) remedy: String,
 }
 
@@ -110,7 +111,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use clap::CommandFactory as _;
-    use deltachain::rules::RULES;
+    use deltachain::RULES;
 
     use super::*;
     use crate::args::Cli;

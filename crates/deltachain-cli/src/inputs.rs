@@ -1,9 +1,8 @@
-//! What the user names: states in safetensors files, links, and places for outputs.
+//! The paths that the user names: states in safetensors files, links, and places for outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltachain::files::SafetensorsState;
 use deltachain::tensor::{State, StateDigests, total_bytes};
 use deltachain::{Error, FileSource, Limits, LinkReader, Result};
 
@@ -30,15 +29,6 @@ impl OpenedLink {
             .map_err(|error| error.in_file(path))?;
         Ok(Self { path: path.to_owned(), reader })
     }
-}
-
-/// Opens a safetensors file or a directory of them.
-///
-/// # Errors
-/// As of [`SafetensorsState::open`]; USAGE if there is nothing.
-pub fn open_state(path: &Path) -> Result<SafetensorsState> {
-    require([path])?;
-    SafetensorsState::open(path)
 }
 
 /// A path that leads nowhere is the user's mistake, not the operating system's.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use deltachain::{Error, Result};
 use deltachain_store::Stop;
 
-/// What a shell reports for a program that Ctrl-C ended.
+/// The exit code that a shell reports for a program that Ctrl-C ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

@@ -34,8 +34,8 @@ pub(crate) enum KeyCommand {
 
 /// Sign a version that has been published
 ///
-/// For a chain that begins to be signed, or as one of several who have to sign. It vouches for the version and all below
-/// it, so look at it before (`log`, `show`), and give the digest of its commit.
+/// For a chain that begins to be signed, or as one of several who have to sign. It vouches for the version and all
+/// below it, so look at it before (`log`, `show`), and give the digest of its commit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

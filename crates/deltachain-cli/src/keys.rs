@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 
 use crate::inputs::require;
 use crate::interrupt;
-use crate::operation::command::{Outcome, PATIENCE, run, shell};
+use crate::operation::command::{CommandResult, PATIENCE, run, shell};
 use crate::signature_args::{SignArgs, TrustArgs};
 
 /// The content of a key file, for those who have no files.
 const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
-/// What every secret key begins with.
+/// The text that every secret key begins with.
 const SECRET: &str = "PRIVATE+KEY+";
 /// A longer file holds no keys.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a key file holds.
+/// The content of a key file.
 #[derive(Debug)]
 pub(crate) enum Keys {
     Secret(Box<SigningKey>),
@@ -37,8 +37,8 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin with `#` do not count, nor
-    /// does white space around a key.
+    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin with `#` do not
+    /// count, nor does white space around a key.
     fn parse(text: &str) -> Result<Self> {
         let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
         let lines = lines.map(|(place, line)| (place + 1, line.split(" #").next().unwrap_or_default().trim()));
@@ -139,7 +139,7 @@ pub(crate) fn as_json(TrustedKey { key, chains }: &TrustedKey) -> Value {
 }
 
 impl SignArgs {
-    /// Who signs; nobody if no key was given.
+    /// The signers; none if no key was given.
     ///
     /// # Errors
     /// USAGE if a key cannot be used; IO.
@@ -162,12 +162,12 @@ impl SignArgs {
             let text = format!("--sign-command signs for one public key of --sign-key; there are {}", asked.len());
             return Err(Error::usage(text));
         };
-        let timeout = Duration::from_secs_f64(self.sign_timeout);
-        signers.push(Arc::new(Elsewhere { public: public.key.clone(), command: command.clone(), timeout }));
+        let timeout = self.sign_timeout;
+        signers.push(Arc::new(CommandSigner { public: public.key.clone(), command: command.clone(), timeout }));
         Ok(signers)
     }
 
-    /// Who signs, for a command that does nothing else.
+    /// The signers, at least one, for a command that does nothing but sign.
     pub(crate) fn some_signers(&self) -> Result<Vec<Arc<dyn Signer>>> {
         let signers = self.signers()?;
         let nobody = || Error::usage(format!("there is no key to sign with: give --sign-key, or {VARIABLE}"));
@@ -215,14 +215,22 @@ fn refuse_open(_: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The word that `--trust` takes instead of a key.
+const NO_TRUST: &str = "none";
+
 impl TrustArgs {
+    /// Whether a directory is to forget its trust.
+    pub(crate) fn forgets(&self) -> bool {
+        self.trust.iter().any(|given| given == NO_TRUST)
+    }
+
     /// Whom to trust; `None` if no key was given.
     ///
     /// # Errors
     /// USAGE if a key cannot be read, is given twice, or the quorum cannot be reached; IO.
     pub(crate) fn trust(&self) -> Result<Option<Trust>> {
         let mut keys = Vec::new();
-        for given in &self.trust {
+        for given in self.trust.iter().filter(|given| *given != NO_TRUST) {
             if let Ok(key) = given.parse() {
                 keys.push(key);
                 continue;
@@ -247,19 +255,19 @@ impl TrustArgs {
 }
 
 /// A key that a command signs with.
-struct Elsewhere {
+struct CommandSigner {
     public: VerifierKey,
     command: String,
     timeout: Duration,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for CommandSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elsewhere").field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("CommandSigner").field("public", &self.public).finish_non_exhaustive()
     }
 }
 
-impl Signer for Elsewhere {
+impl Signer for CommandSigner {
     fn public(&self) -> &VerifierKey {
         &self.public
     }
@@ -276,8 +284,8 @@ impl Signer for Elsewhere {
     }
 }
 
-impl Elsewhere {
-    /// What the command prints, or why it did not.
+impl CommandSigner {
+    /// The text that the command prints, or why it did not succeed.
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
         // Files, not pipes: nobody waits for a command that does not read, or for one that leaves a child behind.
         let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
@@ -286,9 +294,9 @@ impl Elsewhere {
         let mut shell = shell(&self.command);
         shell.env_remove(VARIABLE).stdin(Stdio::from(question)).stdout(Stdio::from(answer.try_clone()?));
         match run(&mut shell, Some(self.timeout), &interrupt::happened)? {
-            Outcome::Succeeded => {}
-            Outcome::Failed(reason) | Outcome::TimedOut(reason) => return Ok(Err(reason)),
-            Outcome::Interrupted => return Ok(Err("interrupted".to_owned())),
+            CommandResult::Succeeded => {}
+            CommandResult::Failed(reason) | CommandResult::TimedOut(reason) => return Ok(Err(reason)),
+            CommandResult::Interrupted => return Ok(Err("interrupted".to_owned())),
         }
         let mut said = Vec::new();
         answer.seek(SeekFrom::Start(0))?;

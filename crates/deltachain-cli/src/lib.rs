@@ -62,6 +62,7 @@ fn run(cli: &Cli, output: Output) -> Result<u8> {
         Command::Follow(args) => chain::follow::run(args, output),
         Command::Log(args) => chain::log::run(args, output),
         Command::Show(args) => chain::show::run(args, output),
+        Command::Mirror(args) => chain::mirror::run(args, output),
         Command::Compact(args) => chain::compact::run(args, output),
         Command::Prune(args) => chain::prune::run(args, output),
         Command::Status(args) => return chain::status::run(args, output),

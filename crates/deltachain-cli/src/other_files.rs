@@ -15,14 +15,14 @@ use crate::output::{Output, printable};
 /// No more names than this are shown to people.
 const SHOWN: usize = 8;
 
-/// What a link does not carry.
+/// Files that a link does not carry.
 #[derive(Debug, Default)]
 pub(crate) struct NotCovered {
     /// Other files of the target's directory.
     names: Vec<String>,
     /// Other files, of base or target, that are not the same in both.
     differing: Vec<String>,
-    /// What of the target's directory has not been looked at.
+    /// Parts of the target's directory that have not been looked at.
     left_out: Vec<String>,
 }
 

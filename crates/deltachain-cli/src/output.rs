@@ -1,9 +1,8 @@
-//! What the program prints, and where: results on standard output, remarks and progress on standard error.
+//! The output of the program, and where it goes: results on standard output, remarks and progress on standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use clap::ColorChoice;
 use deltachain::{Error, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
@@ -23,12 +22,6 @@ pub struct Output {
 impl Output {
     /// As the options say. Colours and progress bars are for terminals.
     pub(crate) fn new(options: &Global) -> Self {
-        match options.color {
-            ColorChoice::Auto => anstream::ColorChoice::Auto,
-            ColorChoice::Always => anstream::ColorChoice::Always,
-            ColorChoice::Never => anstream::ColorChoice::Never,
-        }
-        .write_global();
         let bars = !options.json && !options.quiet && io::stderr().is_terminal();
         Self { json: options.json, quiet: options.quiet, bars }
     }

@@ -1,5 +1,6 @@
-//! What a program with commands of its own takes from the tool, such as `deltachain-exchange`: options, inputs, output,
-//! and what becomes of errors and of Ctrl-C. For the programs of this repository: it is not a stable interface.
+//! The parts of the tool that a program with commands of its own takes, such as `deltachain-exchange`: options, inputs,
+//! output, and the treatment of errors and of Ctrl-C. For the programs of this repository: it is not a stable
+//! interface.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ pub use crate::chain_args::StoreArgs;
 pub use crate::commands::chain::publish::{as_json as published_as_json, describe as describe_published};
 pub use crate::commands::diff::{describe as describe_link, notes, report_as_json as link_as_json};
 pub use crate::failure::SUCCESS;
-pub use crate::inputs::{OpenedLink, open_state, refuse_existing, require};
+pub use crate::inputs::{OpenedLink, refuse_existing, require};
 pub use crate::numbers::grouped;
 pub use crate::output::{Output, printable, printable_path};
 pub use crate::progress::Meter;

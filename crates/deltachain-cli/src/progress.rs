@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::interrupt;
 
-const TEMPLATE: &str = "{msg:>9} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+const TEMPLATE: &str = "{msg:>11} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
 
 /// Shows how far a piece of work is; gone when dropped, as indicatif's bars are.
 #[derive(Debug)]

@@ -1,40 +1,41 @@
 //! Options that several commands share, and the values that options take.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
-use clap::{Args, ColorChoice};
+use clap::{Arg, ArgAction, Args};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
 // Headings of `--help`. Each argument names its own: a heading of a struct would hold for what follows it, too.
 pub(crate) const GLOBAL_OPTIONS: &str = "Global options";
-pub(crate) const STORE_OPTIONS: &str = "Store options";
-pub(crate) const LIMITS: &str = "Limits for untrusted links";
 pub(crate) const SIGNATURES: &str = "Signatures";
 pub(crate) const SERVERS: &str = "Inference servers";
 
 /// Options that every command takes.
 #[derive(Debug, Args)]
 pub struct Global {
-    /// Print JSON lines on standard output: results, errors, and events of long-running commands
+    /// Print JSON lines on standard output
+    ///
+    /// Results, errors, and events of long-running commands.
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) json: bool,
-    /// Print only results and errors: no progress, remarks or summaries
+    /// Print only results and errors
+    ///
+    /// No progress, remarks or summaries. Colours are for terminals; `NO_COLOR` and `CLICOLOR_FORCE` are honoured.
     #[arg(long, short, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
-    #[arg(long, global = true, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_THREADS), help_heading = GLOBAL_OPTIONS)]
+    #[arg(long, global = true, value_name = "N", help_heading = GLOBAL_OPTIONS)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_THREADS))]
     pub(crate) threads: Option<usize>,
-    /// When to use colours
-    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto, help_heading = GLOBAL_OPTIONS)]
-    pub(crate) color: ColorChoice,
 }
 
 /// More threads than this only take time to start and memory.
 const MOST_THREADS: u64 = 1024;
 
-/// What an option chooses from: names, what help says of each, and what it stands for.
+/// The choices of an option: names, what help says of each, and what it stands for.
 pub type Choices<T> = [(&'static str, &'static str, T)];
 
 /// How values are coded.
@@ -59,56 +60,63 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static Choices<T>) -> 
 /// How the values of new links are coded.
 #[derive(Debug, Args)]
 pub(crate) struct ProfilesArgs {
-    /// How values are coded; comma-separated or repeatable: a link for each profile
+    /// How values are coded; comma-separated: a link for each profile
     #[arg(long, value_parser = one_of(PROFILES), value_delimiter = ',', default_value = "compact")]
-    profile: Vec<Profile>,
-}
-
-impl ProfilesArgs {
-    pub(crate) fn profiles(&self) -> Vec<Profile> {
-        self.profile.clone()
-    }
+    pub(crate) profile: Vec<Profile>,
 }
 
 /// What a link may make this program allocate and write.
 #[derive(Debug, Args)]
 pub struct LimitArgs {
-    /// Maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
-    pub(crate) max_index_bytes: Option<u64>,
-    /// Maximum bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
-    pub(crate) max_new_bytes: Option<u64>,
-    /// Maximum bytes to decode: the size of all tensor pieces that the link changes [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
-    pub(crate) max_coded_bytes: Option<u64>,
-    /// Apply only the limits of the format, for links from a source that you trust
-    #[arg(long, conflicts_with_all = ["max_index_bytes", "max_new_bytes", "max_coded_bytes"], help_heading = LIMITS)]
-    pub(crate) trusted: bool,
+    /// Limit for untrusted links: index, new or coded; or none; repeatable
+    ///
+    /// index: maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more].
+    /// new: maximum bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]. coded:
+    /// maximum bytes to decode, the size of all tensor pieces that the link changes [default: no limit]. none: apply
+    /// only the limits of the format, for links from a source that you trust; limits that follow still hold.
+    #[arg(long = "limit", value_name = "NAME=SIZE", value_parser = parse_limit)]
+    limits: Vec<Limit>,
+}
+
+/// A limit that is not the default.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    None,
+    Index(u64),
+    New(u64),
+    Coded(u64),
 }
 
 impl LimitArgs {
     /// The limits.
     pub fn limits(&self) -> Limits {
-        if self.trusted {
-            return Limits::unlimited();
-        }
         let mut limits = Limits::default();
-        if let Some(most) = self.max_index_bytes {
-            (limits.index_bytes, limits.index_bytes_per_file_byte) = (most, 0);
+        for limit in &self.limits {
+            limits = match *limit {
+                Limit::None => Limits::unlimited(),
+                Limit::Index(most) => limits.index_bytes(most).index_bytes_per_file_byte(0),
+                Limit::New(most) => limits.set_bytes(most).set_bytes_per_file_byte(0),
+                Limit::Coded(most) => limits.coded_bytes(most),
+            }
         }
-        if let Some(most) = self.max_new_bytes {
-            (limits.set_bytes, limits.set_bytes_per_file_byte) = (most, 0);
-        }
-        limits.coded_bytes = self.max_coded_bytes.unwrap_or(limits.coded_bytes);
         limits
+    }
+}
+
+fn parse_limit(text: &str) -> Result<Limit, String> {
+    match text.split_once('=') {
+        None if text == "none" => Ok(Limit::None),
+        Some(("index", size)) => parse_size(size).map(Limit::Index),
+        Some(("new", size)) => parse_size(size).map(Limit::New),
+        Some(("coded", size)) => parse_size(size).map(Limit::Coded),
+        _ => Err("a limit is index=SIZE, new=SIZE, coded=SIZE, or none".to_owned()),
     }
 }
 
 /// A note: `KEY=VALUE`.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A text for people that says what is wrong.
 pub fn parse_note(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("missing =")?;
     if key.starts_with("deltachain.") {
@@ -139,8 +147,14 @@ pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
 }
 
 /// A time in seconds, of a day at most.
-pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
-    parse_number(text, 0.001..=86400.0, "must be from 0.001 to 86400")
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    parse_number(text, 0.001..=86400.0, "must be from 0.001 to 86400").map(Duration::from_secs_f64)
+}
+
+/// The flag for short help of all commands: long help is what `help COMMAND` prints.
+pub(crate) fn help_flag() -> Arg {
+    let help = "Print this; 'help COMMAND' explains all options";
+    Arg::new("help").short('h').long("help").help(help).action(ArgAction::HelpShort).global(true).display_order(1000)
 }
 
 /// A number within bounds.

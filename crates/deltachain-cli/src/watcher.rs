@@ -1,4 +1,4 @@
-//! What a user sees of work on a chain: a progress bar for each kind of work under way, and remarks.
+//! The display of work on a chain: a progress bar for each kind of work under way, and remarks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,8 @@ fn name(phase: Phase) -> Option<&'static str> {
     match phase {
         Phase::Hash => Some("hashing"),
         Phase::Compare => Some("comparing"),
-        Phase::Upload => Some("sending"),
-        Phase::Download => Some("fetching"),
+        Phase::Upload => Some("uploading"),
+        Phase::Download => Some("downloading"),
         Phase::Build => Some("building"),
         Phase::Check => Some("checking"),
         _ => None,

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// A library that does not check a rule may compute or read for ever; that is noticed, too.
 const TIMEOUT_WITHOUT_A_RULE: Duration = Duration::from_secs(5);
 
-const README: &str = "README.md";
+const PAGE: &str = "maintaining.md";
 const BEGIN: &str = "<!-- adequacy: begin -->\n";
 const END: &str = "<!-- adequacy: end -->";
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &AdequacyArgs) -> Result<ExitCode> {
     let summary = summary(&measured);
     let text = format!("{summary}\n\n{}", markdown(&measured, &spec));
     if flaws.is_empty() {
-        flaws.extend(update(&suite.path(README), &text, args.check)?);
+        flaws.extend(update(&suite.path(PAGE), &text, args.check)?);
     }
     for flaw in &flaws {
         show(&format!("failed: {flaw}"))?;
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn the_table_stands_between_its_markers() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(README);
+        let path = folder.path().join(PAGE);
         fs::write(&path, format!("before\n{BEGIN}{END}\nafter\n")).unwrap();
         assert!(update(&path, "table\n", true).unwrap().is_some());
         assert_eq!(update(&path, "table\n", false).unwrap(), None);

@@ -25,7 +25,7 @@ pub(crate) enum Command {
 /// Ask a testee all cases and check its answers
 ///
 /// A testee is a program that answers requests on standard input by lines on standard output; the protocol is in
-/// conformance/README.md.
+/// conformance/protocol.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -101,7 +101,7 @@ pub(crate) struct RulesArgs {
 #[cfg(deltachain_rule_switch)]
 #[derive(Debug, Args)]
 pub(crate) struct AdequacyArgs {
-    /// Compare the table in README.md with what came out, instead of writing it there
+    /// Compare the table in maintaining.md with what came out, instead of writing it there
     #[arg(long)]
     pub(crate) check: bool,
     /// The folder with index.json [default: this program's folder, or conformance, here or above]

@@ -1,5 +1,5 @@
 //! The conformance runner: measures an implementation of the delta chain format by the vectors in `conformance/`, and is
-//! the reference library's own testee. The protocol is in `conformance/README.md`.
+//! the reference library's own testee. The protocol is in `conformance/protocol.md`.
 //!
 //! Exit codes: 0 good, 1 something unexpected happened, 2 wrong usage.
 

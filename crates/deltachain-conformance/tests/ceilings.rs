@@ -20,9 +20,9 @@ fn no_vector_makes_the_reader_allocate_more_than_its_ceiling() {
         let Some(ceiling) = vector["allocation_ceiling"].as_u64() else { continue };
         let id = vector["id"].as_str().unwrap();
         let file = std::fs::read(folder.join(vector["file"].as_str().unwrap())).unwrap();
-        let mut limits = Limits::default();
-        limits.set_bytes = vector["set_bytes"].as_u64().unwrap_or(u64::MAX);
-        limits.coded_bytes = vector["coded_bytes"].as_u64().unwrap_or(u64::MAX);
+        let limits = Limits::default()
+            .set_bytes(vector["set_bytes"].as_u64().unwrap_or(u64::MAX))
+            .coded_bytes(vector["coded_bytes"].as_u64().unwrap_or(u64::MAX));
 
         ALLOCATOR.reset_peak_usage();
         let before = ALLOCATOR.current_usage();

@@ -1,4 +1,4 @@
-//! What an engine is: how a server is asked what it has, and brought to a version.
+//! Engines: how a server is asked what it has, and brought to a version.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -16,16 +16,20 @@ pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
 
 /// An inference engine: which requests bring its servers to a version.
 #[derive(Debug)]
-pub struct Engine(pub(crate) Box<dyn Client>);
+pub struct Engine {
+    pub(crate) client: Box<dyn Client>,
+    /// Whether a server refuses requests while it is brought to a version, instead of letting them wait.
+    pub(crate) refuses: bool,
+}
 
 impl Engine {
     /// Whether a server downloads the chain of its own configuration; nothing if it does not answer.
     pub fn downloads(&self, server: &Server) -> Option<bool> {
-        self.0.downloads(server)
+        self.client.downloads(server)
     }
 }
 
-/// What becomes of the requests that a server is answering when it is paused for an update: `keep`, `wait` or `abort`.
+/// The treatment of requests that a server is answering when it is paused for an update: `keep`, `wait` or `abort`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pause {
     /// They stand still, and go on with the new version: one answer is made of two versions.
@@ -38,7 +42,7 @@ pub enum Pause {
 }
 
 impl Pause {
-    /// What users and servers call it.
+    /// The name of this treatment for users and servers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -89,39 +93,34 @@ pub fn as_text(path: &Path) -> Result<String> {
     text.ok_or_else(|| Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path))
 }
 
-/// What is asked of a server so that it gets a version.
+/// The requests that bring a server to a version, and look at what it has.
 pub(crate) trait Client: Debug + Send + Sync {
-    /// What the server has. Asks little, and changes nothing. `known` is the version that it was brought to from here,
-    /// and to no other since, as far as is known: for engines that repeat what they have been told.
+    /// Looks at what the server has. Asks little, and changes nothing. `known` is the version that it was brought to
+    /// from here, and to no other since, as far as is known: for engines that repeat what they have been told.
     ///
     /// # Errors
     /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
-    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found>;
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look>;
 
     /// Whether the server says that it has one of these versions, by one question that costs it almost nothing. A
     /// server that has been started again does not. While it is being changed, it may say so, or be too busy to answer.
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool;
-
-    /// Whether the server refuses requests while it is brought to a version, instead of letting them wait.
-    fn refuses(&self) -> bool {
-        false
-    }
 
     /// Whether the server can load this version without waiting for it, or waiting would not help. One that downloads
     /// versions itself prepares them while it serves.
     ///
     /// # Errors
     /// IO if it does not answer, or the version does not fit its model.
-    fn readiness(&self, _server: &Server, _version: &Version) -> Result<Readiness> {
-        Ok(Readiness::Ready)
+    fn preparation(&self, _server: &Server, _version: u64) -> Result<Preparation> {
+        Ok(Preparation::Done)
     }
 
-    /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still, if
-    /// it did.
+    /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still,
+    /// if it did.
     ///
     /// # Errors
     /// IO, and what the server has then.
-    fn bring(&self, server: &Server, target: &Target, before: Option<&Seen>) -> Result<Option<Duration>, Trouble>;
+    fn bring(&self, server: &Server, target: &Target, before: Option<&Condition>) -> Result<Option<Duration>, Failure>;
 
     /// Whether the server downloads versions itself; nothing if it does not answer.
     fn downloads(&self, _server: &Server) -> Option<bool> {
@@ -134,9 +133,9 @@ pub(crate) trait Client: Debug + Send + Sync {
 
 /// Whether a server can load a version without waiting for it.
 #[derive(Debug)]
-pub(crate) enum Readiness {
+pub(crate) enum Preparation {
     /// It can, or waiting would not help.
-    Ready,
+    Done,
     /// Not yet; and what has failed there.
     Waits(Option<String>),
 }
@@ -149,42 +148,42 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// What a server says that it has: `12@9417bf72d3e1`.
+    /// The name by which a server says that it has this version: `12@9417bf72d3e1`.
     pub(crate) fn name(&self) -> String {
         version_name(self.number, &self.state)
     }
 
-    /// What a server has that serves it.
-    pub(crate) fn seen(&self) -> Seen {
-        Seen { held: Held::Version(self.clone()), is_paused: false }
+    /// The condition of a server that serves it.
+    pub(crate) fn served(&self) -> Condition {
+        Condition { model: Model::Version(self.clone()), is_paused: false }
     }
 }
 
-/// What a look at a server has found.
+/// The result of a look at a server.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) enum Look {
     /// It serves the version that is wanted, and says so.
-    pub(crate) is_wanted: bool,
-    /// What its workers say; if they cannot be asked, the version that it is known to have and still names. Nothing if
-    /// that is not known.
-    pub(crate) seen: Option<Seen>,
+    Wanted,
+    /// Its condition, as its workers report it; if they cannot be asked, the version that it is known to have and still
+    /// names. Nothing if that is not known.
+    Other(Option<Condition>),
 }
 
-/// What a server has.
+/// The condition of a server: the model that it has, and whether it is paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) held: Held,
+pub(crate) struct Condition {
+    pub(crate) model: Model,
     pub(crate) is_paused: bool,
 }
 
-impl Seen {
+impl Condition {
     /// It has been paused, and not told to go on.
-    pub(crate) const TORN: Self = Self { held: Held::Torn, is_paused: true };
+    pub(crate) const TORN: Self = Self { model: Model::Torn, is_paused: true };
 }
 
 /// A model in a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum Model {
     /// A version.
     Version(Version),
     /// It is whole, but no version of the chain; or it names itself otherwise, so that nobody knows.
@@ -193,17 +192,29 @@ pub(crate) enum Held {
     Torn,
 }
 
-/// Why a server was not brought to a version.
+/// Why something was not done with a server.
 #[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) error: Error,
-    /// What it has now; nothing if it goes on with what it had.
-    pub(crate) left: Option<Seen>,
+pub struct Failure {
+    /// Why, and which server.
+    pub error: Error,
+    /// It was not there in time.
+    pub is_late: bool,
+    /// The condition of the server now; nothing if it goes on with what it had.
+    pub(crate) left: Option<Condition>,
+    /// For how long another process updates it.
+    pub(crate) lease: Option<Duration>,
 }
 
-impl From<Error> for Trouble {
+impl Failure {
+    /// It stays paused: it may hold parts of two versions, or was not told to go on.
+    pub fn stays_paused(&self) -> bool {
+        self.left.as_ref().is_some_and(|left| left.is_paused)
+    }
+}
+
+impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, left: None }
+        Self { error, is_late: false, left: None, lease: None }
     }
 }
 

@@ -1,6 +1,6 @@
-//! What is asked of inference servers so that they get a version of a chain: servers of vLLM with the Python package's
+//! The requests to inference servers that bring them to a version of a chain: servers of vLLM with the Python package's
 //! backend, servers of SGLang, and adapters in vLLM. Which request follows which, and what follows from a failure, is
-//! written in docs/integrations.md.
+//! written in integrations/docs/integrations.md.
 //!
 //! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a
 //! version when a trainer says so, and leaves them paused until it says that they may go on.
@@ -10,7 +10,7 @@
 //! servers.rs  all servers at once, when a trainer says so
 //! engine.rs   what an engine is
 //! vllm.rs, sglang.rs, lora.rs   what is asked of a server, in which order
-//! workers.rs  the same for all servers whose workers have the Python package
+//! workers.rs  the same for all servers whose workers have the Python package, and the steps of one update
 //! fit.rs      whether a version fits a server
 //! server.rs   requests to one server
 //! ```
@@ -28,9 +28,9 @@ mod sglang;
 mod vllm;
 mod workers;
 
-pub use engine::{Engine, Pause, Target, as_text};
+pub use engine::{Engine, Failure, Pause, Target, as_text};
 pub use fit::{Shapes, misfit};
-pub use fleet::{Fleet, News, Outcome, Records, ServerState};
+pub use fleet::{AttemptResult, Fleet, News};
 pub use lora::parse_name;
 pub use server::{Server, parse_url};
-pub use servers::{Failure, Servers};
+pub use servers::Servers;

@@ -15,7 +15,7 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::{Client, Engine, Found, Seen, Target, Trouble, Version, as_text, text};
+use crate::engine::{Client, Condition, Engine, Failure, Look, Target, Version, as_text, text};
 use crate::server::{Ask, Server};
 
 /// Digits of a commit's digest that stand in the name of a copy.
@@ -35,14 +35,14 @@ struct Lora {
     in_use: Mutex<BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// What a server has of this chain: for each version the path that it was read from.
-type Loaded = BTreeMap<u64, String>;
+/// The adapters of this chain that a server has: for each version the path that it was read from.
+type Adapters = BTreeMap<u64, String>;
 
 impl Engine {
     /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows. They are called
     /// `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay loaded. There are so many servers.
     pub fn lora(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
-        Self(Box::new(Lora::new(name, keep, directory, servers)))
+        Self { client: Box::new(Lora::new(name, keep, directory, servers)), refuses: false }
     }
 }
 
@@ -51,7 +51,7 @@ impl Lora {
         Self { name, keep, copies: directory.join("adapters"), servers, in_use: Mutex::default() }
     }
 
-    /// What requests call a version.
+    /// The name of a version in requests.
     fn adapter(&self, version: u64) -> String {
         format!("{}@{version}", self.name)
     }
@@ -67,12 +67,12 @@ impl Lora {
         digits.parse().ok().filter(|version: &u64| version.to_string() == digits)
     }
 
-    fn loaded(&self, server: &Server) -> Result<Loaded> {
+    fn loaded(&self, server: &Server) -> Result<Adapters> {
         let models = server.get("/v1/models", Ask::Question)?;
         self.listed(&models).ok_or_else(|| server.failed("/v1/models", "it does not list its models"))
     }
 
-    fn listed(&self, models: &Value) -> Option<Loaded> {
+    fn listed(&self, models: &Value) -> Option<Adapters> {
         let found = models["data"].as_array()?.iter().filter_map(|model| {
             self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))
         });
@@ -80,7 +80,7 @@ impl Lora {
     }
 
     /// The versions to unload: too old, or newer than a chain that has gone back.
-    fn surplus(&self, loaded: &Loaded, target: &Target) -> Vec<u64> {
+    fn surplus(&self, loaded: &Adapters, target: &Target) -> Vec<u64> {
         let newer = loaded.keys().filter(|version| **version > target.version.number);
         let older = loaded.keys().rev().filter(|version| **version < target.version.number);
         newer.chain(older.skip(self.keep)).copied().collect()
@@ -110,9 +110,9 @@ impl Lora {
     }
 
     /// Removes the copies that no server has any more, once it is known what each has.
-    fn remove_copies(&self, server: &Server, loaded: Loaded, target: &Target) -> Result<()> {
+    fn remove_copies(&self, server: &Server, loaded: Adapters, target: &Target) -> Result<()> {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        in_use.insert(server.url().to_owned(), loaded.into_values().collect());
+        in_use.insert(server.url.clone(), loaded.into_values().collect());
         if in_use.len() < self.servers {
             return Ok(());
         }
@@ -136,14 +136,14 @@ impl Lora {
 }
 
 impl Client for Lora {
-    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found> {
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look> {
         let loaded = self.loaded(server)?;
         let seen = known.filter(|known| loaded.contains_key(&known.number));
         let root = loaded.get(&target.version.number);
         let is_there =
             seen == Some(&target.version) && root.is_some_and(|root| Path::new(root) == self.copy_of(target));
         let is_wanted = is_there && self.surplus(&loaded, target).is_empty();
-        Ok(Found { is_wanted, seen: seen.map(Version::seen) })
+        Ok(if is_wanted { Look::Wanted } else { Look::Other(seen.map(Version::served)) })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
@@ -152,7 +152,7 @@ impl Client for Lora {
         versions.iter().any(|version| loaded.contains_key(&version.number))
     }
 
-    fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
+    fn bring(&self, server: &Server, target: &Target, _: Option<&Condition>) -> Result<Option<Duration>, Failure> {
         let copy = self.make_copy(target)?;
         let path = as_text(&copy)?;
         let mut loaded = self.loaded(server)?;
@@ -193,7 +193,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 /// The name of an adapter: part of the name of a file, and of `NAME@VERSION`.
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// A text for people that says what is wrong with it.
 pub fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(is_plain) {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn older_adapters_are_kept_and_newer_ones_are_not() {
         let lora = Lora::new("a".into(), 2, Path::new("/d"), 1);
-        let loaded: Loaded = [1, 2, 3, 4, 7].map(|version| (version, String::new())).into();
+        let loaded: Adapters = [1, 2, 3, 4, 7].map(|version| (version, String::new())).into();
         assert_eq!(lora.surplus(&loaded, &target(5)), [7, 2, 1]);
         assert_eq!(lora.surplus(&loaded, &target(7)), [2, 1]);
         assert_eq!(lora.copy_of(&target(5)), Path::new("/d/adapters/a@5-0123456789ab"));

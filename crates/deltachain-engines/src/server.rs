@@ -15,8 +15,8 @@ use serde_json::Value;
 /// How long a server may take to be reached, and to answer a question that costs it nothing.
 const QUESTION: Duration = Duration::from_secs(5);
 
-/// How long a server may take to say what it has, when somebody waits for it; and while it is being changed, when it may
-/// have no time to say it.
+/// How long a server may take to say what it has, when somebody waits for it; and while it is being changed, when it
+/// may have no time to say it.
 const GLANCE: Duration = Duration::from_secs(2);
 const GLANCE_WHILE_CHANGING: Duration = Duration::from_millis(250);
 
@@ -40,13 +40,13 @@ pub(crate) enum Ask {
 /// An inference server.
 #[derive(Debug)]
 pub struct Server {
-    /// Without a slash at its end.
-    url: String,
+    /// Where it is, without a slash at the end.
+    pub(crate) url: String,
     client: Client,
     /// Sent with each request: `Authorization: Bearer TOKEN`.
     token: Option<String>,
     /// For requests that change something.
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Server {
@@ -70,23 +70,13 @@ impl Server {
         Ok(Self { url: url.to_owned(), client, token, timeout })
     }
 
-    /// Where it is, without a slash at the end.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// How long a request that changes something may take.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// # Errors
     /// IO if it does not answer in time, or refuses.
     pub(crate) fn get(&self, path: &str, ask: Ask) -> Result<Value> {
         self.ask(path, None, ask)
     }
 
-    /// What it answers to a question whose answer is waited for; `None` if it says nothing in time, or refuses.
+    /// The server's answer to a question while the caller waits; `None` if it says nothing in time, or refuses.
     ///
     /// # Errors
     /// Whatever breaks the connection.
@@ -109,7 +99,7 @@ impl Server {
         self.ask(path, Some(body), ask)
     }
 
-    /// What it answers; nothing if that is no JSON.
+    /// The server's answer; nothing if that is no JSON.
     fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
         let timeout = if ask == Ask::Question { self.timeout.min(QUESTION) } else { self.timeout };
         let send = || self.send(path, body, timeout);
@@ -146,7 +136,7 @@ impl Server {
     }
 }
 
-/// What the body of a refusal says, without what vLLM puts around it (`v1/engine/core.py` and
+/// The text of a refusal's body, without what vLLM puts around it (`v1/engine/core.py` and
 /// `v1/executor/multiproc_executor.py`).
 fn refusal(bytes: &[u8]) -> String {
     let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
@@ -181,7 +171,7 @@ fn cause(error: &io::Error) -> String {
 /// `http://HOST:PORT`, also with a path; without a slash at the end.
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// A text for people that says what is wrong with it.
 pub fn parse_url(text: &str) -> Result<String, String> {
     let url = Url::parse(text).map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
     let is_good = matches!(url.scheme(), "http" | "https") && url.has_host();
@@ -189,7 +179,7 @@ pub fn parse_url(text: &str) -> Result<String, String> {
         return Err("a server is given as http://HOST:PORT".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("no passwords here, where others can see them; use --server-token-env".to_owned());
+        return Err("no passwords here, where others can see them; use DELTACHAIN_SERVER_TOKEN".to_owned());
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
@@ -200,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_the_worker_said() {
-        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the stack \
-                       trace above for the root cause";
+        let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the \
+                       stack trace above for the root cause";
         let body = serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
         assert_eq!(refusal(body.to_string().as_bytes()), "no chain");
         for (body, said) in [

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Pause, READY_POLL, Readiness, Version};
+use crate::engine::{Client, Failure, Pause, Preparation, READY_POLL, Version};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::Vllm;
-use crate::workers::{Denied, Requests, Workers};
+use crate::workers::{Update, Workers};
 
 /// No timeout is longer.
 const LONGEST: Duration = Duration::from_hours(24);
@@ -23,55 +23,14 @@ const POLL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Servers {
     vllm: Workers<Vllm>,
-    seats: Vec<Seat>,
-    timeout: Duration,
-    /// Those that have dropped out of the running update.
+    /// Each with its update.
+    updates: Vec<(Server, Mutex<Update>)>,
+    /// The failures of servers that have dropped out of the running update.
     failed: Mutex<Vec<Failure>>,
 }
 
-#[derive(Debug)]
-struct Seat {
-    server: Server,
-    stage: Mutex<Stage>,
-}
-
-/// How far a server is.
-#[derive(Debug, Default, PartialEq, Eq)]
-enum Stage {
-    /// It serves, as far as is known here.
-    #[default]
-    Idle,
-    /// It may have been paused, and an update may be open. What it said before.
-    Begun(String),
-    /// It has been brought to a version, and not told to go on.
-    Brought,
-}
-
-/// Why something was not done with a server.
-#[derive(Debug)]
-pub struct Failure {
-    /// Why, and which server.
-    pub error: Error,
-    /// It was not there in time.
-    pub is_late: bool,
-    /// It stays paused: it may hold parts of two versions, or was not told to go on.
-    pub stays_paused: bool,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self { error, is_late: false, stays_paused: false }
-    }
-}
-
-impl From<Denied> for Failure {
-    fn from(denied: Denied) -> Self {
-        denied.error.into()
-    }
-}
-
 impl Servers {
-    /// Servers at these URLs, whose backend is told this JSON object: what docs/integrations.md says of `init_info`.
+    /// Servers at these URLs, whose backend is told this JSON object: what integrations/docs/integrations.md says of `init_info`.
     /// `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and of a server
     /// that does not answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
     ///
@@ -79,12 +38,12 @@ impl Servers {
     /// USAGE; IO if this machine cannot make connections.
     pub fn new(urls: &[String], backend: &str, name: String, timeout: Duration, pause: Pause) -> Result<Self> {
         let timeout = timeout.min(LONGEST);
-        let seat = |url: &String| {
+        let server = |url: &String| {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
-            Ok(Seat { server: Server::new(&url, None, timeout)?, stage: Mutex::default() })
+            Ok((Server::new(&url, None, timeout)?, Mutex::default()))
         };
         let vllm = Vllm::workers(backend, name, Duration::ZERO, pause)?;
-        Ok(Self { vllm, seats: urls.iter().map(seat).collect::<Result<_>>()?, timeout, failed: Mutex::default() })
+        Ok(Self { vllm, updates: urls.iter().map(server).collect::<Result<_>>()?, failed: Mutex::default() })
     }
 
     /// Waits until all servers answer, and tells their backends where versions are. `wait` is called, from several
@@ -92,20 +51,21 @@ impl Servers {
     /// ends the waiting.
     ///
     /// # Errors
-    /// Those of servers that are not there in time, refuse, or belong to another process after it was waited for.
+    /// The failures of servers that are not there in time, refuse, or belong to another process after it was waited
+    /// for.
     pub fn begin(&self, wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
             while let Err(error) = server.get("/health", Ask::Question) {
-                if began.elapsed() >= self.timeout {
+                if began.elapsed() >= server.timeout {
                     return Err(Failure { is_late: true, ..error.into() });
                 }
                 wait(POLL, None)?;
             }
             // Another process may be one that was killed, such as this trainer before it was started again.
             match self.vllm.claim(server) {
-                Err(Denied { error, left: Some(left) }) => {
-                    wait(left, Some(&error))?;
+                Err(Failure { error, lease: Some(lease), .. }) => {
+                    wait(lease, Some(&error))?;
                     self.vllm.claim(server)?;
                 }
                 claimed => claimed?,
@@ -114,17 +74,18 @@ impl Servers {
         })
     }
 
-    /// Waits until the servers can load this version without waiting for it, or that would not help: those that download
-    /// versions themselves prepare them while they serve. A server that fails here fails in [`start`](Self::start),
-    /// too. `wait` is called, from several threads, between two questions; what it returns ends the waiting.
+    /// Waits until the servers can load this version without waiting for it, or that would not help: those that
+    /// download versions themselves prepare them while they serve. A server that fails here fails in
+    /// [`start`](Self::start), too. `wait` is called, from several threads, between two questions; what it returns ends
+    /// the waiting.
     ///
     /// # Errors
-    /// Those of `wait`.
+    /// The errors of `wait`.
     pub fn prepare(&self, version: u64, wait: &(dyn Fn(Duration) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
-            while matches!(self.vllm.is_ready(server, version), Ok(Readiness::Waits(_)))
-                && began.elapsed() < self.timeout
+            while matches!(self.vllm.preparation(server, version), Ok(Preparation::Waits(_)))
+                && began.elapsed() < server.timeout
             {
                 wait(READY_POLL)?;
             }
@@ -136,15 +97,13 @@ impl Servers {
     /// with what it holds, if that is whole, and [`finish`](Self::finish) gives its failure.
     ///
     /// # Errors
-    /// Those of all servers, if none is left.
+    /// The failures of all servers, if none is left.
     pub fn start(&self) -> Result<(), Vec<Failure>> {
         locked(&self.failed).clear();
-        self.step(|server, stage| {
+        self.step(|server, update| {
             // Nothing else is asked of a server that another process brings.
-            self.vllm.claim(server)?;
-            *stage = Stage::Begun(Vllm::what_it_says(server, Ask::Change)?);
-            self.vllm.requests.start(server)?;
-            Ok(())
+            self.vllm.claim(server).map_err(|failure| failure.error)?;
+            update.start(&self.vllm, server, true).map(drop)
         });
         self.left()
     }
@@ -152,14 +111,11 @@ impl Servers {
     /// Makes the servers load this version.
     ///
     /// # Errors
-    /// Those of all servers, if none is left; USAGE if no update has been started.
+    /// The failures of all servers, if none is left; USAGE if no update has been started.
     pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
         let version = Version { number: version, state: state.to_owned() };
         self.left()?;
-        self.step(|server, stage| match stage {
-            Stage::Begun(_) => Ok(Vllm::load(server, &version, &self.vllm.follower)?),
-            _ => Ok(()),
-        });
+        self.step(|server, update| update.load(&self.vllm, server, &version));
         self.left()
     }
 
@@ -167,16 +123,10 @@ impl Servers {
     /// [`resume`](Self::resume). If any server has failed, all others go on.
     ///
     /// # Errors
-    /// Those of all servers that have failed since the update was started; USAGE if none was.
+    /// The failures of all servers that have failed since the update was started; USAGE if none was.
     pub fn finish(&self, name: &str) -> Result<(), Vec<Failure>> {
         self.left()?;
-        self.step(|server, stage| {
-            if let Stage::Begun(_) = stage {
-                Vllm::finish(server, name)?;
-                *stage = Stage::Brought;
-            }
-            Ok(())
-        });
+        self.step(|server, update| update.finish(&self.vllm, server, name));
         let mut failed = mem::take(&mut *locked(&self.failed));
         if failed.is_empty() {
             return Ok(());
@@ -189,62 +139,42 @@ impl Servers {
     /// servers go on with what they hold, if that is whole.
     ///
     /// # Errors
-    /// Those of servers that stay paused.
+    /// The failures of servers that stay paused.
     pub fn resume(&self) -> Result<(), Vec<Failure>> {
-        self.all(|server, stage| {
-            if *stage == Stage::Brought {
-                self.vllm.requests.resume(server).map_err(|error| Failure { stays_paused: true, ..error.into() })?;
-                *stage = Stage::Idle;
-            } else if self.recover(server, stage) {
-                let error =
-                    server.failed("/resume", "the update was not finished, and it may hold parts of two versions");
-                return Err(Failure { stays_paused: true, ..error.into() });
-            }
-            Ok(())
-        })
+        self.all(|server, update| update.resume(&self.vllm, server))
     }
 
     /// Other processes may bring the servers versions.
     pub fn end(&self) {
         // One that does not answer gives it up by itself.
         drop(self.all(|server, _| {
-            self.vllm.give_up(server);
+            self.vllm.leave(server);
             Ok(())
         }));
     }
 
     /// Does a step of an update with all servers. One that fails drops out, and goes on with what it holds.
-    fn step(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) {
-        let done = self.all(|server, stage| {
-            act(server, stage).map_err(|failure| Failure { stays_paused: self.recover(server, stage), ..failure })
-        });
+    fn step(&self, act: impl Fn(&Server, &mut Update) -> Result<()> + Sync) {
+        let done =
+            self.all(|server, update| act(server, update).map_err(|error| update.fail(&self.vllm, server, error)));
         locked(&self.failed).extend(done.err().into_iter().flatten());
     }
 
     /// Whether a server is left in the update.
     fn left(&self) -> Result<(), Vec<Failure>> {
-        if self.seats.iter().any(|seat| matches!(*locked(&seat.stage), Stage::Begun(_))) {
+        if self.updates.iter().any(|(_, update)| matches!(*locked(update), Update::Begun { .. })) {
             return Ok(());
         }
         let failed = mem::take(&mut *locked(&self.failed));
         Err(if failed.is_empty() { vec![Error::usage("no update has been started").into()] } else { failed })
     }
 
-    /// Ends the update of a server, if one was begun: it goes on with what it holds, if that is whole. Gives whether it
-    /// stays paused.
-    fn recover(&self, server: &Server, stage: &mut Stage) -> bool {
-        let Stage::Begun(said) = stage else { return false };
-        let is_paused = self.vllm.go_on(server, said, true).is_paused;
-        *stage = Stage::Idle;
-        is_paused
-    }
-
     /// Does something with all servers at the same time.
-    fn all(&self, act: impl Fn(&Server, &mut Stage) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
-        let act = &|seat: &Seat| act(&seat.server, &mut locked(&seat.stage));
+    fn all(&self, act: impl Fn(&Server, &mut Update) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
+        let act = &|(server, update): &(Server, Mutex<Update>)| act(server, &mut locked(update));
         let failures: Vec<Failure> = thread::scope(|scope| {
-            let start = |seat| thread::Builder::new().spawn_scoped(scope, move || act(seat));
-            let started: Vec<_> = self.seats.iter().map(start).collect();
+            let start = |server| thread::Builder::new().spawn_scoped(scope, move || act(server));
+            let started: Vec<_> = self.updates.iter().map(start).collect();
             let done = started.into_iter().map(|thread| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 Err(error) => Err(Error::io("starting a thread", error).into()),

@@ -1,5 +1,5 @@
-//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a plugin, download the
-//! chain of their own configuration and write versions in place.
+//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a plugin, download
+//! the chain of their own configuration and write versions in place.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use base64ct::{Base64, Encoding as _};
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::engine::{Client, Engine, Found, Pause, Seen, Target, Trouble, Version, text};
+use crate::engine::{Client, Condition, Engine, Failure, Look, Pause, Target, Version, text};
 use crate::fit::refused;
 use crate::server::{Ask, Server};
-use crate::workers::{CHANGING, Requests, Workers, told};
+use crate::workers::{CHANGING, Requests, Workers};
 
 /// How long a server that is not paused may take to make a token: SGLang's own limit.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ impl Engine {
     /// # Errors
     /// USAGE: SGLang cannot wait for them.
     pub fn sglang(pause: Pause) -> Result<Self> {
-        Ok(Self(Box::new(Sglang::new(pause)?)))
+        Ok(Self { client: Box::new(Sglang::new(pause)?), refuses: false })
     }
 
     /// SGLang with the Python package, whose workers download the chain of their own configuration. The rest is as for
@@ -37,7 +37,7 @@ impl Engine {
     /// # Errors
     /// USAGE: SGLang cannot wait for running requests.
     pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
-        Ok(Self(Box::new(Workers::new(Sglang::new(pause)?, follower, poll))))
+        Ok(Self { client: Box::new(Workers::new(Sglang::new(pause)?, follower, poll)), refuses: false })
     }
 }
 
@@ -57,8 +57,8 @@ impl Sglang {
     }
 }
 
-/// What answers to it is the package's plugin: SGLang's own answers to questions have no room for more than the values
-/// of a weight, here the bytes of a text.
+/// The path of a question that the package's plugin answers: SGLang's own answers to questions have no room for more
+/// than the values of a weight, here the bytes of a text.
 const QUESTION: &str = "/get_weights_by_name";
 
 impl Requests for Sglang {
@@ -88,10 +88,10 @@ impl Requests for Sglang {
         Ok(began)
     }
 
-    fn update(&self, server: &Server, version: &Version, follower: &str) -> Result<()> {
+    fn load(&self, server: &Server, version: &Version, told: &Value) -> Result<()> {
         let update = json!({
             "load_format": "deltachain",
-            "serialized_named_tensors": [Base64::encode_string(told(version, follower).to_string().as_bytes())],
+            "serialized_named_tensors": [Base64::encode_string(told.to_string().as_bytes())],
             "weight_version": version.name(),
             "flush_cache": true,
         });
@@ -109,14 +109,14 @@ impl Requests for Sglang {
 }
 
 impl Client for Sglang {
-    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Found> {
+    fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look> {
         let info = server.get("/model_info", Ask::Question)?;
         let named = known.filter(|known| text(&info, "weight_version") == known.name());
         // Nothing else tells that it is paused. It makes a token, unless it is making others.
-        let seen =
-            named.map(|version| Seen { is_paused: !server.responds("/health_generate", PATIENCE), ..version.seen() });
-        let is_wanted = seen == Some(target.version.seen()) && text(&info, "model_path") == target.directory;
-        Ok(Found { is_wanted, seen })
+        let is_paused = || !server.responds("/health_generate", PATIENCE);
+        let condition = named.map(|version| Condition { is_paused: is_paused(), ..version.served() });
+        let is_wanted = condition == Some(target.version.served()) && text(&info, "model_path") == target.directory;
+        Ok(if is_wanted { Look::Wanted } else { Look::Other(condition) })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
@@ -127,14 +127,14 @@ impl Client for Sglang {
         }
     }
 
-    fn bring(&self, server: &Server, target: &Target, _: Option<&Seen>) -> Result<Option<Duration>, Trouble> {
+    fn bring(&self, server: &Server, target: &Target, _: Option<&Condition>) -> Result<Option<Duration>, Failure> {
         // SGLang reads a version into its model, and dies of one that does not fit.
         let info = server.get("/model_info", Ask::Question)?;
         refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory)?;
         let began = Instant::now();
         if let Err(error) = self.pause(server) {
             let resumed = self.resume(server);
-            return Err(Trouble { error, left: resumed.is_err().then_some(Seen::TORN) });
+            return Err(Failure { left: resumed.is_err().then_some(Condition::TORN), ..error.into() });
         }
         let update = json!({
             // Not `current`, which may lead to another version before all ranks have read it.
@@ -144,7 +144,8 @@ impl Client for Sglang {
         });
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
         // SGLang says that it takes back what it has loaded, but it reads the new files for that.
-        updated.and_then(|_| self.resume(server)).map_err(|error| Trouble { error, left: Some(Seen::TORN) })?;
+        let done = updated.and_then(|_| self.resume(server));
+        done.map_err(|error| Failure { left: Some(Condition::TORN), ..error.into() })?;
         Ok(Some(began.elapsed()))
     }
 }

@@ -1,5 +1,5 @@
-//! vLLM with the backend `deltachain` of the Python package. Its workers read DIR, which this process keeps, or download
-//! the chain of their own configuration.
+//! vLLM with the backend `deltachain` of the Python package. Its workers read DIR, which this process keeps, or
+//! download the chain of their own configuration.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +9,30 @@ use serde_json::{Value, json};
 use crate::engine::{Engine, Pause, Target, Version, text};
 use crate::fit::refused;
 use crate::server::{Ask, Server};
-use crate::workers::{CHANGING, Requests, Workers, told};
+use crate::workers::{CHANGING, Requests, Workers};
 
 const WORKERS: &str = "/collective_rpc";
 
 /// Servers of vLLM in developer mode.
 #[derive(Debug)]
 pub(crate) struct Vllm {
-    /// What the backend is told.
+    /// The settings that the backend is given.
     init: Value,
-    /// What becomes of running requests.
+    /// How running requests are treated when a server is paused.
     pause: Pause,
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that this
-    /// process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers are looked
-    /// at every `poll`; `pause` is what becomes of running requests.
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that
+    /// this process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers are
+    /// looked at every `poll`; `pause` is what becomes of running requests.
     ///
     /// # Errors
     /// USAGE if the backend cannot be told this.
     pub fn vllm(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
-        Ok(Self(Box::new(Vllm::workers(backend, follower, poll, pause)?)))
+        let client = Box::new(Vllm::workers(backend, follower, poll, pause)?);
+        // Since vLLM 0.33; before, requests wait.
+        Ok(Self { client, refuses: pause != Pause::Keep })
     }
 }
 
@@ -48,16 +50,6 @@ impl Vllm {
     /// Tells the backend where versions are.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
         server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
-    }
-
-    /// Makes its workers load a version.
-    pub(crate) fn load(server: &Server, version: &Version, follower: &str) -> Result<()> {
-        server.post(Self::UPDATE, &json!({ "update_info": told(version, follower) }), Ask::Once).map(drop)
-    }
-
-    /// Ends an update. The server says that it has what is named so.
-    pub(crate) fn finish(server: &Server, name: &str) -> Result<()> {
-        server.post("/finish_weight_update", &json!({ "weight_version": name }), Ask::Once).map(drop)
     }
 }
 
@@ -77,11 +69,6 @@ impl Requests for Vllm {
 
     fn goes_on(&self, server: &Server) -> bool {
         !server.glance("/is_paused", true).is_ok_and(|told| told.is_none_or(|told| told["is_paused"] == true))
-    }
-
-    fn refuses(&self) -> bool {
-        // Since vLLM 0.33; before, requests wait.
-        self.pause != Pause::Keep
     }
 
     fn keeps_copy(&self) -> bool {
@@ -107,9 +94,12 @@ impl Requests for Vllm {
         Ok(began)
     }
 
-    fn update(&self, server: &Server, version: &Version, follower: &str) -> Result<()> {
-        Self::load(server, version, follower)?;
-        Self::finish(server, &version.name())
+    fn load(&self, server: &Server, _: &Version, told: &Value) -> Result<()> {
+        server.post(Self::UPDATE, &json!({ "update_info": told }), Ask::Once).map(drop)
+    }
+
+    fn finish(&self, server: &Server, name: &str) -> Result<()> {
+        server.post("/finish_weight_update", &json!({ "weight_version": name }), Ask::Once).map(drop)
     }
 
     fn end_update(&self, server: &Server) {

@@ -21,13 +21,13 @@ use crate::container::{
     Entry, Envelope, create_directory, create_parent, finish_directory, write as write_file, write_text,
 };
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
-use crate::step::{Applied, Step, Written};
+use crate::step::{Export, Import, Step};
 use crate::tensors::{bytes_of, each, xor};
 
 const INDEX: &str = "model.safetensors.index.json";
 const ZSTD_BEGIN: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const PICKLE_BEGIN: &[u8] = b"ARC3_ENVELOPE\0";
-/// That of the zstd program, which ARC uses.
+/// The zstd program's default level, which ARC uses.
 const LEVEL: i32 = 3;
 
 /// How the bytes are compressed.
@@ -39,7 +39,7 @@ pub enum Version {
     V2,
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
+pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let names: Vec<&str> = base.tensors().iter().map(TensorInfo::name).collect();
     if let Some(name) = envelope.names().find(|name| names.binary_search(name).is_err()) {
@@ -83,7 +83,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
     })?;
     let format = if versions.contains(&Version::V1) { "ARC 1, zlib" } else { "ARC 2, zstd" };
     let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which find damage but no intent";
-    Ok(Applied { format: format.to_owned(), version: None, base_version: None, remarks: vec![remark.to_owned()] })
+    Ok(Import { format: format.to_owned(), version: None, base_version: None, remarks: vec![remark.to_owned()] })
 }
 
 #[derive(Serialize)]
@@ -99,7 +99,7 @@ pub(crate) fn write(
     step: &Step<'_>,
     directory: &Path,
     progress: &dyn Progress,
-) -> Result<Written> {
+) -> Result<Export> {
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
         let (mut difference, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
@@ -132,7 +132,7 @@ pub(crate) fn write(
         let path = path.with_extension("safetensors");
         create_parent(&path, base)?;
         let bytes = put(&path, &mut target.tensors().iter().map(TensorInfo::name))?;
-        return Ok(Written { path, bytes });
+        return Ok(Export { path, bytes });
     }
     let begun = create_directory(&path, base)?;
     let mut bytes = 0;
@@ -145,5 +145,5 @@ pub(crate) fn write(
     let index = serde_json::to_vec_pretty(&Index { metadata: [("total_size", bytes)].into(), weight_map });
     bytes += write_text(&begun.join(INDEX), &index.map_err(|error| Error::usage(error.to_string()))?)?;
     finish_directory(&begun, &path)?;
-    Ok(Written { path, bytes })
+    Ok(Export { path, bytes })
 }

@@ -1,11 +1,12 @@
-//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on each in `__metadata__`.
+//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on each in
+//! `__metadata__`.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use deltachain::files::{OutputFile, SafetensorsState};
-use deltachain::tensor::{Dtype, State, TensorInfo};
+use deltachain::tensor::{Dtype, State, TensorInfo, find};
 use deltachain::{Error, Result};
 use serde::Serialize;
 
@@ -35,7 +36,7 @@ impl Envelope {
 
     /// The number of the entry of this name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        self.state.find(name)
+        find(self.state.tensors(), name)
     }
 
     /// An entry, which has one dimension, with its dtype.
@@ -63,13 +64,14 @@ pub(crate) struct Entry {
 }
 
 #[derive(Serialize)]
-struct Placed<'a> {
+struct Extent<'a> {
     dtype: &'a str,
     shape: [u64; 1],
     data_offsets: [u64; 2],
 }
 
-/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are written widest dtype first, then by name.
+/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are written widest dtype
+/// first, then by name.
 pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &mut [Entry]) -> Result<u64> {
     entries.sort_by(|left, right| right.dtype.cmp(&left.dtype).then_with(|| left.name.cmp(&right.name)));
     let json = |error: serde_json::Error| Error::usage(error.to_string()).in_file(path);
@@ -81,7 +83,7 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
     for entry in entries.iter() {
         let (begin, length) = (end, entry.bytes.len() as u64);
         end += length;
-        let placed = Placed {
+        let placed = Extent {
             dtype: entry.dtype.name(),
             shape: [length / (entry.dtype.bits() / 8)],
             data_offsets: [begin, end],
@@ -118,8 +120,8 @@ fn finish(file: BufWriter<OutputFile>, path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// Creates the directory that becomes that of a step, when its base has been read. What an interrupted run has left there is
-/// replaced. Nothing else is: the base may lie where the step is to be.
+/// Creates the directory that becomes that of a step, when its base has been read. What an interrupted run has left
+/// there is replaced. Nothing else is: the base may lie where the step is to be.
 pub(crate) fn create_directory(path: &Path, base: &dyn State) -> Result<PathBuf> {
     create_parent(path, base)?;
     let begun = path.with_file_name(format!(".{}", path.file_name().unwrap_or_default().display()));

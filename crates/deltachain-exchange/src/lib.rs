@@ -1,5 +1,5 @@
-//! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories of slime, PULSEPT1 of
-//! basilica, and the patches of TRL. [docs/exchange.md] says who reads what, and what each layout can carry.
+//! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories of slime, PULSEPT1
+//! of basilica, and the patches of TRL. [docs/exchange.md] says who reads what, and what each layout can carry.
 //!
 //! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state that a foreign
 //! delta leads to; a [`Writer`] makes a foreign delta of two states. Neither knows links: [`deltachain::diff()`]
@@ -56,7 +56,7 @@ use std::path::Path;
 use deltachain::tensor::{State, StateWriter};
 use deltachain::{Progress, Result, StateTable};
 
-pub use step::{Applied, Step, Written};
+pub use step::{Export, Import, Step};
 
 /// A layout whose deltas are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,16 +80,16 @@ impl Reader {
     /// Memory: a few times the delta's length, and per thread a few times the longest tensor.
     ///
     /// # Errors
-    /// With the file, and where there is one with the tensor: `CORRUPT` or `MALFORMED` if the delta is not what its layout asks for, `UNSUPPORTED` for
-    /// pickled data and what only a GPU can decode, `WRONG_BASE` if the base cannot be the one it was made from, `STATE_MISMATCH`
-    /// if a checksum of the result is another; USAGE, IO.
+    /// With the file, and where there is one with the tensor: `CORRUPT` or `MALFORMED` if the delta is not what its
+    /// layout asks for, `UNSUPPORTED` for pickled data and what only a GPU can decode, `WRONG_BASE` if the base cannot
+    /// be the one it was made from, `STATE_MISMATCH` if a checksum of the result is another; USAGE, IO.
     pub fn apply(
         self,
         delta: &Path,
         base: &dyn State,
         out: &dyn StateWriter,
         progress: &dyn Progress,
-    ) -> Result<Applied> {
+    ) -> Result<Import> {
         let applied = match self {
             Self::Arc2 => arc2::apply(delta, base, out, progress),
             Self::Slime => slime::apply(delta, base, out, progress),
@@ -114,7 +114,8 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Whether the layout can carry what leads from `base` to `target`; to be asked for all steps before the first is written.
+    /// Whether the layout can carry what leads from `base` to `target`; to be asked for all steps before the first is
+    /// written.
     ///
     /// # Errors
     /// USAGE with the tensor that it cannot carry.
@@ -133,8 +134,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the delta from `base` to `target` into `directory`, which exists. What a reader looks for first is there last. Tells `progress`
-    /// of all bytes of the target, once. Memory: the delta, and per thread a few times the longest tensor.
+    /// Writes the delta from `base` to `target` into `directory`, which exists. What a reader looks for first is there
+    /// last. Tells `progress` of all bytes of the target, once. Memory: the delta, and per thread a few times the
+    /// longest tensor.
     ///
     /// # Errors
     /// USAGE if the layout cannot carry it ([`check`](Self::check)) or the step is there already; IO.
@@ -145,7 +147,7 @@ impl Writer {
         step: &Step<'_>,
         directory: &Path,
         progress: &dyn Progress,
-    ) -> Result<Written> {
+    ) -> Result<Export> {
         tensors::same(base.tensors(), target.tensors())?;
         if step.number == 0 {
             return Err(deltachain::Error::usage("the number of a step is at least 1"));

@@ -19,7 +19,7 @@ use crate::refusal::{corrupt, malformed, mismatch, unsupported, wrong_base};
 use crate::rice::{
     read_classes, read_gaps, read_rice, read_steps, short, write_classes, write_gaps, write_rice, write_steps,
 };
-use crate::step::{Applied, Step, Written};
+use crate::step::{Export, Import, Step};
 use crate::tensors::{address, bytes_of, changed_pairs, each, pairs};
 
 const MAGIC: &[u8; 8] = b"PULSEPT1";
@@ -52,7 +52,7 @@ impl Version {
         }
     }
 
-    /// What the header calls the coding of positions and of values.
+    /// The names of the codings of positions and of values in the header.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::V1 => ("delta-u16-esc", None),
@@ -125,7 +125,7 @@ fn state_digest(digests: &[u128]) -> String {
 /// names.
 ///
 /// # Errors
-/// Those of reading it.
+/// The errors of reading it.
 pub fn digest(state: &dyn State) -> Result<String> {
     Ok(state_digest(&each(state.tensors().len(), |tensor| Ok(xxh3_128(&bytes_of(state, tensor)?)))?))
 }
@@ -187,7 +187,7 @@ fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<(
     }
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
+pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
     let source = FileSource::open(delta)?;
     let length = source.length()?;
     let mut file = BufReader::new(source.file());
@@ -225,7 +225,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         };
         digests.push(one().map_err(|error| error.of_tensor(info.name()))?);
     }
-    // What is empty is not always in a frame.
+    // A delta that changes nothing is not always in a frame.
     let is_empty = header.tensors.iter().all(|tensor| tensor.changed == 0);
     if !is_empty && decoder.read(&mut [0]).map_err(damaged)? != 0 {
         return Err(malformed("the zstd frame holds more than the header says"));
@@ -241,7 +241,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         Some(_) => "the base has the digest that the file promises",
         None => "the file has no digest of the base; the result has been checked",
     };
-    Ok(Applied {
+    Ok(Import {
         format: format!("PULSEPT1, version {}", version.number()),
         version: Some(header.step.to_string()),
         base_version: Some(header.base_step.to_string()),
@@ -285,7 +285,7 @@ pub(crate) fn write(
     step: &Step<'_>,
     directory: &Path,
     progress: &dyn Progress,
-) -> Result<Written> {
+) -> Result<Export> {
     let path = directory.join(format!("step_{:06}.pulse", step.number));
     let (indices, values) = version.names();
     let coded = each(target.tensors().len(), |number| {
@@ -340,5 +340,5 @@ pub(crate) fn write(
     create_parent(&path, base)?;
     let file = [&MAGIC[..], &length.to_le_bytes(), &json, &zstd(&payload, LEVEL)?].concat();
     let bytes = write_text(&path, &file)?;
-    Ok(Written { path, bytes })
+    Ok(Export { path, bytes })
 }

@@ -1,5 +1,5 @@
-//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by the exponent of the old
-//! element (version 3). All streams have one form only; any other is refused.
+//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by the
+//! exponent of the old element (version 3). All streams have one form only; any other is refused.
 
 use deltachain::Result;
 
@@ -238,7 +238,7 @@ fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
 
-/// What version 3 stores of a class: the ranks of its elements that change, or of the elements that do not change if
+/// The elements of a class that version 3 stores: the ranks of those that change, or of those that do not change if
 /// these are fewer.
 struct Class {
     size: u64,

@@ -1,18 +1,20 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
 //! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and
-//! in `__metadata__` the checksum of the tensor's new bytes. It appears when `model.safetensors.index.json` is in it. Its
-//! `metadata` gives the version, the base's version, the encoding and the checksum. A frame holds the exclusive or of
-//! all old and new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes
+//! in `__metadata__` the checksum of the tensor's new bytes. It appears when `model.safetensors.index.json` is in it.
+//! Its `metadata` gives the version, the base's version, the encoding and the checksum. A frame holds the exclusive or
+//! of all old and new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes
 //! (`overwrite`).
 //!
-//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of tensors that do not change.
+//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of tensors that do not
+//! change.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
+use deltachain::files::SafetensorsState;
+use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo, find};
 use deltachain::{Error, FileSource, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +22,7 @@ use crate::checksum::{adler32, xxh3_128};
 use crate::compressed::{unzstd, unzstd_up_to, zstd};
 use crate::container::{Entry, Envelope, create_directory, finish_directory, write as write_file, write_text};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
-use crate::step::{Applied, Step, Written};
+use crate::step::{Export, Import, Step};
 use crate::tensors::{bytes_of, each, xor};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -29,7 +31,7 @@ const SHARD: &str = "model-00001-of-00001.safetensors";
 const MOST_INDEX_BYTES: u64 = 1 << 26;
 const LEVEL: i32 = 1;
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// The exclusive or of all bytes. A reader must apply it exactly once.
@@ -47,7 +49,7 @@ impl Encoding {
     }
 }
 
-/// Of a tensor's new bytes, in hexadecimal.
+/// The checksum of a tensor's new bytes, in hexadecimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
     /// XXH3-128, which slime writes by default.
@@ -96,7 +98,8 @@ struct IndexMetadata {
     checksum_format: String,
 }
 
-fn read_index(directory: &Path) -> Result<Index> {
+/// The index of a delta; `None` if it is that of a whole checkpoint, which trainers write in between.
+fn read_index(directory: &Path) -> Result<Option<Index>> {
     let path = directory.join(INDEX);
     let reading = |error| Error::io("reading", error).in_file(&path);
     let mut text = Vec::new();
@@ -105,12 +108,38 @@ fn read_index(directory: &Path) -> Result<Index> {
     if text.len() as u64 > MOST_INDEX_BYTES {
         return Err(malformed(format!("the index is longer than {MOST_INDEX_BYTES} bytes")).in_file(&path));
     }
-    serde_json::from_slice(&text)
-        .map_err(|error| malformed(format!("not the index of a delta: {error}")).in_file(&path))
+    let refused = |error| malformed(format!("not the index of a delta: {error}")).in_file(&path);
+    let index: serde_json::Value = serde_json::from_slice(&text).map_err(refused)?;
+    let is_whole = index["weight_map"].is_object() && index["metadata"]["delta_encoding"].is_null();
+    if is_whole { Ok(None) } else { serde_json::from_value(index).map(Some).map_err(refused) }
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
-    let index = read_index(delta)?;
+/// Takes the state from a whole checkpoint.
+fn take(checkpoint: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+    let state = SafetensorsState::open(checkpoint)?;
+    let differs =
+        |tensor: &&TensorInfo| find(base.tensors(), tensor.name()).map(|at| &base.tensors()[at]) != Some(tensor);
+    if let Some(other) = state.tensors().iter().find(differs) {
+        let text = "the checkpoint has a tensor that the base has not, or has with another dtype or shape";
+        return Err(wrong_base(text).of_tensor(other.name()));
+    }
+    if state.tensors().len() != base.tensors().len() {
+        return Err(wrong_base("the checkpoint lacks tensors of the base"));
+    }
+    each(state.tensors().len(), |tensor| {
+        out.write(tensor, 0, &bytes_of(&state, tensor)?)?;
+        progress.advance(state.tensors()[tensor].bytes())
+    })?;
+    Ok(Import {
+        format: "slime, a whole checkpoint".to_owned(),
+        version: None,
+        base_version: None,
+        remarks: vec!["it has no checksums: it was read as it is".to_owned()],
+    })
+}
+
+pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+    let Some(index) = read_index(delta)? else { return take(delta, base, out, progress) };
     let metadata = &index.metadata;
     let encoding = [Encoding::Xor, Encoding::Overwrite].into_iter().find(|one| one.name() == metadata.delta_encoding);
     let encoding = encoding.ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
@@ -124,7 +153,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
     let envelope = if index.weight_map.is_empty() { None } else { Some(Envelope::open(delta)?) };
     if let Some(envelope) = &envelope {
         for name in envelope.names() {
-            if base.find(name).is_none() {
+            if find(base.tensors(), name).is_none() {
                 return Err(wrong_base("the delta changes a tensor that the base does not have").of_tensor(name));
             }
             if !envelope.metadata.contains_key(name) {
@@ -149,7 +178,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
     })?;
     let changed = envelope.as_ref().map_or(0, |envelope| envelope.names().len());
     let all = base.tensors().len();
-    Ok(Applied {
+    Ok(Import {
         format: format!("slime, {}, {}", encoding.name(), checksum.name()),
         version: Some(metadata.version.clone()),
         base_version: Some(metadata.base_version.clone()),
@@ -216,7 +245,7 @@ pub(crate) fn write(
     step: &Step<'_>,
     directory: &Path,
     progress: &dyn Progress,
-) -> Result<Written> {
+) -> Result<Export> {
     let path = directory.join(format!("weight_v{:06}", step.number));
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
@@ -247,5 +276,5 @@ pub(crate) fn write(
     let text = serde_json::to_vec_pretty(&Index { metadata, weight_map });
     bytes += write_text(&begun.join(INDEX), &text.map_err(|error| Error::usage(error.to_string()))?)?;
     finish_directory(&begun, &path)?;
-    Ok(Written { path, bytes })
+    Ok(Export { path, bytes })
 }

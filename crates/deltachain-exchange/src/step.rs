@@ -1,19 +1,19 @@
-//! What reading and writing a step needs beside the states, and what it returns.
+//! The facts that reading and writing a step needs beside the states, and the results of both.
 
 use std::path::PathBuf;
 
 use deltachain::files::Layout;
 
-/// What a foreign delta turned out to be.
+/// The facts of a foreign delta that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct Import {
     /// Layout, version and encoding, for people.
     pub format: String,
     /// The version that it leads to, as the file calls it.
     pub version: Option<String>,
     /// The version that it starts from, as the file calls it.
     pub base_version: Option<String>,
-    /// What its checksums have proven, and what they could not: whole sentences for people.
+    /// The remarks on what its checksums have proven, and what they could not: whole sentences for people.
     pub remarks: Vec<String>,
 }
 
@@ -22,7 +22,8 @@ pub struct Applied {
 pub struct Step<'a> {
     /// Its number; the base has the one before, so it is at least 1.
     pub number: u64,
-    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one file `model.safetensors`.
+    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one file
+    /// `model.safetensors`.
     pub layout: Option<&'a Layout>,
     /// Name of the model, which PULSEPT1 records. Default: `model`.
     pub model: String,
@@ -31,7 +32,7 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Of this number; everything else as by default.
+    /// The step with this number; everything else as by default.
     pub fn new(number: u64) -> Self {
         Self { number, layout: None, model: "model".to_owned(), first_digest: None }
     }
@@ -46,7 +47,7 @@ impl<'a> Step<'a> {
 
 /// A foreign delta that has been written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct Export {
     /// The file or the directory.
     pub path: PathBuf,
     /// Bytes of all its files.

@@ -1,4 +1,4 @@
-//! What all layouts do with the tensors of two states.
+//! The work of all layouts on the tensors of two states.
 
 use deltachain::tensor::{State, TensorInfo};
 use deltachain::{Error, Result};

@@ -5,16 +5,17 @@
 //! as `U32` for a tensor with a gap of 2^16 or more. The first form has `NAME.indices` (`I32`) and `NAME.values`.
 //! Values are BF16, whatever the tensor's dtype.
 //!
-//! There is no checksum, no base and no version in it: a damaged file, or one for another base, cannot be noticed unless it breaks its own form.
+//! There is no checksum, no base and no version in it: a damaged file, or one for another base, cannot be noticed
+//! unless it breaks its own form.
 
 use std::path::Path;
 
-use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo};
+use deltachain::tensor::{Dtype, State, StateWriter, TensorInfo, find};
 use deltachain::{Error, Progress, Result};
 
 use crate::container::{Entry, Envelope, create_parent, write as write_file};
 use crate::refusal::{malformed, unsupported, wrong_base};
-use crate::step::{Applied, Step, Written};
+use crate::step::{Export, Import, Step};
 use crate::tensors::{bytes_of, changed_pairs, each};
 
 /// How positions are written.
@@ -98,7 +99,7 @@ impl Form {
     }
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Applied> {
+pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let form = Form::of(&envelope)?;
     let suffixes = form.suffixes();
@@ -108,7 +109,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         if suffixes.iter().any(|suffix| envelope.find(&format!("{tensor}{suffix}")).is_none()) {
             return Err(malformed("positions or values are missing").of_tensor(tensor));
         }
-        let info = base.find(tensor).map(|number| &base.tensors()[number]);
+        let info = find(base.tensors(), tensor).map(|number| &base.tensors()[number]);
         let info = info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
         if info.dtype() != Dtype::BF16 {
             let message = format!(
@@ -144,7 +145,7 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         Form::Later(encoding) => format!("TRL, {}", encoding.name()),
     };
     let version = envelope.metadata.get("model_version").cloned();
-    Ok(Applied { format, version, base_version: None, remarks })
+    Ok(Import { format, version, base_version: None, remarks })
 }
 
 fn scatter(bytes: &mut [u8], places: &[u64], (dtype, values): (Dtype, Vec<u8>)) -> Result<()> {
@@ -186,7 +187,7 @@ pub(crate) fn write(
     step: &Step<'_>,
     directory: &Path,
     progress: &dyn Progress,
-) -> Result<Written> {
+) -> Result<Export> {
     let path = directory.join("deltas").join(format!("step_{:06}.safetensors", step.number));
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
@@ -207,7 +208,7 @@ pub(crate) fn write(
     create_parent(&path, base)?;
     let metadata = [("encoding".to_owned(), encoding.name().to_owned())].into();
     let bytes = write_file(&path, &metadata, &mut coded.into_iter().flatten().collect::<Vec<_>>())?;
-    Ok(Written { path, bytes })
+    Ok(Export { path, bytes })
 }
 
 fn positions(encoding: Encoding, places: &[u64]) -> Result<(Dtype, Vec<u8>)> {

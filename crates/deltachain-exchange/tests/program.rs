@@ -1,12 +1,12 @@
 //! The program from outside. Deltas of other systems: written and read back, as links and as versions of a chain; and
-//! inputs that must not be taken for what they are not. Whether those systems agree is proven in `e2e/exchange`.
+//! inputs that must not be taken for what they are not. Whether those systems agree is proven in `e2e/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use deltachain::files::{FileOptions, SafetensorsState, diff};
-use deltachain::tensor::StateDigests;
+use deltachain::tensor::{State, StateDigests};
 use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init, log};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -160,6 +160,37 @@ fn a_chain_gets_a_version_for_each_delta() {
     assert_eq!(folder.run(&["import", "--from", layout, "--base", &base, first]).status.code(), Some(2));
 }
 
+/// Trainers write a whole checkpoint now and then, as a directory like the others.
+#[test]
+fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
+    let folder = Folder::with_links();
+    let deltas = folder.exported(LAYOUTS[0].0, LAYOUTS[0].1);
+    let (second, shard) = (Path::new(&deltas[1]), "model-00001-of-00001.safetensors");
+    let write_index = |metadata: &str| {
+        let state = SafetensorsState::open(step(2)).unwrap();
+        let names: Vec<String> = state.tensors().iter().map(|info| format!("{:?}: {shard:?}", info.name())).collect();
+        let index = format!("{{\"metadata\": {metadata}, \"weight_map\": {{{}}}}}", names.join(", "));
+        fs::write(second.join("model.safetensors.index.json"), index).unwrap();
+    };
+    fs::remove_dir_all(second).unwrap();
+    fs::create_dir(second).unwrap();
+    fs::copy(step(2), second.join(shard)).unwrap();
+    write_index("{\"total_size\": 1}");
+    let (base, import) = (step(0), ["import", "--from", "slime", "--base"]);
+    let arguments = [&import[..], &[&base, &deltas[0], &deltas[1], &deltas[2], "-o", "back"]].concat();
+    let made = folder.json(&arguments);
+    for number in 1..4 {
+        assert_eq!(made["links"][number - 1]["target"], digest(step(number)), "{number}");
+    }
+    assert_eq!(made["links"][1]["imported"]["format"], "slime, a whole checkpoint");
+    // One of another model is not.
+    let other = step(0).replace("rl3e6_step0", "f32_step0");
+    folder.refused(&[&import[..], &[&other, &deltas[1], "-o", "other"]].concat(), "WRONG_BASE", None);
+    // Neither is one that says that it is a delta.
+    write_index("{\"delta_encoding\": \"xor\"}");
+    folder.refused(&[&import[..], &[&base, &deltas[1], "-o", "other"]].concat(), "MALFORMED", None);
+}
+
 /// What was chosen about a layout belongs to it.
 #[test]
 fn encodings_and_checksums_belong_to_a_layout() {
@@ -270,7 +301,7 @@ fn help_and_version_are_there() {
     let text = |arguments: &[&str]| String::from_utf8(folder.run(arguments).stdout).unwrap();
     assert!(text(&["--version"]).starts_with("deltachain-exchange "));
     for command in ["import", "export"] {
-        let help = text(&[command, "--help"]);
+        let help = text(&["help", command]);
         assert!(
             help.contains("Examples:") && help.contains("--json") && help.contains("PULSEPT1 of basilica"),
             "{help}"

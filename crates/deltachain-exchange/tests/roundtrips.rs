@@ -1,4 +1,5 @@
-//! What each layout's writer writes, its reader reads: exactly, and nothing damaged or for another base where the layout can tell.
+//! What each layout's writer writes, its reader reads: exactly, and nothing damaged or for another base where the
+//! layout can tell.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result, StateTable};
-use deltachain_exchange::{Applied, Reader, Step, Writer, arc2, pulsept1, slime, trl};
+use deltachain_exchange::{Import, Reader, Step, Writer, arc2, pulsept1, slime, trl};
 use tempfile::tempdir;
 
 const WRITERS: &[(Writer, Reader)] = &[
@@ -22,8 +23,8 @@ const WRITERS: &[(Writer, Reader)] = &[
     (Writer::Trl(trl::Encoding::Raw), Reader::Trl),
 ];
 
-/// Tensors of BF16: a scalar, an empty one, odd lengths, signed zeros, NaN payloads, a name in Unicode, a gap above 2^16, one
-/// that is the same in both, and one that changes everywhere.
+/// Tensors of BF16: a scalar, an empty one, odd lengths, signed zeros, NaN payloads, a name in Unicode, a gap above
+/// 2^16, one that is the same in both, and one that changes everywhere.
 fn states() -> [MemoryState; 2] {
     let mut states = [MemoryState::new(), MemoryState::new()];
     let mut add = |name: &str, shape: &[u64], bits: &dyn Fn(u32) -> [u16; 2]| {
@@ -52,7 +53,7 @@ fn low(number: u32) -> u16 {
     u16::try_from(number).unwrap()
 }
 
-fn read(reader: Reader, delta: &Path, base: &MemoryState) -> Result<(MemoryState, Applied)> {
+fn read(reader: Reader, delta: &Path, base: &MemoryState) -> Result<(MemoryState, Import)> {
     let mut result = MemoryState::zeros(base.tensors())?;
     let applied = reader.apply(delta, base, &result.writer(), &())?;
     Ok((result, applied))

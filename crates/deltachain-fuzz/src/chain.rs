@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference, RoutesDocument,
+    ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, VersionId,
     check_target, check_union,
 };
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
 
     /// All steps of SPEC section 19.
     fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
-        let recorded = held.map(|held| Held { version: held.version, commit: held.commit, chain: held.chain });
+        let recorded = held.map(|held| VersionId { version: held.version, commit: held.commit, chain: held.chain });
         let mut planner = Planner::new(wanted, recorded, self.accept, &limits());
         let bytes: usize = self.store.objects.values().map(Vec::len).sum();
         // Each object is asked for once, as are some that would follow the last; each plan that fails rules out a route.

@@ -3,7 +3,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::StateSums;
-use deltachain::memory::{Alone, Changes, Given, LentState, PlacedMemory, Places, Span, check_sums};
+use deltachain::memory::{Alone, Changes, LentState, PlacedMemory, Places, Region, Span, check_sums};
 use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, Result, diff};
@@ -255,14 +255,14 @@ impl SlowMemory {
         let infos = state.tensors();
         // Every third lane is one of the tensor's.
         let given = |(row, info): (usize, &TensorInfo)| {
-            let given = Given::whole(info, row);
+            let given = Region::whole(info, row);
             let mut strides = vec![3; given.shape.len()];
             for at in (1..strides.len()).rev() {
                 strides[at - 1] = strides[at] * given.shape[at].max(1);
             }
-            Given { first: 1, strides: Some(strides), ..given }
+            Region { first: 1, strides: Some(strides), ..given }
         };
-        let given: Vec<Given> = infos.iter().enumerate().map(given).collect();
+        let given: Vec<Region> = infos.iter().enumerate().map(given).collect();
         let row = state.iter().map(|(info, data)| {
             let width = info.dtype().lane_bytes();
             let lane = |lane: &[u8]| [&vec![0xA5; width], lane, &vec![0x5A; width]].concat();

@@ -16,19 +16,20 @@ use tempfile::NamedTempFile;
 use crate::memory::{peak_of, single_threaded};
 use crate::seal::{Parts, Stream, streams};
 
+const INDEX_BYTES: u64 = 1 << 16;
+
 /// Limits for the readers of raw targets: low, so that memory that is allocated for nothing shows.
 pub(crate) fn limits() -> Limits {
-    let mut limits = Limits::default();
-    (limits.index_bytes, limits.index_bytes_per_file_byte) = (1 << 16, 0);
-    (limits.set_bytes, limits.set_bytes_per_file_byte) = (1 << 16, 16);
-    limits
+    Limits::default()
+        .index_bytes(INDEX_BYTES)
+        .index_bytes_per_file_byte(0)
+        .set_bytes(1 << 16)
+        .set_bytes_per_file_byte(16)
 }
 
 /// The same for a file with this header: it has to do with what its header says of the index.
 fn limits_for(header: &Header) -> Limits {
-    let mut limits = limits();
-    limits.index_bytes = limits.index_bytes.min(header.index_raw);
-    limits
+    limits().index_bytes(INDEX_BYTES.min(header.index_raw))
 }
 
 /// A refusal names a class of the format and a rule.
@@ -156,12 +157,12 @@ fn dtype_of(byte: u8) -> Option<Dtype> {
     let exponent_bits = Some(byte >> 2 & 0b1_1111).filter(|&bits| bits < 31);
     let described =
         || DescribedDtype::new("X", 8 * u32::from(lane_bytes), lane_bytes, exponent_bits).map(Dtype::Described);
-    Dtype::from_code(byte).or_else(described)
+    Dtype::all().find(|dtype| dtype.code() == byte).or_else(described)
 }
 
 /// What a segment's decoder knows of a dtype.
-fn lanes_of(dtype: Dtype) -> (usize, bool, u32) {
-    (dtype.lane_bytes(), dtype.is_sign_magnitude(), dtype.exponent_bits())
+fn lanes_of(dtype: Dtype) -> (usize, Option<u32>) {
+    (dtype.lane_bytes(), dtype.exponent_bits())
 }
 
 /// The inputs of [`segment`] for the segments of a good link, as far as they are small enough.

@@ -84,7 +84,9 @@ fn promised(file: &[u8]) -> Option<Digest> {
             None => tensors.remove(entry.name()),
         };
     }
-    Some(Digest::of_state(tensors.into_values()))
+    let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) =
+        tensors.into_values().map(|(info, digest)| (info.clone(), digest)).unzip();
+    Some(StateDigests::from_tensors(&infos, digests).state)
 }
 
 /// Reads a link in every way that there is; they have to agree.

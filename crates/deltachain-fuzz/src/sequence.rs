@@ -16,8 +16,6 @@ struct Sequence {
     steps: Vec<(Step, bool)>,
     /// A link, a segment of it, a byte there, and the number to add to it.
     damage: Option<(u8, u8, u16, u8)>,
-    /// After this many exchanged lanes memory goes back.
-    stop: u16,
 }
 
 /// Links that are applied one by one, in one pass, and as patches of memory.
@@ -63,7 +61,7 @@ pub fn sequence(data: &[u8]) {
             assert!(written == state, "in one pass, links lead elsewhere");
             assert!(sequence.damage.is_some() || state == last, "links lead elsewhere");
             let mut ready = set.fit(&mut memory).expect("the set was made for this memory");
-            ready.exchange(sequence.stop.into()).expect("nobody else can write to it");
+            ready.apply().expect("nobody else can write to it");
             ready.undo().expect("nobody else can write to it");
             assert!(memory == base, "the way back leads elsewhere");
             set.fit(&mut memory).expect("memory is what it was").apply().expect("nobody else can write to it");

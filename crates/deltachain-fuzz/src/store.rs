@@ -14,7 +14,7 @@ use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, Phase, PublishOptions,
-    Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
+    PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
 };
 use deltachain_testkit::faulty::{Control, Fault, FaultyStore, hash};
 use deltachain_testkit::verify::{rebuild, shown};
@@ -127,8 +127,7 @@ impl World {
     fn new(faults: Faults, start: &Start) -> Self {
         let objects = Arc::new(InMemory::new());
         let (failing, control) = FaultyStore::new(objects.clone());
-        let mut options = StoreOptions::default();
-        (options.attempts, options.pause) = (2, Duration::ZERO);
+        let options = StoreOptions::default().attempts(2).pause(Duration::ZERO);
         let clean = Store::from_objects(objects, "", options.clone()).expect("threads can be started");
         let store = Store::from_objects(failing, "", options).expect("threads can be started");
         let chain = ChainDocument::new(7).to_bytes().expect("it has no metadata");
@@ -161,10 +160,10 @@ impl World {
             (From::Chain, _) => Base::Chain,
             (From::Work, _) => Base::Work(&work),
         };
-        let mut options = PublishOptions::default();
-        options.snapshots = if *snapshots { Snapshots::Cost(2.0) } else { Snapshots::Never };
-        options.skips = if *skips { vec![2] } else { Vec::new() };
-        options.allow_empty = true;
+        let options = PublishOptions::default()
+            .snapshots(if *snapshots { Snapshots::Cost(2.0) } else { Snapshots::Never })
+            .skips(if *skips { vec![2] } else { Vec::new() })
+            .allow_empty(true);
         let published = Publisher::open(self.store.clone(), options)
             .and_then(|mut publisher| publisher.publish(&next, base, &self.watch()));
         if let Err(error) = &published {
@@ -183,10 +182,12 @@ impl World {
             Operation::Compact { version, from, snapshot } => {
                 let version = version.filter(|_| count > 0).map(|version| u64::from(version) % count);
                 let target = version.or(count.checked_sub(1)).unwrap_or(0);
-                let mut options = CompactOptions::new(self.folder.path().join("compact"));
-                options.version = version;
-                options.from = from.filter(|_| target > 0).map(|from| u64::from(from) % target).into_iter().collect();
-                options.snapshot = snapshot || options.from.is_empty();
+                let from: Vec<u64> =
+                    from.filter(|_| target > 0).map(|from| u64::from(from) % target).into_iter().collect();
+                let options = CompactOptions::new(self.folder.path().join("compact"))
+                    .version(version)
+                    .snapshot(snapshot || from.is_empty())
+                    .from(from);
                 if let Err(error) = compact(&self.store, &options, &self.watch()) {
                     let gone = self.versions.iter().any(|version| version.may_be_gone);
                     let rules: &[(bool, &str)] = &[(count == 0, "R-CHN-03"), (gone, "R-CHN-08")];
@@ -195,8 +196,7 @@ impl World {
             }
             Operation::Prune { last, days_later } => self.prune((last % 4).into(), days_later),
             Operation::Fsck { deep } => {
-                let mut options = FsckOptions::default();
-                options.deep = deep.then(|| self.folder.path().join("deep"));
+                let options = FsckOptions::default().deep(deep.then(|| self.folder.path().join("deep")));
                 if let Err(error) = fsck(&self.store, &options, &self.watch()) {
                     is_of_the_store(&error, &[]);
                 }
@@ -211,8 +211,7 @@ impl World {
             self.subscriber = None;
         }
         let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
-            let mut options = FollowerOptions::default();
-            options.cache_bytes = Some(if keeps_links { 1 << 20 } else { 0 });
+            let options = FollowerOptions::default().cache_bytes(Some(if keeps_links { 1 << 20 } else { 0 }));
             Follower::in_directory(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
         });
         let before = subscriber.held().map(|held| held.version);
@@ -258,7 +257,7 @@ impl World {
 
     /// The commits are the old ones, and perhaps one that has just been published; the subscriber's directory is at the
     /// version that the subscriber gives.
-    fn check(&mut self, published: Option<(PathBuf, Digest, Result<Published>)>) {
+    fn check(&mut self, published: Option<(PathBuf, Digest, Result<PublishReport>)>) {
         let objects = self.clean.objects().expect("nothing fails");
         let names = objects.iter().map(|object| object.name).filter(|name| matches!(name, ObjectName::Commit(_)));
         let mut commits = names.map(|name| self.clean.get(name).expect("nothing fails").expect("it was listed"));
@@ -311,8 +310,7 @@ impl World {
                 }
             }
         }
-        let mut options = FsckOptions::default();
-        options.deep = Some(self.folder.path().join("deep"));
+        let options = FsckOptions::default().deep(Some(self.folder.path().join("deep")));
         let report = fsck(&self.clean, &options, &self.watch()).expect("nothing fails");
         assert!(report.problems.is_empty() && report.versions == self.versions.len(), "{report:?}");
     }

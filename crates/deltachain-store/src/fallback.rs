@@ -26,13 +26,18 @@ pub enum Fallback {
 impl Fallback {
     /// As in events and metrics: `no_route`, `budget`, `proof`, `check`, `torn` or `place`.
     pub fn name(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// Its name, and what texts say.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::NoRoute => "no_route",
-            Self::Budget => "budget",
-            Self::Proof => "proof",
-            Self::Check => "check",
-            Self::Torn => "torn",
-            Self::Place => "place",
+            Self::NoRoute => ("no_route", "no path from the version held can be taken in place"),
+            Self::Budget => ("budget", "the changes take too much memory"),
+            Self::Proof => ("proof", "the memory does not hold what it should where it changes"),
+            Self::Check => ("check", "a check found that the memory does not hold its version"),
+            Self::Torn => ("torn", "the memory may hold parts of two versions"),
+            Self::Place => ("place", "the memory does not lie where it did, or it is not known where it lies"),
         }
     }
 
@@ -49,16 +54,9 @@ impl Fallback {
     }
 }
 
-/// As in texts.
+/// The reason, as texts say it.
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoRoute => "no path from the version held can be taken in place",
-            Self::Budget => "the changes take too much memory",
-            Self::Proof => "the memory does not hold what it should where it changes",
-            Self::Check => "a check found that the memory does not hold its version",
-            Self::Torn => "the memory may hold parts of two versions",
-            Self::Place => "the memory does not lie where it did, or it is not known where it lies",
-        })
+        f.write_str(self.texts().1)
     }
 }

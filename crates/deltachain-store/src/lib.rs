@@ -1,4 +1,5 @@
-//! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish, follow, compact, prune.
+//! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish, follow, compact,
+//! prune.
 //!
 //! Everything blocks, with tokio inside; nothing may be called from asynchronous code.
 //!
@@ -12,7 +13,11 @@
 //! # let place = tempfile::tempdir().unwrap();
 //! # let (url, model) = (place.path().join("chain"), place.path().join("model.safetensors"));
 //! # let url = url.to_str().unwrap();
-//! # std::fs::write(&model, b"\x38\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   \x07").unwrap();
+//! # std::fs::write(
+//! #     &model,
+//! #     b"\x38\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   \x07",
+//! # )
+//! # .unwrap();
 //! // `url` may be a directory, or s3://BUCKET/PREFIX.
 //! let store = Store::create(url, StoreOptions::default())?;
 //! init(&store)?;
@@ -54,42 +59,43 @@ pub use access::credentials::{CredentialSource, Credentials};
 pub use access::doctor::{Finding, doctor};
 pub use access::documents::{chain_digest, init};
 pub use access::options::StoreOptions;
-pub use access::partial::Partial;
 #[cfg(feature = "raw")]
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
-pub use access::store::{Store, StoredObject};
+pub use access::store::Store;
+#[cfg(feature = "raw")]
+pub use access::store::StoredObject;
 pub use advice::{Face, Problem, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
+pub use directory::held::HeldVersion;
 pub use directory::scratch::Scratch;
-pub use directory::status::{
-    DirectoryStatus, TrustStatus, VersionHere, find_version, followed_directory, inspect_directory, is_managed,
-};
-pub use directory::trust_record::SeenHead;
+pub use directory::status::{TrustStatus, find_version, followed_directory, is_managed};
 pub use fallback::Fallback;
-pub use following::directory::{Directory, Prepared};
+pub use following::directory::Directory;
 pub use following::follower::{Follower, FollowerOptions, Place};
-pub use following::in_place::{InPlace, PreparedInPlace};
-pub use following::memory::{Memory, PreparedPatches, Weights};
-pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Polling, lag, stored};
-pub use following::switched::{HeldVersion, Lag, PhaseTimes, Switched};
+pub use following::in_place::InPlace;
+pub use following::memory::Memory;
+pub use following::polling::{FollowEvent, FollowOptions, OnEvent, Poller, lag, stored};
+pub use following::reach::PreparedVersion;
+pub use following::switched::{Lag, PhaseTimes, SwitchReport};
 pub use maintenance::check_directory::{DirectoryReport, check_directory};
-pub use maintenance::compact::{CompactOptions, Compacted, compact};
+pub use maintenance::compact::{CompactOptions, CompactReport, compact};
 pub use maintenance::fsck::{FsckOptions, FsckReport, fsck};
 pub use maintenance::log::{LogEntry, LogRoute, log, show};
+pub use maintenance::mirror::{MirrorReport, mirror};
 pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};
 pub use operation::health::{CommandHealth, Health, MaxLag, unready};
-pub use operation::records::{At, CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord};
+pub use operation::records::{CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord};
 pub use operation::time::Time;
 pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;
-pub use publishing::published::{Head, Published, PublishedRoute};
+pub use publishing::published::{Head, PublishReport, PublishedRoute};
 pub use publishing::publisher::Publisher;
 pub use publishing::signing::sign;
-pub use retention::{Keep, PrunePlan, Pruned, plan_prune, prune, undo_prune};
+pub use retention::{Keep, PrunePlan, PruneReport, plan_prune, prune, undo_prune};
 pub use text::date;
 
 /// The Rust of README.md, compiled as a test.

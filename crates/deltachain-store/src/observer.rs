@@ -22,38 +22,31 @@ pub enum Phase {
     Wait,
 }
 
-/// Watches work, from several threads.
+/// Watches work, from several threads. What it has no function for is not watched, and does not end the work.
+#[expect(unused_variables, reason = "whoever implements them reads the names")]
 pub trait Observer: Sync {
     /// Work on this many bytes begins; work in other phases may go on at the same time.
-    fn begin(&self, phase: Phase, bytes: u64);
+    fn begin(&self, phase: Phase, bytes: u64) {}
 
     /// This many more bytes are done. Called often, with 0 bytes too. An error stops the work and is returned to
     /// its caller.
     ///
     /// # Errors
     /// Whatever the implementer wants the work to end with.
-    fn advance(&self, phase: Phase, bytes: u64) -> Result<()>;
-
-    /// All work of this phase has ended.
-    fn end(&self, phase: Phase);
-
-    /// Something that a person should know and that ends nothing: a damaged file that was passed over, a store that went
-    /// back.
-    fn remark(&self, text: &str);
-}
-
-/// Nobody watches.
-impl Observer for () {
-    fn begin(&self, _phase: Phase, _bytes: u64) {}
-
-    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+    fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
         Ok(())
     }
 
-    fn end(&self, _phase: Phase) {}
+    /// All work of this phase has ended.
+    fn end(&self, phase: Phase) {}
 
-    fn remark(&self, _text: &str) {}
+    /// Something that a person should know and that ends nothing: a damaged file that was passed over, a store that
+    /// went back.
+    fn remark(&self, text: &str) {}
 }
+
+/// Watches nothing.
+impl Observer for () {}
 
 /// One phase of an observer, as the library's own work wants it. Begins when made, ends when dropped.
 pub(crate) struct InPhase<'a> {

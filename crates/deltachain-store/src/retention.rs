@@ -1,26 +1,26 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a day later. Assets stay, and so
-//! do files that no document names: they may be of commits that were lost.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a day later. Assets
+//! stay, and so do files that no document names: they may be of commits that were lost.
 //!
-//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored to when it says that a
-//! probe was stored that this prune has just written. A plan, which writes nothing, takes the time of this machine or of the
-//! newest object instead, and only foretells what will go.
+//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored to when it says
+//! that a probe was stored that this prune has just written. A plan, which writes nothing, takes the time of this
+//! machine or of the newest object instead, and only foretells what will go.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{
-    FileReference, History, ObjectName, Reference, Route, RoutesDocument, came_late, check_duration, commits_missing,
+    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing,
     no_path_without, retain, routes_taken,
 };
-use deltachain::rules::CHN_06;
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
 use serde::Serialize;
 
 use crate::access::attempt::{Attempt, put_routes, was_in_time};
-use crate::access::documents::{Documents, Stretch, refuse_faults, whole};
+use crate::access::documents::{ChainWindow, Documents, refuse_faults, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
 use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
@@ -28,23 +28,25 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::text;
 use crate::there::if_there;
 
-/// What was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be on its way to a
-/// reader (R-RET-02).
+/// An object that was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be
+/// on its way to a reader (R-RET-02).
 const YOUNG: Duration = Duration::from_hours(24);
 
 /// How many objects are removed before the observer is asked whether to go on.
 const BATCH: usize = 1000;
 
-/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no longer there to be kept.
+/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no longer there to be
+/// kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// How many of the newest versions.
     pub last: u64,
-    /// Those whose number is a multiple of this one.
+    /// The versions whose number is a multiple of this one.
     pub every: Option<u64>,
-    /// These.
+    /// These versions.
     pub versions: Vec<u64>,
-    /// Whether old files go that no document names. Publishers that were killed leave such files, and so do commits that are lost.
+    /// Whether old files go that no document names. Publishers that were killed leave such files, and so do commits
+    /// that are lost.
     pub abandoned: bool,
     /// Whether commits that seem to be missing are lost for good.
     pub accept_loss: bool,
@@ -66,64 +68,61 @@ impl Keep {
     }
 }
 
-/// What a prune will do.
+/// The plan of a prune.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrunePlan {
-    /// What will be done, as it seems now.
-    pub expected: Pruned,
-    /// By which routes are withdrawn.
+    /// The report of what will be done, as it seems now.
+    pub expected: PruneReport,
+    /// The routes documents by which routes are withdrawn.
     documents: Vec<RoutesDocument>,
     /// The objects that the plan was made by.
     seen: BTreeSet<ObjectName>,
-    read: Documents,
+    /// The documents that have been read.
+    pub(crate) read: Documents,
     keep: Keep,
     known: Option<(u64, Digest)>,
 }
 
-impl PrunePlan {
-    /// The documents that have been read.
-    pub(crate) fn into_documents(self) -> Documents {
-        self.read
-    }
-}
-
-/// What a prune has done, or will do.
+/// The report of what a prune has done, or will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Pruned {
+pub struct PruneReport {
     /// Whether it has been done.
     pub done: bool,
     /// The versions that are kept.
     pub kept: Vec<u64>,
-    /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept is
-    /// built from them.
+    /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept
+    /// is built from them.
     pub withdrawn: Vec<u64>,
     /// The objects that go: files that no route will name, and routes documents that are no longer in force.
-    #[serde(serialize_with = "text::names")]
-    pub removed: Vec<StoredObject>,
+    #[serde(serialize_with = "text::all::serialize")]
+    pub removed: Vec<ObjectName>,
     /// Their bytes.
     pub removed_bytes: u64,
-    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24 hours, or are
-    /// withdrawn by this prune. A prune that runs a day later removes them.
+    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24
+    /// hours, or are withdrawn by this prune. A prune that runs a day later removes them.
     #[serde(serialize_with = "text::count")]
-    pub young: Vec<StoredObject>,
+    pub young: Vec<ObjectName>,
     /// Their bytes.
     pub young_bytes: u64,
-    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are lost.
+    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are
+    /// lost.
     #[serde(serialize_with = "text::count")]
-    pub unnamed: Vec<StoredObject>,
+    pub unnamed: Vec<ObjectName>,
     /// Their bytes.
     pub unnamed_bytes: u64,
     /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
-    pub partials: Vec<Partial>,
+    pub partials: Vec<PathBuf>,
 }
 
-impl Pruned {
-    fn new(done: bool, kept: Vec<u64>, withdrawn: Vec<u64>, unneeded: Unneeded, partials: Vec<Partial>) -> Self {
-        let Unneeded { old: removed, young, unnamed } = unneeded;
-        let [removed_bytes, young_bytes, unnamed_bytes] = [&removed, &young, &unnamed].map(|objects| bytes_of(objects));
+impl PruneReport {
+    fn new(done: bool, kept: Vec<u64>, withdrawn: Vec<u64>, unneeded: UnneededFiles, partials: Vec<Partial>) -> Self {
+        let lists = [unneeded.old, unneeded.young, unneeded.unnamed];
+        let [removed_bytes, young_bytes, unnamed_bytes] = lists.each_ref().map(|objects| bytes_of(objects));
+        let [removed, young, unnamed] = lists.map(|objects| objects.iter().map(|object| object.name).collect());
+        let partials = partials.into_iter().map(|partial| partial.path).collect();
         Self { done, kept, withdrawn, removed, removed_bytes, young, young_bytes, unnamed, unnamed_bytes, partials }
     }
 }
@@ -131,9 +130,9 @@ impl Pruned {
 /// Finds out what a prune has to do so that these versions are kept. Nothing is changed.
 ///
 /// # Errors
-/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep, or none whose files are there; R-RET-05 (`CHAIN`) if
-/// commits seem to be missing; R-CHN-03 (`CHAIN`) if a version does not exist; the fault of a commit, if one has a fault, because
-/// then it is unknown which files are needed; USAGE if the store cannot list; IO.
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep, or none whose files are there; R-RET-05
+/// (`CHAIN`) if commits seem to be missing; R-CHN-03 (`CHAIN`) if a version does not exist; the fault of a commit, if
+/// one has a fault, because then it is unknown which files are needed; USAGE if the store cannot list; IO.
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
     plan_again(store, keep, Documents::new(), None)
 }
@@ -148,10 +147,10 @@ pub(crate) fn plan_again(
     if !store.can_list() {
         return Err(Error::usage("this store cannot be listed, so it cannot be pruned").in_file(store.to_string()));
     }
-    let Stretch { objects, mut history, .. } = whole(store, &mut read, &Limits::default())?;
+    let ChainWindow { objects, mut history, .. } = whole(store, &mut read, &Limits::default())?;
     let lost = check_commits(&objects, &mut history, known, keep.accept_loss)?;
     let kept = keep.select(&history)?;
-    let retained = retain_whole(&mut Files::new(store, &objects), &history, &kept)?;
+    let retained = retain_whole(&mut StoredFiles::new(store, &objects), &history, &kept)?;
 
     let mut documents = Vec::new();
     let mut withdrawn = Vec::new();
@@ -175,7 +174,7 @@ pub(crate) fn plan_again(
     check_abandoned(store, &objects, &history, &unneeded.old, keep)?;
     let partials = store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect();
     Ok(PrunePlan {
-        expected: Pruned::new(false, kept.into_iter().collect(), withdrawn, unneeded, partials),
+        expected: PruneReport::new(false, kept.into_iter().collect(), withdrawn, unneeded, partials),
         documents,
         seen: objects.iter().map(|object| object.name).collect(),
         read,
@@ -188,9 +187,9 @@ pub(crate) fn plan_again(
 /// files that they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
 ///
 /// # Errors
-/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; R-RET-01 and R-RET-05 as for
-/// [`plan_prune`]; faults of commits; IO; what the observer wants it to end with.
-pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<Pruned> {
+/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; R-RET-01 and
+/// R-RET-05 as for [`plan_prune`]; faults of commits; IO; what the observer wants it to end with.
+pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<PruneReport> {
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
     // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
@@ -203,17 +202,18 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let probe = store.probe()?;
     let read = whole(store, &mut plan.read.clone(), &Limits::default());
     store.remove_probes([&probe])?;
-    let (now, Stretch { objects, probes, mut history }) = (probe.stored, read?);
-    if !probe.is_among(&probes) {
+    let (now, ChainWindow { objects, probes, mut history }) = (probe.stored, read?);
+    // A put that was tried again may have given it another time since.
+    if probes.iter().all(|listed| listed.path != probe.path) {
         return Err(commits_missing(ObjectName::Chain, "an object that was just stored is not listed"));
     }
     store.remove_probes(probes.iter().filter(|probe| is_old(probe.stored, now)))?;
     check_unchanged(&objects, &expected)?;
     let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
-    let Pruned { kept: wanted, withdrawn, .. } = &plan.expected;
+    let PruneReport { kept: wanted, withdrawn, .. } = &plan.expected;
     let newest = wanted.last().map_or(0, |head| head + 1);
     let kept = wanted.iter().chain(history.entries.range(newest..).map(|(version, _)| version)).copied().collect();
-    retain_whole(&mut Files::new(store, &objects), &history, &kept)?;
+    retain_whole(&mut StoredFiles::new(store, &objects), &history, &kept)?;
     let unneeded = unneeded(&objects, &history, now, &lost, &plan.keep);
     let old = &unneeded.old;
     check_abandoned(store, &objects, &history, old, &plan.keep)?;
@@ -230,20 +230,21 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     for Partial { path, .. } in &partials {
         if_there(fs::remove_file(path)).map_err(|error| Error::io("removing", error).in_file(path))?;
     }
-    Ok(Pruned::new(true, wanted.clone(), withdrawn.clone(), unneeded, partials))
+    Ok(PruneReport::new(true, wanted.clone(), withdrawn.clone(), unneeded, partials))
 }
 
-/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far as their files are there. Gives
-/// the versions that have them again. To be called again if it was interrupted.
+/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far as their files are
+/// there. Gives the versions that have them again. To be called again if it was interrupted.
 ///
 /// # Errors
-/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its files; R-PUB-06 (`CHAIN`) if
-/// somebody else changes the routes of a version meanwhile; R-PUB-08 (`CHAIN`) if the time is up; faults of commits; IO.
+/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its files; R-PUB-06
+/// (`CHAIN`) if somebody else changes the routes of a version meanwhile; R-PUB-08 (`CHAIN`) if the time is up; faults
+/// of commits; IO.
 pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     let now = store.now()?;
-    let Stretch { objects, mut history, .. } = whole(store, &mut Documents::new(), &Limits::default())?;
+    let ChainWindow { objects, mut history, .. } = whole(store, &mut Documents::new(), &Limits::default())?;
     refuse_faults(&mut history)?;
-    let mut files = Files::new(store, &objects);
+    let mut files = StoredFiles::new(store, &objects);
     let (mut versions, mut missing) = (Vec::new(), None);
     // From the lowest version up: wherever it stops, the version that a route comes from has its routes again.
     for (&version, entry) in &history.entries {
@@ -295,14 +296,14 @@ fn bring_into_force(store: &Store, document: &RoutesDocument, attempts: &[Attemp
     Err(routes_taken(document.name()))
 }
 
-/// Which files the store has. What its list lacks is asked for by name: it was perhaps stored after files were listed, and before
-/// documents were.
-struct Files<'a> {
+/// Which files the store has. A file that its list lacks is asked for by name: it was perhaps stored after files were
+/// listed, and before documents were.
+struct StoredFiles<'a> {
     store: &'a Store,
     sizes: BTreeMap<ObjectName, Option<u64>>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> StoredFiles<'a> {
     fn new(store: &'a Store, objects: &[StoredObject]) -> Self {
         Self { store, sizes: objects.iter().map(|object| (object.name, Some(object.size))).collect() }
     }
@@ -322,9 +323,13 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were missing, so that a file may come
-/// back, and a path whose files are there.
-fn retain_whole(files: &mut Files<'_>, history: &History, kept: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
+/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were missing, so that a file may
+/// come back, and a path whose files are there.
+fn retain_whole(
+    files: &mut StoredFiles<'_>,
+    history: &History,
+    kept: &BTreeSet<u64>,
+) -> Result<BTreeMap<u64, Vec<Route>>> {
     let in_force: BTreeMap<u64, Vec<Route>> =
         history.entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
     let retained = retain(&in_force, kept)?;
@@ -355,7 +360,8 @@ fn retain_whole(files: &mut Files<'_>, history: &History, kept: &BTreeSet<u64>) 
     }
 }
 
-/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that show it, if that is accepted.
+/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that show it, if that is
+/// accepted.
 fn check_commits(
     objects: &[StoredObject],
     history: &mut History,
@@ -372,7 +378,7 @@ fn check_commits(
     let stray: Vec<ObjectName> = history
         .route_faults
         .iter()
-        .filter(|fault| fault.is(&CHN_06))
+        .filter(|fault| fault.breaks(&["R-CHN-06"]))
         .filter_map(|fault| ObjectName::parse(fault.file()?))
         .collect();
     let is_lost = |name: ObjectName| match name {
@@ -417,11 +423,11 @@ fn check_abandoned(
     Ok(())
 }
 
-/// What no route in force needs.
-struct Unneeded {
-    /// What may be removed.
+/// The objects that no route in force needs.
+struct UnneededFiles {
+    /// Objects that may be removed.
     old: Vec<StoredObject>,
-    /// What may be removed later.
+    /// Objects that may be removed later.
     young: Vec<StoredObject>,
     /// Files that no document names, without those in `old`.
     unnamed: Vec<StoredObject>,
@@ -434,9 +440,9 @@ fn unneeded(
     now: SystemTime,
     lost: &BTreeSet<ObjectName>,
     keep: &Keep,
-) -> Unneeded {
+) -> UnneededFiles {
     let stored: BTreeMap<ObjectName, SystemTime> = objects.iter().map(|object| (object.name, object.stored)).collect();
-    // What is not there yet is stored by this prune.
+    // An object that is not there yet is stored by this prune.
     let is_old = |name: ObjectName| stored.get(&name).is_some_and(|time| is_old(*time, now));
     let needed = names_of(history.entries.values().flat_map(|entry| &entry.routes));
     let named = history.named();
@@ -452,7 +458,7 @@ fn unneeded(
     }
     withdrawn.extend(names_of(&history.unusable).into_iter().map(|file| (file, false)));
     let goes = |file: &ObjectName| withdrawn.get(file).is_some_and(|&is_long_ago| is_long_ago && is_old(*file));
-    let mut unneeded = Unneeded { old: Vec::new(), young: Vec::new(), unnamed: Vec::new() };
+    let mut unneeded = UnneededFiles { old: Vec::new(), young: Vec::new(), unnamed: Vec::new() };
     for object in objects {
         let may_go = match object.name {
             ObjectName::File(_) if needed.contains(&object.name) => continue,
@@ -495,7 +501,7 @@ fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) ->
     }
 }
 
-/// What time it is, as far as that can be told without a probe: at least that of the newest object.
+/// The time now, as far as it can be told without a probe: at least that of the newest object.
 #[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
 pub(crate) fn probable_now(objects: &[StoredObject]) -> SystemTime {
     objects.iter().map(|object| object.stored).max().unwrap_or(UNIX_EPOCH).max(SystemTime::now())

@@ -9,8 +9,6 @@ use deltachain::tensor::Digest;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-use crate::access::store::StoredObject;
-
 pub(crate) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
@@ -83,12 +81,7 @@ pub(crate) mod assets {
     }
 }
 
-/// Names of objects.
-pub(crate) fn names<S: Serializer>(objects: &[StoredObject], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(objects.iter().map(|object| object.name.to_string()))
-}
-
-/// Of a list its length.
+/// The length of a list, instead of the list itself.
 pub(crate) fn count<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
     list.len().serialize(serializer)
 }

@@ -1,8 +1,8 @@
-//! What may not be there.
+//! Files that may not be there.
 
 use std::io;
 
-/// What is there, if anything is.
+/// The value that was found; `None` if nothing is there.
 pub(crate) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

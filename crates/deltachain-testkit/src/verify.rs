@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Reference, Route, RoutesDocument, check_target,
+    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument, check_target,
 };
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};

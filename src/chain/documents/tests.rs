@@ -263,7 +263,8 @@ fn the_form_is_that_of_the_specification() {
     let (d1, d2, d3, d4, d5) = (hex("01"), hex("02"), hex("03"), hex("04"), hex("05"));
     let (d6, d7, d8, d9) = (hex("06"), hex("07"), hex("08"), hex("09"));
     let expected = format!(
-        "{{\"deltachain\":1,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\"routes\":[\
+        "{{\"deltachain\":1,\"version\":3,\"parent\":\"{d1}\",\"state\":\"{d2}\",\"shards\":[\"{d3}\",\"{d4}\"],\
+         \"routes\":[\
          {{\"from\":null,\"files\":[{{\"digest\":\"{d5}\",\"size\":7}},{{\"digest\":\"{d6}\",\"size\":7}}]}},\
          {{\"from\":2,\"files\":[{{\"digest\":\"{d7}\",\"size\":7}},{{\"digest\":\"{d8}\",\"size\":7}}]}}],\
          \"assets\":[{{\"name\":\"config.json\",\"digest\":\"{d9}\",\"size\":9}},\
@@ -277,7 +278,8 @@ fn the_form_is_that_of_the_specification() {
     assert_eq!(String::from_utf8(chain.to_bytes().unwrap()).unwrap(), expected);
     let routes = RoutesDocument { version: 1, generation: 2, commit: Digest([1; 32]), routes: Vec::new(), metadata };
     let expected = format!(
-        "{{\"deltachain\":1,\"version\":1,\"generation\":2,\"commit\":\"{d1}\",\"routes\":[],\"metadata\":{{\"a\":\"b\"}}}}"
+        "{{\"deltachain\":1,\"version\":1,\"generation\":2,\"commit\":\"{d1}\",\"routes\":[],\
+         \"metadata\":{{\"a\":\"b\"}}}}"
     );
     assert_eq!(String::from_utf8(routes.to_bytes().unwrap()).unwrap(), expected);
 }

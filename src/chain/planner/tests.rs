@@ -1,7 +1,34 @@
 //! Plans for chains in memory: every rule of steps 1 to 4, and every way round something unusable.
 
 use super::*;
-use crate::chain::{Asset, ChainDocument, Reference, Route};
+use crate::chain::{Asset, ChainDocument, Route};
+
+/// What a planner asks for next.
+#[derive(Debug, PartialEq, Eq)]
+enum PlannerStep {
+    List { from: u64, notes: bool },
+    Fetch(Vec<ObjectName>),
+    Follow(Box<Plan>),
+}
+
+impl Planner {
+    fn step(&mut self) -> Result<PlannerStep> {
+        loop {
+            if self.must_list {
+                return Ok(PlannerStep::List { from: self.list_from, notes: false });
+            }
+            if self.must_list_notes {
+                return Ok(PlannerStep::List { from: self.wanted.unwrap_or(self.list_from), notes: true });
+            }
+            if !self.asked.is_empty() {
+                return Ok(PlannerStep::Fetch(self.asked.iter().copied().collect()));
+            }
+            if let Some(plan) = self.advance()? {
+                return Ok(PlannerStep::Follow(Box::new(plan)));
+            }
+        }
+    }
+}
 
 mod held;
 mod search;
@@ -94,9 +121,9 @@ impl Store {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "it is given to what takes an option")]
-    fn held(&self, version: u64) -> Option<Held> {
+    fn held(&self, version: u64) -> Option<VersionId> {
         let (commit, chain) = (self.digest(ObjectName::Commit(version)), self.digest(ObjectName::Chain));
-        Some(Held { version, commit, chain })
+        Some(VersionId { version, commit, chain })
     }
 
     /// What a list from this version on shows.
@@ -124,12 +151,12 @@ impl Store {
         Ok((plan, count))
     }
 
-    fn plan(&self, wanted: Option<u64>, held: Option<Held>) -> Result<Plan> {
+    fn plan(&self, wanted: Option<u64>, held: Option<VersionId>) -> Result<Plan> {
         self.drive(&mut planner(wanted, held)).map(|(plan, _)| plan)
     }
 
     /// Rule and object of the refusal.
-    fn refusal(&self, wanted: Option<u64>, held: Option<Held>) -> (&'static str, String) {
+    fn refusal(&self, wanted: Option<u64>, held: Option<VersionId>) -> (&'static str, String) {
         rule_and_file(&self.plan(wanted, held).unwrap_err())
     }
 }
@@ -139,7 +166,7 @@ fn marks(key: &str, places: &[usize]) -> BTreeMap<String, String> {
     BTreeMap::from([(key.to_owned(), value)])
 }
 
-fn planner(wanted: Option<u64>, held: Option<Held>) -> Planner {
+fn planner(wanted: Option<u64>, held: Option<VersionId>) -> Planner {
     Planner::new(wanted, held, None, &Limits::default())
 }
 
@@ -324,7 +351,8 @@ fn a_direct_path_avoids_what_is_not_marked() {
 
 #[test]
 fn a_direct_path_is_found_below_the_window() {
-    // Each link is marked but the one to 2; a snapshot of 3 is dear. The commits below have to be read to find that out.
+    // Each link is marked but the one to 2; a snapshot of 3 is dear. The commits below have to be read to find that
+    // out.
     let mut store = line().with_routes(3, 1, &[(None, &[1000]), (Some(0), &[300]), (Some(2), &[10])]);
     store.mark(routes(3, 1), &[1, 2]);
     let (plan, _) = store.drive(&mut planner(None, None).direct()).unwrap();
@@ -496,7 +524,7 @@ fn the_chain_is_listed_again_when_a_routes_document_has_gone() {
     let mut store = line().with_routes(3, 1, &[(Some(2), &[11])]).with_routes(3, 2, &[(Some(2), &[12])]);
     let drive = |store: &Store, later: &Store| {
         let mut planner = planner(None, store.held(2));
-        assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
+        assert_eq!(planner.step().unwrap(), PlannerStep::List { from: 2, notes: false });
         planner.list(store.listing(2));
         (later.drive(&mut planner).unwrap().0.bytes, passed_over(&planner))
     };
@@ -598,7 +626,8 @@ fn a_long_chain_is_not_read_to_its_beginning() {
         }
     }
     let count = |wanted, held| store.drive(&mut planner(wanted, held)).unwrap();
-    // The path from the nearest snapshot takes 89,700 bytes. As many lead 640 versions down, and nothing below can be cheaper.
+    // The path from the nearest snapshot takes 89,700 bytes. As many lead 640 versions down, and nothing below can be
+    // cheaper.
     let (plan, objects) = count(None, None);
     assert_eq!(path(&plan).1[0], 9900);
     assert!(objects < 1100, "{objects} objects");

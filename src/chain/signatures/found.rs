@@ -1,4 +1,4 @@
-//! What a planner with trust knows of signatures.
+//! The knowledge of a planner with trust about signatures.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::chain::{Listing, Note, ObjectName, Trust, VerifierKey};
 use crate::limits::Limits;
 use crate::tensor::Digest;
 
-/// What a planner with trust knows of signatures.
+/// The knowledge of a planner with trust about signatures.
 #[derive(Debug)]
 pub(in crate::chain) struct Signatures {
     pub(in crate::chain) trust: Trust,
@@ -16,7 +16,7 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) seen: Option<(u64, Digest)>,
     /// Whether the head is wanted.
     pub(in crate::chain) of_head: bool,
-    /// Who signed the version wanted, when it is known.
+    /// The keys that signed the version wanted, once they are known.
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
@@ -24,7 +24,7 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
-    /// What a list of the notes has shown. As long as none was needed, it is as if the store could not list.
+    /// The notes that a list has shown. As long as no list was needed, it is as if the store could not list.
     pub(in crate::chain) listed: Listing,
     /// Digests of the commits that have been supplied.
     pub(in crate::chain) commits: BTreeMap<u64, Digest>,

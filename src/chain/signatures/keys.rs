@@ -19,7 +19,7 @@ const ED25519: u8 = 1;
 #[derive(Clone, PartialEq, Eq)]
 pub struct VerifierKey {
     name: String,
-    /// What the names of its own notes end with. The first bytes are the key ID.
+    /// The digest that the names of the key's own notes end with. Its first bytes are the key ID.
     pub(super) hash: Digest,
     key: VerifyingKey,
 }
@@ -29,7 +29,7 @@ impl VerifierKey {
     ///
     /// # Errors
     /// USAGE if it is not a name (SPEC section 23.2) or not a public key.
-    pub fn new(name: &str, key: [u8; 32]) -> Result<Self> {
+    pub(crate) fn new(name: &str, key: [u8; 32]) -> Result<Self> {
         if !is_name(name) {
             return Err(Error::usage(format!("{name:?} is not a name of a key: no spaces, no +, not empty")));
         }
@@ -69,8 +69,8 @@ impl VerifierKey {
         ObjectName::Signature { version, commit, note: self.hash }
     }
 
-    /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key that
-    /// the same signature fits.
+    /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key
+    /// that the same signature fits.
     pub(super) fn verifies(&self, text: &str, signature: &[u8]) -> bool {
         Signature::from_slice(signature).and_then(|valid| self.key.verify_strict(text.as_bytes(), &valid)).is_ok()
     }
@@ -104,7 +104,7 @@ impl fmt::Debug for VerifierKey {
     }
 }
 
-/// Who can sign: a [`SigningKey`], or something that has one elsewhere and can be asked.
+/// A signer: a [`SigningKey`], or something that has one elsewhere and can be asked.
 pub trait Signer: fmt::Debug + Send + Sync {
     /// The public key of what it signs with.
     fn public(&self) -> &VerifierKey;
@@ -147,16 +147,11 @@ impl SigningKey {
         Ok(read)
     }
 
-    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It is secret, and whoever
-    /// asks for it has to keep it so.
+    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It is secret, and
+    /// whoever asks for it has to keep it so.
     pub fn to_text(&self) -> String {
         let typed = Zeroizing::new(typed(self.secret.as_bytes()));
         format!("{SECRET_KEY}{}+{}+{}", self.public.name, self.public.id(), Base64::encode_string(&*typed))
-    }
-
-    /// The public key.
-    pub fn public(&self) -> &VerifierKey {
-        &self.public
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use deltachain::chain::{Note, ObjectName, SigningKey, Trust, TrustedKey};
+//! use deltachain::chain::{Note, ObjectName, Signer, SigningKey, Trust, TrustedKey};
 //! use deltachain::tensor::Digest;
 //!
 //! # fn main() -> deltachain::Result<()> {

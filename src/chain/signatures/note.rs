@@ -10,7 +10,7 @@ use crate::chain::{ObjectName, Signer, Trust, VerifierKey};
 use crate::error::{Error, Result};
 use crate::tensor::Digest;
 
-/// What a signature line begins with: an em dash and a space.
+/// The beginning of a signature line: an em dash and a space.
 const DASH: &str = "\u{2014} ";
 
 /// A note on a commit, of the one form that counts.
@@ -18,14 +18,14 @@ const DASH: &str = "\u{2014} ";
 pub struct Note {
     chain: Digest,
     text: String,
-    lines: Vec<Line>,
+    lines: Vec<SignatureLine>,
     /// If it is not named by its digest: that of the key whose own note it may be.
     own: Option<Digest>,
 }
 
 /// A signature line. Other kinds of keys have signatures of other lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Line {
+struct SignatureLine {
     name: String,
     id: [u8; 4],
     signature: Vec<u8>,
@@ -35,22 +35,22 @@ impl Note {
     /// A longer note does not count.
     pub const MOST_BYTES: u64 = 16_384;
     /// Nor one of more signature lines.
-    pub const MOST_LINES: usize = 100;
-    /// Of the notes on one commit only so many are looked at, in ascending order of their names, beside the own notes of
+    pub(crate) const MOST_LINES: usize = 100;
+    /// The most notes on one commit that are looked at, in ascending order of their names, beside the own notes of
     /// trusted keys.
-    pub const MOST_OF_COMMIT: usize = 64;
+    pub(crate) const MOST_OF_COMMIT: usize = 64;
 
-    /// What is signed: the text of the notes on the commit of a version. `chain` is the digest of the chain document's
-    /// bytes, `commit` that of the commit's.
-    pub fn text(chain: Digest, version: u64, commit: Digest) -> String {
+    /// The text that is signed: the text of the notes on the commit of a version. `chain` is the digest of the chain
+    /// document's bytes, `commit` that of the commit's.
+    pub(crate) fn text(chain: Digest, version: u64, commit: Digest) -> String {
         format!("deltachain commit v1\n{chain}\n{version}\n{commit}\n")
     }
 
     /// Makes a note on a commit that these have signed, and gives its name and its bytes. The signatures are checked.
     ///
     /// # Errors
-    /// USAGE if there is no signer, too many of them, one twice, or one whose signature does not fit its public key; those
-    /// of the signers.
+    /// USAGE if there is no signer, too many of them, one twice, or one whose signature does not fit its public key;
+    /// those of the signers.
     pub fn make(
         chain: Digest,
         version: u64,
@@ -92,7 +92,7 @@ impl Note {
         let lines = std::str::from_utf8(bytes).ok()?.strip_prefix(&text)?.strip_prefix('\n')?;
         // Lines are short and there may be a thousand: one more than allowed is enough to refuse them.
         let lines = lines.strip_suffix('\n')?.split('\n').take(Self::MOST_LINES + 1);
-        let lines = lines.map(Line::read).collect::<Option<Vec<Line>>>()?;
+        let lines = lines.map(SignatureLine::read).collect::<Option<Vec<SignatureLine>>>()?;
         (lines.len() <= Self::MOST_LINES).then_some(Self { chain, text, lines, own })
     }
 
@@ -129,7 +129,7 @@ impl Trust {
     }
 }
 
-impl Line {
+impl SignatureLine {
     /// Reads a line without the line feed at its end.
     fn read(line: &str) -> Option<Self> {
         let (name, signed) = line.strip_prefix(DASH)?.split_once(' ')?;
@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(counts(&note, &[&a, &b, &c]), ["a", "b"]);
         assert_eq!(counts(&note, &[&b]), ["b"]);
         assert!(counts(&note, &[&c]).is_empty());
-        // Of the same name, or the same seed and another name.
+        // A note does not count for a key of the same name and another seed, nor for one of the same seed and another
+        // name.
         assert!(counts(&note, &[&key("a", 9)]).is_empty());
         assert!(counts(&note, &[&key("c", 1)]).is_empty());
         let (chain, commit) = digests();
@@ -199,7 +200,7 @@ mod tests {
             "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
         let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
         let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW".parse::<VerifierKey>().unwrap();
-        let line = Line::read(line).unwrap();
+        let line = SignatureLine::read(line).unwrap();
         assert!(key.is_named(&line.name, line.id) && key.verifies(text, &line.signature));
         assert!(!key.verifies(text.trim_end(), &line.signature));
     }
@@ -312,7 +313,7 @@ mod tests {
                 let other = line(name, id, &signature);
                 assert_eq!(counts(format!("{note}{other}"), &[&a, &b]), ["a"], "{other}");
             }
-            // Of a trusted key it must be one of this kind, wherever it stands.
+            // A line of a trusted key must hold a valid signature of this kind, wherever the line stands.
             let own = line("b", b.public().raw_id(), &signature);
             assert!(counts(format!("{note}{own}"), &[&a, &b]).is_empty(), "{own}");
             assert!(counts(note.replace("\n\n", &format!("\n\n{own}")), &[&a, &b]).is_empty(), "{own}");

@@ -51,7 +51,7 @@ fn all_dtypes_are_read() {
         let length = usize::try_from(dtype.bits()).unwrap();
         memory.insert(dtype.name(), dtype, &[2, 4], vec![dtype.code(); length]).unwrap();
     }
-    let header = Header::build(None, &memory.tensors().iter().collect::<Vec<_>>()).unwrap();
+    let header = FileHeader::build(None, &memory.tensors().iter().collect::<Vec<_>>()).unwrap();
     let mut file = header.bytes.clone();
     file.resize(usize::try_from(header.file_bytes).unwrap(), 0);
     for (info, offset) in &header.tensors {
@@ -87,11 +87,13 @@ fn files_of_another_length_are_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_an_io_error() {
+fn what_is_not_there_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let error = SafetensorsState::open(folder.path().join("missing")).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Io);
-    assert!(error.file().unwrap().ends_with("missing"));
+    let missing = folder.path().join("missing");
+    usage(&missing, "no such file or directory");
+    assert!(SafetensorsState::open(&missing).unwrap_err().file().unwrap().ends_with("missing"));
+    let repository = SafetensorsState::open("Some/Model").unwrap_err();
+    assert!(repository.message().contains("hf download Some/Model"), "{repository}");
     usage(folder.path(), "holds no .safetensors file");
 }
 
@@ -158,7 +160,7 @@ fn an_index_says_which_files_count() {
         usage(folder.path(), message);
     }
     index(r#"{"weight_map":{"a":"missing.safetensors"}}"#);
-    assert_eq!(SafetensorsState::open(folder.path()).unwrap_err().class(), ErrorClass::Io);
+    usage(folder.path(), "its index names this file");
 }
 
 fn write(root: &Path, files: &[(&str, &[u8])]) {
@@ -309,8 +311,8 @@ fn directories_that_are_not_one_model_are_refused() {
 #[cfg(unix)]
 type Change = fn(&Path);
 
-/// Ways to change a file that others read: in place, with the time of its last writing set back; another file in its place;
-/// cut; gone.
+/// Ways to change a file that others read: in place, with the time of its last writing set back; another file in its
+/// place; cut; gone.
 #[cfg(unix)]
 fn changes() -> [(&'static str, Change); 4] {
     use std::os::unix::fs::FileExt;

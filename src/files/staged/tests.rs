@@ -6,7 +6,7 @@ use super::*;
 use crate::error::ErrorClass;
 use crate::files::header::file_of;
 use crate::files::weight_map::INDEX_NAME;
-use crate::tensor::{Dtype, MemoryState};
+use crate::tensor::{Dtype, MemoryState, State};
 
 const ODD: &str = r#" {"z":{"shape":[2],"dtype":"U8","data_offsets":[0,2]}, "Ma\u00df":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},
     "none":{"dtype":"BF16","shape":[0,3],"data_offsets":[6,6]}, "__metadata__":{"b":"2","a":"1"}}   "#;
@@ -23,8 +23,10 @@ fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
             staged.write(number, offset, &byte)?;
         }
     }
-    assert_eq!(MemoryState::copy_of(&staged)?, MemoryState::copy_of(state)?);
-    staged.commit()
+    let (out, expected) = (staged.out.clone(), MemoryState::copy_of(state)?);
+    let written = staged.commit()?;
+    assert_eq!(MemoryState::copy_of(&SafetensorsState::open(out)?)?, expected);
+    Ok(written)
 }
 
 fn rewrite(base: &SafetensorsState, out: &Path, replace: bool) -> Result<u64> {
@@ -296,7 +298,8 @@ fn what_cannot_be_written_is_refused_at_once() {
     for (tensor, offset) in [(0, 3), (1, u64::MAX), (2, 0)] {
         assert_eq!(staged.write(tensor, offset, &[1, 2]).unwrap_err().class(), ErrorClass::Usage);
     }
-    let copy = MemoryState::copy_of(&staged).unwrap();
+    staged.commit().unwrap();
+    let copy = MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap();
     assert_eq!((copy.get("a").unwrap().1, copy.get("b").unwrap().1), (&[0; 4][..], &[0, 1, 2, 0][..]));
 }
 
@@ -342,7 +345,7 @@ fn make_pipeline(folder: &Path) -> SafetensorsState {
 
 /// Names and contents of the files in a directory and its folders.
 fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let names = crate::files::Listing::of(folder).unwrap().files;
+    let names = crate::files::ModelListing::of(folder).unwrap().files;
     names.iter().map(|name| (name.to_str().unwrap().to_owned(), fs::read(folder.join(name)).unwrap())).collect()
 }
 

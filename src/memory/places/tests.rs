@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tensor::{DescribedDtype, Dtype, TensorInfo};
+use crate::tensor::{DescribedDtype, Dtype, TensorInfo, find};
 
 /// Random numbers.
 pub(crate) struct Random(u64);
@@ -36,7 +36,7 @@ pub(crate) fn scattered(
     index: Vec<Range<u64>>,
     (row, first): (usize, u64),
     random: &mut Random,
-) -> (Given, Vec<Option<u64>>) {
+) -> (Region, Vec<Option<u64>>) {
     let (elements, lanes) = unit(info.dtype());
     let whole = info.shape()[index.len()..].iter().map(|&length| 0..length);
     let mut ranges: Vec<Range<u64>> = index.iter().cloned().chain(whole).collect();
@@ -66,7 +66,7 @@ pub(crate) fn scattered(
         places = places.into_iter().flat_map(next).collect();
     }
     let strides = (!is_in_a_row || random.below(2) == 0).then_some(strides);
-    (Given { name: info.name().to_owned(), row, first, shape: given_shape, strides, index }, places)
+    (Region { name: info.name().to_owned(), row, first, shape: given_shape, strides, index }, places)
 }
 
 fn dtypes() -> Vec<Dtype> {
@@ -99,7 +99,7 @@ pub(crate) fn tensor_and_box(name: &str, random: &mut Random) -> (TensorInfo, Ve
     (TensorInfo::new(name, dtype, shape).unwrap(), index)
 }
 
-fn compare(part: &Part, places: &[Option<u64>], random: &mut Random) {
+fn compare(part: &TensorPart, places: &[Option<u64>], random: &mut Random) {
     let lanes = places.len() as u64;
     let here: Vec<u64> = places.iter().copied().flatten().collect();
     assert_eq!(part.range(), *here.iter().min().unwrap()..here.iter().max().unwrap() + 1);
@@ -168,8 +168,8 @@ proptest! {
         });
         prop_assert_eq!(of_spans.collect::<Vec<_>>(), here);
         if is_all {
-            prop_assert!(Given::whole(&info, 0).strides.is_none());
-            let whole = Places::new(vec![info.clone()], &[Given::whole(&info, 5)]).unwrap();
+            prop_assert!(Region::whole(&info, 0).strides.is_none());
+            let whole = Places::new(vec![info.clone()], &[Region::whole(&info, 5)]).unwrap();
             prop_assert_eq!((whole.parts(0)[0].whole(), whole.parts(0)[0].row()), (Some(0), 5));
         }
     }
@@ -198,10 +198,11 @@ proptest! {
         }
         // And sometimes somebody has all.
         if random.below(3) == 0 {
-            all[usize::try_from(random.below(ranks as u64)).unwrap()][0].push(shape.iter().map(|&end| 0..end).collect());
+            let rank = usize::try_from(random.below(ranks as u64)).unwrap();
+            all[rank][0].push(shape.iter().map(|&end| 0..end).collect());
         }
         let places = |rank: usize| {
-            let given: Vec<Given> = (0..).zip(&all[rank][0]).map(|(row, part)| Given {
+            let given: Vec<Region> = (0..).zip(&all[rank][0]).map(|(row, part)| Region {
                 name: "t".to_owned(),
                 row,
                 first: 0,
@@ -264,8 +265,8 @@ fn info(dtype: Dtype, shape: &[u64]) -> TensorInfo {
 }
 
 /// A tensor of 4 times 6.
-fn given(shape: &[u64], strides: Option<&[u64]>, index: &[(u64, u64)]) -> Given {
-    Given {
+fn given(shape: &[u64], strides: Option<&[u64]>, index: &[(u64, u64)]) -> Region {
+    Region {
         name: "t".to_owned(),
         row: 0,
         first: 7,
@@ -275,7 +276,7 @@ fn given(shape: &[u64], strides: Option<&[u64]>, index: &[(u64, u64)]) -> Given 
     }
 }
 
-fn refused(dtype: Dtype, shape: &[u64], given: Given) -> Error {
+fn refused(dtype: Dtype, shape: &[u64], given: Region) -> Error {
     Places::new(vec![info(dtype, shape)], &[given]).unwrap_err()
 }
 
@@ -305,7 +306,7 @@ fn what_is_not_that_part_is_refused() {
         let error = refused(Dtype::BF16, &[4, 6], given.clone());
         assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("t")), "{given:?}");
     }
-    let other = Given { name: "u".to_owned(), ..given(&[4, 6], None, &[]) };
+    let other = Region { name: "u".to_owned(), ..given(&[4, 6], None, &[]) };
     assert_eq!(refused(Dtype::BF16, &[4, 6], other).tensor(), Some("u"));
     let named = |name: &str| TensorInfo::new(name, Dtype::BF16, [4, 6]).unwrap();
     assert_eq!(Places::new(vec![named("b"), named("a")], &[]).unwrap_err().tensor(), Some("a"));
@@ -315,7 +316,7 @@ fn what_is_not_that_part_is_refused() {
 #[test]
 fn elements_that_are_no_whole_lanes_are_joined() {
     // Of six bits: a byte has elements of two rows, but two rows are three bytes.
-    let parts = |shape: &[u64], given: Given| {
+    let parts = |shape: &[u64], given: Region| {
         let places = Places::new(vec![info(Dtype::F6_E2M3, shape)], &[given]).unwrap();
         places.parts(0)[0].stretches(0..u64::MAX).map(|one| (one.lane, one.place, one.count)).collect::<Vec<_>>()
     };
@@ -334,7 +335,7 @@ fn elements_that_are_no_whole_lanes_are_joined() {
         (Dtype::F64, &[0, 3], &[0, 3]),
     ] {
         let info = info(dtype, shape);
-        let whole = Given::whole(&info, 0);
+        let whole = Region::whole(&info, 0);
         assert_eq!(whole.shape, expected);
         let places = Places::new(vec![info.clone()], &[whole]).unwrap();
         assert!(places.parts(0).iter().all(|part| part.whole() == Some(0)));
@@ -344,17 +345,17 @@ fn elements_that_are_no_whole_lanes_are_joined() {
 
 #[test]
 fn tensors_in_the_same_memory_are_tied() {
-    let named = |name: &str, given: &Given| Given { name: name.to_owned(), ..given.clone() };
+    let named = |name: &str, given: &Region| Region { name: name.to_owned(), ..given.clone() };
     let infos: Vec<TensorInfo> =
         ["a", "b", "c"].iter().map(|name| TensorInfo::new(*name, Dtype::BF16, [4, 6]).unwrap()).collect();
     let whole = given(&[4, 6], None, &[]);
-    let halves = [given(&[2, 6], None, &[(0, 2)]), Given { first: 19, ..given(&[2, 6], None, &[(2, 4)]) }];
-    let elsewhere = Given { row: 1, ..whole.clone() };
+    let halves = [given(&[2, 6], None, &[(0, 2)]), Region { first: 19, ..given(&[2, 6], None, &[(2, 4)]) }];
+    let elsewhere = Region { row: 1, ..whole.clone() };
 
     let all = [named("a", &elsewhere), named("b", &whole), named("c", &whole)];
     let places = Places::new(infos.clone(), &all).unwrap();
     assert_eq!([0, 1, 2].map(|tensor| places.tied(tensor)), [None, None, Some(1)]);
-    assert_eq!([places.find("c"), places.find("d")], [Some(2), None]);
+    assert_eq!([find(places.tensors(), "c"), find(places.tensors(), "d")], [Some(2), None]);
     places.check_ties(|_| Some(1)).unwrap();
     places.check_ties(|name| (name == "a").then_some(1)).unwrap();
     let error = places.check_ties(|name| Some(name.to_owned())).unwrap_err();

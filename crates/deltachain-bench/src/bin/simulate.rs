@@ -247,7 +247,7 @@ fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Ins
     // Versions repeat, and so do links, which would otherwise be kept.
     let options = || {
         let mut options = FollowerOptions::default();
-        options.cache_bytes = Some(0);
+        options = options.cache_bytes(Some(0));
         options
     };
     let open = |objects| {

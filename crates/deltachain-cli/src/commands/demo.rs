@@ -85,7 +85,8 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
         format!(
             "{title}deltachain demo{title:#}\n{INTRODUCTION} {each} bytes each;\n\
              this program has the first one, and links to the others.\n\n{table}\n\n{REMARK}\n\n\
-             {good}exact{good:#}    snapshot + 3 links ({bytes} bytes) give step 3, byte for byte; the four checkpoints have {four} bytes\n\
+             {good}exact{good:#}    snapshot + 3 links ({bytes} bytes) give step 3, byte for byte; \
+             the four checkpoints have {four} bytes\n\
              {good}refused{good:#}  {base}\n{good}refused{good:#}  {bit}\n\n{chain}\n\n{end}"
         )
     };
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<()> {
             "refused": refused.iter().map(|(_, json)| json).collect::<Vec<_>>(),
         })
     };
-    output.result(text, json)
+    output.summary(text, json)
 }
 
 /// Makes a link, applies it, and compares the result with the original.
@@ -165,7 +166,7 @@ fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(steps)
 }
 
-/// What must not work: the link applied to this base. What becomes of it, for people and as JSON.
+/// Applies the link to this base, which must not work. Gives the refusal, for people and as JSON.
 fn refused(what: &str, link: &Path, base: &Path) -> Result<(String, Value)> {
     let checked = OpenedLink::open(link, &Limits::default()).and_then(|link| with_base(base, &link, Output::silent()));
     let error = checked.err().ok_or_else(|| failed(&format!("{what} was accepted")))?;

@@ -9,7 +9,7 @@ use anstyle::{AnsiColor, Style};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, Switched, init,
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, SwitchReport, init,
 };
 use serde_json::{Value, json};
 
@@ -69,8 +69,11 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
 
     let (title, good) = (Style::new().bold(), AnsiColor::Green.on_default());
     let text = format!(
-        "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n{good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; replaying all versions takes {} bytes\n{good}exact{good:#}    config.json came with each version, as an asset",
-        layout(">version|links stored (bytes)|>published in|>follower 1 fetched|>built in|exact", &rows),
+        "{title}A chain in a directory{title:#}, with a publisher and two followers\n\n{}\n\n\
+         {good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; \
+         replaying all versions takes {} bytes\n\
+         {good}exact{good:#}    config.json came with each version, as an asset",
+        layout(">version|links stored (bytes)|>published in|>follower 1 downloaded|>built in|exact", &rows),
         late.version,
         grouped(late.downloaded),
         late.routes.len(),
@@ -81,7 +84,7 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
 }
 
 /// Brings a follower to the newest version, and compares its files with the published ones, byte for byte.
-fn follow(follower: &mut Follower<Directory>, published: &Path, watcher: &Watcher) -> Result<Switched> {
+fn follow(follower: &mut Follower<Directory>, published: &Path, watcher: &Watcher) -> Result<SwitchReport> {
     let prepared = follower.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
     let switched = follower.apply(prepared)?;
     for file in FILES {

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltachain::files::{self, FileOptions};
+use deltachain::files::{self, FileOptions, SafetensorsState};
 use deltachain::{DiffReport, Error, Profile, Result};
 use serde_json::{Value, json};
 
 use crate::args::{DiffArgs, NewLink, SnapshotArgs};
-use crate::inputs::{open_state, refuse_existing};
+use crate::inputs::refuse_existing;
 use crate::numbers::{bits_each, counted, decimal, grouped, percent};
 use crate::other_files::NotCovered;
 use crate::output::{Output, printable_path};
@@ -32,8 +32,8 @@ fn make(
     output: Output,
 ) -> Result<()> {
     refuse_existing(&link.output, link.force)?;
-    let (base, target) = (base.map(open_state).transpose()?, open_state(target)?);
-    // What is beside the states is compared before the link is there, too.
+    let (base, target) = (base.map(SafetensorsState::open).transpose()?, SafetensorsState::open(target)?);
+    // Other files beside the states, too, are compared before the link is there.
     let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);
     let options = options.replace(link.force).metadata(notes(&link.notes)?).progress(&meter);
@@ -68,7 +68,8 @@ pub fn notes(notes: &[(String, String)]) -> Result<BTreeMap<String, String>> {
 /// A new link, for people.
 pub fn describe(path: &Path, report: &DiffReport) -> String {
     format!(
-        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n  base   {}\n  target {}",
+        "{}: {} bytes, {} of the target's {}\n  {} of {} elements changed ({}), {} bits each; {} listed\n\
+         \x20 base   {}\n  target {}",
         printable_path(path),
         grouped(report.bytes),
         percent(report.bytes, report.target_bytes),

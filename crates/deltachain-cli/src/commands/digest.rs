@@ -3,16 +3,17 @@
 use std::iter;
 
 use deltachain::Result;
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::State;
 use serde_json::{Map, Value, json};
 
 use crate::args::DigestArgs;
-use crate::inputs::{digests_of, open_state};
+use crate::inputs::digests_of;
 use crate::other_files::remark_left_out;
 use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
-    let state = open_state(&args.state)?;
+    let state = SafetensorsState::open(&args.state)?;
     let digests = digests_of(&state, output)?;
     let tensors = || state.tensors().iter().zip(&digests.tensors).filter(|_| args.tensors);
     output.result(

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     )
 }
 
-/// What the link does to a tensor.
+/// The effect of the link on a tensor.
 #[derive(Debug, Default, Serialize)]
 struct Row<'a> {
     name: &'a str,
@@ -62,7 +62,7 @@ struct Row<'a> {
     /// Its share of the segments' bytes.
     bytes: u64,
     codings: BTreeSet<&'static str>,
-    /// Of the segment with most contexts.
+    /// The number of contexts in the segment that has most.
     contexts: usize,
 }
 
@@ -110,7 +110,7 @@ fn start_row(entry: &TensorEntry) -> Row<'_> {
     }
 }
 
-/// What a segment adds to its tensors, by their number in the index.
+/// The parts that a segment adds to its tensors, by their number in the index.
 fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>)>> {
     let segment = link.reader.segment(number)?;
     let parts = link.reader.parts(number);

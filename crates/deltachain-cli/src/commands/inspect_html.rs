@@ -14,14 +14,14 @@ use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
 
 const PAGE: &str = include_str!("../../data/inspector.html");
-/// What stands between these is replaced. The page has each of them once.
+/// The text between these marks is replaced. The page has each of them once.
 const MARKS: [&str; 2] = ["<!--data-->", "<!--/data-->"];
 /// Browsers hold a page as text, and texts of more than about 500 MB make them fail.
 const MOST_BYTES: u64 = 256 << 20;
 /// How much is encoded at one time: whole groups of three bytes, so that parts fit together.
 const STRETCH: usize = 3 << 20;
 
-/// What can be known before the link has been read.
+/// Checks all that can be known before the link has been read.
 ///
 /// # Errors
 /// USAGE if the page exists and is not to be replaced, or if the link is too large for one.

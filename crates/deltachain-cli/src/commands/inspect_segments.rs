@@ -17,17 +17,17 @@ const FIRST: usize = 4;
 
 /// A segment as its bytes say it.
 #[derive(Debug)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct SegmentView<'a> {
     /// Where it stands in the file.
     offset: u64,
     entry: SegmentEntry,
     table: Table,
     streams: Vec<StreamLengths>,
-    parts: Vec<ShownPart<'a>>,
+    parts: Vec<PartView<'a>>,
 }
 
 #[derive(Debug)]
-struct ShownPart<'a> {
+struct PartView<'a> {
     tensor: &'a str,
     piece: u64,
     /// First lane of the piece in its tensor.
@@ -36,7 +36,7 @@ struct ShownPart<'a> {
     runs: Vec<Run>,
 }
 
-/// What a part codes of one context.
+/// The lanes of one context that a part codes.
 #[derive(Debug)]
 struct Run {
     coded: usize,
@@ -45,7 +45,7 @@ struct Run {
 }
 
 /// Reads all segments.
-pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<Shown<'_>>> {
+pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<SegmentView<'_>>> {
     let (header, index) = (link.reader.header(), link.reader.index());
     let meter = output.meter("reading", header.segments_length);
     let mut offset = HEADER_BYTES + header.index_stored;
@@ -65,7 +65,7 @@ pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<Shown<'_>>> 
     Ok(shown)
 }
 
-fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<Shown<'_>> {
+fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<SegmentView<'_>> {
     let segment = link.reader.segment(number)?;
     let index = link.reader.index();
     let entry = index.segments[number];
@@ -73,7 +73,7 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<Shown<'_>> {
         let info = &index.tensors[part.entry].written()?.info;
         let (bytes, lane_bytes) = (info.piece(part.piece), entry.coding.lane_bytes as u64);
         let runs = segment.ranks(place).into_iter();
-        Some(ShownPart {
+        Some(PartView {
             tensor: info.name(),
             piece: part.piece,
             begin: bytes.start / lane_bytes,
@@ -81,7 +81,7 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<Shown<'_>> {
             runs: runs.map(|run| Run { coded: run.len(), first: run.take(FIRST).collect() }).collect(),
         })
     });
-    Ok(Shown {
+    Ok(SegmentView {
         offset,
         entry,
         parts: parts.collect(),
@@ -91,7 +91,7 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<Shown<'_>> {
 }
 
 /// All segments for people, two tables each.
-pub(crate) fn as_text(segments: &[Shown<'_>]) -> String {
+pub(crate) fn as_text(segments: &[SegmentView<'_>]) -> String {
     if segments.is_empty() {
         return "no segments: no tensor has coded lanes".to_owned();
     }
@@ -105,11 +105,11 @@ pub(crate) fn as_text(segments: &[Shown<'_>]) -> String {
 }
 
 /// All segments for machines.
-pub(crate) fn as_json(segments: &[Shown<'_>]) -> Value {
-    segments.iter().map(Shown::json).collect()
+pub(crate) fn as_json(segments: &[SegmentView<'_>]) -> Value {
+    segments.iter().map(SegmentView::json).collect()
 }
 
-impl Shown<'_> {
+impl SegmentView<'_> {
     fn text(&self, number: usize) -> String {
         let Self { entry: SegmentEntry { coding, stored_length, crc }, offset, table, .. } = self;
         let title = format!(
@@ -169,7 +169,7 @@ impl Shown<'_> {
         }
     }
 
-    fn first(&self, part: &ShownPart<'_>, run: &Run) -> String {
+    fn first(&self, part: &PartView<'_>, run: &Run) -> String {
         if run.coded == 0 {
             return "-".to_owned();
         }
@@ -187,7 +187,7 @@ impl Shown<'_> {
     }
 
     /// The lane's number in its tensor, if that can be known without the base.
-    fn lane(&self, part: &ShownPart<'_>, rank: u64) -> Option<u64> {
+    fn lane(&self, part: &PartView<'_>, rank: u64) -> Option<u64> {
         (self.table.contexts == 1).then_some(part.begin + rank)
     }
 
@@ -234,7 +234,7 @@ impl Shown<'_> {
         })
     }
 
-    fn part_json(&self, place: usize, part: &ShownPart<'_>) -> Value {
+    fn part_json(&self, place: usize, part: &PartView<'_>) -> Value {
         let counts = self.table.counts(place).iter().zip(&part.runs);
         let contexts = counts.map(|(count, run)| {
             let first = run.first.iter().map(|&(rank, value)| {

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::State;
 use deltachain::{Replay, Result, StateTable};
 use serde_json::json;
 
 use crate::args::VerifyArgs;
-use crate::inputs::{OpenedLink, digests_of, open_state};
+use crate::inputs::{OpenedLink, digests_of};
 use crate::numbers::grouped;
 use crate::output::{Output, printable_path};
 
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
 
 /// Applies the link to a state, and keeps nothing of the result but that it is right.
 pub(crate) fn with_base(base: &Path, link: &OpenedLink, output: Output) -> Result<()> {
-    let base = open_state(base)?;
+    let base = SafetensorsState::open(base)?;
     let table = StateTable { tensors: base.tensors().to_vec(), digests: digests_of(&base, output)? };
     let mut replay = Replay::new(table);
     let pushed = replay.push(&link.reader);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltachain::Result;
 use deltachain::tensor::Digest;
-use deltachain_store::{CommandStatus, HeldVersion, Ran, Records, Time};
+use deltachain_store::{CommandStatus, HeldVersion, Ran, Records};
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -17,9 +17,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How often a command that runs is looked at.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What the user wants to be run.
+/// The command that the user wants to be run, and how.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct CommandOptions {
     /// For the shell.
     pub(crate) command: String,
     pub(crate) timeout: Option<Duration>,
@@ -32,11 +32,11 @@ pub(crate) struct Wanted {
 /// Runs the command for the version in force until it succeeds, also after a restart.
 #[derive(Debug)]
 pub(crate) struct Commander {
-    wanted: Wanted,
+    wanted: CommandOptions,
     digest: String,
     records: Records,
     ran: Option<Ran>,
-    /// What has been tried for the version in force.
+    /// The tries for the version in force that have failed.
     tries: Option<Tries>,
 }
 
@@ -53,7 +53,7 @@ struct Tries {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommandResult {
     Succeeded,
     Failed(String),
     TimedOut(String),
@@ -63,7 +63,7 @@ pub(crate) enum Outcome {
 
 impl Commander {
     /// Records of earlier runs that cannot be read count as none: the command runs again.
-    pub(crate) fn new(wanted: Wanted, records: &Records) -> Self {
+    pub(crate) fn new(wanted: CommandOptions, records: &Records) -> Self {
         let ran = records.ran().ok().flatten();
         let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();
         Self { wanted, digest, records: records.clone(), ran, tries: None }
@@ -95,15 +95,14 @@ impl Commander {
     }
 
     /// Runs the command once. `is_stopped` is called often: whether the program is to end.
-    pub(crate) fn run(&mut self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> Outcome {
+    pub(crate) fn run(&mut self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> CommandResult {
         let outcome = self.attempt(held, is_stopped);
         match &outcome {
-            Outcome::Succeeded => {
-                let (commit, command) = (held.commit.to_string(), self.digest.clone());
-                self.ran = Some(Ran { version: held.version, commit, command, time: Time::now() });
+            CommandResult::Succeeded => {
+                self.ran = Some(Ran::now(held.version, held.commit, &self.digest));
                 self.tries = None;
             }
-            Outcome::Failed(text) | Outcome::TimedOut(text) => {
+            CommandResult::Failed(text) | CommandResult::TimedOut(text) => {
                 let (failures, pause) = self.tries_for(held).map_or((0, self.wanted.pause), |tries| {
                     (tries.failures, tries.pause.saturating_mul(2).min(LONGEST_PAUSE))
                 });
@@ -116,7 +115,7 @@ impl Commander {
                     next: Instant::now() + pause,
                 });
             }
-            Outcome::Interrupted => {}
+            CommandResult::Interrupted => {}
         }
         outcome
     }
@@ -131,7 +130,7 @@ impl Commander {
         self.tries.as_ref().map(|tries| tries.pause)
     }
 
-    fn attempt(&self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> Outcome {
+    fn attempt(&self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> CommandResult {
         let before = self.ran.as_ref().map_or_else(String::new, |ran| ran.version.to_string());
         let mut shell = shell(&self.wanted.command);
         shell
@@ -139,7 +138,7 @@ impl Commander {
             .env("DELTACHAIN_VERSION_BEFORE", before)
             .env("DELTACHAIN_STATE", held.state.to_string())
             .env("DELTACHAIN_DIRECTORY", &held.directory)
-            // What systemd has told this process is not for others.
+            // The variables by which systemd tells this process something are not for others.
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
@@ -149,8 +148,8 @@ impl Commander {
             shell.stdout(io::stderr());
         }
         match run(&mut shell, self.wanted.timeout, is_stopped) {
-            Ok(Outcome::TimedOut(text)) => Outcome::TimedOut(format!("timeout: {text}")),
-            outcome => outcome.unwrap_or_else(|error| Outcome::Failed(format!("it could not be run: {error}"))),
+            Ok(CommandResult::TimedOut(text)) => CommandResult::TimedOut(format!("timeout: {text}")),
+            outcome => outcome.unwrap_or_else(|error| CommandResult::Failed(format!("it could not be run: {error}"))),
         }
     }
 }
@@ -161,24 +160,24 @@ pub(crate) fn run(
     command: &mut Command,
     timeout: Option<Duration>,
     is_stopped: &dyn Fn() -> bool,
-) -> io::Result<Outcome> {
+) -> io::Result<CommandResult> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     let (mut running, began) = (command.spawn()?, Instant::now());
     loop {
         match running.try_wait()? {
-            Some(status) if status.success() => return Ok(Outcome::Succeeded),
-            Some(status) => return Ok(Outcome::Failed(format!("it ended with {status}"))),
+            Some(status) if status.success() => return Ok(CommandResult::Succeeded),
+            Some(status) => return Ok(CommandResult::Failed(format!("it ended with {status}"))),
             None => {}
         }
         if is_stopped() {
             end(&mut running);
-            return Ok(Outcome::Interrupted);
+            return Ok(CommandResult::Interrupted);
         }
         if let Some(timeout) = timeout.filter(|timeout| began.elapsed() >= *timeout) {
             end(&mut running);
             let text = format!("it did not end within {} s and was ended", timeout.as_secs_f64());
-            return Ok(Outcome::TimedOut(text));
+            return Ok(CommandResult::TimedOut(text));
         }
         thread::sleep(PATIENCE);
     }

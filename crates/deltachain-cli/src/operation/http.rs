@@ -1,5 +1,5 @@
-//! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are bounded, and answered one after
-//! the other.
+//! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are bounded, and answered one
+//! after the other.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,13 +14,13 @@ use deltachain::{Error, Result};
 const ASKING: Duration = Duration::from_secs(5);
 const LONGEST_QUESTION: usize = 8192;
 
-/// What a path shows.
+/// A path, and what it shows.
 pub(crate) struct Page {
     pub(crate) path: &'static str,
     pub(crate) show: Box<dyn Fn() -> Answer + Send>,
 }
 
-/// What is answered to a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: &'static str,
@@ -39,9 +39,9 @@ pub(crate) struct Port {
 
 impl Port {
     /// # Errors
-    /// USAGE if the address of this option cannot be had.
-    pub(crate) fn open(option: &str, address: SocketAddr) -> Result<Self> {
-        let refused = |error| Error::usage(format!("{option} {address}: {error}"));
+    /// USAGE if the address of --listen cannot be had.
+    pub(crate) fn open(address: SocketAddr) -> Result<Self> {
+        let refused = |error| Error::usage(format!("--listen {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         Ok(Self { listener, address })
@@ -51,7 +51,7 @@ impl Port {
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn serve(self, pages: Vec<Page>) -> Result<Server> {
+    pub(crate) fn serve(self, pages: Vec<Page>) -> Result<HttpServer> {
         let Self { listener, address } = self;
         let ends = Arc::new(AtomicBool::new(false));
         let is_end = Arc::clone(&ends);
@@ -69,19 +69,19 @@ impl Port {
         };
         let thread = thread::Builder::new().name("http".to_owned()).spawn(answering);
         let thread = thread.map_err(|error| Error::io("starting a thread", error))?;
-        Ok(Server { address, ends, thread: Some(thread) })
+        Ok(HttpServer { address, ends, thread: Some(thread) })
     }
 }
 
 /// Answers until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct HttpServer {
     address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Server {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         // The thread waits for a connection. If none can be made, it ends with the program.
@@ -111,7 +111,8 @@ fn converse(mut connection: TcpStream, pages: &[Page]) -> io::Result<()> {
     let length = body.len();
     write!(
         connection,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )?;
     if method == "HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
 }
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn pages_are_shown_and_questions_are_bounded() {
-        let port = Port::open("--metrics", parse_address("0").unwrap()).unwrap();
+        let port = Port::open(parse_address("0").unwrap()).unwrap();
         let address = port.address;
         assert!(address.ip().is_loopback());
         let server = port.serve(vec![page("/a"), page("/b")]).unwrap();
@@ -177,9 +178,9 @@ mod tests {
         assert!(ask(address, "POST /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(3 * LONGEST_QUESTION));
         assert_eq!(ask(address, &long), "");
-        assert!(Port::open("--metrics", address).is_err(), "the port is taken");
+        assert!(Port::open(address).is_err(), "the port is taken");
         drop(server);
-        assert_eq!(Port::open("--metrics", address).unwrap().address, address);
+        assert_eq!(Port::open(address).unwrap().address, address);
     }
 
     #[test]

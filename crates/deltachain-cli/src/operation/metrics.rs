@@ -1,10 +1,10 @@
-//! What `follow --metrics` shows to Prometheus.
+//! The metrics that `follow --listen` shows to Prometheus.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use deltachain::Error;
-use deltachain_store::{FollowStatus, Switched, Time};
+use deltachain::{Error, ErrorClass, RULES};
+use deltachain_store::{FollowStatus, SwitchReport, Time};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::operation::http::{Answer, Page};
-use crate::operation::readiness::Verdict;
+use crate::operation::readiness::ServerReadiness;
 
 type Number = Gauge<i64>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -55,7 +55,7 @@ numbers! {
         "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
     unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
-    downloaded_bytes: Counter = "Bytes of links and assets that were fetched";
+    downloaded_bytes: Counter = "Bytes of links and assets that were downloaded";
     cache_bytes: Counter = "Bytes of links that were in the cache";
     written_bytes: Counter = "Bytes of tensors that were written";
     phase_seconds: Family<Label, SecondsSum> = "Time of versions that were reached, by phase";
@@ -77,8 +77,12 @@ numbers! {
 pub(crate) struct Metrics(Numbers);
 
 impl Metrics {
-    /// What `GET /metrics` shows.
+    /// The page that `GET /metrics` shows.
     pub(crate) fn page(&self) -> Page {
+        // Of a counter that is not there before the first failure, no rise would be seen.
+        for class in [ErrorClass::Io, ErrorClass::Usage].into_iter().chain(RULES.iter().map(|rule| rule.class)) {
+            drop(self.0.failures.get_or_create(&[("class", class.name().to_owned())]));
+        }
         let registry = self.0.registry();
         let show = move || {
             let mut body = String::new();
@@ -90,18 +94,18 @@ impl Metrics {
     }
 
     /// Whether each server is ready, by the last look at it.
-    pub(crate) fn servers_are(&self, verdicts: &[Verdict], status: &FollowStatus) {
-        for verdict in verdicts {
-            let server = &verdict.server;
+    pub(crate) fn servers_are(&self, servers: &[ServerReadiness], status: &FollowStatus) {
+        for readiness in servers {
+            let server = &readiness.server;
             let label = [("server", server.url.clone())];
-            self.0.server_ready.get_or_create(&label).set(i64::from(verdict.is_ready()));
+            self.0.server_ready.get_or_create(&label).set(i64::from(readiness.is_ready()));
             let newest = server.version.and_then(|version| status.newest(version));
             self.0.server_newest_timestamp_seconds.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
         }
-        self.0.ready.set(i64::from(verdicts.iter().all(Verdict::is_ready)));
+        self.0.ready.set(i64::from(servers.iter().all(ServerReadiness::is_ready)));
     }
 
-    /// What a look has found out.
+    /// Takes over the findings of a look.
     pub(crate) fn looked(&self, held: Option<u64>, status: &FollowStatus) {
         self.0.looks.inc();
         self.0.version.set(number(held));
@@ -124,7 +128,7 @@ impl Metrics {
         self.0.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
     }
 
-    pub(crate) fn switched(&self, switched: &Switched) {
+    pub(crate) fn switched(&self, switched: &SwitchReport) {
         self.0.switches.inc();
         self.0.proof.clear();
         self.0.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
@@ -180,7 +184,7 @@ fn number(version: Option<u64>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use deltachain_engines::ServerState;
+    use deltachain_store::ServerRecord;
 
     use super::*;
 
@@ -194,10 +198,10 @@ mod tests {
         metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
-        let server = |url: &str, version| ServerState { url: url.to_owned(), version, ..ServerState::default() };
+        let server = |url: &str, version| ServerRecord { url: url.to_owned(), version, ..ServerRecord::default() };
         let servers = [
-            Verdict { server: server("a", Some(5)), unready: None },
-            Verdict { server: server("b", None), unready: Some("x".to_owned()) },
+            ServerReadiness { server: server("a", Some(5)), unready: None },
+            ServerReadiness { server: server("b", None), unready: Some("x".to_owned()) },
         ];
         metrics.servers_are(&servers, &status);
         let Answer { status, body, .. } = (metrics.page().show)();
@@ -208,6 +212,8 @@ mod tests {
             "deltachain_lag_versions 1",
             "deltachain_unsigned 1",
             "deltachain_failures_total{class=\"USAGE\"} 1",
+            "deltachain_failures_total{class=\"IO\"} 0",
+            "deltachain_failures_total{class=\"CORRUPT\"} 0",
             "deltachain_command_runs_total{result=\"failed\"} 1",
             "deltachain_command_seconds_total 1.5",
             "deltachain_command_failing 1",

@@ -1,40 +1,36 @@
 //! Whether the servers of `follow --engine` are ready for requests: what `GET /ready` answers.
 //!
-//! The last look at a server may be older than its last start. So each answer asks the servers once more what they have.
+//! The last look at a server may be older than its last start. So each answer asks the servers once more what they
+//! have.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use deltachain_engines::{Fleet, ServerState};
-use deltachain_store::{FollowStatus, MaxLag, unready};
+use deltachain_engines::Fleet;
+use deltachain_store::{FollowStatus, MaxLag, ServerRecord, unready};
 use serde_json::{Value, json};
 
 use crate::operation::http::{Answer, Page};
-use crate::operation::servers::record;
 
-/// What is known of the servers, and of the chain.
+/// The facts that are known of the servers, and of the chain.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     fleet: Arc<Fleet>,
     most: MaxLag,
-    known: Mutex<Known>,
-}
-
-#[derive(Debug)]
-struct Known {
     /// How following goes.
-    status: FollowStatus,
+    status: Mutex<FollowStatus>,
     /// Whether this process follows, and does not end.
-    is_followed: bool,
+    is_followed: AtomicBool,
 }
 
 /// A server, and why it is not ready; `None` if it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) server: ServerState,
+pub(crate) struct ServerReadiness {
+    pub(crate) server: ServerRecord,
     pub(crate) unready: Option<String>,
 }
 
-impl Verdict {
+impl ServerReadiness {
     pub(crate) fn is_ready(&self) -> bool {
         self.unready.is_none()
     }
@@ -42,61 +38,58 @@ impl Verdict {
 
 impl Readiness {
     pub(crate) fn new(fleet: Arc<Fleet>, most: MaxLag, status: FollowStatus) -> Self {
-        Self { fleet, most, known: Mutex::new(Known { status, is_followed: true }) }
+        Self { fleet, most, status: Mutex::new(status), is_followed: AtomicBool::new(true) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status(&self) -> MutexGuard<'_, FollowStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How following goes now.
     pub(crate) fn polled(&self, status: &FollowStatus) {
-        self.known().status.clone_from(status);
+        self.status().clone_from(status);
     }
 
     /// From now on no server is ready: they are left soon.
     pub(crate) fn ends(&self) {
-        self.known().is_followed = false;
+        self.is_followed.store(false, Ordering::Relaxed);
     }
 
     /// How the servers are, by the last look at each.
-    pub(crate) fn last(&self) -> Vec<Verdict> {
+    pub(crate) fn last(&self) -> Vec<ServerReadiness> {
         self.judge(self.fleet.servers())
     }
 
-    fn judge(&self, servers: Vec<ServerState>) -> Vec<Verdict> {
-        let known = self.known();
-        let judge = |server| {
-            let unready = unready(&record(&server), &known.status, self.most, known.is_followed);
-            Verdict { server, unready }
-        };
+    fn judge(&self, servers: Vec<ServerRecord>) -> Vec<ServerReadiness> {
+        let (status, is_followed) = (self.status(), self.is_followed.load(Ordering::Relaxed));
+        let judge = |server| ServerReadiness { unready: unready(&server, &status, self.most, is_followed), server };
         servers.into_iter().map(judge).collect()
     }
 
-    /// What `GET /ready` shows.
+    /// The page that `GET /ready` shows.
     pub(crate) fn page(self: &Arc<Self>) -> Page {
         let readiness = Arc::clone(self);
         let show = move || {
-            let verdicts = readiness.judge(readiness.fleet.ask());
-            let status = if are_ready(&verdicts) { "200 OK" } else { "503 Service Unavailable" };
-            Answer { status, kind: "application/json", body: format!("{}\n", as_json(&verdicts)) }
+            let servers = readiness.judge(readiness.fleet.ask());
+            let status = if are_ready(&servers) { "200 OK" } else { "503 Service Unavailable" };
+            Answer { status, kind: "application/json", body: format!("{}\n", as_json(&servers)) }
         };
         Page { path: "/ready", show: Box::new(show) }
     }
 }
 
 /// Whether all servers are ready.
-fn are_ready(verdicts: &[Verdict]) -> bool {
-    verdicts.iter().all(Verdict::is_ready)
+fn are_ready(servers: &[ServerReadiness]) -> bool {
+    servers.iter().all(ServerReadiness::is_ready)
 }
 
-pub(crate) fn as_json(verdicts: &[Verdict]) -> Value {
-    let servers = verdicts.iter().map(|Verdict { server, unready }| {
+pub(crate) fn as_json(servers: &[ServerReadiness]) -> Value {
+    let each = servers.iter().map(|ServerReadiness { server, unready }| {
         let mut json = json!({ "server": server.url, "version": server.version, "ready": unready.is_none() });
         if let Some(reason) = unready {
             json["reason"] = reason.as_str().into();
         }
         json
     });
-    json!({ "ready": are_ready(verdicts), "servers": servers.collect::<Vec<_>>() })
+    json!({ "ready": are_ready(servers), "servers": each.collect::<Vec<_>>() })
 }

@@ -210,7 +210,7 @@ fn a_pull_has_the_files_that_were_published() {
         folder.run(&["init", &chain]).good();
         folder.run(&["publish", &chain, &first]).good();
         folder.run(&["pull", &chain, &early]).good();
-        folder.run(&["publish", &chain, &target, "--base", &base, "--no-snapshots"]).good();
+        folder.run(&["publish", &chain, &target, "--base", &base, "--snapshot-cost", "inf"]).good();
         for directory in [&early, &late] {
             folder.run(&["pull", &chain, directory]).good();
             let names: Vec<_> = std::fs::read_dir(folder.at(&format!("{directory}/current"))).unwrap().collect();

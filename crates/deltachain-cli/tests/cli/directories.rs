@@ -206,8 +206,8 @@ fn without_tensors_a_restart_goes_on_from_what_is_held() {
         let ran = folder.run(&["follow", "chain", "held", "--no-tensors", "--once"]);
         assert!(ran.stdout.contains(expected) && !ran.stderr.contains("note"), "{ran:?}");
     };
-    says("version 0 from nothing");
-    says("version 0 is in");
+    says("version 0 is in held/current: ");
+    says("version 0 is in held/current already");
     crate::engines::publish(&folder, 1);
-    says("version 1 from version 0");
+    says("version 1 is in held/current, where version 0 was: ");
 }

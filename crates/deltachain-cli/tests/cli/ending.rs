@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Folder, TOOL, bytes_file};
+use crate::support::{Folder, TOOL, bytes_file, step};
 
 /// A server that accepts connections and never answers: its address, and a word for each connection.
 fn silent_server() -> (String, mpsc::Receiver<()>) {
@@ -58,8 +58,10 @@ fn a_store_that_does_not_answer_is_not_waited_for() {
     let folder = Folder::new();
     folder.write("m.safetensors", bytes_file(&[("a", b"x")]));
     let url = "s3://bucket/chain";
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 12] = [
         &["follow", url, "model"],
+        &["mirror", url, "copy"],
+        &["mirror", url, "copy", "--poll", "1"],
         &["pull", url, "model"],
         &["publish", url, "m.safetensors"],
         &["init", url],
@@ -72,11 +74,16 @@ fn a_store_that_does_not_answer_is_not_waited_for() {
     ];
     for command in commands {
         let (address, connected) = silent_server();
-        let more = ["--endpoint", &address, "--timeout", "86400"];
+        let endpoint = format!("endpoint={address}");
+        let more = ["--store", &endpoint, "--store", "timeout=86400"];
         let child = start(&folder, &[command, &more].concat()).spawn().unwrap();
         connected.recv().unwrap();
         let code = told_to_end(child);
-        assert_eq!(code, Some(if command[0] == "follow" { 0 } else { 130 }), "{command:?}");
+        assert_eq!(
+            code,
+            Some(if command[0] == "follow" || command.contains(&"--poll") { 0 } else { 130 }),
+            "{command:?}"
+        );
     }
 }
 
@@ -85,8 +92,9 @@ fn systemd_hears_of_a_follower_whose_store_is_silent() {
     let folder = Folder::new();
     let socket = UnixDatagram::bind(folder.at("notify")).unwrap();
     let (address, connected) = silent_server();
-    let mut command =
-        start(&folder, &["follow", "s3://bucket/chain", "model", "--endpoint", &address, "--timeout", "86400"]);
+    let endpoint = format!("endpoint={address}");
+    let arguments = ["follow", "s3://bucket/chain", "model", "--store", &endpoint, "--store", "timeout=86400"];
+    let mut command = start(&folder, &arguments);
     command.env("NOTIFY_SOCKET", folder.at("notify")).env("WATCHDOG_USEC", "30000");
     let child = command.spawn().unwrap();
     connected.recv().unwrap();
@@ -145,7 +153,7 @@ fn handles_signals(line: &str) -> bool {
 fn a_rate_of_nothing_is_refused() {
     let folder = Folder::new();
     folder.run(&["init", "chain"]).good();
-    let error = folder.refused(&["log", "chain", "--max-rate", "0"], "USAGE", None);
+    let error = folder.refused(&["log", "chain", "--store", "max-rate=0"], "USAGE", None);
     assert!(error["message"].as_str().unwrap().contains("bytes per second"), "{error}");
 }
 
@@ -161,4 +169,20 @@ fn threads_that_cannot_be_started_are_an_error() {
         let ran = folder.run_in_shell(&script, &["log", "chain", "--threads", "4"]);
         assert!(ran.code != Some(101) && !ran.stderr.contains("\nthread"), "{limit}: {ran:?}");
     }
+}
+
+#[test]
+fn a_mirror_goes_on_until_it_is_told_to_end() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    folder.run(&["publish", "chain", &step(0)]).good();
+    let once = folder.json(&["mirror", "chain", "copy"]);
+    assert_eq!((once["version"].as_u64(), once["documents"].as_u64()), (Some(0), Some(1)));
+    let mut child = start(&folder, &["mirror", "chain", "copy", "--poll", "0.01", "--json"]);
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+    folder.run(&["publish", "chain", &step(1), "--base", &step(0)]).good();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("\"version\":1"));
+    assert_eq!(told_to_end(child), Some(0));
+    folder.run(&["fsck", "copy", "--deep"]).good();
 }

@@ -230,7 +230,7 @@ impl Face {
                 let brought = servers.start().and_then(|()| servers.update(version.into(), &digest));
                 let brought = brought.and_then(|()| servers.finish(&name(version.into(), &json!(digest))));
                 let brought = brought.and_then(|()| servers.resume());
-                brought.err().map(|failures| (format!("{:#}", failures[0].error), failures[0].stays_paused))
+                brought.err().map(|failures| (format!("{:#}", failures[0].error), failures[0].stays_paused()))
             }
         }
     }
@@ -248,7 +248,7 @@ enum Serves {
     Nothing,
 }
 
-/// The table in docs/engines.md, "What is asked of a server of vLLM".
+/// The table in integrations/docs/engines.md, "What is asked of a server of vLLM".
 const RULES: [(&str, &[&str], Serves); 10] = [
     ("deltachain_state", &[], Serves::Before),
     ("/weight_info", &[], Serves::Before),
@@ -334,7 +334,7 @@ fn what_is_torn_stays_paused_until_it_is_whole() {
     }
 }
 
-/// The table in docs/engines.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
+/// The table in integrations/docs/engines.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
 /// then, and whether it stays paused.
 #[test]
 fn what_follows_from_a_request_to_other_engines_that_fails() {
@@ -476,9 +476,10 @@ fn what_may_hold_two_versions_stays_paused_until_it_holds_one() {
 fn who_does_not_say_what_he_holds_stays_paused() {
     let folder = chain(1);
     let server = Engine::start();
-    server.befalls("/update_weights", Fate::Refused);
-    let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "0.2"]);
-    server.wait_for("/pause?mode=keep");
+    // It is asked what it holds when this is given up.
+    server.befalls("/update_weights", Fate::Hangs);
+    let follow = start(&folder, "vllm", &[&server], &["--server-timeout", "2"]);
+    server.wait_for("/update_weights");
     server.state().hang.insert("deltachain_state");
     server.wait_for("deltachain_state");
     assert!(follow.end());

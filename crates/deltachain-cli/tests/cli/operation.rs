@@ -243,7 +243,7 @@ fn remarks_bear_the_time() {
 #[test]
 fn metrics_are_shown() {
     let folder = chain(2);
-    let mut child = start(&folder, &["--metrics", "0", "--exec", "true"], &[]);
+    let mut child = start(&folder, &["--listen", "0", "--exec", "true"], &[]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut event = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let remark = event();
@@ -264,7 +264,7 @@ fn metrics_are_shown() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    folder.refused(&["follow", "chain", "model", "--metrics", "192.0.2.1:1"], "USAGE", None);
+    folder.refused(&["follow", "chain", "model", "--listen", "192.0.2.1:1"], "USAGE", None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `follow --ready-port`: what a load balancer is told, and what it then sends to servers; and what becomes of running
+//! `follow --listen`: what a load balancer is told, and what it then sends to servers; and what becomes of running
 //! requests at an update.
 #![cfg(unix)]
 
@@ -78,9 +78,9 @@ impl Follower {
             let at = follow.iter().position(|argument| *argument == "--poll").unwrap();
             follow.drain(at..at + 2);
         }
-        follow.extend(["--ready-port", "0"].iter().chain(more));
+        follow.extend(["--listen", "0"].iter().chain(more));
         let (process, events) = Process::heard(folder, &follow);
-        let remark = events.recv().unwrap();
+        let [_, remark] = [(); 2].map(|()| events.recv().unwrap());
         let text = remark["text"].as_str().unwrap();
         let ready = text.strip_prefix("serving http://").unwrap().strip_suffix("/ready").unwrap().parse().unwrap();
         Self { process, events, ready }
@@ -299,7 +299,7 @@ fn before_the_first_look_and_without_an_answer_no_server_is_ready() {
     server.state().is_down = false;
     follow.becomes(200);
     assert_eq!(request(follow.ready, "POST /ready", "").unwrap().0, 405);
-    assert_eq!(request(follow.ready, "GET /metrics", "").unwrap().0, 404);
+    assert_eq!(request(follow.ready, "GET /health", "").unwrap().0, 404);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_server_that_goes_on_with_an_older_version_is_ready_until_that_is_stale() {
     for (most, is_ready) in [("10m", true), ("1", true), ("0", false)] {
         let folder = chain(1);
         let server = Engine::start();
-        let follow = Follower::start(&folder, &[&server], &["--max-staleness", most]);
+        let follow = Follower::start(&folder, &[&server], &["--max-lag", most]);
         follow.becomes(200);
         (0..10_000).for_each(|_| server.befalls("/update_weights", Fate::Refused));
         publish(&folder, 1);
@@ -443,30 +443,28 @@ fn without_its_port_nothing_is_followed() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let servers = [&server];
-    let follow = [&arguments("vllm", &servers)[..], &["--ready-port", &address]].concat();
+    let follow = [&arguments("vllm", &servers)[..], &["--listen", &address]].concat();
     let ran = folder.run(&follow);
-    assert!(ran.code == Some(2) && ran.stdout.contains(&format!("--ready-port {address}")), "{ran:?}");
+    assert!(ran.code == Some(2) && ran.stdout.contains(&format!("--listen {address}")), "{ran:?}");
     assert!(server.state().looks.is_empty() && !folder.at("model/servers.json").exists());
     for (more, text) in [
-        (vec!["--ready-port", "0", "--max-staleness", "20s"], "--poll-longest"),
-        (vec!["--ready-port", "0", "--max-staleness", "soon"], "10m"),
-        (vec!["--ready-port", "0", "--once"], "--once"),
+        (vec!["--listen", "0", "--max-lag", "20s"], "--poll"),
+        (vec!["--listen", "0", "--max-lag", "soon"], "10m"),
+        (vec!["--listen", "0", "--once"], "--once"),
         (vec!["--pause", "hard"], "keep, wait or abort"),
     ] {
         let ran = folder.run(&[&arguments("vllm", &servers)[..], &more].concat());
         assert!(ran.code == Some(2) && ran.stdout.contains(text), "{more:?}: {ran:?}");
     }
-    let ran = folder.run(&["follow", "chain", "model", "--ready-port", "0"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("--engine"), "{ran:?}");
 }
 
 #[test]
-fn metrics_and_readiness_may_share_a_port() {
+fn metrics_and_readiness_share_a_port() {
     let folder = chain(1);
     let server = Engine::start();
     let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().to_string();
     let servers = [&server];
-    let follow = [&arguments("vllm", &servers)[..], &["--ready-port", &free, "--metrics", &free]].concat();
+    let follow = [&arguments("vllm", &servers)[..], &["--listen", &free]].concat();
     let (process, events) = Process::heard(&folder, &follow);
     for page in ["metrics", "ready"] {
         assert_eq!(events.recv().unwrap()["text"], format!("serving http://{free}/{page}"));

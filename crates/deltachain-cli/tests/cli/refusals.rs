@@ -208,19 +208,19 @@ fn links_that_ask_for_too_much() {
         folder.refused(arguments, "LIMIT", Some("R-LIM-04"));
     }
     // The user may know better.
-    let shown = folder.json(&["inspect", "1.dcf", "--trusted"]);
+    let shown = folder.json(&["inspect", "1.dcf", "--limit", "none"]);
     assert_eq!(shown["tensors"][0]["lanes"], 1_u64 << 40);
-    folder.json(&["inspect", "1.dcf", "--max-new-bytes", "1T"]);
-    folder.refused(&["inspect", "1.dcf", "--max-index-bytes", "64K"], "LIMIT", Some("R-LIM-01"));
+    folder.json(&["inspect", "1.dcf", "--limit", "new=1T"]);
+    folder.refused(&["inspect", "1.dcf", "--limit", "index=64K"], "LIMIT", Some("R-LIM-01"));
     let whole = damaged(|_| {});
     let base = step(0);
     for arguments in
         [&["apply", "1.dcf", "--base", &base, "-o", "out"][..], &["inspect", "1.dcf"], &["verify", "1.dcf"]]
     {
-        let arguments = [arguments, &["--max-coded-bytes", "1"]].concat();
+        let arguments = [arguments, &["--limit", "coded=1"]].concat();
         whole.refused(&arguments, "LIMIT", Some("R-LIM-08"));
     }
-    whole.json(&["verify", "1.dcf", "--max-coded-bytes", "1G"]);
+    whole.json(&["verify", "1.dcf", "--limit", "coded=1G"]);
     let folder = damaged(|link| {
         link[96..104].copy_from_slice(&(1_u64 << 60).to_le_bytes());
         reseal(link);
@@ -256,7 +256,7 @@ fn no_secret_is_shown() {
     let key = "PRIVATE+KEY+run7+0a1b2c3d+hidden/hidden+hidden=";
     let web = "http://me:hidden@127.0.0.1:1/chain";
     let query = "http://127.0.0.1:1/chain?token=hidden";
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 18] = [
         &["key", "show", key],
         &["publish", "chain", "m.safetensors", "--sign-key", key],
         &["publish", "chain", "m.safetensors", "--trust", key],
@@ -265,13 +265,16 @@ fn no_secret_is_shown() {
         &["inspect", key],
         &["log", "chain", key],
         &["log", "chain", "--last", key],
-        &["log", web, "--retries", "0"],
-        &["log", query, "--retries", "0"],
-        &["pull", web, "model", "--retries", "0"],
-        &["doctor", web, "--retries", "0"],
+        &["log", web, "--store", "retries=0"],
+        &["log", query, "--store", "retries=0"],
+        &["pull", web, "model", "--store", "retries=0"],
+        &["doctor", web, "--store", "retries=0"],
         &["follow", "chain", "model", "--engine", "vllm", "--server", web],
-        &["log", "s3://bucket/chain", "--store-option", "secret_access_key:hidden"],
-        &["log", "s3://me:hidden@bucket/chain", "--store-option", "unknown=hidden"],
+        &["mirror", "chain", web],
+        &["mirror", "chain", "copy", "--to", "secret_access_key:hidden"],
+        &["pull", "chain", "model", "--copy", "s3://bucket/chain,secret_access_key:hidden,unknown=hidden"],
+        &["log", "s3://bucket/chain", "--store", "secret_access_key:hidden"],
+        &["log", "s3://me:hidden@bucket/chain", "--store", "unknown=hidden"],
     ];
     for command in commands {
         for more in [&[][..], &["--json"]] {

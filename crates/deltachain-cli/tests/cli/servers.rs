@@ -31,15 +31,14 @@ fn no_answer_of_a_server_ends_a_command_but_by_an_error() {
     folder.run(&["init", "own"]).good();
     folder.run(&["publish", "own", &step(0), "--shard", "0/1", "--part", "part.json"]).good();
     for status in ["200 OK", "206 Partial Content", "403 Forbidden", "404 Not Found", "500 Internal Server Error"] {
-        let endpoint = format!("http://{}", liar(status));
+        let endpoint = format!("--store=endpoint=http://{}", liar(status));
         let store = [
             "s3://bucket/chain",
-            "--endpoint",
             &endpoint,
-            "--store-option=aws_access_key_id=a",
-            "--store-option=aws_secret_access_key=b",
-            "--region=nowhere-1",
-            "--retries=0",
+            "--store=aws_access_key_id=a",
+            "--store=aws_secret_access_key=b",
+            "--store=region=nowhere-1",
+            "--store=retries=0",
         ];
         let state = step(0);
         let commands: [&[&str]; 10] = [
@@ -74,9 +73,9 @@ fn no_answer_of_a_server_ends_a_command_but_by_an_error() {
 #[test]
 fn a_refusal_names_where_credentials_come_from() {
     let folder = Folder::new();
-    let endpoint = format!("http://{}", liar("403 Forbidden"));
-    let settings = ["--store-option=aws_access_key_id=a", "--store-option=aws_secret_access_key=b", "--region=x"];
-    let ran = folder.run(&[&["log", "s3://bucket/chain", "--endpoint", &endpoint], &settings[..]].concat());
+    let endpoint = format!("--store=endpoint=http://{}", liar("403 Forbidden"));
+    let settings = ["--store=aws_access_key_id=a", "--store=aws_secret_access_key=b", "--store=region=x"];
+    let ran = folder.run(&[&["log", "s3://bucket/chain", &endpoint], &settings[..]].concat());
     assert!(ran.stderr.contains("AWS_ACCESS_KEY_ID"), "{ran:?}");
 }
 
@@ -90,7 +89,7 @@ fn a_web_server_can_only_be_read() {
 #[test]
 fn a_profile_alone_is_no_credential() {
     let folder = Folder::new();
-    let profile = "--store-option=aws_profile=research";
+    let profile = "--store=aws_profile=research";
     let error = folder.refused(&["log", "s3://bucket/chain", profile], "USAGE", None);
     assert!(error["message"].as_str().unwrap().contains("export-credentials --profile research"), "{error}");
 }

@@ -163,8 +163,8 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
     }
     let status = folder.json(&["status", "served"]);
     assert_eq!(status["trust"]["signed_by"][0].as_str(), Some(a.trim()), "{status}");
-    assert!(run(&folder, &["status", "served"]).stdout.contains("signed    a"));
-    let pulled = folder.json(&["pull", "chain", "served", "--forget-trust"]);
+    assert!(run(&folder, &["status", "served"]).stdout.contains("signed    by a;"));
+    let pulled = folder.json(&["pull", "chain", "served", "--trust", "none"]);
     assert_eq!((pulled["version"].as_u64(), pulled["signed_by"].is_null()), (Some(1), true));
     assert!(folder.json(&["status", "served"])["trust"].is_null());
     // Who looked at it vouches for it.
@@ -215,7 +215,7 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
     assert_eq!(run(&folder, &pull).code, Some(1));
     assert_eq!(run(&folder, &[&pull[..], &["--allow-rollback", &other]].concat()).code, Some(1));
     let pulled = run(&folder, &[&pull[..], &["--allow-rollback", &signed]].concat()).good();
-    assert!(pulled.starts_with("version 0 from version 1"), "{pulled}");
+    assert!(pulled.contains("where version 1 was"), "{pulled}");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn a_key_is_trusted_for_one_chain() {
 #[test]
 fn a_file_of_keys_that_is_missing_is_said_to_be() {
     let folder = folder();
-    for path in ["none.pub", "keys/none", "keys+old/none.pub", "none"] {
+    for path in ["none.pub", "keys/none", "keys+old/none.pub", "nothing"] {
         let ran = run(&folder, &["log", "chain", "--trust", path]);
         let is_told = ran.stderr.contains("there is no such file") && ran.stderr.contains(path);
         assert!(ran.code == Some(2) && is_told, "{path}: {ran:?}");

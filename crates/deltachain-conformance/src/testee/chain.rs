@@ -6,10 +6,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    Asset, ChainDocument, Commit, FileReference, Held, Hop, Listing, ObjectName, Plan, Planner, Reference,
-    RoutesDocument, Trust, TrustedKey, check_held, check_target, check_union,
+    Asset, ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Trust,
+    TrustedKey, VersionId, check_held, check_target, check_union,
 };
-use deltachain::rules::LAY_03;
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, FileSource, Limits, LinkReader, Result};
 use serde_json::{Value, json};
@@ -87,8 +86,8 @@ fn planner(request: &Request<'_>) -> Result<Planner> {
     Ok(planner.trust(Trust::new(keys, quorum)?, seen))
 }
 
-fn version_held(held: &Request<'_>) -> Result<Held> {
-    Ok(Held { version: held.number("version")?, commit: held.digest("commit")?, chain: held.digest("chain")? })
+fn version_held(held: &Request<'_>) -> Result<VersionId> {
+    Ok(VersionId { version: held.number("version")?, commit: held.digest("commit")?, chain: held.digest("chain")? })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -267,7 +266,7 @@ impl Replay<'_> {
             if self.in_place { shard.take_in_place(&links) } else { shard.follow(&links, check, &self.take, scratch) };
         followed.map_err(|error| match error.link().and_then(|link| plan.hops.get(link)) {
             Some(hop) => refused(hop, error),
-            None if error.is(&LAY_03) => Failure::Held(error),
+            None if error.breaks(&["R-LAY-03"]) => Failure::Held(error),
             None => Failure::Other(error),
         })
     }

@@ -18,11 +18,10 @@ use crate::testee::shard::stage;
 
 /// The ordinary limits, except that there is none for the bytes of new tensors and of coded pieces but the request's.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
-    let mut limits = Limits::default();
-    limits.set_bytes = request.optional_number("set_bytes").unwrap_or(u64::MAX);
-    limits.set_bytes_per_file_byte = 0;
-    limits.coded_bytes = request.optional_number("coded_bytes").unwrap_or(u64::MAX);
-    limits
+    Limits::default()
+        .set_bytes(request.optional_number("set_bytes").unwrap_or(u64::MAX))
+        .set_bytes_per_file_byte(0)
+        .coded_bytes(request.optional_number("coded_bytes").unwrap_or(u64::MAX))
 }
 
 pub(super) fn open(path: &Path, limits: &Limits) -> Result<LinkReader<FileSource>> {

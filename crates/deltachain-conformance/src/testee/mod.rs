@@ -1,4 +1,4 @@
-//! `testee`: the reference library behind the protocol of `conformance/README.md`, like any other implementation.
+//! `testee`: the reference library behind the protocol of `conformance/protocol.md`, like any other implementation.
 //!
 //! Each file next to this one has the operations of a part of SPEC.md.
 

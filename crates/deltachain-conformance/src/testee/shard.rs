@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use deltachain::chain::{LayoutProof, Plan, named_layouts};
-use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, ScratchState, StagedSafetensors};
+use deltachain::files::{LAYOUT_KEY, Layout, SafetensorsState, StagedSafetensors, scratch_state};
 use deltachain::tensor::{Digest, MemoryState, State, StateWriter, TensorInfo};
 use deltachain::{Error, LinkReader, Replay, Result, Source, StateSums, StateTable};
 
@@ -108,7 +108,7 @@ impl Shard {
                 proof.check_proven()?;
             }
         }
-        let data = ScratchState::create_in(scratch, &replay.tensors())?;
+        let data = scratch_state(scratch, &replay.tensors())?;
         replay.run(&*self.data, &data, &())?;
         Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), proof, data: Box::new(data) })
     }

@@ -41,7 +41,8 @@ const CHECKSUMS: &Choices<Checksum> = &[
 
 /// Weight deltas of other systems: made links of, and written from links.
 ///
-/// Links are checked against digests of base and target. docs/exchange.md of deltachain says what each layout can carry.
+/// Links are checked against digests of base and target. docs/exchange.md of deltachain says what each layout can
+/// carry.
 ///
 /// Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.
 #[derive(Debug, Parser)]

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use deltachain::files::{Layout, ScratchState};
+use deltachain::files::{Layout, SafetensorsState, scratch_state};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{Error, Replay, Result, StateTable, check_sequence};
-use deltachain_cli::program::{OpenedLink, Output, grouped, open_state, printable_path};
-use deltachain_exchange::{Step, Writer, Written, pulsept1};
+use deltachain_cli::program::{OpenedLink, Output, grouped, printable_path};
+use deltachain_exchange::{Export, Step, Writer, pulsept1};
 use serde_json::json;
 
 use crate::args::ExportArgs;
@@ -14,7 +14,7 @@ use crate::summary::summary;
 
 pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     let writer = args.writer()?;
-    let base = open_state(&args.base)?;
+    let base = SafetensorsState::open(&args.base)?;
     base.check_apart(&args.output.join("step"))?;
     let limits = args.limits.limits();
     let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
@@ -48,11 +48,11 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     for ((link, number), (table, layout)) in links.iter().zip(args.first..).zip(tables.into_iter().zip(&layouts)) {
         let mut replay = Replay::new(table);
         replay.push(&link.reader).map_err(|error| error.in_file(&link.path))?;
-        let target = ScratchState::create_in(&args.output, &replay.tensors())?;
+        let target = scratch_state(&args.output, &replay.tensors())?;
         replay.run(before.as_ref(), &target, &meter).map_err(|error| error.in_file(&link.path))?;
         let mut step = Step::new(number).layout(Some(layout));
         (step.model, step.first_digest) = (args.model.clone(), first_digest.clone());
-        let Written { path, bytes } = writer.write(before.as_ref(), &target, &step, &args.output, &meter)?;
+        let Export { path, bytes } = writer.write(before.as_ref(), &target, &step, &args.output, &meter)?;
         let (shown, of_link) = (printable_path(&path), grouped(link.reader.header().file_length()));
         let line = format!("{shown}: {} bytes; the link has {of_link}", grouped(bytes));
         written.push((line, json!({ "output": path.to_string_lossy(), "bytes": bytes })));

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltachain::files::{OutputFile, SafetensorsState, ScratchState};
+use deltachain::files::{OutputFile, SafetensorsState, scratch_state};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffOptions, Error, ErrorClass, Progress, Result};
 use deltachain_cli::program::{
-    Output, Watcher, describe_link, describe_published, link_as_json, notes, open_state, printable, published_as_json,
+    Output, Watcher, describe_link, describe_published, link_as_json, notes, printable, published_as_json,
     refuse_existing, require,
 };
-use deltachain_exchange::Applied;
-use deltachain_store::{Base, Model, PublishOptions, Published, Publisher};
+use deltachain_exchange::Import;
+use deltachain_store::{Base, Model, PublishOptions, PublishReport, Publisher};
 use serde_json::json;
 
 use crate::args::ImportArgs;
-use crate::summary::{Made, summary};
+use crate::summary::{SummaryPair, summary};
 
 pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     require(args.deltas.iter().map(PathBuf::as_path))?;
@@ -43,17 +43,17 @@ pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     Ok(())
 }
 
-fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Made>, Vec<Applied>)> {
+fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
     refuse_existing(path, false)?;
     let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    let base = open_state(&args.base)?;
+    let base = SafetensorsState::open(&args.base)?;
     base.check_apart(path)?;
     let bytes = total_bytes(base.tensors());
     let meter = output.meter("importing", bytes.saturating_mul(3 * args.deltas.len() as u64));
     let failed = |error| Error::io("writing", error).in_file(path);
     // The links of several deltas are moved to their place together, when all of them are made.
     let staging = if args.deltas.len() > 1 { Some(tempfile::tempdir_in(parent).map_err(failed)?) } else { None };
-    let mut made: Vec<Made> = Vec::new();
+    let mut made: Vec<SummaryPair> = Vec::new();
     let all = steps(args, &base, parent, &meter, |before, after, metadata| {
         let name = format!("{:06}.dcf", made.len() + 1);
         let (link, place) = match &staging {
@@ -77,13 +77,13 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Mad
     Ok((made, all))
 }
 
-fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<Made>, Vec<Applied>)> {
+fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
     let watcher = Watcher::new(output);
     let store = args.store.open(url)?;
-    let base = open_state(&args.base)?;
+    let base = SafetensorsState::open(&args.base)?;
     let options = PublishOptions::default().profiles(vec![args.profile]);
     let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
-    let mut versions: Vec<Published> = Vec::new();
+    let mut versions: Vec<PublishReport> = Vec::new();
     let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;
     if first.head()?.is_none() {
         versions.push(first.publish(&base, Base::Chain, &watcher)?);
@@ -111,12 +111,12 @@ fn steps(
     scratch: &Path,
     progress: &dyn Progress,
     mut each: impl FnMut(&dyn State, &dyn State, BTreeMap<String, String>) -> Result<()>,
-) -> Result<Vec<Applied>> {
-    let mut all: Vec<Applied> = Vec::new();
-    let mut before: Option<ScratchState> = None;
+) -> Result<Vec<Import>> {
+    let mut all: Vec<Import> = Vec::new();
+    let mut before: Option<Box<dyn State>> = None;
     for delta in &args.deltas {
-        let old: &dyn State = before.as_ref().map_or(base, |before| before);
-        let new = ScratchState::create_in(scratch, old.tensors())?;
+        let old: &dyn State = before.as_ref().map_or(base, |before| &**before);
+        let new = scratch_state(scratch, old.tensors())?;
         let applied = args.from.0.apply(delta, old, &new, progress)?;
         check_order(all.last(), &applied).map_err(|error| error.in_file(delta))?;
         let mut metadata = notes(&args.notes)?;
@@ -124,13 +124,13 @@ fn steps(
         metadata.insert("imported".to_owned(), format!("{}{version}", applied.format));
         each(old, &new, metadata)?;
         all.push(applied);
-        before = Some(new);
+        before = Some(Box::new(new));
     }
     Ok(all)
 }
 
 /// Where both say which versions they are of, one has to begin where the last has ended.
-fn check_order(last: Option<&Applied>, next: &Applied) -> Result<()> {
+fn check_order(last: Option<&Import>, next: &Import) -> Result<()> {
     match (last.and_then(|last| last.version.as_ref()), &next.base_version) {
         (Some(reached), Some(base)) if reached != base => {
             let message = format!("this delta is for version {base:?}, but the previous one leads to {reached:?}");

@@ -1,10 +1,10 @@
-//! How well fetching and building overlap: a follower's time for one version, over a line that takes about as long for the
-//! link as building takes, beside the time of each alone.
+//! How well fetching and building overlap: a follower's time for one version, over a line that takes about as long for
+//! the link as building takes, beside the time of each alone.
 //!
 //! `cargo bench -p deltachain-store --bench overlap -- [MEBIBYTES [ROUNDS]]`
 //!
-//! What is measured is written to the directory for temporary files. Where that is a disk whose speed varies, `TMPDIR=/dev/shm`
-//! leaves the disk out.
+//! What is measured is written to the directory for temporary files. Where that is a disk whose speed varies,
+//! `TMPDIR=/dev/shm` leaves the disk out.
 
 #[path = "../../tests/chains/support/mod.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let slow: Arc<dyn ObjectStore> = Arc::new(ThrottledStore::new(Arc::clone(&objects), bytes_per_second));
         let transfer = fetch(&slow, &link)?;
         let mut options = StoreOptions::default();
-        options.part_bytes = part_bytes(&link);
+        options = options.part_bytes(part_bytes(&link));
         let slow = Store::from_objects(slow, "", options)?;
         let both = follow(&store, &slow, &model, None)?;
         let ratio = both.as_secs_f64() / build.max(transfer).as_secs_f64();
@@ -116,7 +116,7 @@ fn follow(
     }
     let mut options = FollowerOptions::default();
     // The digests of version 0 are known.
-    options.trust_directory = true;
+    options = options.trust_directory(true);
     let mut follower = Follower::in_directory(first.clone(), model, options.clone())?;
     let prepared = follower.prepare(Some(0), &())?.ok_or("version 0 is there")?;
     follower.apply(prepared)?;
@@ -147,7 +147,7 @@ fn fetch(objects: &Arc<dyn ObjectStore>, link: &FileReference) -> Result<Duratio
     // In parts side by side, as a follower does it.
     let starts = (0..link.size).step_by(usize::try_from(part_bytes(link))?);
     let parts = starts.map(|start| objects.get_range(&path, start..link.size.min(start + part_bytes(link))));
-    let parts = stream::iter(parts).buffer_unordered(StoreOptions::default().parallel).try_collect::<Vec<_>>();
+    let parts = stream::iter(parts).buffer_unordered(8).try_collect::<Vec<_>>();
     let parts = runtime.block_on(parts)?;
     assert_eq!(parts.iter().map(|part| part.len() as u64).sum::<u64>(), link.size);
     Ok(start.elapsed())

@@ -14,7 +14,7 @@ pub(crate) struct Attempt {
     began: Instant,
     /// May be set, even back.
     at: SystemTime,
-    /// What had passed before, by the store's clock.
+    /// The time that had passed before, by the store's clock.
     before: Duration,
     /// None of its files was stored before this, by the store's clock; `None` if the store has told no time.
     pub(crate) earliest: Option<SystemTime>,
@@ -48,8 +48,8 @@ impl Attempt {
     }
 }
 
-/// Stores the document that names the files of these attempts, unless its name is taken, as long as there is time. `false`
-/// if it has not been stored, as far as is known.
+/// Stores the document that names the files of these attempts, unless its name is taken, as long as there is time.
+/// `false` if it has not been stored, as far as is known.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.
@@ -69,8 +69,8 @@ pub(crate) fn put_routes(store: &Store, attempts: &[Attempt], document: &RoutesD
 }
 
 /// Whether the document was stored in time after these files, by the store's clock alone: a machine may sleep in the
-/// last request, or be paused so that none of its clocks goes on. Usually the dates of answers that have come tell. If not, the
-/// store is asked for the times of all of them.
+/// last request, or be paused so that none of its clocks goes on. Usually the dates of answers that have come tell. If
+/// not, the store is asked for the times of all of them.
 ///
 /// # Errors
 /// IO.

@@ -25,12 +25,13 @@ impl Store {
     /// IO.
     pub(crate) fn probe(&self) -> Result<Probe> {
         self.check_is_written()?;
-        let path = self.prefix.clone().join(PROBES).join(format!("{:032x}", rand::random::<u128>()));
+        let name = format!("{:032x}", rand::random::<u128>());
+        let path = self.opened.prefix.clone().join(PROBES).join(name);
         let stored = self.block_on(async {
-            self.retry(async || self.objects.put(&path, PutPayload::default()).await).await?;
-            Ok(self.retry(async || self.objects.head(&path).await).await?.last_modified.into())
+            self.retry(async || self.opened.objects.put(&path, PutPayload::default()).await).await?;
+            Ok(self.retry(async || self.opened.objects.head(&path).await).await?.last_modified.into())
         });
-        let stored = stored.map_err(|error| self.failed("asking for the time", error, None))?;
+        let stored = stored.map_err(|error| self.failed("asking for the time", &error, None))?;
         Ok(Probe { path, stored })
     }
 
@@ -41,6 +42,6 @@ impl Store {
     pub(crate) fn remove_probes<'a>(&self, probes: impl IntoIterator<Item = &'a Probe>) -> Result<()> {
         let removed = |probe: &Probe| self.block_on(self.remove(&probe.path));
         let mut removed = probes.into_iter().map(removed);
-        removed.try_for_each(|removed| removed.map_err(|error| self.failed("removing probes", error, None)))
+        removed.try_for_each(|removed| removed.map_err(|error| self.failed("removing probes", &error, None)))
     }
 }

@@ -5,18 +5,18 @@ use std::time::SystemTime;
 
 use deltachain::Result;
 
-/// What S3 wants to know of a caller.
+/// The credentials of a caller, as S3 wants to know them.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {
     /// The access key's id.
-    pub key_id: String,
+    pub(crate) key_id: String,
     /// The secret access key.
-    pub secret_key: String,
+    pub(crate) secret_key: String,
     /// The session token, if they are temporary.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// When they expire, if they do.
-    pub expires: Option<SystemTime>,
+    pub(crate) expires: Option<SystemTime>,
 }
 
 impl Credentials {

@@ -13,10 +13,14 @@ use deltachain::{Error, Result};
 use serde::Serialize;
 use tempfile::{NamedTempFile, TempDir};
 
+use crate::access::refusal::is_condition;
 use crate::access::store::Store;
 
 /// S3 refuses signed requests if their time differs by more than this.
 const CLOCK: Duration = Duration::from_mins(15);
+
+/// How often each thing is tried: a store that is busy for longer is said to fail.
+const ATTEMPTS: u32 = 3;
 
 /// Publishers that race for a version.
 const RACERS: usize = 8;
@@ -28,11 +32,11 @@ const LONG: usize = (5 << 20) + 1;
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was tried, such as `put if absent`.
+    /// The operation that was tried, such as `put if absent`.
     pub tried: &'static str,
-    /// What was seen, where there is something to say; why it does not work, if it does not.
+    /// The observation, where there is something to say; the reason why it does not work, if it does not.
     pub says: String,
-    /// What does not work without it, or not well.
+    /// The operations on a chain that do not work without it, or not well.
     pub breaks: &'static str,
     /// Whether it works.
     pub works: bool,
@@ -48,7 +52,7 @@ impl Finding {
     }
 }
 
-/// What has been found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Findings(Vec<Finding>);
 
@@ -70,12 +74,13 @@ impl Findings {
     }
 }
 
-/// What a store or a directory can do. It touches only objects below a new name `doctor-...`, and removes them, unless
-/// [`Stop`](crate::Stop) ends that. A web server can only be read: there the chain document is.
+/// Tries out what a store or a directory can do. This touches only objects below a new name `doctor-...`, and removes
+/// them, unless [`Stop`](crate::Stop) ends that. A web server can only be read: there the chain document is read.
 ///
 /// # Errors
-/// IO if nothing can be made in a directory; USAGE if it was stopped. That something does not work is not an error.
+/// IO if nothing can be made in a directory; USAGE if it was stopped. It is no error if something does not work.
 pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
+    let store = &store.with_attempts(ATTEMPTS);
     let mut findings = Findings::default();
     match store.directory() {
         Some(directory) => {
@@ -91,7 +96,7 @@ pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
         }
         None => try_reading(&mut findings, store),
     }
-    // What was given up says nothing of the store.
+    // A trial that was given up says nothing of the store.
     if store.stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
 }
 
@@ -109,12 +114,19 @@ fn wrong(why: impl Into<String>) -> Result<String> {
     Err(Error::usage(why.into()))
 }
 
-/// What publishers and followers ask of a store. This one is empty, and is so again afterwards.
+/// Tries the operations that publishers and followers ask of a store. This store is empty, and is so again afterwards.
 fn try_writing(findings: &mut Findings, store: &Store) {
     let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
     let put = store.put_if_absent(first, b"first");
     let put = put.and_then(|is_new| if is_new { done("") } else { wrong("a new name is already taken") });
-    if !findings.note("put", "init, publish, compact and prune: nothing can be written", put) {
+    let is_conditional = put.as_ref().is_err_and(is_condition);
+    if !findings.note("put, if the name is free", "init, publish and compact: nothing can be published", put) {
+        if is_conditional {
+            let plain = upload(store, b"plain", first).and_then(|()| done("only the condition is refused"));
+            let copied = findings.note("put", "nothing can be copied here either", plain);
+            let removed = remove(store).and_then(|()| done(""));
+            copied.then(|| findings.note("delete", "prune; the objects of this test are still there", removed));
+        }
         return;
     }
     let stored = now();
@@ -127,7 +139,8 @@ fn try_writing(findings: &mut Findings, store: &Store) {
     findings.note("put if absent", breaks, again);
     findings.note("put if absent, concurrent", breaks, race(store, second));
     let read = store.get(first).and_then(|content| match content.as_deref() {
-        Some(b"first") => done(""),
+        // The other one, where the condition was ignored.
+        Some(b"first" | b"another") => done(""),
         _ => wrong("an object that was just written cannot be read back"),
     });
     findings.note("read after write", "everything: a version could be seen without its files", read);
@@ -177,7 +190,7 @@ fn race(store: &Store, name: ObjectName) -> Result<String> {
     let winners: Vec<usize> = (0..RACERS).filter(|&racer| won[racer]).collect();
     match (&winners[..], store.get(name)?) {
         (&[winner], Some(stands)) if stands == content(winner) => done(""),
-        // Who won may not have heard of it.
+        // The writer that won may not have heard of it.
         (&[], Some(_)) => done("no writer was told that it won"),
         _ => wrong(format!("{} of {RACERS} writers were told that they won", winners.len())),
     }
@@ -191,8 +204,12 @@ fn upload(store: &Store, content: &[u8], name: ObjectName) -> Result<()> {
 }
 
 fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String> {
-    let Some(object) = store.find(name)? else { return wrong("missing object") };
-    let (off, way) = match object.stored.duration_since(written) {
+    store.find(name)?.map_or_else(|| wrong("missing object"), |object| compare(object.stored, written))
+}
+
+/// How far a clock is off, which told this time when it was `now` here.
+fn compare(told: SystemTime, now: SystemTime) -> Result<String> {
+    let (off, way) = match told.duration_since(now) {
         Ok(ahead) => (ahead, "ahead of"),
         Err(error) => (error.duration(), "behind"),
     };
@@ -205,7 +222,7 @@ fn remove(store: &Store) -> Result<()> {
     store.delete(&names)
 }
 
-/// What a follower asks of a web server.
+/// Tries the operations that a follower asks of a web server.
 fn try_reading(findings: &mut Findings, store: &Store) {
     let read = store.get(ObjectName::Chain).and_then(|chain| match chain {
         Some(_) => done(""),
@@ -221,7 +238,7 @@ fn try_reading(findings: &mut Findings, store: &Store) {
     }
 }
 
-/// What a chain or a follower asks of a file system.
+/// Tries the operations that a chain or a follower asks of a file system.
 fn try_directory(findings: &mut Findings, place: &TempDir) {
     let at = |name: &str| place.path().join(name);
     let trial = |result: io::Result<()>| result.map(|()| String::new()).map_err(|error| Error::io("trying", error));
@@ -264,12 +281,7 @@ fn try_directory(findings: &mut Findings, place: &TempDir) {
     }
     findings.note("lock", "pull and follow: two processes could use the same directory", trial(lock(&at("lock"))));
     let clock = fs::metadata(at("file")).and_then(|metadata| metadata.modified());
-    let clock = clock.map_err(|error| Error::io("asking", error)).and_then(|time| {
-        let now = now();
-        let off = now.duration_since(time).unwrap_or_else(|error| error.duration());
-        let says = format!("{} s off this machine's", off.as_secs());
-        if off <= CLOCK { Ok(says) } else { wrong(says) }
-    });
+    let clock = clock.map_err(|error| Error::io("asking", error)).and_then(|time| compare(time, now()));
     findings.note_only("clock of the file system", "the times that follow and log show", clock);
 }
 

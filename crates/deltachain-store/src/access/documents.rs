@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use deltachain::chain::{ChainDocument, Commit, Entry, Held, History, ObjectName, Parent, chain_lost, head_after_gap};
+use deltachain::chain::{
+    ChainDocument, Commit, History, HistoryEntry, ObjectName, Parent, VersionId, chain_lost, head_after_gap,
+};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -19,8 +21,8 @@ const ATTEMPTS: u32 = 5;
 /// Begins a chain, with an identifier chosen at random. `None` if there is a chain already.
 ///
 /// # Errors
-/// R-CHN-01 (`CHAIN`) if the chain document is missing where other objects of a chain are; USAGE if the store can only be
-/// read, or if it is a directory of a file system without hard links; IO.
+/// R-CHN-01 (`CHAIN`) if the chain document is missing where other objects of a chain are; USAGE if the store can only
+/// be read, or if it is a directory of a file system without hard links; IO.
 pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     store.check_is_written()?;
     // Somebody may begin it just now.
@@ -42,8 +44,9 @@ pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     Ok(is_own.then_some(document))
 }
 
-/// What the next version follows. `chain` is the content of the chain document; `known` is a version that has a commit, or
-/// had one: from there on the head is looked for.
+/// The document that the next version follows: the head's commit, or the chain document if there is none. `chain` is
+/// the content of the chain document; `known` is a version that has a commit, or had one: from there on the head is
+/// looked for.
 pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limits: &Limits) -> Result<Parent> {
     let head = store.head(known)?;
     if let Some((head, before)) = head.and_then(|head| Some((head, head.checked_sub(1)?)))
@@ -63,7 +66,7 @@ pub fn chain_digest(store: &Store) -> Result<Digest> {
     Ok(parent(store, None, &Limits::default())?.digest())
 }
 
-/// What the version after this one follows; `None` stands for the chain document.
+/// The document that the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
     follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
 }
@@ -84,23 +87,23 @@ pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Res
     Ok(content.and_then(|bytes| Commit::parse(&bytes, limits).ok()).filter(|commit| commit.version == version))
 }
 
-/// The commit of a version, and what a reader records that holds this version.
+/// The identity of a version, as a reader records it that holds this version.
 ///
 /// # Errors
 /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08; IO.
-pub(crate) fn commit_of(store: &Store, version: u64, limits: &Limits) -> Result<(Held, Commit)> {
+pub(crate) fn id_of(store: &Store, version: u64, limits: &Limits) -> Result<VersionId> {
     let (chain, content) = (store.get_agreed(ObjectName::Chain)?, store.get_agreed(ObjectName::Commit(version))?);
     let read = |commit| Parent::read(chain.as_deref(), commit, limits);
     let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
-    let commit = found.head_for_base()?.clone();
-    Ok((Held { version, commit: found.digest(), chain: start.digest() }, commit))
+    found.head_for_base()?;
+    Ok(VersionId { version, commit: found.digest(), chain: start.digest() })
 }
 
 /// A stretch of a chain, with all objects of the store.
 #[derive(Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct ChainWindow {
     pub(crate) objects: Vec<StoredObject>,
-    /// What was stored to learn the time.
+    /// The probes that were stored to learn the time.
     pub(crate) probes: Vec<Probe>,
     pub(crate) history: History,
 }
@@ -120,7 +123,7 @@ pub(crate) fn stretch(
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
     known: &mut Documents,
     limits: &Limits,
-) -> Result<Stretch> {
+) -> Result<ChainWindow> {
     if !store.can_list() {
         return stretch_by_name(store, select, known, limits);
     }
@@ -139,20 +142,20 @@ pub(crate) fn stretch(
         let fetched = store.get_all(&missing)?;
         known.extend(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))));
         if known.len() == names.len() {
-            return Ok(Stretch { objects, probes, history: History::read(known, *versions.start(), limits) });
+            return Ok(ChainWindow { objects, probes, history: History::read(known, *versions.start(), limits) });
         }
     }
     Err(Error::usage("listed documents are missing, or the chain changes too fast").in_file(store.to_string()))
 }
 
-/// The same for a store that cannot list: commits are asked for one by one, and of routes documents nothing is known. When something
-/// was stored is not known either.
+/// The same for a store that cannot list: commits are asked for one by one, and of routes documents nothing is known.
+/// When something was stored is not known either.
 fn stretch_by_name(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
     known: &mut Documents,
     limits: &Limits,
-) -> Result<Stretch> {
+) -> Result<ChainWindow> {
     let head = store.head(None)?;
     let versions = select(head);
     let last = head.map_or(0, |head| head + 1).min(versions.end().saturating_add(1));
@@ -165,11 +168,11 @@ fn stretch_by_name(
         StoredObject { name, size, stored: SystemTime::UNIX_EPOCH }
     });
     let history = History::read(known, *versions.start(), limits);
-    Ok(Stretch { objects: objects.collect(), probes: Vec::new(), history })
+    Ok(ChainWindow { objects: objects.collect(), probes: Vec::new(), history })
 }
 
-/// All versions. What is in `known` is not fetched again.
-pub(crate) fn whole(store: &Store, known: &mut Documents, limits: &Limits) -> Result<Stretch> {
+/// All versions. A document that is in `known` is not fetched again.
+pub(crate) fn whole(store: &Store, known: &mut Documents, limits: &Limits) -> Result<ChainWindow> {
     stretch(store, |_| 0..=u64::MAX, known, limits)
 }
 
@@ -182,8 +185,8 @@ pub(crate) fn one(
     version: Option<u64>,
     known: &mut Documents,
     limits: &Limits,
-) -> Result<(Stretch, Entry)> {
-    // Of a chain without versions, the lowest is the one that lacks.
+) -> Result<(ChainWindow, HistoryEntry)> {
+    // If the chain has no versions, the lowest version is the one that is missing.
     let select = |head: Option<u64>| version.or(head).unwrap_or(0);
     let mut read = stretch(store, |head| select(head)..=select(head), known, limits)?;
     refuse_faults(&mut read.history)?;

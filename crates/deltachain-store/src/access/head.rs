@@ -14,13 +14,13 @@ use crate::access::store::{Store, StoredObject};
 const PAGE: u64 = 1000;
 
 impl Store {
-    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and that
-    /// only if this version has a commit.
+    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and
+    /// that only if this version has a commit.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
-        if !self.kind.can_list {
+        if !self.opened.kind.can_list {
             let head = self.find_head(from)?;
             return Ok(Listing::of_head(head));
         }
@@ -46,18 +46,20 @@ impl Store {
         Ok(listed.iter().filter_map(version).collect())
     }
 
-    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so they are listed after it:
-    /// whoever finds the commit finds them, too.
+    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so they are listed
+    /// after it: whoever finds the commit finds them, too.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn listed_notes(&self, from: u64) -> Result<Listing> {
-        let notes = self.block_on(self.list(Some("signatures"), before_notes(from), usize::MAX))?;
+        let (commit, note) = (Digest([0xff; 32]), Digest([0xff; 32]));
+        let before = from.checked_sub(1).map(|version| ObjectName::Signature { version, commit, note });
+        let notes = self.block_on(self.list(Some("signatures"), before, usize::MAX))?;
         Ok(Listing::default().with(notes.iter().map(|object| object.name)))
     }
 
-    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one request.
-    /// That there is none proves nothing: versions may have been lost, or the chain begun again.
+    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one
+    /// request. A missing commit proves nothing: versions may have been lost, or the chain begun again.
     ///
     /// # Errors
     /// IO.
@@ -66,13 +68,13 @@ impl Store {
         self.has_commit(next)
     }
 
-    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However many
-    /// versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
+    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However
+    /// many versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
-        if !self.kind.can_list {
+        if !self.opened.kind.can_list {
             return self.find_head(known.unwrap_or(0));
         }
         let before = known.and_then(|known| known.checked_sub(1));
@@ -95,8 +97,8 @@ impl Store {
         Ok(Some(low))
     }
 
-    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such version. Stores
-    /// may list in any order.
+    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such
+    /// version. Stores may list in any order.
     fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
         let after = after.map(ObjectName::Commit);
         let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
@@ -136,10 +138,4 @@ impl Store {
 fn before_routes(from: u64) -> Option<ObjectName> {
     // No generation is higher.
     from.checked_sub(1).map(|version| ObjectName::Routes { version, generation: 9_999_999_999 })
-}
-
-/// A name before those of all notes on versions from this one on.
-fn before_notes(version: u64) -> Option<ObjectName> {
-    let (commit, note) = (Digest([0xff; 32]), Digest([0xff; 32]));
-    version.checked_sub(1).map(|version| ObjectName::Signature { version, commit, note })
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::access::credentials::CredentialSource;
 
 tokio::task_local! {
-    /// Set while the parts of an upload are stored: servers are asked again for each request, since whoever asks cannot.
+    /// Set while the parts of an upload are stored: servers are asked again for each request, since whoever asks
+    /// cannot.
     pub(crate) static IN_PARTS: ();
 }
 

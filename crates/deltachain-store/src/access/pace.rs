@@ -1,5 +1,5 @@
-//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes of an upload are still
-//! moving.
+//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes of an upload are
+//! still moving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,17 @@ use tokio::time::{Instant, sleep_until};
 /// A server cannot make anybody wait longer than this by one answer.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The earliest time for the next request, from a server's `Retry-After`.
-#[derive(Debug)]
-pub(crate) struct RetryAfter(Mutex<Instant>);
+#[derive(Debug, Default)]
+pub(crate) struct RetryAfter(Mutex<Option<Instant>>);
 
 impl RetryAfter {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-
     /// Takes what the server says in `Retry-After`: seconds, or a date, which is compared with the server's own clock.
-    /// That it has to tell.
+    /// The server has to tell the time of that clock, as `date`.
     pub(crate) fn not_before(&self, retry_after: &str, date: Option<&str>) {
         let pause = match retry_after.trim().parse() {
             Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -36,14 +32,14 @@ impl RetryAfter {
         };
         if let Some(pause) = pause {
             let mut until = lock(&self.0);
-            *until = (*until).max(Instant::now() + pause.min(LONGEST_WAIT));
+            *until = (*until).max(Some(Instant::now() + pause.min(LONGEST_WAIT)));
         }
     }
 
     /// Waits as long as the server wants.
     pub(crate) async fn wait(&self) {
         let until = *lock(&self.0);
-        if until > Instant::now() {
+        if let Some(until) = until.filter(|&until| until > Instant::now()) {
             sleep_until(until).await;
         }
     }
@@ -55,22 +51,19 @@ const BUFFERS: usize = 4 << 20;
 /// The slowest line, in bytes per second, on which buffers may become empty before the server is taken for silent.
 const SLOWEST_LINE: u64 = 20_000;
 
-/// What may lie in buffers of all uploads of a store together, which share a line: bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Buffered(AtomicU64);
-
 /// Whether the body of a request moves.
 #[derive(Debug)]
 pub(crate) struct Upload {
     began: Instant,
-    state: Mutex<Moved>,
-    buffered: Arc<Buffered>,
+    state: Mutex<MovedBytes>,
+    /// The number of bytes that may lie in buffers of all uploads of a store together, which share a line.
+    buffered: Arc<AtomicU64>,
     /// This one's part of them.
     own: u64,
 }
 
 #[derive(Debug)]
-struct Moved {
+struct MovedBytes {
     /// When bytes went last.
     last: Instant,
     /// Bytes that have not gone yet.
@@ -78,13 +71,13 @@ struct Moved {
 }
 
 impl Upload {
-    pub(crate) fn new(bytes: usize, buffered: &Arc<Buffered>) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize, buffered: &Arc<AtomicU64>) -> Arc<Self> {
         let began = Instant::now();
         let own = bytes.min(BUFFERS) as u64;
-        buffered.0.fetch_add(own, Ordering::Relaxed);
+        buffered.fetch_add(own, Ordering::Relaxed);
         Arc::new(Self {
             began,
-            state: Mutex::new(Moved { last: began, left: bytes }),
+            state: Mutex::new(MovedBytes { last: began, left: bytes }),
             buffered: Arc::clone(buffered),
             own,
         })
@@ -95,12 +88,12 @@ impl Upload {
         lock(&self.state).left = 0;
     }
 
-    /// When to give up if nothing moves from now on. What has gone last may still lie in buffers of a slow line. So there is
-    /// as much time more as all of it took to go, or as the slowest line needs for the buffers.
+    /// When to give up if nothing moves from now on. The bytes that have gone last may still lie in buffers of a slow
+    /// line. So there is as much time more as all of it took to go, or as the slowest line needs for the buffers.
     pub(crate) fn deadline(&self, limit: Duration) -> Instant {
         let moved = lock(&self.state);
         let rest = if moved.left == 0 && self.own > 0 {
-            let buffered = self.buffered.0.load(Ordering::Relaxed);
+            let buffered = self.buffered.load(Ordering::Relaxed);
             (moved.last - self.began).max(Duration::from_millis(buffered.saturating_mul(1000) / SLOWEST_LINE))
         } else {
             Duration::ZERO
@@ -116,7 +109,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.buffered.0.fetch_sub(self.own, Ordering::Relaxed);
+        self.buffered.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,8 @@
-//! What killed writers leave in a chain's directory: parts of objects under the names `NAME#N`. `object_store` uses
-//! these names while it writes; lists do not show them.
+//! The files that killed writers leave in a chain's directory: parts of objects under the names `NAME#N`.
+//! `object_store` uses these names while it writes; lists do not show them.
 
 use std::fs::{self, Metadata};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use deltachain::chain::ObjectName;
@@ -14,74 +14,66 @@ use crate::there::if_there;
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Partial {
+pub(crate) struct Partial {
     /// The file.
     pub path: PathBuf,
-    /// Its length in bytes.
-    pub size: u64,
     /// When it was written to last.
     pub stored: SystemTime,
 }
 
 impl Store {
-    /// Parts of objects that were never finished: only a directory shows them.
+    /// The unfinished parts of objects in a chain's directory: regular files with just such names, ascending by path.
+    /// Nothing else is looked at. Only a directory shows them.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn partials(&self) -> Result<Vec<Partial>> {
-        self.directory().as_deref().map_or(Ok(Vec::new()), partials)
-    }
-}
-
-/// Those in a chain's directory: regular files with just such names, ascending by path. Nothing else is looked at.
-///
-/// # Errors
-/// IO.
-fn partials(directory: &Path) -> Result<Vec<Partial>> {
-    let mut found = Vec::new();
-    // Those of objects, of probes, and of the chain document.
-    for folder in ObjectName::FOLDERS.into_iter().chain([PROBES, ""]) {
-        let path = if folder.is_empty() { directory.to_owned() } else { directory.join(folder) };
-        let failed = |error| Error::io("listing", error).in_file(&path);
-        // A link may lead to somebody else's files.
-        let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
-        if !there.is_some_and(|there| there.is_dir() || folder.is_empty()) {
-            continue;
-        }
-        for entry in fs::read_dir(&path).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let begin = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-            if !name.to_str().is_some_and(|name| is_partial(&(begin + name))) {
+        let mut found = Vec::new();
+        let Some(directory) = self.directory() else { return Ok(found) };
+        // The folders with parts of objects, of probes, and of the chain document.
+        for folder in ObjectName::FOLDERS.into_iter().chain([PROBES, ""]) {
+            let path = if folder.is_empty() { directory.clone() } else { directory.join(folder) };
+            let failed = |error| Error::io("listing", error).in_file(&path);
+            // A link may lead to somebody else's files.
+            let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
+            if !there.is_some_and(|there| there.is_dir() || folder.is_empty()) {
                 continue;
             }
-            // It may have got its name meanwhile.
-            if let Some(there) = if_there(entry.metadata()).map_err(failed)?.filter(Metadata::is_file) {
-                let stored = there.modified().map_err(failed)?;
-                found.push(Partial { path: entry.path(), size: there.len(), stored });
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                if !entry.file_name().to_str().is_some_and(|name| is_partial(folder, name)) {
+                    continue;
+                }
+                // It may have got its name meanwhile.
+                if let Some(there) = if_there(entry.metadata()).map_err(failed)?.filter(Metadata::is_file) {
+                    found.push(Partial { path: entry.path(), stored: there.modified().map_err(failed)? });
+                }
             }
         }
+        found.sort_by(|left, right| left.path.cmp(&right.path));
+        Ok(found)
     }
-    found.sort_by(|left, right| left.path.cmp(&right.path));
-    Ok(found)
 }
 
-fn is_partial(name: &str) -> bool {
-    let is_name = |name: &str| {
-        let probe = name.strip_prefix(PROBES).and_then(|name| name.strip_prefix('/'));
-        ObjectName::parse(name).is_some() || probe.is_some_and(is_probe)
-    };
-    let parts = name.split_once('#');
-    parts.is_some_and(|(object, number)| {
-        is_name(object) && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
-    })
+fn is_partial(folder: &str, name: &str) -> bool {
+    let Some((object, number)) = name.split_once('#') else { return false };
+    let name = if folder.is_empty() { object.to_owned() } else { format!("{folder}/{object}") };
+    let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    is_number && (ObjectName::parse(&name).is_some() || folder == PROBES && is_probe(object))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use deltachain::tensor::Digest;
 
     use super::*;
+    use crate::access::options::StoreOptions;
+
+    fn partials(directory: &Path) -> Vec<Partial> {
+        Store::open(directory.to_str().unwrap(), StoreOptions::default()).unwrap().partials().unwrap()
+    }
 
     #[test]
     fn only_parts_of_objects_are_found() {
@@ -113,11 +105,10 @@ mod tests {
             fs::write(path, b"abc").unwrap();
         }
         fs::create_dir(place.path().join(format!("{file}#5"))).unwrap();
-        let found = partials(place.path()).unwrap();
+        let found = partials(place.path());
         let mut expected: Vec<PathBuf> = own.iter().map(|name| place.path().join(name)).collect();
         expected.sort_unstable();
         assert_eq!(found.iter().map(|partial| partial.path.clone()).collect::<Vec<_>>(), expected);
-        assert!(found.iter().all(|partial| partial.size == 3));
     }
 
     #[cfg(unix)]
@@ -128,6 +119,6 @@ mod tests {
         fs::write(other.path().join(&name), b"abc").unwrap();
         std::os::unix::fs::symlink(other.path(), place.path().join("files")).unwrap();
         std::os::unix::fs::symlink(other.path().join(&name), place.path().join("chain.json#1")).unwrap();
-        assert_eq!(partials(place.path()).unwrap(), []);
+        assert_eq!(partials(place.path()), []);
     }
 }

@@ -11,7 +11,7 @@ pub(super) const PROBES: &str = "probes";
 /// An object that was stored to learn the time.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    pub(super) path: Path,
+    pub(crate) path: Path,
     /// The time.
     pub(crate) stored: SystemTime,
 }
@@ -23,11 +23,6 @@ impl Probe {
         let name = below.next()?;
         (below.next().is_none() && is_probe(name.as_ref()))
             .then(|| Self { path: meta.location.clone(), stored: meta.last_modified.into() })
-    }
-
-    /// Whether it is one of these. A put that was tried again may have given it another time since.
-    pub(crate) fn is_among(&self, listed: &[Self]) -> bool {
-        listed.iter().any(|probe| probe.path == self.path)
     }
 }
 

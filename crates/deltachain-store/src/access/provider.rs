@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::access::credentials::{CredentialSource, Credentials};
+use crate::access::settings;
 
 /// Credentials that expire sooner are not used any more: a request takes its time.
 const RESERVE: Duration = Duration::from_mins(1);
@@ -23,6 +24,13 @@ pub(crate) struct Provider {
 impl Provider {
     pub(crate) fn new(source: Arc<dyn CredentialSource>) -> Self {
         Self { source, kept: Mutex::new(None) }
+    }
+
+    /// Lets the next request ask for other ones. If somebody is asking, these will be other ones.
+    pub(crate) fn renew(&self) {
+        if let Ok(mut kept) = self.kept.try_lock() {
+            *kept = None;
+        }
     }
 }
 
@@ -44,7 +52,13 @@ impl CredentialProvider for Provider {
             };
             let source = Arc::clone(&self.source);
             let asked = spawn_blocking(move || source.credentials()).await.map_err(|error| failed(error.into()))?;
-            *kept = Some(asked.map_err(|error| failed(format!("{error:#}").into()))?);
+            let given = asked.map_err(|error| failed(format!("{error:#}").into()))?;
+            let token = given.token.as_ref().map(|token| ("token", token));
+            let texts = [("key_id", &given.key_id), ("secret_key", &given.secret_key)].into_iter().chain(token);
+            for (name, text) in texts {
+                settings::check_text(name, text).map_err(|error| failed(error.message().into()))?;
+            }
+            *kept = Some(given);
         }
         let missing = || Error::Generic { store: "S3", source: "there are no credentials".into() };
         let Credentials { key_id, secret_key, token, .. } = kept.clone().ok_or_else(missing)?;

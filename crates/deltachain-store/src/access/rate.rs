@@ -20,7 +20,7 @@ impl Rate {
 
     /// Takes some bytes: when they may begin to move, and when they are paid for.
     pub(crate) fn take(&self, bytes: u64) -> (Instant, Instant) {
-        // What has not been used is lost, so that there are no bursts after a pause.
+        // Time that has not been used is lost, so that there are no bursts after a pause.
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let start = (*free).max(Instant::now());
         // Exact to less than a nanosecond each time.

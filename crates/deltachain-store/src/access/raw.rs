@@ -1,5 +1,5 @@
-//! A chain's objects as they are, for the tests, fuzzers and benchmarks of this workspace: what is written here passes none of
-//! the checks of SPEC section 20.
+//! A chain's objects as they are, for the tests, fuzzers and benchmarks of this workspace: what is written here passes
+//! none of the checks of SPEC section 20.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::observer::Observer;
 
 macro_rules! forwarded {
     ($($name:ident($($given:ident: $type:ty),*) -> $result:ty;)*) => {
-        /// What a [`Store`] does for this crate.
+        /// The operations on objects that a [`Store`] does for this crate.
         #[expect(
             missing_docs,
             clippy::missing_errors_doc,

@@ -1,33 +1,250 @@
-//! What [`crate::access::http`] knows of a refusal, and `object_store` tells only in a text: the status of a list that
-//! was refused, and whose service for credentials it was that did not answer.
+//! Answers that will not change when the same is asked again: one table for all requests. docs/operating.md has it for
+//! people.
+#![cfg_attr(not(feature = "servers"), allow(dead_code, reason = "only servers refuse"))]
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io::{Error as IoError, ErrorKind};
 use std::iter;
 
-/// A cause in the chain of an error of `object_store`.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "servers"), expect(dead_code, reason = "only servers refuse"))]
-pub(crate) enum Refusal {
+use deltachain::without_secrets;
+
+/// The most characters that are shown of a server's own words.
+const SHOWN: usize = 400;
+
+/// What a refusal means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
     /// The server wants other credentials, or more permissions.
-    Credentials(String),
+    Credentials,
+    /// The credentials were good once.
+    Expired,
     /// S3 has been given no credentials, and the service of the machine that may have some could not be asked.
-    NoService(String),
+    NoService,
+    /// The time of the request is not that of the server.
+    Clock,
+    /// The bucket is in another region.
+    Region,
+    /// There is no such bucket.
+    Bucket,
+    /// A put on the condition that the name is free.
+    Condition,
+    /// The server does not know this operation.
+    Operation,
+    /// Anything else that the server will not do.
+    Request,
+    /// The machine does not know who has signed the server's certificate, or it is for another name.
+    Certificate,
+    /// The server answers, but not in TLS.
+    NoTls,
+}
+
+impl Meaning {
+    /// What the answer of a server means, by its status and the code that its body begins with; `None` if it may pass,
+    /// or is no failure: the `object_store` crate knows about objects that are missing or there already.
+    pub(crate) fn of_answer(status: u16, code: &str, names_region: bool, is_conditional: bool) -> Option<Self> {
+        let meaning = match (status, code) {
+            (400..=499, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired") => Self::Expired,
+            (400..=499, "RequestTimeTooSkewed") => Self::Clock,
+            (400, _) if names_region => Self::Region,
+            (300..=303 | 305..=399, _) => Self::Region,
+            (404, "NoSuchBucket" | "ContainerNotFound") => Self::Bucket,
+            (501, _) | (400, "NotImplemented") if is_conditional => Self::Condition,
+            (405 | 501, _) | (400, "NotImplemented") => Self::Operation,
+            (401 | 403, _) => Self::Credentials,
+            (404 | 408 | 409 | 412 | 416 | 425 | 429, _) => return None,
+            (400..=499, _) => Self::Request,
+            _ => return None,
+        };
+        Some(meaning)
+    }
+
+    /// The kind of failure, what is said, and what to do.
+    fn row(self) -> (ErrorKind, &'static str, &'static str) {
+        let denied = ErrorKind::PermissionDenied;
+        match self {
+            Self::Credentials => (
+                denied,
+                "the store refuses these credentials, or a permission is missing",
+                "check credentials and permissions: reading needs get and list, publishing put, prune delete as well",
+            ),
+            Self::Expired => (
+                denied,
+                "the credentials have expired",
+                "get new ones; what runs for long takes them from the machine's service, or from a function in Python",
+            ),
+            Self::NoService => (
+                denied,
+                "missing credentials, and no service of this machine provides any",
+                "set the variables that the message names",
+            ),
+            Self::Clock => (
+                denied,
+                "this machine's clock is not the store's, which therefore refuses the request",
+                "set the clock of this machine",
+            ),
+            Self::Region => (
+                ErrorKind::InvalidInput,
+                "the bucket is in another region, or at another address",
+                "set AWS_REGION to the bucket's region (the answer may name it), or AWS_ENDPOINT_URL to its address",
+            ),
+            Self::Bucket => (
+                ErrorKind::NotFound,
+                "there is no such bucket",
+                "check the URL and AWS_ENDPOINT_URL, or make the bucket: deltachain makes none",
+            ),
+            Self::Condition => (
+                ErrorKind::Unsupported,
+                "this store cannot put an object on the condition that its name is free (If-None-Match): two \
+                 publishers could both make the same version, so nothing can be published here",
+                "publish to another store: this one can only be followed, from a copy that other programs make",
+            ),
+            Self::Operation => (
+                ErrorKind::Unsupported,
+                "this store does not have the operation",
+                "`deltachain doctor URL` tries what the store can do; choose another one",
+            ),
+            Self::Request => (
+                ErrorKind::InvalidInput,
+                "the store refuses the request",
+                "check the URL and the settings of the store; the message has the store's own words",
+            ),
+            Self::Certificate => (
+                ErrorKind::InvalidInput,
+                "this machine does not trust the server's certificate",
+                "check the name in the URL; AWS_CA_BUNDLE (for S3) or SSL_CERT_FILE names a file with your own \
+                 authority's certificate",
+            ),
+            Self::NoTls => (
+                ErrorKind::InvalidInput,
+                "the server does not speak TLS",
+                "write http:// if it has no TLS, and check the port",
+            ),
+        }
+    }
+}
+
+/// A refusal, among the causes of an error.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) meaning: Meaning,
+    /// The server's own words.
+    words: String,
+    /// Where credentials come from, for people.
+    credentials: Option<&'static str>,
 }
 
 impl Refusal {
+    pub(crate) fn new(meaning: Meaning, words: &str) -> Self {
+        let words: String = words.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect();
+        Self { meaning, words: without_secrets(&words), credentials: None }
+    }
+
     /// The refusal among the causes of an error.
     pub(crate) fn of<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Self> {
-        iter::successors(Some(error), |&error| error.source()).find_map(|cause| cause.downcast_ref())
+        causes(error).find_map(|cause| cause.downcast_ref())
+    }
+
+    /// The error of the whole operation.
+    pub(crate) fn into_io(self, credentials: Option<&'static str>) -> IoError {
+        IoError::new(self.meaning.row().0, Self { credentials, ..self })
+    }
+
+    /// What a user can do.
+    pub(crate) fn advice(&self) -> &'static str {
+        self.meaning.row().2
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Credentials(text) | Self::NoService(text) => f.write_str(text),
+        f.write_str(self.meaning.row().1)?;
+        match (self.meaning, self.credentials) {
+            (Meaning::Credentials | Meaning::Expired, Some(credentials)) => {
+                write!(f, " (they come from {credentials})")?;
+            }
+            (Meaning::NoService, Some(credentials)) => write!(f, " (set {credentials})")?,
+            _ => {}
         }
+        if self.words.is_empty() { Ok(()) } else { write!(f, ": {}", self.words) }
     }
 }
 
 impl StdError for Refusal {}
+
+/// Whether the store refuses a put on the condition that its name is free.
+pub(crate) fn is_condition(error: &deltachain::Error) -> bool {
+    error.source().and_then(Refusal::of).is_some_and(|refusal| refusal.meaning == Meaning::Condition)
+}
+
+/// An error and its causes, with those that an error of the system wraps.
+pub(crate) fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    iter::successors(Some(error), |&error| {
+        let wrapped = error.downcast_ref::<IoError>().and_then(IoError::get_ref);
+        wrapped.map_or_else(|| error.source(), |wrapped| Some(wrapped as &(dyn StdError + 'static)))
+    })
+}
+
+/// An error with its causes, each said once.
+pub(crate) fn told(error: &(dyn StdError + 'static)) -> String {
+    causes(error).fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.contains(&cause) => told,
+        cause if told.is_empty() => cause,
+        cause => format!("{told}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_final_or_may_pass() {
+        use Meaning::{Bucket, Clock, Condition, Credentials, Expired, Operation, Region, Request};
+        let meant = |status, code| Meaning::of_answer(status, code, false, false);
+        for (status, code, meaning) in [
+            (301, "PermanentRedirect", Some(Region)),
+            (304, "", None),
+            (400, "ExpiredToken", Some(Expired)),
+            (403, "ExpiredToken", Some(Expired)),
+            (400, "InvalidArgument", Some(Request)),
+            (400, "NotImplemented", Some(Operation)),
+            (401, "", Some(Credentials)),
+            (403, "AccessDenied", Some(Credentials)),
+            (403, "RequestTimeTooSkewed", Some(Clock)),
+            (404, "NoSuchKey", None),
+            (404, "NoSuchBucket", Some(Bucket)),
+            (405, "", Some(Operation)),
+            (408, "", None),
+            (409, "", None),
+            (412, "", None),
+            (413, "", Some(Request)),
+            (416, "", None),
+            (425, "", None),
+            (429, "SlowDown", None),
+            (500, "InternalError", None),
+            (501, "", Some(Operation)),
+            (503, "SlowDown", None),
+        ] {
+            assert_eq!(meant(status, code), meaning, "{status} {code}");
+        }
+        assert_eq!(Meaning::of_answer(400, "AuthorizationHeaderMalformed", true, false), Some(Region));
+        assert_eq!(Meaning::of_answer(501, "", false, true), Some(Condition));
+    }
+
+    #[test]
+    fn words_are_short_and_without_secrets() {
+        let refusal = Refusal::new(Meaning::Clock, &format!("a\n  b http://u:p@h/x?secret {}", "é".repeat(2 * SHOWN)));
+        assert!(refusal.words.starts_with("a b http://...@h/x") && !refusal.words.contains("secret"), "{refusal}");
+        assert!(refusal.words.chars().count() <= SHOWN, "{refusal}");
+        let error = IoError::other(IoError::new(ErrorKind::TimedOut, refusal));
+        assert_eq!(Refusal::of(&error).map(|refusal| refusal.meaning), Some(Meaning::Clock));
+    }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let cause = IoError::other(IoError::new(ErrorKind::ConnectionRefused, "nobody listens"));
+        let error = object_store::Error::Generic { store: "S3", source: cause.into() };
+        assert_eq!(told(&error), "Generic S3 error: nobody listens");
+    }
+}

@@ -27,14 +27,16 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Sender(reqwest::Client);
 
-/// A client that sends what has an [`Upload`] among its extensions. Of the settings those count that say how the server is
-/// reached.
-pub(crate) fn sender(options: &ClientOptions) -> Result<HttpClient> {
+/// A client that sends requests with an [`Upload`] among their extensions. Only the settings count that say how the
+/// server is reached.
+pub(crate) fn sender(options: &ClientOptions, authorities: &[u8]) -> Result<HttpClient> {
     let failed = |error: reqwest::Error| Error::Generic { store: "HTTP client", source: error.into() };
     let find = |key| options.get_config_value(&key);
     let is_set = |key| find(key).is_some_and(|value| value == "true");
     let agent = find(ClientConfigKey::UserAgent);
+    let certificates = reqwest::Certificate::from_pem_bundle(authorities).map_err(failed)?;
     let mut builder = reqwest::Client::builder()
+        .tls_certs_merge(certificates)
         .user_agent(agent.as_deref().unwrap_or(concat!("deltachain/", env!("CARGO_PKG_VERSION"))))
         .connect_timeout(CONNECT)
         .https_only(!is_set(ClientConfigKey::AllowHttp))

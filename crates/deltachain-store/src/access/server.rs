@@ -1,5 +1,7 @@
 //! Stores on servers: buckets of all kinds, and web servers, which can only be read.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::sync::Arc;
 
 use deltachain::{Error, Result};
@@ -13,18 +15,15 @@ use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 #[cfg(feature = "http")]
 use object_store::http::HttpBuilder;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
+use object_store::{Certificate, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 use crate::access::http::Connector;
-use crate::access::opened::{Kind, Opened};
+use crate::access::opened::{OpenStore, Renew, StoreKind};
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
-use crate::access::settings;
-
-/// Environment variables that begin with one of these are settings of a store.
-const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+use crate::access::settings::{self, ENVIRONMENT};
 
 /// Settings with which S3 asks for credentials elsewhere than in a profile.
 const S3_CREDENTIALS: [&str; 6] = [
@@ -36,59 +35,48 @@ const S3_CREDENTIALS: [&str; 6] = [
     "skip_signature",
 ];
 
-pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
+pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let usage = |error: object_store::Error| Error::usage(error.to_string());
     let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
     let settings = all_settings(url, options);
-    let credentials = match scheme {
-        ObjectStoreScheme::AmazonS3 => {
-            if options.credentials.is_none() {
-                check_profile(&settings)?;
-            }
-            Some("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary")
-        }
-        ObjectStoreScheme::GoogleCloudStorage => {
-            Some("GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)")
-        }
-        ObjectStoreScheme::MicrosoftAzure => Some(
-            "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
-        ),
-        _ => None,
-    };
-    let connector = Connector::new(options);
-    let dates = Arc::clone(&connector.dates);
+    if scheme == ObjectStoreScheme::AmazonS3 && options.credentials.is_none() {
+        check_profile(&settings)?;
+    }
+    let connector = Connector::new(options, authorities(&settings)?);
+    let date = Arc::clone(&connector.date);
+    let mut renew: Option<Renew> = None;
+    let credentials;
     // All four are built alike, by builders that have no trait in common.
     macro_rules! built {
         ($builder:expr, $url:expr, $key:ty, $known:expr) => {{
-            let builder = $builder
+            credentials = $known.credentials;
+            let mut builder = $builder
                 .with_url($url)
                 // Time limits are for progress, and retries are made here, where all kinds of stores have them alike.
-                .with_client_options(ClientOptions::new().with_timeout_disabled())
+                .with_client_options(connector.client_options())
                 .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
                 .with_http_connector(connector);
             $known.check(&options.settings, |key| key.parse::<$key>().is_ok())?;
-            let builder = settings.iter().fold(builder, |builder, (key, value)| match key.parse() {
-                Ok(key) => builder.with_config(key, value),
-                // A variable of the environment is for another kind of store, or for another program.
-                Err(_) => builder,
-            });
+            for (key, value) in &settings {
+                // A variable of the environment may be for another kind of store, or for another program.
+                if let Ok(known) = key.parse() {
+                    settings::check_value(key, value)?;
+                    builder = builder.with_config(known, value);
+                }
+            }
             Arc::new(builder.build().map_err(usage)?)
         }};
     }
     let objects: Arc<dyn ObjectStore> = match scheme {
         #[cfg(feature = "s3")]
         ObjectStoreScheme::AmazonS3 => {
-            let own = options.credentials.clone().map(Provider::new);
-            let builder = AmazonS3Builder::new();
-            built!(
-                match own {
-                    Some(own) => builder.with_credentials(Arc::new(own)),
-                    None => builder,
-                },
-                url.as_str(),
-                AmazonS3ConfigKey,
-                settings::S3
-            )
+            let mut builder = AmazonS3Builder::new();
+            if let Some(source) = options.credentials.clone() {
+                let own = Arc::new(Provider::new(source));
+                builder = builder.with_credentials(Arc::clone(&own) as _);
+                renew = Some(Arc::new(move || own.renew()));
+            }
+            built!(builder, url.as_str(), AmazonS3ConfigKey, settings::S3)
         }
         _ if options.credentials.is_some() => {
             return Err(Error::usage("only S3 takes credentials of the caller's own; give settings"));
@@ -107,8 +95,9 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         }
         _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
     };
-    let kind = Kind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
-    Ok(Opened { objects, prefix, kind, dates })
+    let kind =
+        StoreKind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
+    Ok(OpenStore { objects, prefix, kind, date, renew })
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.
@@ -119,12 +108,35 @@ fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     });
     let mut settings: Vec<(String, String)> = environment.collect();
     settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
-    // Who names a server without encryption wants it so.
+    // A user who names a server without encryption wants it so.
     let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
     if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
     }
     settings
+}
+
+/// The certificates of the user's own authorities, which count beside those of the machine.
+///
+/// # Errors
+/// USAGE if a variable names a file that has none.
+fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
+    let named = settings.iter().rfind(|(key, value)| key == "aws_ca_bundle" && !value.is_empty());
+    let read = |name: &str, path: &OsStr| {
+        let failed = |error| Error::usage(format!("{name} names a file that cannot be read: {error}")).in_file(path);
+        fs::read(path).map_err(failed)
+    };
+    // It is read by a library that is silent about a file that is missing.
+    if let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
+        read("SSL_CERT_FILE", &path)?;
+    }
+    named.map_or(Ok(Vec::new()), |(_, path)| {
+        let pem = read("AWS_CA_BUNDLE", path.as_ref())?;
+        match Certificate::from_pem_bundle(&pem) {
+            Ok(certificates) if !certificates.is_empty() => Ok(pem),
+            _ => Err(Error::usage("AWS_CA_BUNDLE names a file without certificates in PEM").in_file(path)),
+        }
+    })
 }
 
 /// Profiles are not read: better to say so than to ask for credentials where there are none.
@@ -138,8 +150,9 @@ fn check_profile(settings: &[(String, String)]) -> Result<()> {
     };
     match find("profile") {
         Some(profile) if S3_CREDENTIALS.iter().all(|key| find(key).is_none()) => Err(Error::usage(format!(
-            "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID and \
-             so on, as `aws configure export-credentials --profile {profile} --format env` prints them, or unset AWS_PROFILE"
+            "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID \
+             and so on, as `aws configure export-credentials --profile {profile} --format env` prints them, or unset \
+             AWS_PROFILE"
         ))),
         _ => Ok(()),
     }

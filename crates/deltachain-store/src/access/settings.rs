@@ -1,24 +1,29 @@
-//! Settings that a kind of store does not know are refused: a misspelt one would be missed only when a request fails.
+//! Settings that a kind of store does not know, and values that cannot be, are refused: these would be missed only when
+//! a request fails.
 
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, without_secrets};
+use url::Url;
 
-/// What a kind of store knows.
-pub(crate) struct Known {
-    /// What it is, for people.
+/// The settings that a kind of store knows.
+pub(crate) struct KnownSettings {
+    /// The name of this kind of store, for people.
     pub(crate) kind: &'static str,
     /// The usual settings. Others of the `object_store` crate are taken too.
     pub(crate) usual: &'static str,
+    /// Where the credentials come from, for people.
+    pub(crate) credentials: Option<&'static str>,
     /// Names that fsspec and its kind have for the same thing, and what it is called here.
     pub(crate) others: &'static [(&'static str, &'static str)],
 }
 
 #[cfg(feature = "s3")]
-pub(crate) const S3: Known = Known {
+pub(crate) const S3: KnownSettings = KnownSettings {
     kind: "S3",
     usual: "region, endpoint, access_key_id, secret_access_key, session_token, skip_signature, \
             virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, sse_kms_key_id, \
             checksum_algorithm, role_arn, web_identity_token_file, user_agent, proxy_url, \
             proxy_ca_certificate, allow_invalid_certificates",
+    credentials: Some("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary"),
     others: &[
         ("key", "access_key_id"),
         ("username", "access_key_id"),
@@ -37,11 +42,12 @@ pub(crate) const S3: Known = Known {
 };
 
 #[cfg(feature = "gs")]
-pub(crate) const GOOGLE: Known = Known {
+pub(crate) const GOOGLE: KnownSettings = KnownSettings {
     kind: "Google Cloud Storage",
     usual: "service_account, service_account_key, application_credentials, bearer_token, base_url, \
             skip_signature, allow_http, user_agent, proxy_url, proxy_ca_certificate, \
             allow_invalid_certificates",
+    credentials: Some("GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)"),
     others: &[
         ("token", "service_account (a path), service_account_key, bearer_token or skip_signature"),
         ("anon", "skip_signature"),
@@ -52,11 +58,14 @@ pub(crate) const GOOGLE: Known = Known {
 };
 
 #[cfg(feature = "az")]
-pub(crate) const AZURE: Known = Known {
+pub(crate) const AZURE: KnownSettings = KnownSettings {
     kind: "Azure",
     usual: "account_name, account_key, sas_token, bearer_token, client_id, client_secret, tenant_id, \
             endpoint, skip_signature, use_emulator, use_azure_cli, allow_http, user_agent, proxy_url, \
             proxy_ca_certificate, allow_invalid_certificates",
+    credentials: Some(
+        "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
+    ),
     others: &[
         ("credential", "account_key, sas_token or bearer_token"),
         ("connection_string", "account_name and account_key"),
@@ -68,14 +77,71 @@ pub(crate) const AZURE: Known = Known {
 };
 
 #[cfg(feature = "http")]
-pub(crate) const WEB: Known = Known {
+pub(crate) const WEB: KnownSettings = KnownSettings {
     kind: "web server",
     usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, http1_only, \
             http2_only",
+    credentials: None,
     others: &[("client_kwargs", "user_agent, proxy_url and so on"), ("headers", "nothing: none can be set")],
 };
 
-impl Known {
+/// Environment variables that begin with one of these are settings of a store.
+pub(crate) const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+
+/// Settings that go into the head of a request, by the end of their names.
+const IN_HEADS: [&str; 9] = [
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "region",
+    "account_name",
+    "account_key",
+    "sas_token",
+    "bearer_token",
+    "user_agent",
+];
+
+/// Settings that are addresses, by the end of their names.
+const ADDRESSES: [&str; 5] = ["endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "proxy_url"];
+
+/// Checks the value of a setting that the kind of store knows: a request with it would fail in ways that tell nothing.
+///
+/// # Errors
+/// USAGE, with the name of the setting.
+pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
+    let variable = key.to_ascii_uppercase();
+    let is_variable = ENVIRONMENT.iter().any(|start| variable.starts_with(start));
+    let name = if is_variable { variable } else { format!("the setting {key:?}") };
+    // Empty is not set; the other two are addresses of nothing.
+    let is_address = !value.is_empty() && !key.contains("use_") && ADDRESSES.iter().any(|end| key.ends_with(end));
+    // A document of Google's, in JSON.
+    let is_document = key.ends_with("service_account_key");
+    if is_address || !is_document && IN_HEADS.iter().any(|end| key.ends_with(end)) {
+        check_text(&name, value)?;
+    }
+    let has_host = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    if is_address && !Url::parse(value).is_ok_and(has_host) {
+        let rest = without_secrets(value.split_once("://").map_or(value, |(_, rest)| rest));
+        return Err(Error::usage(format!("{name} is not an address: write http://{rest} or https://{rest}")));
+    }
+    Ok(())
+}
+
+/// Checks a value that goes into the head of a request. It may be secret, and is not shown.
+///
+/// # Errors
+/// USAGE, with this name.
+pub(crate) fn check_text(name: &str, value: &str) -> Result<()> {
+    if value.ends_with(['\n', '\r']) {
+        return Err(Error::usage(format!("{name} ends with a newline: take it away (a file often ends so)")));
+    }
+    match value.chars().find(|c| !matches!(c, ' '..='~')) {
+        Some(c) => Err(Error::usage(format!("{name} has the character {c:?}, which cannot be in it"))),
+        None => Ok(()),
+    }
+}
+
+impl KnownSettings {
     /// # Errors
     /// USAGE, with the names of the settings that are not known; values may be secret.
     pub(crate) fn check(&self, settings: &[(String, String)], is_known: impl Fn(&str) -> bool) -> Result<()> {
@@ -106,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn check<K: FromStr>(known: &Known) {
+    fn check<K: FromStr>(known: &KnownSettings) {
         let is_known = |key: &str| key.parse::<K>().is_ok();
         known.usual.split(", ").for_each(|key| assert!(is_known(key), "{key}"));
         for (other, own) in known.others {
@@ -116,6 +182,34 @@ mod tests {
             let text = error.message();
             assert!(text.contains(&format!("{other:?} (here: {own})")) && text.contains(known.usual), "{text}");
             assert!(!text.contains("hidden"), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_refused_by_name() {
+        let text = |key, value| check_value(key, value).err().map(|error| error.message().to_owned());
+        for (key, value, told) in [
+            ("aws_endpoint_url", "minio:9000", "AWS_ENDPOINT_URL is not an address: write http://minio:9000 or"),
+            ("endpoint", "ftp://h", "the setting \"endpoint\" is not an address: write http://h"),
+            ("aws_endpoint_url_s3", "http://h\n", "AWS_ENDPOINT_URL_S3 ends with a newline"),
+            ("aws_access_key_id", "k\r\n", "AWS_ACCESS_KEY_ID ends with a newline"),
+            ("aws_secret_access_key", "hidden\n", "AWS_SECRET_ACCESS_KEY ends with a newline"),
+            ("session_token", "a\tb", "the setting \"session_token\" has the character '\\t'"),
+            ("aws_region", "é", "AWS_REGION has the character 'é'"),
+            ("azure_storage_account_key", "\0", "AZURE_STORAGE_ACCOUNT_KEY has the character '\\0'"),
+            ("google_base_url", "storage", "GOOGLE_BASE_URL is not an address"),
+        ] {
+            let found = text(key, value).unwrap_or_default();
+            assert!(found.contains(told) && !found.contains("hidden"), "{key}: {found}");
+        }
+        for (key, value) in [
+            ("aws_endpoint_url", ""),
+            ("aws_endpoint_url", "http://[::1]:9000/base"),
+            ("azure_use_fabric_endpoint", "true"),
+            ("google_service_account_key", "{\n}"),
+            ("aws_web_identity_token_file", "/é"),
+        ] {
+            assert_eq!(text(key, value), None, "{key}");
         }
     }
 

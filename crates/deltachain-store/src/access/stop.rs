@@ -7,18 +7,13 @@ use futures_util::future::{Either, select};
 use object_store::Error as StoreError;
 use tokio::sync::watch;
 
-/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under way are given up, and none is sent,
-/// until [`reset`](Self::reset). Clones are one.
+/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under way are given up, and
+/// none is sent, until [`reset`](Self::reset). Clones are one.
 ///
-/// What is given up is as if the connection had been lost: something may have been stored although nobody has heard of it.
-#[derive(Debug, Clone)]
+/// A request that is given up ends as if the connection had been lost: something may have been stored although nobody
+/// has heard of it.
+#[derive(Debug, Clone, Default)]
 pub struct Stop(watch::Sender<bool>);
-
-impl Default for Stop {
-    fn default() -> Self {
-        Self(watch::Sender::new(false))
-    }
-}
 
 impl Stop {
     /// Ends it.
@@ -31,7 +26,7 @@ impl Stop {
         self.0.send_replace(false);
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 

@@ -1,39 +1,39 @@
 //! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only place that talks to
 //! the `object_store` crate; everything beyond it blocks.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::fs;
 use std::future::Future;
 use std::io;
-use std::iter;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::SystemTime;
 
 use deltachain::chain::{Note, ObjectName};
 use deltachain::{Error, Result, without_secrets};
 use futures_util::future::try_join;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
+use tokio::time::{sleep, sleep_until};
 
 use crate::access::legible::is_legible;
-use crate::access::opened::{Dates, Kind, Opened};
+use crate::access::opened::{OpenStore, StoreKind};
 use crate::access::options::StoreOptions;
 use crate::access::probe::Probe;
 use crate::access::rate::Rate;
-use crate::access::refusal::Refusal;
+use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 
-/// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. What limits allow
-/// beyond that does not come from a store, which is not trusted and may have any number of such documents.
+/// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. A longer
+/// document, even if limits allow it, does not come from a store, which is not trusted and may have any number of such
+/// documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
 
 /// Threads that wait for answers.
@@ -44,22 +44,22 @@ const WORKERS: usize = 2;
 /// All methods block; they must not be called from asynchronous code.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) objects: Arc<dyn ObjectStore>,
-    pub(super) prefix: Path,
-    pub(super) kind: Kind,
-    dates: Arc<Dates>,
+    pub(super) opened: OpenStore,
     name: String,
-    pub(super) options: Arc<StoreOptions>,
+    pub(crate) options: Arc<StoreOptions>,
     /// One permit for each request of a range that may be under way; those who wait are served in turn.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
-    pub(super) stop: Stop,
+    pub(crate) stop: Stop,
+    /// Other places of the same chain.
+    pub(crate) copies: Arc<[Store]>,
     /// The limit for bytes; requests to servers are paced by [`crate::access::http`].
     rate: Option<Arc<Rate>>,
 }
 
 /// One of a chain's objects as a list shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "raw"), expect(unreachable_pub, reason = "the feature raw exports it"))]
 pub struct StoredObject {
     /// Its name.
     pub name: ObjectName,
@@ -70,8 +70,8 @@ pub struct StoredObject {
 }
 
 impl Store {
-    /// Opens the store that a URL or a path names: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://`,
-    /// which can only be read. Nothing is asked of the store yet.
+    /// Opens the store that a URL or a path names: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or
+    /// `http(s)://`, which can only be read. Nothing is asked of the store yet.
     ///
     /// # Errors
     /// USAGE if the URL cannot be understood, settings are missing, or the directory does not exist.
@@ -110,7 +110,7 @@ impl Store {
     pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
         let prefix = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();
-        Self::new(Opened { objects, prefix, kind: Kind::OTHER, dates: Arc::default() }, &name, options)
+        Self::new(OpenStore::new(objects, prefix, StoreKind::OTHER), &name, options)
     }
 
     /// The same store, whose waiting can be ended.
@@ -119,38 +119,50 @@ impl Store {
         Self { stop, ..self.clone() }
     }
 
-    /// The same store, below another folder.
-    pub(crate) fn below(&self, folder: &str) -> Self {
-        Self { prefix: self.prefix.clone().join(folder), ..self.clone() }
+    /// The same store, with [copies](crate::mirror) of its chain in others. A follower asks these, in this order, if the
+    /// store fails or is behind what the follower holds, and the store itself again a minute later. Nobody else does.
+    #[must_use]
+    pub fn with_copies(&self, copies: Vec<Self>) -> Self {
+        Self { copies: copies.into(), ..self.clone() }
     }
 
-    fn new(opened: Opened, name: &str, mut options: StoreOptions) -> Result<Self> {
-        let Opened { objects, prefix, kind, dates } = opened;
+    /// The same store, of which each thing is asked at most this often.
+    pub(crate) fn with_attempts(&self, most: u32) -> Self {
+        let options = StoreOptions::clone(&self.options);
+        let options = Arc::new(StoreOptions { attempts: options.attempts.min(most), ..options });
+        Self { options, ..self.clone() }
+    }
+
+    /// The same store, below another folder.
+    pub(crate) fn below(&self, folder: &str) -> Self {
+        let opened = OpenStore { prefix: self.opened.prefix.clone().join(folder), ..self.opened.clone() };
+        Self { opened, ..self.clone() }
+    }
+
+    fn new(opened: OpenStore, name: &str, mut options: StoreOptions) -> Result<Self> {
         if options.max_rate == Some(0) {
             return Err(Error::usage("the limit for bytes per second is 0: give a higher one, or none"));
         }
         // With 0 nothing would ever be done.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
-        let rate = options.max_rate.filter(|_| !kind.is_watched).map(|rate| Arc::new(Rate::new(rate)));
+        let rate = options.max_rate.filter(|_| !opened.kind.is_watched).map(|rate| Arc::new(Rate::new(rate)));
         let runtime = start_threads();
         Ok(Self {
-            objects,
-            prefix,
-            kind,
-            dates,
+            opened,
             name: without_secrets(name),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
             stop: Stop::default(),
+            copies: Arc::default(),
             rate,
         })
     }
 
     /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
     pub(crate) fn can_list(&self) -> bool {
-        self.kind.can_list
+        self.opened.kind.can_list
     }
 
     /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
@@ -176,12 +188,12 @@ impl Store {
         if content.as_ref().is_none_or(|content| is_legible(name, content)) {
             return Ok(content);
         }
-        // It may have been damaged on its way. What comes now is what counts.
+        // It may have been damaged on its way. The content that comes now is the one that counts.
         self.get_once(name).await
     }
 
-    /// As [`get`](Self::get), for a document for which no other one vouches: read until two readings agree (SPEC section 19). There
-    /// is a difference if bytes were damaged on their way and still make a document.
+    /// As [`get`](Self::get), for a document for which no other one vouches: read until two readings agree (SPEC
+    /// section 19). There is a difference if bytes were damaged on their way and still make a document.
     ///
     /// # Errors
     /// IO.
@@ -189,8 +201,9 @@ impl Store {
         self.block_on(self.get_agreed_document(name))
     }
 
-    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which nothing vouches: the highest commit, and
-    /// the chain document. A reader that holds a version has the digests of its commit and of the chain document.
+    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which nothing vouches: the
+    /// highest commit, and the chain document. A reader that holds a version has the digests of its commit and of the
+    /// chain document.
     ///
     /// # Errors
     /// IO.
@@ -226,10 +239,7 @@ impl Store {
         let most = if let ObjectName::Signature { .. } = name { Note::MOST_BYTES + 1 } else { DOCUMENT_BYTES };
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
-            let result = match self.objects.get(&path).await {
-                Err(StoreError::NotFound { .. }) => return Ok(None),
-                result => result?,
-            };
+            let Some(result) = if_found(self.opened.objects.get(&path).await)? else { return Ok(None) };
             let size = result.meta.size;
             let mut body = result.into_stream();
             let mut content = Vec::new();
@@ -243,7 +253,7 @@ impl Store {
             all_came(content.len(), size.min(most))?;
             Ok(Some(content))
         });
-        let got = got.await.map_err(|error| self.failed("fetching", error, Some(name)))?;
+        let got = got.await.map_err(|error| self.failed("downloading", &error, Some(name)))?;
         self.pace(got.as_ref().map_or(0, |content| content.len() as u64)).await?;
         Ok(got)
     }
@@ -261,12 +271,12 @@ impl Store {
     /// # Errors
     /// As for [`objects`](Self::objects).
     pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<Probe>)> {
-        if !self.kind.can_list {
+        if !self.opened.kind.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
         let pick = |meta: &ObjectMeta| match self.stored_object(meta) {
             Some(object) => Some(Ok(object)),
-            None => Probe::of(meta, &self.prefix).map(Err),
+            None => Probe::of(meta, &self.opened.prefix).map(Err),
         };
         let (mut objects, mut probes) = (Vec::new(), Vec::new());
         for listed in self.block_on(self.pick(None, None, usize::MAX, pick))? {
@@ -289,7 +299,7 @@ impl Store {
         self.pick(folder, after, most, |meta| self.stored_object(meta)).await
     }
 
-    /// What is made of the objects there, without those of which nothing is made.
+    /// The values that `pick` makes of the objects there, without the objects of which it makes none.
     async fn pick<T>(
         &self,
         folder: Option<&str>,
@@ -297,26 +307,23 @@ impl Store {
         most: usize,
         pick: impl Fn(&ObjectMeta) -> Option<T>,
     ) -> Result<Vec<T>> {
-        let prefix = folder.map_or_else(|| self.prefix.clone(), |folder| self.prefix.clone().join(folder));
+        let prefix =
+            folder.map_or_else(|| self.opened.prefix.clone(), |folder| self.opened.prefix.clone().join(folder));
         let listed = self.retry(async || {
             let metas = match after {
-                Some(after) => self.objects.list_with_offset(Some(&prefix), &self.path(after)),
-                None => self.objects.list(Some(&prefix)),
+                Some(after) => self.opened.objects.list_with_offset(Some(&prefix), &self.path(after)),
+                None => self.opened.objects.list(Some(&prefix)),
             };
             // Further pages are fetched only if the first ones do not hold enough.
             let objects = metas.try_filter_map(async |meta| Ok(pick(&meta)));
             objects.take(most).try_collect().await
         });
-        listed.await.map_err(|error| self.failed("listing", error, None))
+        listed.await.map_err(|error| self.failed("listing", &error, None))
     }
 
     fn stored_object(&self, meta: &ObjectMeta) -> Option<StoredObject> {
-        let mut below = meta.location.prefix_match(&self.prefix)?;
-        let mut name = below.next()?.as_ref().to_owned();
-        for part in below {
-            name.push('/');
-            name.push_str(part.as_ref());
-        }
+        let below = meta.location.prefix_match(&self.opened.prefix)?;
+        let name = below.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
         Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
     }
 
@@ -326,13 +333,9 @@ impl Store {
     /// IO.
     pub(crate) fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
         let path = self.path(name);
-        let head = self.retry(async || match self.objects.head(&path).await {
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            result => {
-                result.map(|meta| Some(StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
-            }
-        });
-        self.block_on(head).map_err(|error| self.failed("looking at", error, Some(name)))
+        let head = self.retry(async || if_found(self.opened.objects.head(&path).await));
+        let head = self.block_on(head).map_err(|error| self.failed("looking at", &error, Some(name)))?;
+        Ok(head.map(|meta| StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
     }
 
     /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
@@ -344,8 +347,8 @@ impl Store {
         self.put_if_absent_while(name, content, &|| true)
     }
 
-    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it may be made. `false`
-    /// then, too.
+    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it may be made.
+    /// `false` then, too.
     ///
     /// # Errors
     /// As for [`put_if_absent`](Self::put_if_absent).
@@ -357,35 +360,28 @@ impl Store {
                 return Ok(false);
             }
             let options = PutOptions::from(PutMode::Create);
-            match self.objects.put_opts(&path, payload.clone(), options).await {
+            match self.opened.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(true),
                 // S3 says so too when somebody else is just writing it, who may not succeed.
                 Err(error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
-                    match self.objects.head(&path).await {
-                        Ok(_) => Ok(false),
-                        Err(StoreError::NotFound { .. }) => Err(passing("conflict", error.to_string())),
-                        Err(error) => Err(error),
-                    }
+                    let there = if_found(self.opened.objects.head(&path).await)?;
+                    if there.is_some() { Ok(false) } else { Err(passing("conflict", error.to_string())) }
                 }
                 Err(error) => Err(error),
             }
         });
         self.block_on(self.pace(content.len() as u64))?;
-        self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))
+        self.block_on(put).map_err(|error| self.failed("storing", &error, Some(name)))
     }
 
     /// When the store says that it gave its last answer, if it is a server.
     pub(crate) fn date(&self) -> Option<SystemTime> {
-        self.dates.last()
+        *self.opened.date.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes an object, if it is there.
     pub(super) async fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        let removed = self.retry(async || match self.objects.delete(path).await {
-            Err(StoreError::NotFound { .. }) => Ok(()),
-            result => result,
-        });
-        removed.await
+        self.retry(async || if_found(self.opened.objects.delete(path).await).map(drop)).await
     }
 
     /// Removes objects. One that is not there is removed already.
@@ -395,23 +391,23 @@ impl Store {
     pub(crate) fn delete(&self, names: &[ObjectName]) -> Result<()> {
         self.check_is_written()?;
         let deletions = stream::iter(names.to_vec()).map(async |name| {
-            self.remove(&self.path(name)).await.map_err(|error| self.failed("removing", error, Some(name)))
+            self.remove(&self.path(name)).await.map_err(|error| self.failed("removing", &error, Some(name)))
         });
         self.block_on(deletions.buffer_unordered(self.options.parallel).try_collect())
     }
 
-    /// A range of a file, with the length of all of it; `None` if there is no such file. An answer that is shorter than it
-    /// should be is asked for again.
+    /// A range of a file, with the length of all of it; `None` if there is no such file. An answer that is shorter than
+    /// it should be is asked for again.
     pub(crate) async fn get_range(&self, name: ObjectName, start: u64, end: u64) -> Result<Option<(Vec<u8>, u64)>> {
         let path = self.path(name);
         // It is never closed.
         let _permit = self.ranges.acquire().await;
         let got = self.retry(async || {
             let options = GetOptions { range: Some(GetRange::Bounded(start..end)), ..GetOptions::default() };
-            let result = match self.objects.get_opts(&path, options).await {
+            let result = match self.opened.objects.get_opts(&path, options).await {
                 Err(StoreError::NotFound { .. }) => return Ok(None),
                 // Beyond the end of an object that is too short there is nothing to get.
-                Err(error) => match self.objects.head(&path).await {
+                Err(error) => match self.opened.objects.head(&path).await {
                     Ok(meta) if meta.size <= start => return Ok(Some((Vec::new(), meta.size))),
                     _ => return Err(error),
                 },
@@ -422,7 +418,7 @@ impl Store {
             all_came(bytes.len(), end.min(size).saturating_sub(start))?;
             Ok(Some((bytes.into(), size)))
         });
-        let got = got.await.map_err(|error| self.failed("fetching", error, Some(name)))?;
+        let got = got.await.map_err(|error| self.failed("downloading", &error, Some(name)))?;
         self.pace(got.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64)).await?;
         Ok(got)
     }
@@ -433,20 +429,13 @@ impl Store {
     /// IO if it is stopped.
     pub(super) async fn pace(&self, bytes: u64) -> Result<()> {
         let Some(rate) = self.rate.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
-        let paid = async {
-            tokio::time::sleep_until(rate.take(bytes).1).await;
-            Ok(())
-        };
-        self.stop.unless(paid).await.map_err(|error| self.failed("waiting", error, None))
+        let paid = sleep_until(rate.take(bytes).1).map(Ok);
+        self.stop.unless(paid).await.map_err(|error| self.failed("waiting", &error, None))
     }
 
     /// The directory that it is.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        directory_of(&self.name).filter(|_| self.kind.is_directory)
-    }
-
-    pub(crate) fn options(&self) -> &StoreOptions {
-        &self.options
+        directory_of(&self.name).filter(|_| self.opened.kind.is_directory)
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -455,7 +444,7 @@ impl Store {
 
     pub(super) fn path(&self, name: ObjectName) -> Path {
         // Names of a chain have no character that must be escaped.
-        name.to_string().split('/').fold(self.prefix.clone(), Path::join)
+        name.to_string().split('/').fold(self.opened.prefix.clone(), Path::join)
     }
 
     /// Tries until it succeeds, fails for good, or has used up its attempts.
@@ -464,8 +453,12 @@ impl Store {
         mut operation: impl AsyncFnMut() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut attempt = 1;
+        let mut renew = self.opened.renew.as_ref();
         loop {
             match self.in_time(operation()).await {
+                Err(error) if may_be_expired(&error) && renew.is_some() => {
+                    renew.take().into_iter().for_each(|renew| renew());
+                }
                 Err(error) if attempt < self.options.attempts && self.may_pass(&error) => {
                     self.pause(attempt).await?;
                     attempt += 1;
@@ -482,11 +475,7 @@ impl Store {
 
     /// The time to wait after an attempt.
     pub(super) async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
-        let pause = async {
-            tokio::time::sleep(self.options.pause_after(attempt)).await;
-            Ok(())
-        };
-        self.stop.unless(pause).await
+        self.stop.unless(sleep(self.options.pause_after(attempt)).map(Ok)).await
     }
 
     pub(super) async fn in_time<T>(
@@ -494,8 +483,8 @@ impl Store {
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let operation = self.stop.unless(operation);
-        // Who talks to the server gives up when nothing moves any more.
-        if self.kind.is_watched {
+        // The client that talks to the server gives up by itself when nothing moves any more.
+        if self.opened.kind.is_watched {
             return operation.await;
         }
         match tokio::time::timeout(self.options.timeout, operation).await {
@@ -509,36 +498,18 @@ impl Store {
     }
 
     /// The error for a failure, of an object or of the store.
-    pub(super) fn failed(&self, what: &str, error: StoreError, name: Option<ObjectName>) -> Error {
-        let is_refused = is_refused(&error);
-        let has_none = lacks_credentials(&error);
-        let kind = kind_of(&error);
-        let error = io::Error::from(error);
-        let error = io::Error::new(error.kind(), without_secrets(&error.to_string()));
-        let error = match self.kind.credentials {
-            Some(credentials) if is_refused => io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!(
-                    "the store refuses these credentials, or a permission is missing (they come from {credentials}): \
-                     {error}"
-                ),
-            ),
-            Some(credentials) if has_none => io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("missing credentials (set {credentials}), and no service provides any: {error}"),
-            ),
-            _ => match kind {
-                Some(kind) => io::Error::new(kind, error),
-                None => error,
-            },
+    pub(super) fn failed(&self, what: &str, error: &StoreError, name: Option<ObjectName>) -> Error {
+        let error = match Refusal::of(error) {
+            Some(refusal) => refusal.clone().into_io(self.opened.kind.credentials),
+            None => io::Error::new(kind_of(error), without_secrets(&told(error))),
         };
         Error::io(what, error).in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
     }
 
     /// # Errors
     /// USAGE if nothing can be stored or removed.
-    pub(super) fn check_is_written(&self) -> Result<()> {
-        if self.kind.can_list {
+    pub(crate) fn check_is_written(&self) -> Result<()> {
+        if self.opened.kind.can_list {
             Ok(())
         } else {
             Err(Error::usage("a web server is read-only; write to the bucket or directory behind it")
@@ -560,7 +531,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// Threads for requests. That they cannot be started would be a panic of the runtime, so it is tried before.
+/// Threads for requests. If they could not be started, the runtime would panic, so this is tried before.
 fn start_threads() -> io::Result<Runtime> {
     let tried = (0..WORKERS).map(|_| {
         let (end, ends) = mpsc::channel::<()>();
@@ -573,40 +544,46 @@ fn start_threads() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(WORKERS).thread_name("store").enable_all().build()
 }
 
+/// Whether new credentials may help. To a HEAD a server does not say why it refuses.
+fn may_be_expired(error: &StoreError) -> bool {
+    let meanings = [Meaning::Expired, Meaning::Credentials, Meaning::Request];
+    Refusal::of(error).is_some_and(|refusal| meanings.contains(&refusal.meaning))
+}
+
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
+    let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Unsupported];
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
-        && !lacks_credentials(error)
-        && !is_refused(error)
-        && !is_forbidden(error)
+        && Refusal::of(error).is_none()
+        // The system does not allow it, or the server cannot do it.
+        && !system_errors(error).any(|kind| kinds.contains(&kind))
 }
 
-/// Why the network or the system failed, as far as the causes tell. That something is missing, the store itself says.
-fn kind_of(error: &StoreError) -> Option<io::ErrorKind> {
-    let causes = iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
-    let kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
-    let kind = kinds.filter(|kind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound)).last();
+/// Why the network or the system failed, as far as the causes tell. The store itself says that something is missing.
+fn kind_of(error: &StoreError) -> io::ErrorKind {
+    let tells = |kind: &io::ErrorKind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound);
+    let kind = match error {
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+            Some(io::ErrorKind::PermissionDenied)
+        }
+        StoreError::NotFound { .. } => Some(io::ErrorKind::NotFound),
+        _ => system_errors(error).filter(tells).last(),
+    };
     #[cfg(feature = "servers")]
     let kind = kind.or_else(|| crate::access::http::kind_of(error));
-    kind
+    kind.unwrap_or(io::ErrorKind::Other)
 }
 
-/// Whether the system does not allow it, or [`crate::access::http`] has found that the server cannot do it.
-fn is_forbidden(error: &StoreError) -> bool {
-    let causes = iter::successors(Some(error as &(dyn StdError + 'static)), |&error| error.source());
-    let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Unsupported];
-    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| kinds.contains(&cause.kind()))
+fn system_errors(error: &StoreError) -> impl Iterator<Item = io::ErrorKind> {
+    causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
-/// Whether the store wants other credentials.
-fn is_refused(error: &StoreError) -> bool {
-    matches!(error, StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. })
-        || matches!(Refusal::of(error), Some(Refusal::Credentials(_)))
-}
-
-/// Whether the machine's own service, where S3 asks for credentials when it has been given none, could not be reached.
-fn lacks_credentials(error: &StoreError) -> bool {
-    matches!(Refusal::of(error), Some(Refusal::NoService(_)))
+/// What was found; `None` if there is no such object.
+fn if_found<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match found {
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// A failure that may pass.
@@ -614,7 +591,7 @@ fn passing(store: &'static str, message: String) -> StoreError {
     StoreError::Generic { store, source: message.into() }
 }
 
-/// That a body ends early is not always an error of its own.
+/// Checks that all bytes came: a body that ends early is not always an error of its own.
 fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
     if came as u64 == wanted {
         Ok(())

@@ -3,15 +3,14 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use deltachain::chain::{FileReference, Reference};
-use deltachain::{Error, Progress, Result, Source};
+use deltachain::chain::FileReference;
+use deltachain::{Error, Result, Source};
 
 use crate::access::store::Store;
-use crate::access::whole::read_whole;
 use crate::observer::{Observer, Phase};
 
-/// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many ranges are fetched side by
-/// side as there are threads that read.
+/// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many ranges are fetched
+/// side by side as there are threads that read.
 pub(crate) struct StoredLink<'a> {
     store: &'a Store,
     file: FileReference,
@@ -28,13 +27,6 @@ impl<'a> StoredLink<'a> {
     /// Bytes of ranges that have been fetched.
     pub(crate) fn fetched(&self) -> u64 {
         self.fetched.load(Ordering::Relaxed)
-    }
-
-    /// Reads all of it and checks that it is the file that the route names: R-CHN-09, R-CHN-10.
-    pub(crate) fn check_bytes(&self, progress: &dyn Progress) -> Result<()> {
-        let Self { store, file, .. } = self;
-        let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
-        store.block_on(read_whole(store, file, store.options().part_bytes, take))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::ser::{Serialize, Serializer};
 /// A tensor.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct TableRow {
     name: String,
     dtype: DtypeDocument,
     shape: Vec<u64>,
@@ -29,8 +29,7 @@ impl DtypeDocument {
     fn of(dtype: Dtype) -> Self {
         let name = dtype.name().to_owned();
         if let Dtype::Described(_) = dtype {
-            let exponent_bits = dtype.is_sign_magnitude().then(|| dtype.exponent_bits());
-            Self::Described(name, dtype.bits(), dtype.lane_bytes(), exponent_bits)
+            Self::Described(name, dtype.bits(), dtype.lane_bytes(), dtype.exponent_bits())
         } else {
             Self::Known(name)
         }
@@ -49,7 +48,7 @@ impl DtypeDocument {
 }
 
 pub(crate) fn serialize<S: Serializer>(table: &StateTable, serializer: S) -> Result<S::Ok, S::Error> {
-    let rows = table.tensors.iter().zip(&table.digests.tensors).map(|(info, digest)| Row {
+    let rows = table.tensors.iter().zip(&table.digests.tensors).map(|(info, digest)| TableRow {
         name: info.name().to_owned(),
         dtype: DtypeDocument::of(info.dtype()),
         shape: info.shape().to_vec(),
@@ -61,7 +60,7 @@ pub(crate) fn serialize<S: Serializer>(table: &StateTable, serializer: S) -> Res
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StateTable, D::Error> {
     let mut tensors = Vec::new();
     let mut digests = Vec::new();
-    for row in Vec::<Row>::deserialize(deserializer)? {
+    for row in Vec::<TableRow>::deserialize(deserializer)? {
         let dtype = row.dtype.dtype().ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
         let info = TensorInfo::new(row.name, dtype, row.shape);
         tensors.push(info.ok_or_else(|| D::Error::custom("a tensor has an impossible shape"))?);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, FileSource, Result, Source};
 use futures_util::{StreamExt, stream};
-use object_store::path::Path;
 use object_store::{Error as StoreError, MultipartUpload, ObjectStoreExt, PutPayload};
 
 use crate::access::options::IN_PARTS;
@@ -39,36 +38,28 @@ impl Store {
         if size <= part_bytes {
             let payload = read(0)?;
             self.block_on(self.pace(size))?;
-            let put = self.retry(async || self.objects.put(&path, payload.clone()).await.map(drop));
-            self.block_on(put).map_err(|error| self.failed("storing", error, Some(name)))?;
+            let put = self.retry(async || self.opened.objects.put(&path, payload.clone()).await.map(drop));
+            self.block_on(put).map_err(|error| self.failed("storing", &error, Some(name)))?;
             return observer.advance(Phase::Upload, size);
         }
         let mut attempt = 1;
         loop {
-            let uploaded = self.block_on(self.upload_parts(&path, (size, part_bytes), &read, observer));
+            let uploaded = self.block_on(async {
+                let upload = self.in_time(self.opened.objects.put_multipart(&path)).await.map_err(PartError::Store)?;
+                IN_PARTS.scope((), self.put_parts(upload, (size, part_bytes), &read, observer)).await
+            });
             match uploaded {
                 Err(PartError::Store(error)) if attempt < self.options.attempts && self.may_pass(&error) => {
-                    self.block_on(self.pause(attempt)).map_err(|error| self.failed("storing", error, Some(name)))?;
+                    self.block_on(self.pause(attempt)).map_err(|error| self.failed("storing", &error, Some(name)))?;
                     attempt += 1;
                 }
                 Err(PartError::Store(error) | PartError::Part(error)) => {
-                    return Err(self.failed("storing", error, Some(name)));
+                    return Err(self.failed("storing", &error, Some(name)));
                 }
                 Err(PartError::Other(error)) => return Err(error),
                 Ok(()) => return Ok(()),
             }
         }
-    }
-
-    async fn upload_parts(
-        &self,
-        path: &Path,
-        (size, part_bytes): (u64, u64),
-        read: &dyn Fn(u64) -> Result<PutPayload>,
-        observer: &dyn Observer,
-    ) -> Result<(), PartError> {
-        let upload = self.in_time(self.objects.put_multipart(path)).await?;
-        IN_PARTS.scope((), self.put_parts(upload, (size, part_bytes), read, observer)).await
     }
 
     async fn put_parts(
@@ -80,35 +71,36 @@ impl Store {
     ) -> Result<(), PartError> {
         let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
         // A part that a server did not take has used up its attempts.
-        let of_part = |error| if self.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
+        let of_part =
+            |error| if self.opened.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
         let parts = async {
             let mut waiting = stream::FuturesUnordered::new();
             for offset in (0..size).step_by(part_bytes) {
-                let payload = read(offset)?;
+                let payload = read(offset).map_err(PartError::Other)?;
                 let length = payload.content_length() as u64;
                 let put = upload.put_part(payload);
                 waiting.push(async move {
-                    self.pace(length).await?;
+                    self.pace(length).await.map_err(PartError::Other)?;
                     self.in_time(put).await.map(|()| length).map_err(of_part)
                 });
                 while waiting.len() >= self.options.parallel {
                     if let Some(done) = waiting.next().await {
-                        observer.advance(Phase::Upload, done?)?;
+                        observer.advance(Phase::Upload, done?).map_err(PartError::Other)?;
                     }
                 }
             }
             while let Some(done) = waiting.next().await {
-                observer.advance(Phase::Upload, done?)?;
+                observer.advance(Phase::Upload, done?).map_err(PartError::Other)?;
             }
             Ok(())
         };
         if let Err(error) = parts.await {
-            // What is left of it is the store's to clean up; a failure to abort changes nothing for the chain.
+            // The parts that are left of the upload are the store's to clean up; a failure to abort changes nothing for
+            // the chain.
             let _ = tokio::time::timeout(self.options.timeout.min(ABORT), upload.abort()).await;
             return Err(error);
         }
-        self.in_time(upload.complete()).await?;
-        Ok(())
+        self.in_time(upload.complete()).await.map(drop).map_err(PartError::Store)
     }
 }
 
@@ -118,16 +110,4 @@ enum PartError {
     /// A part could not be stored, and there is no use in beginning again.
     Part(StoreError),
     Other(Error),
-}
-
-impl From<StoreError> for PartError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<Error> for PartError {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
 }

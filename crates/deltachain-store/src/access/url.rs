@@ -1,4 +1,4 @@
-//! From a URL or a path to a store.
+//! The way from a URL or a path to a store.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -10,11 +10,26 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use url::Url;
 
-use crate::access::opened::{Kind, Opened};
+use crate::access::opened::{OpenStore, StoreKind};
 use crate::access::options::StoreOptions;
 
+/// What to write for URLs of other programs.
+const FOREIGN: [(&str, &str); 4] = [
+    (
+        "hf",
+        "write s3://NAME/PREFIX for hf://buckets/ORG/NAME/PREFIX, with AWS_ENDPOINT_URL=https://s3.hf.co/ORG and keys \
+         of Hugging Face for its buckets (docs/operating.md); a repository of models cannot hold a chain",
+    ),
+    ("r2", "write s3://BUCKET/PREFIX, with AWS_ENDPOINT_URL=https://ACCOUNT.r2.cloudflarestorage.com"),
+    ("oss", NO_CONDITION),
+    ("cos", NO_CONDITION),
+];
+
+const NO_CONDITION: &str = "write s3://BUCKET/PREFIX with AWS_ENDPOINT_URL to follow a chain that was copied there; \
+                            nothing can be published there, since this store does not know If-None-Match";
+
 /// `is_awaited`: whether the directory may be missing, and come later.
-pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> Result<Opened> {
+pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> Result<OpenStore> {
     let usage = |message: String| Error::usage(message).in_file(text);
     if let Some(directory) = directory_of(text) {
         if let Some((key, _)) = options.settings.first() {
@@ -32,11 +47,16 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
         } else {
             return Err(usage("there is no such directory".to_owned()));
         };
-        // What has been stored must survive a power cut before anything is stored that refers to it.
-        let kind = Kind { is_directory: true, ..Kind::OTHER };
-        return Ok(Opened { objects: Arc::new(objects.with_fsync(true)), prefix, kind, dates: Arc::default() });
+        // An object that has been stored must survive a power cut before anything is stored that refers to it.
+        let kind = StoreKind { is_directory: true, ..StoreKind::OTHER };
+        return Ok(OpenStore::new(Arc::new(objects.with_fsync(true)), prefix, kind));
     }
+    // A name of others for Google's.
+    let text = &text.strip_prefix("gcs://").map_or_else(|| text.to_owned(), |rest| format!("gs://{rest}"));
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
+    if let Some((_, advice)) = FOREIGN.iter().find(|(scheme, _)| *scheme == url.scheme()) {
+        return Err(usage((*advice).to_owned()));
+    }
     #[cfg(feature = "servers")]
     return crate::access::server::open(&url, options).map_err(|error| error.in_file(text));
     #[cfg(not(feature = "servers"))]
@@ -75,8 +95,8 @@ fn check_links_by(directory: &FilePath, link: impl Fn(&FilePath, &FilePath) -> i
     fs::write(&file, "x").map_err(|error| Error::io("writing", error).in_file(&file))?;
     link(&file, &place.path().join("link")).map_err(|error| {
         let text = format!(
-            "this file system makes no hard links ({error}): two publishers could make the same version; use another one, \
-             or a bucket"
+            "this file system makes no hard links ({error}): two publishers could make the same version; use another \
+             one, or a bucket"
         );
         Error::usage(text).in_file(directory)
     })

@@ -4,24 +4,24 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use deltachain::chain::{Asset, FileReference, Reference};
-use deltachain::files::{Listing, SafetensorsState};
+use deltachain::chain::{Asset, FileReference};
+use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::access::store::{Store, StoredObject};
-use crate::access::whole::read_whole;
-use crate::assets::other_files::{failed_with, list, second_name};
+use crate::access::whole::{ChainFile, read_whole};
+use crate::assets::other_files::{FoundFiles, failed_with, list, second_name};
 use crate::directory::names::make_place;
 use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// Stores the other files of a model directory and its folders, and gives them as a commit names them, ascending by
-/// name. Those that `known` has are in the store. The observer is told which files cannot be assets (R-LAY-02). Copies
-/// lie in `scratch` for some time.
+/// name. The assets that `known` has are in the store. The observer is told which files cannot be assets (R-LAY-02).
+/// Copies lie in `scratch` for some time.
 ///
 /// # Errors
 /// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
@@ -35,7 +35,7 @@ pub(crate) fn store_assets(
     if !state.layout().is_directory() {
         return Ok(Vec::new());
     }
-    let Candidates { taken, left } = candidates(state)?;
+    let FoundFiles { taken, left } = candidates(state)?;
     if !left.is_empty() {
         observer.remark(&format!("not published: {}", list(&left)));
     }
@@ -48,37 +48,15 @@ pub(crate) fn store_assets(
     taken.into_iter().map(|(name, path)| store_asset(store, name, &path, &known, scratch, observer)).collect()
 }
 
-/// The other files of a directory.
-#[derive(Default)]
-struct Candidates {
-    /// Names of the files that can be assets, ascending, and their paths.
-    taken: Vec<(String, PathBuf)>,
-    /// What to tell the user about the rest.
-    left: Vec<String>,
-}
-
-fn candidates(state: &SafetensorsState) -> Result<Candidates> {
-    let Listing { files, left_out, .. } = Listing::of(state.path())?;
-    let mut found = Candidates { left: left_out, ..Candidates::default() };
+/// The files that can be assets.
+fn candidates(state: &SafetensorsState) -> Result<FoundFiles> {
     let own: BTreeSet<String> = state.model_files().into_iter().collect();
-    for name in files {
-        let path = state.path().join(&name);
-        let shown = name.to_string_lossy().into_owned();
-        if own.contains(&shown) {
-            continue;
-        }
-        let flaw = match (fs::metadata(&path), name.to_str()) {
-            (Err(_), _) => Some("cannot be read"),
-            (Ok(found), _) if found.len() > Asset::MOST_BYTES => Some("is too large"),
-            (_, None) => Some("has a name that is not Unicode"),
-            (_, Some(name)) => Asset::flaw_of_name(name),
-        };
-        match flaw {
-            Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
-            None => found.taken.push((shown, path)),
-        }
-    }
-    Ok(found)
+    let flaw = |path: &Path, name: &str| match fs::metadata(path) {
+        Err(_) => Some("cannot be read"),
+        Ok(found) if found.len() > Asset::MOST_BYTES => Some("is too large"),
+        Ok(_) => Asset::flaw_of_name(name),
+    };
+    FoundFiles::of(state.path(), |name| own.contains(name), flaw)
 }
 
 /// Stores a file, unless it is in the store already.
@@ -109,8 +87,8 @@ fn store_asset(
     Ok(asset)
 }
 
-/// Copies a file, and gives its digest and size. No more is read than an asset can have, and nothing of one that is written
-/// meanwhile counts.
+/// Copies a file, and gives its digest and size. No more is read than an asset can have, and nothing of one that is
+/// written meanwhile counts.
 fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<FileReference> {
     let source = FileSource::open(from)?;
     let mut file = source.file().take(Asset::MOST_BYTES + 1);
@@ -128,8 +106,9 @@ fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<File
     }
 }
 
-/// Puts the assets of a version into its directory; all of them have reached the disk then. Those that the directory of the
-/// version before has become second names for the same files; the others are fetched. Gives the bytes that were.
+/// Puts the assets of a version into its directory; all of them have reached the disk then. The assets that the
+/// directory of the version before has become second names for the same files; the others are fetched. Gives the bytes
+/// that were fetched.
 ///
 /// # Errors
 /// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO; the observer's.
@@ -152,7 +131,7 @@ pub(crate) fn take_assets(
     let downloading = InPhase::begin(observer, Phase::Download, bytes);
     let fetched = stream::iter(missing).map(|asset| fetch(store, asset, to, &downloading));
     // In their order, so that the first that fails is the same each time.
-    store.block_on(fetched.buffered(store.options().parallel).try_collect::<()>())?;
+    store.block_on(fetched.buffered(store.options.parallel).try_collect::<()>())?;
     Ok(bytes)
 }
 
@@ -169,6 +148,6 @@ async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress)
         file.write_all(bytes).map_err(failed_with("writing", &path))?;
         progress.advance(bytes.len() as u64)
     };
-    read_whole(store, asset, store.options().part_bytes, write).await?;
+    read_whole(store, ChainFile::Asset(asset), store.options.part_bytes, write).await?;
     file.sync_all().map_err(failed_with("writing", &path))
 }

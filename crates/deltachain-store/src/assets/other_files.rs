@@ -1,15 +1,16 @@
-//! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and where a subscriber takes
-//! them from.
+//! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and where a subscriber
+//! takes them from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use deltachain::files::{Listing, SafetensorsState, is_same_file};
+use deltachain::files::{ModelListing, SafetensorsState, is_same_file};
 use deltachain::{Error, Result};
 
 use crate::directory::names::make_place;
+use crate::fetching::cache::hashed;
 use crate::observer::Observer;
 
 /// Where the other files of every version come from: configuration, tokenizer.
@@ -19,9 +20,9 @@ pub enum OtherFiles {
     #[default]
     Assets,
     /// From this directory. They may become second names (hard links) for the same files, so replace them instead of
-    /// changing them. When they have been, the next [`prepare`](crate::Follower::prepare) takes the new ones, also
-    /// for the version that is held. Those in folders are taken, too, but for what [`Listing`] leaves out and what cannot
-    /// be read; the observer is told.
+    /// changing them. When they have been, the next [`prepare`](crate::Follower::prepare) takes the new ones, also for
+    /// the version that is held. Files in folders are taken, too, except for the files that [`ModelListing`] leaves out
+    /// and those that cannot be read; the observer is told.
     Directory(PathBuf),
     /// From nowhere.
     None,
@@ -49,7 +50,7 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
 /// # Errors
 /// USAGE if files of tensors lie in a folder that has the name of a file; IO.
 pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
-    let Found { taken, left } = other_files(from)?;
+    let FoundFiles { taken, left } = other_files(from)?;
     if !left.is_empty() {
         observer.remark(&format!("not copied from {:?}: {}", from.to_string_lossy(), list(&left)));
     }
@@ -64,13 +65,14 @@ pub(crate) fn list(names: &[String]) -> String {
     list_of(names, SHOWN)
 }
 
-/// The same, with this many of them.
+/// Names in a sentence, with at most `most` of them.
 pub(crate) fn list_of(names: &[String], most: usize) -> String {
     let shown = names[..names.len().min(most)].join(", ");
     if names.len() > most { format!("{shown} and {} more", names.len() - most) } else { shown }
 }
 
-/// Whether a model with this layout, which has these files in a directory, has just the other files of the directory `from`.
+/// Whether a model with this layout, which has these files in a directory, has just the other files of the directory
+/// `from`.
 ///
 /// # Errors
 /// IO.
@@ -98,39 +100,46 @@ fn has_same_content(left: &Path, right: &Path) -> io::Result<bool> {
     if is_same_file(left, right) {
         return Ok(true);
     }
-    let digest = |path| {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(File::open(path)?).map(|hasher| hasher.finalize())
-    };
-    Ok(digest(left)? == digest(right)?)
+    Ok(hashed(left)? == hashed(right)?)
 }
 
 /// The other files of a directory.
-#[derive(Default)]
-struct Found {
-    /// Those that are taken, by name.
-    taken: BTreeMap<String, PathBuf>,
-    /// What to tell the user about the rest.
-    left: Vec<String>,
+pub(crate) struct FoundFiles {
+    /// The files that are taken, by name.
+    pub(crate) taken: BTreeMap<String, PathBuf>,
+    /// Remarks for the user about the rest.
+    pub(crate) left: Vec<String>,
 }
 
-fn other_files(directory: &Path) -> Result<Found> {
-    let Listing { files, left_out, .. } = Listing::of(directory)?;
-    let mut found = Found { left: left_out, ..Found::default() };
-    for name in files {
-        let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
-        let lower = shown.to_ascii_lowercase();
-        let is_model = lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json");
-        if is_model {
-            continue;
+impl FoundFiles {
+    /// The files of a directory without those of the model, by their names. `flaw` says why one is not taken.
+    pub(crate) fn of(
+        directory: &Path,
+        is_model: impl Fn(&str) -> bool,
+        flaw: impl Fn(&Path, &str) -> Option<&'static str>,
+    ) -> Result<Self> {
+        let ModelListing { files, left_out, .. } = ModelListing::of(directory)?;
+        let mut found = Self { taken: BTreeMap::new(), left: left_out };
+        for name in files {
+            let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
+            if is_model(&shown) {
+                continue;
+            }
+            match name.to_str().map_or(Some("has a name that is not Unicode"), |name| flaw(&path, name)) {
+                Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
+                None => drop(found.taken.insert(shown, path)),
+            }
         }
-        if name.to_str().is_some() {
-            found.taken.insert(shown, path);
-        } else {
-            found.left.push(format!("{shown} (has a name that is not Unicode)"));
-        }
+        Ok(found)
     }
-    Ok(found)
+}
+
+fn other_files(directory: &Path) -> Result<FoundFiles> {
+    let is_model = |name: &str| {
+        let lower = name.to_ascii_lowercase();
+        lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json")
+    };
+    FoundFiles::of(directory, is_model, |_, _| None)
 }
 
 /// A second name for a file where that can be, a copy elsewhere. Its content is then on the disk, but its name may not
@@ -144,7 +153,7 @@ pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// That something failed with a file.
+/// Makes the error for an operation, `what`, that failed with a file.
 pub(crate) fn failed_with(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::io(what, error).in_file(path)
 }

@@ -1,5 +1,5 @@
-//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it, a directory in which
-//! something lies is somebody else's, and nothing in it is touched.
+//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it, a directory in
+//! which something lies is somebody else's, and nothing in it is touched.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::there::if_there;
 
 pub(crate) use deltachain::files::MARKER;
 
-/// What a directory is for.
+/// The purpose of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DirectoryKind {
     /// It holds a model, and is kept at a version.
     Model,
     /// It holds links that have been fetched.
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Unfinished,
 }
 
-impl Kind {
+impl DirectoryKind {
     /// The content of the marker.
     pub(crate) fn text(self) -> String {
         let kind = match self {

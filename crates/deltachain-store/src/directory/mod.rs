@@ -1,12 +1,12 @@
-//! Directories of this machine that the program keeps: how it recognises its own, what it may remove, and the versions of a
-//! model in them.
+//! Directories of this machine that the program keeps: how it recognises its own, what it may remove, and the versions
+//! of a model in them.
 
+pub(crate) mod held;
 pub(crate) mod lock;
 pub(crate) mod marker;
 pub(crate) mod model_directory;
 pub(crate) mod names;
 pub(crate) mod own;
-pub(crate) mod record;
 pub(crate) mod room;
 pub(crate) mod scratch;
 pub(crate) mod status;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! deltachain.directory   says that the directory is kept by this program; written first
-//! current                -> versions/VERSION-COMMIT/model: a symbolic link, replaced by renaming another one: the switch
+//! current                -> versions/VERSION-COMMIT/model: a symbolic link; renaming another one over it is the switch
 //! versions/              the versions
 //! cache/DIGEST.dcf       links
 //! trust.json             whom it trusts, and what it has seen, if only signed versions are taken
@@ -16,52 +16,41 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use deltachain::{Error, Result};
 
+use crate::directory::held::HeldVersion;
 use crate::directory::lock::{LOCK, open_lock};
-use crate::directory::marker::Kind;
+use crate::directory::marker::DirectoryKind;
 use crate::directory::names::{is_version, make_real_directory, version_names};
-use crate::directory::own::{own, sync_directory};
-use crate::directory::record::Record;
+use crate::directory::own::{own, sync_directory, write_own};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
-use crate::directory::versions::{self, MODEL, RECORD, files_of, record_of};
+use crate::directory::versions::{self, MODEL, RECORD, files_of, held_in};
 use crate::observer::Observer;
 use crate::there::if_there;
 
-const CURRENT: &str = "current";
+pub(crate) const CURRENT: &str = "current";
 pub(crate) const VERSIONS: &str = "versions";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
 #[derive(Debug)]
 pub(crate) struct ModelDirectory {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Unlocked when it is closed.
     lock: File,
-    left: Mutex<Left>,
-}
-
-/// What lies in the places of our things and is not ours.
-#[derive(Debug, Default)]
-struct Left {
-    to_tell: Vec<PathBuf>,
-    told: BTreeSet<PathBuf>,
-}
-
-/// The version that `current` leads to.
-#[derive(Debug)]
-pub(crate) struct Current {
-    pub(crate) record: Record,
-    pub(crate) model: PathBuf,
+    /// What lay in the places of our things when it was opened and is not ours.
+    foreign: Vec<PathBuf>,
+    /// The foreign files that the observer has been told of.
+    told: Mutex<BTreeSet<PathBuf>>,
 }
 
 /// A version that is being made.
 #[derive(Debug)]
-pub(crate) struct Unfinished(UnfinishedDirectory);
+pub(crate) struct UnfinishedVersion(UnfinishedDirectory);
 
 impl ModelDirectory {
     /// Makes the directory if there is none, locks it, and removes unfinished files.
@@ -70,20 +59,16 @@ impl ModelDirectory {
     /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
-        own(path, Kind::Model)?;
-        let lock = open_lock(path)?;
+        own(path, DirectoryKind::Model)?;
+        let lock = open_lock(&path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
         let failed = |error| Error::io("removing what is unfinished", error).in_file(path);
-        let left = Left { to_tell: unfinished::remove(path).map_err(failed)?, told: BTreeSet::new() };
-        Ok(Self { path: path.to_owned(), lock, left: Mutex::new(left) })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+        let foreign = unfinished::remove(path).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), lock, foreign, told: Mutex::default() })
     }
 
     /// Whether this is still the directory that was opened: nobody has removed it, or put another one in its place.
@@ -97,54 +82,42 @@ impl ModelDirectory {
         self.path.join(CACHE)
     }
 
-    /// The version that `current` leads to, if any.
-    ///
-    /// # Errors
-    /// Whatever is wrong with it.
-    pub(crate) fn current(&self) -> Result<Option<Current>> {
-        current_in(&self.path)
-    }
-
     /// Removes all versions but that which `current` leads to, and begins a new one. Files of others stay, and the
     /// observer is told.
     ///
     /// # Errors
     /// IO; USAGE if a symbolic link is in the place of one of our directories.
-    pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<Unfinished> {
+    pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<UnfinishedVersion> {
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
         // Where it leads is of no interest if it leads nowhere.
         let current = target_of_current(&self.path).ok().flatten();
         let failed = |error| Error::io("removing old versions", error).in_file(&versions);
+        let mut foreign = self.foreign.clone();
         for entry in fs::read_dir(&versions).map_err(failed)? {
             let (name, version) = entry.map(|entry| (entry.file_name(), entry.path())).map_err(failed)?;
             let is_gone =
                 Some(&name) == current.as_ref() || (is_version(&name) && versions::remove(&version).map_err(failed)?);
             if !is_gone {
-                self.leave(version);
+                foreign.push(version);
             }
         }
-        self.tell(observer);
+        self.tell(foreign, observer);
         let made = UnfinishedDirectory::new(&self.path);
         let unfinished =
-            Unfinished(made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?);
+            UnfinishedVersion(made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?);
         let version = unfinished.version();
         fs::create_dir(&version).map_err(|error| Error::io("creating", error).in_file(version))?;
         Ok(unfinished)
     }
 
-    fn leave(&self, path: PathBuf) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).to_tell.push(path);
-    }
-
     /// Tells the observer once of everything that stays because it is not ours.
-    fn tell(&self, observer: &dyn Observer) {
-        let Left { to_tell, told } = &mut *self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in to_tell.drain(..) {
-            if !told.contains(&path) {
-                let shown = path.to_string_lossy().into_owned();
-                observer.remark(&format!("{shown:?} is kept: this program may not have made it"));
-                told.insert(path);
+    fn tell(&self, foreign: Vec<PathBuf>, observer: &dyn Observer) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in foreign {
+            let text = format!("{:?} is kept: this program may not have made it", path.to_string_lossy());
+            if told.insert(path) {
+                observer.remark(&text);
             }
         }
     }
@@ -153,23 +126,21 @@ impl ModelDirectory {
     ///
     /// # Errors
     /// IO; USAGE if its place is taken.
-    pub(crate) fn complete(&self, unfinished: &Unfinished, mut record: Record) -> Result<Current> {
+    pub(crate) fn complete(&self, unfinished: &UnfinishedVersion, held: HeldVersion) -> Result<HeldVersion> {
         let made = unfinished.version();
         let writing = |error| Error::io("writing", error).in_file(&made);
-        record.files = files_of(&made.join(MODEL)).map_err(writing)?;
-        let bytes = record.to_bytes()?;
-        let written = File::create_new(made.join(RECORD))
-            .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
-        written.and_then(|()| sync_directory(&made)).map_err(writing)?;
+        let mut held = HeldVersion { files: files_of(&made.join(MODEL)).map_err(writing)?, ..held };
+        write_own(&made, RECORD, &held.to_bytes()?).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
         // The version that `current` leads to may be this one, and be damaged or lack shards.
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
-        let version = version_names(&record.directory_name()).map(|name| versions.join(name)).find(is_free);
+        let version = version_names(&held.directory_name()).map(|name| versions.join(name)).find(is_free);
         let taken = || Error::usage("a file is in the way of the new version, and of its alternative names");
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
         fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
-        Ok(Current { record, model: version.join(MODEL) })
+        held.directory = version.join(MODEL);
+        Ok(held)
     }
 
     /// Lets `current` lead to a version that is complete.
@@ -193,7 +164,7 @@ impl ModelDirectory {
     }
 }
 
-impl Unfinished {
+impl UnfinishedVersion {
     /// Where to make the model.
     pub(crate) fn model(&self) -> PathBuf {
         self.version().join(MODEL)
@@ -208,15 +179,9 @@ impl Unfinished {
 ///
 /// # Errors
 /// Whatever is wrong with it.
-pub(crate) fn current_in(directory: &Path) -> Result<Option<Current>> {
+pub(crate) fn current_in(directory: &Path) -> Result<Option<HeldVersion>> {
     let Some(name) = target_of_current(directory)? else { return Ok(None) };
-    let version = directory.join(VERSIONS).join(name);
-    Ok(Some(Current { record: record_of(&version)?, model: version.join(MODEL) }))
-}
-
-/// When `current` was switched, as far as the file system tells.
-pub(crate) fn time_of_switch(directory: &Path) -> Option<std::time::SystemTime> {
-    fs::symlink_metadata(directory.join(CURRENT)).ok()?.modified().ok()
+    held_in(&directory.join(VERSIONS).join(name)).map(Some)
 }
 
 /// The name of the version's directory that `current` leads to.

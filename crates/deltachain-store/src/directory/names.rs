@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use deltachain::{Error, Result};
 
-/// What the names of unfinished things begin with.
+/// The beginning of the names of unfinished things.
 pub(crate) const UNFINISHED: &str = ".tmp-deltachain-";
 /// How many letters and digits follow, which are drawn by chance.
 pub(crate) const RANDOM: usize = 12;

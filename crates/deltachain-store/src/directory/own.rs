@@ -7,19 +7,19 @@ use std::path::{Component, Path, PathBuf};
 
 use deltachain::{Error, Result};
 
-use crate::directory::marker::{Kind, MARKER};
+use crate::directory::marker::{DirectoryKind, MARKER};
 use crate::directory::{names, unfinished};
 use crate::there::if_there;
 
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
 
-/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already. Nothing in it is
-/// touched.
+/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already. Nothing in it
+/// is touched.
 ///
 /// # Errors
 /// USAGE if it is anything else, with some names of what lies there; IO.
-pub(crate) fn own(directory: &Path, kind: Kind) -> Result<()> {
+pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     let failed = |what| move |error| Error::io(what, error).in_file(directory);
     let entries = if_there(fs::read_dir(directory)).map_err(failed("opening a directory"))?;
     if entries.is_none() {
@@ -43,7 +43,12 @@ pub(crate) fn own(directory: &Path, kind: Kind) -> Result<()> {
         );
         return Err(Error::usage(message).in_file(directory));
     }
-    mark(directory, kind).map_err(failed("writing"))
+    match write_own(directory, MARKER, kind.text().as_bytes()) {
+        // Another process that starts with the same directory may have the lock by then, and remove unfinished files.
+        // In that case it has written the marker before.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),
+        written => written.map_err(failed("writing")),
+    }
 }
 
 /// Refuses a directory that lies in the directory of a chain, or is it. There it would become a part of the chain, or
@@ -61,7 +66,7 @@ pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()
     Ok(())
 }
 
-/// Where a path leads by way of its symbolic links. What is not there yet will be directories.
+/// Where a path leads by way of its symbolic links. Parts of the path that are not there yet will be directories.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut at = PathBuf::new();
     for component in std::path::absolute(path)?.components() {
@@ -74,17 +79,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(at)
 }
 
-/// Writes the marker. Another process that starts with the same directory may have the lock by then, and remove
-/// unfinished files. In that case it has written the marker before.
-fn mark(directory: &Path, kind: Kind) -> io::Result<()> {
-    match write_own(directory, MARKER, kind.text().as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),
-        written => written,
-    }
-}
-
-/// Writes a file of the program's own, in the place of one that has its name. It appears as a whole, and has reached the disk
-/// when this returns.
+/// Writes a file of the program's own, in the place of one that has its name. It appears as a whole, and has reached
+/// the disk when this returns.
 pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let mut file = unfinished::shared_file(directory)?;
     file.write_all(content)?;
@@ -121,7 +117,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let directory = place.path().join("new");
             let begin = || {
-                own(&directory, Kind::Model).unwrap();
+                own(&directory, DirectoryKind::Model).unwrap();
                 assert_eq!(unfinished::remove(&directory).unwrap(), Vec::<std::path::PathBuf>::new());
             };
             thread::scope(|scope| {

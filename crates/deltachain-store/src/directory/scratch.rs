@@ -1,5 +1,5 @@
-//! Where everything lies that is built only to look at it, or to make links from it: one private directory of each user, with
-//! a directory for each run. What a run leaves that is killed, the next run removes.
+//! Where everything lies that is built only to look at it, or to make links from it: one private directory of each
+//! user, with a directory for each run. If a run is killed, the next run removes the files that it leaves.
 
 use std::env;
 use std::fs::{self, File};
@@ -34,15 +34,15 @@ impl Scratch {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);
         // One at a time, so that nobody removes what another one is about to lock.
-        let guard = open_lock(&private)?;
+        let guard = open_lock(&private.join(LOCK))?;
         wait_for(&guard, &private, observer)?;
         let dead = dead(&private).map_err(failed)?;
         let directory = UnfinishedDirectory::new(&private).map_err(failed)?;
-        let lock = open_lock(directory.path())?;
+        let lock = open_lock(&directory.path().join(LOCK))?;
         lock.lock().map_err(failed)?;
         drop(guard);
         for (path, _lock) in dead {
-            // What another run is removing at this moment goes anyway.
+            // A directory that another run is removing at this moment goes anyway.
             let _ = unfinished::remove_directory(&path);
         }
         Ok(Self { directory, _lock: lock })
@@ -54,7 +54,7 @@ impl Scratch {
     }
 }
 
-/// What runs have left that have ended, locked.
+/// The directories, locked, that runs have left which have ended.
 fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
     let mut dead = Vec::new();
     for entry in fs::read_dir(private)? {
@@ -95,7 +95,8 @@ fn private(place: &Path) -> Result<PathBuf> {
     Err(Error::usage(format!("new versions cannot be built here, because this {flaw}")).in_file(path))
 }
 
-/// The directory of this user, which is made if it is not there. The system's directory for temporary files is private here.
+/// The directory of this user, which is made if it is not there. The system's directory for temporary files is private
+/// here.
 #[cfg(not(unix))]
 fn private(place: &Path) -> Result<PathBuf> {
     let path = place.join("deltachain-scratch");

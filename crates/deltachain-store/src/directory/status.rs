@@ -1,6 +1,5 @@
-//! What a subscriber's directory holds, for programs that want to know without keeping it.
+//! The status of a subscriber's directory: what it holds, for programs that want to know this without keeping it.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -8,49 +7,34 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use deltachain::chain::{Trust, TrustedKey, VerifierKey};
-use deltachain::memory::Proof;
-use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 use serde::{Serialize, Serializer};
 
 use crate::access::store::Store;
-use crate::directory::marker::{Kind, MARKER};
-use crate::directory::model_directory::{Current, VERSIONS, current_in, target_of_current, time_of_switch};
+use crate::directory::held::HeldVersion;
+use crate::directory::marker::{DirectoryKind, MARKER};
+use crate::directory::model_directory::{CURRENT, VERSIONS, current_in, target_of_current};
 use crate::directory::names::is_real_directory;
-use crate::directory::record::Record;
 use crate::directory::trust_record::{SeenHead, TrustRecord};
-use crate::directory::versions::{MODEL, files_of, record_if_there};
+use crate::directory::versions::{files_of, held_if_there};
 use crate::text;
 use crate::there::if_there;
 
 /// The version that a subscriber's directory shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DirectoryStatus {
-    /// The version.
-    pub version: u64,
-    /// Digest of the commit's bytes.
-    pub commit: Digest,
-    /// Digest of the bytes of the chain document.
-    pub chain: Digest,
-    /// State digest of the whole version, also if only some shards or tensors are here.
-    pub state: Digest,
-    /// The commit's metadata.
-    pub metadata: BTreeMap<String, String>,
-    /// The directory of its files: the one that `current` leads to.
-    pub directory: PathBuf,
+pub(crate) struct DirectoryStatus {
+    /// The version, in the directory that `current` leads to.
+    pub(crate) held: HeldVersion,
     /// When `current` was switched to it; `None` if the file system does not tell.
-    pub switched: Option<SystemTime>,
-    /// How far its files were proven when they were built.
-    pub proof: Proof,
-    /// Names of its files that are missing or have another length than when they were made, ascending. Their content is not
-    /// read.
-    pub missing: Vec<String>,
+    pub(crate) switched: Option<SystemTime>,
+    /// Names of its files that are missing or have another length than when they were made, ascending. Their content is
+    /// not read.
+    pub(crate) missing: Vec<String>,
     /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
-    pub trust: Option<TrustStatus>,
+    pub(crate) trust: Option<TrustStatus>,
 }
 
-/// What a subscriber's directory has recorded of signatures.
+/// The record of signatures in a subscriber's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TrustStatus {
@@ -58,17 +42,18 @@ pub struct TrustStatus {
     #[serde(flatten, serialize_with = "keys_and_quorum")]
     pub trust: Trust,
     /// The newest signed head that has been met.
-    pub seen: Option<SeenHead>,
+    pub(crate) seen: Option<SeenHead>,
     /// The trusted keys that are known to have signed the version shown: none if it is older than the trust.
     #[serde(with = "text::all")]
     pub signed_by: Vec<VerifierKey>,
-    /// What the last plan found of a newer version: that it exists, but that not enough of the trusted keys have signed it.
+    /// The last plan's finding about a newer version: that it exists, but that not enough of the trusted keys have
+    /// signed it.
     pub unsigned: Option<String>,
 }
 
 impl TrustStatus {
-    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is held, that is not healthy
-    /// (SPEC section 23.3).
+    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is held, that is not
+    /// healthy (SPEC section 23.3).
     pub fn problem(&self) -> Option<String> {
         let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
         let text =
@@ -79,54 +64,46 @@ impl TrustStatus {
 
 fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Members {
+    struct TrustMembers {
         keys: Vec<String>,
         quorum: usize,
     }
     let keys = trust.keys().iter().map(TrustedKey::to_string).collect();
-    Members { keys, quorum: trust.quorum() }.serialize(serializer)
+    TrustMembers { keys, quorum: trust.quorum() }.serialize(serializer)
 }
 
-/// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory may be
-/// kept by another process meanwhile.
+/// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory
+/// may be kept by another process meanwhile.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
-pub fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
-    if !Kind::Model.marks(directory)? {
+pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
+    if !DirectoryKind::Model.marks(directory)? {
         return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
     }
-    let Some(Current { record, model }) = current_in(directory)? else { return Ok(None) };
-    let there = if is_real_directory(&model) {
-        files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?
-    } else {
+    let Some(held) = current_in(directory)? else { return Ok(None) };
+    let model = &held.directory;
+    if !is_real_directory(model) {
         return Err(Error::usage("missing files of the current version").in_file(model));
-    };
-    let files = record.files.into_iter();
-    let trust = TrustRecord::read(directory)?.map(|TrustRecord { trust, seen, signed, unsigned }| {
-        let signed = signed.into_iter().find(|signed| signed.commit == record.commit);
+    }
+    let there = files_of(model).map_err(|error| Error::io("listing", error).in_file(model))?;
+    let missing = held.files.iter().filter(|(name, length)| there.get(*name) != Some(*length));
+    let missing = missing.map(|(name, _)| name.clone()).collect();
+    let trust = TrustRecord::read(directory)?.map(|record| -> Result<TrustStatus> {
+        let trust = record.trust()?;
+        let signed = record.signed.into_iter().find(|signed| signed.commit == held.commit);
         let mut signed_by = signed.map(|signed| signed.by).unwrap_or_default();
         // Another trust may have been given since.
-        signed_by.retain(|key| trust.keys_of(record.chain).any(|trusted| trusted == key));
-        TrustStatus { trust, seen, signed_by, unsigned }
+        signed_by.retain(|key| trust.keys_of(held.chain).any(|trusted| trusted == key));
+        Ok(TrustStatus { trust, seen: record.seen, signed_by, unsigned: record.unsigned })
     });
-    Ok(Some(DirectoryStatus {
-        trust,
-        version: record.version,
-        commit: record.commit,
-        chain: record.chain,
-        state: record.state,
-        metadata: record.metadata,
-        switched: time_of_switch(directory),
-        missing: files.filter(|(name, length)| there.get(name) != Some(length)).map(|(name, _)| name).collect(),
-        directory: model,
-        proof: Proof::Hashed,
-    }))
+    let switched = fs::symlink_metadata(directory.join(CURRENT)).and_then(|link| link.modified()).ok();
+    Ok(Some(DirectoryStatus { trust: trust.transpose()?, switched, missing, held }))
 }
 
 /// Whether a follower manages this directory, or did.
 pub fn is_managed(directory: &Path) -> bool {
-    Kind::Model.marks(directory).is_ok_and(|is_marked| is_marked)
+    DirectoryKind::Model.marks(directory).is_ok_and(|is_marked| is_marked)
 }
 
 /// The directory that this store is if it holds no chain: one that a follower manages.
@@ -134,40 +111,18 @@ pub fn followed_directory(store: &Store) -> Option<PathBuf> {
     store.directory().filter(|path| path.join(MARKER).is_file() && !path.join("chain.json").exists())
 }
 
-/// A version whose files lie in a subscriber's directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct VersionHere {
-    /// The version.
-    pub version: u64,
-    /// State digest of the whole version, also if only some shards or tensors are here.
-    pub state: Digest,
-    /// Digest of the commit's bytes.
-    pub commit: Digest,
-    /// The commit's metadata.
-    pub metadata: BTreeMap<String, String>,
-    /// The directory of its files.
-    pub directory: PathBuf,
-}
-
 /// A version in a subscriber's directory: the one that is shown if `version` is `None`. `None` if it is not there, also
 /// if it is being removed. It is complete: versions are renamed into place.
 ///
 /// # Errors
 /// USAGE if what is there cannot be read; IO.
-pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<VersionHere>> {
+pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<HeldVersion>> {
     let versions = directory.join(VERSIONS);
     let candidates = match version {
         None => target_of_current(directory)?.into_iter().collect(),
         Some(version) => named(&versions, version).map_err(|error| Error::io("listing", error).in_file(&versions))?,
     };
-    for name in candidates {
-        let place = versions.join(name);
-        if let Some(Record { version, state, commit, metadata, .. }) = record_if_there(&place)? {
-            return Ok(Some(VersionHere { version, state, commit, metadata, directory: place.join(MODEL) }));
-        }
-    }
-    Ok(None)
+    candidates.into_iter().find_map(|name| held_if_there(&versions.join(name)).transpose()).transpose()
 }
 
 /// Names of the directories of a version, ascending.

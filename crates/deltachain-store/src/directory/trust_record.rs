@@ -16,26 +16,30 @@ use crate::there::if_there;
 const FILE: &str = "trust.json";
 
 /// Whom a directory or memory trusts, and what has been found out with that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct TrustRecord {
-    pub(crate) trust: Trust,
+    #[serde(with = "text::all")]
+    pub(crate) keys: Vec<TrustedKey>,
+    pub(crate) quorum: usize,
     /// The newest signed head that has been met.
     pub(crate) seen: Option<SeenHead>,
     /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
     pub(crate) signed: Vec<SignedCommit>,
-    /// What was found last of a newer version that is not signed, for people.
+    /// The last finding about a newer version that is not signed, for people. Records before 1.2 do not have it.
+    #[serde(default)]
     pub(crate) unsigned: Option<String>,
 }
 
 /// A signed head that has been met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SeenHead {
+pub(crate) struct SeenHead {
     /// The version.
-    pub version: u64,
+    pub(crate) version: u64,
     /// Digest of its commit.
     #[serde(with = "text")]
-    pub commit: Digest,
+    pub(crate) commit: Digest,
 }
 
 /// A commit, and which trusted keys have signed it.
@@ -43,26 +47,26 @@ pub struct SeenHead {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SignedCommit {
     #[serde(with = "text")]
-    pub(crate) commit: Digest,
+    pub commit: Digest,
     #[serde(with = "text::all")]
     pub(crate) by: Vec<VerifierKey>,
 }
 
-/// The JSON text of a record.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    #[serde(with = "text::all")]
-    keys: Vec<TrustedKey>,
-    quorum: usize,
-    seen: Option<SeenHead>,
-    signed: Vec<SignedCommit>,
-    /// Records before 1.2 do not have it.
-    #[serde(default)]
-    unsigned: Option<String>,
-}
-
 impl TrustRecord {
+    /// A record of this trust, with what has been found out before.
+    pub(crate) fn new(trust: &Trust, before: Option<Self>) -> Self {
+        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
+        Self { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed, unsigned: None }
+    }
+
+    /// Whom to trust.
+    ///
+    /// # Errors
+    /// USAGE if so many of these keys cannot sign.
+    pub(crate) fn trust(&self) -> Result<Trust> {
+        Trust::new(self.keys.iter().cloned(), self.quorum)
+    }
+
     /// Version and commit of the newest signed head that has been met.
     pub(crate) fn seen(&self) -> Option<(u64, Digest)> {
         self.seen.map(|SeenHead { version, commit }| (version, commit))
@@ -83,11 +87,8 @@ impl TrustRecord {
     /// # Errors
     /// IO.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
-        let path = directory.join(FILE);
-        let Self { trust, seen, signed, unsigned } = self.clone();
-        let document = Document { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed, unsigned };
-        let bytes = serde_json::to_vec(&document).map_err(|error| Error::usage(error.to_string()))?;
-        write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(&path))
+        let bytes = serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))?;
+        write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(directory.join(FILE)))
     }
 
     /// Removes the record of a directory, if there is one.
@@ -103,14 +104,14 @@ impl TrustRecord {
 
     fn parse(bytes: &[u8]) -> Result<Self> {
         let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
-        let Document { keys, quorum, seen, signed, unsigned } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        Ok(Self { trust: Trust::new(keys, quorum)?, seen, signed, unsigned })
+        let record: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        record.trust().map(|_| record)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use deltachain::chain::SigningKey;
+    use deltachain::chain::{Signer, SigningKey};
 
     use super::*;
 
@@ -121,12 +122,7 @@ mod tests {
         assert_eq!(TrustRecord::read(directory.path()).unwrap(), None);
         TrustRecord::remove(directory.path()).unwrap();
         let commit = Digest::of_bytes(b"commit");
-        let mut record = TrustRecord {
-            trust: Trust::new([key.clone()], 1).unwrap(),
-            seen: None,
-            signed: Vec::new(),
-            unsigned: None,
-        };
+        let mut record = TrustRecord::new(&Trust::new([key.clone()], 1).unwrap(), None);
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
             assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));

@@ -1,5 +1,6 @@
-//! What is being made and has no name of its own yet: `.tmp-deltachain-` and twelve letters or digits. A directory has a
-//! marker inside; so what a killed process left behind is known, and is the only thing that is removed.
+//! Files and directories that are being made and have no name of their own yet: `.tmp-deltachain-` and twelve letters
+//! or digits. A directory has a marker inside; so what a killed process left behind is known, and is the only thing
+//! that is removed.
 
 use std::fs;
 use std::io;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::directory::marker::{Kind, MARKER};
+use crate::directory::marker::{DirectoryKind, MARKER};
 use crate::directory::names::{self, RANDOM, UNFINISHED, is_real_directory, is_real_file};
 use crate::there::if_there;
 
@@ -19,7 +20,7 @@ impl UnfinishedDirectory {
     /// Makes one in a directory of the program.
     pub(crate) fn new(place: &Path) -> io::Result<Self> {
         let made = Self(builder().tempdir_in(place)?.keep());
-        fs::write(made.0.join(MARKER), Kind::Unfinished.text())?;
+        fs::write(made.0.join(MARKER), DirectoryKind::Unfinished.text())?;
         Ok(made)
     }
 
@@ -54,8 +55,8 @@ fn builder() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Removes what a killed process left in a directory of the program. Gives what looks alike and is not known to be ours, which
-/// stays.
+/// Removes what a killed process left in a directory of the program. Gives what looks alike and is not known to be
+/// ours, which stays.
 pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(place)? {
@@ -83,7 +84,7 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let marker = path.join(MARKER);
     // It may have been being written.
     let is_marked = is_real_file(&marker)
-        && fs::read(&marker).is_ok_and(|text| Kind::Unfinished.text().as_bytes().starts_with(&text));
+        && fs::read(&marker).is_ok_and(|text| DirectoryKind::Unfinished.text().as_bytes().starts_with(&text));
     if is_marked {
         remove_marked(path)?;
         return Ok(true);

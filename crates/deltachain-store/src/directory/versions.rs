@@ -5,7 +5,7 @@
 //! versions/VERSION-COMMIT/model/        safetensors files, indexes, other files; some in folders
 //! ```
 //!
-//! Of these only what the program has made is removed.
+//! Only files and directories that the program has made are removed from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,8 +15,8 @@ use std::path::{Component, Path, PathBuf};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 
+use crate::directory::held::HeldVersion;
 use crate::directory::names::{is_real_directory, is_real_file};
-use crate::directory::record::Record;
 use crate::directory::unfinished::remove_empty;
 use crate::there::if_there;
 
@@ -25,26 +25,27 @@ pub(crate) const MODEL: &str = "model";
 /// The name of what says what a version is.
 pub(crate) const RECORD: &str = "held.json";
 
-/// What the version in this directory is.
+/// The version in this directory, by its `held.json`.
 ///
 /// # Errors
 /// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
-pub(crate) fn record_of(version: &Path) -> Result<Record> {
+pub(crate) fn held_in(version: &Path) -> Result<HeldVersion> {
     let missing = || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
-    record_if_there(version)?.ok_or_else(missing)
+    held_if_there(version)?.ok_or_else(missing)
 }
 
 /// The same; `None` if there is no such version.
-pub(crate) fn record_if_there(version: &Path) -> Result<Option<Record>> {
+pub(crate) fn held_if_there(version: &Path) -> Result<Option<HeldVersion>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
         return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
     }
     let path = version.join(RECORD);
     let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
-    bytes.map(|bytes| Record::parse(&bytes)).transpose().map_err(|error| error.in_file(path))
+    let held = bytes.map(|bytes| HeldVersion::parse(&bytes)).transpose().map_err(|error| error.in_file(path))?;
+    Ok(held.map(|held| HeldVersion { directory: version.join(MODEL), ..held }))
 }
 
-/// The files of a model and their lengths. Those in folders have the folders before their names, each with a `/`.
+/// The files of a model and their lengths. Files in folders have the folders before their names, each with a `/`.
 ///
 /// # Errors
 /// IO.
@@ -73,13 +74,13 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
 ///
 /// # Errors
 /// As for [`SafetensorsState::open_files`].
-pub(crate) fn open_model(model: &Path, record: &Record) -> Result<SafetensorsState> {
+pub(crate) fn open_model(held: &HeldVersion) -> Result<SafetensorsState> {
     let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
-    SafetensorsState::open_files(model, record.files.keys().map(String::as_str).filter(is_of_tensors))
+    SafetensorsState::open_files(&held.directory, held.files.keys().map(String::as_str).filter(is_of_tensors))
 }
 
-/// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so that this
-/// can be called again.
+/// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so
+/// that this can be called again.
 ///
 /// # Errors
 /// IO.
@@ -91,17 +92,17 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
     if !is_real_file(&version.join(RECORD)) {
         return remove_empty(version);
     }
-    let Ok(record) = record_of(version) else { return Ok(false) };
+    let Ok(held) = held_in(version) else { return Ok(false) };
     if is_real_directory(&model) {
         let mut folders = BTreeSet::new();
-        for name in record.files.keys().map(Path::new) {
+        for name in held.files.keys().map(Path::new) {
             if !name.components().all(|part| matches!(part, Component::Normal(_))) {
                 continue;
             }
             let mut inner: Vec<&Path> = name.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
             inner.reverse();
             let depth = inner.len();
-            // Not through a symbolic link. What is gone was removed before an interruption.
+            // Not through a symbolic link. A folder that is gone was removed before an interruption.
             let real: Vec<PathBuf> = inner
                 .into_iter()
                 .map(|folder| model.join(folder))

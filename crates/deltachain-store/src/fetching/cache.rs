@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use deltachain::chain::{FileReference, Reference};
+use deltachain::chain::FileReference;
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Result};
 use tempfile::NamedTempFile;
@@ -13,13 +13,20 @@ use tempfile::NamedTempFile;
 use crate::directory::names::{is_link, is_real_file, make_real_directory};
 use crate::directory::unfinished;
 
-/// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a crash,
-/// that is looked at again when it is used.
+/// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a
+/// crash, that is looked at again when it is used.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
     directory: PathBuf,
     /// How many bytes may stay.
     limit: u64,
+}
+
+/// Digest and length of a file, which is read for it.
+pub(crate) fn hashed(path: &Path) -> io::Result<FileReference> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(FileReference { digest: Digest(*hasher.finalize().as_bytes()), size: hasher.count() })
 }
 
 impl Cache {
@@ -72,14 +79,12 @@ impl Cache {
             return Ok(None);
         }
         let path = self.path(file);
-        let mut hasher = blake3::Hasher::new();
-        let hashed = File::open(&path).and_then(|content| hasher.update_reader(content).map(drop));
-        hashed.map_err(|error| Error::io("reading", error).in_file(&path))?;
-        let is_right = file.check(hasher.count(), Digest(*hasher.finalize().as_bytes())).is_ok();
-        if is_right { FileSource::open(path).map(Some) } else { Ok(None) }
+        let found = hashed(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
+        if found == *file { FileSource::open(path).map(Some) } else { Ok(None) }
     }
 
-    /// Removes the oldest files until the rest is not more than may stay. What is not a fetched file is let alone.
+    /// Removes the oldest files until the rest is not more than may stay. Anything that is not a fetched file is let
+    /// alone.
     pub(crate) fn trim(&self) -> Result<()> {
         let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::access::store::Store;
-use crate::access::whole::read_whole;
+use crate::access::whole::{ChainFile, read_whole};
 use crate::fetching::cache::Cache;
 use crate::observer::{Observer, Phase};
 
@@ -33,38 +33,39 @@ pub(crate) struct Download<'a> {
     store: Store,
     reference: FileReference,
     observer: &'a dyn Observer,
-    /// What has come so far.
+    /// The bytes that have come so far.
     source: FileSource,
     /// How many bytes were reported to the observer.
     reported: AtomicU64,
-    /// The thread that fetches stops when there is no receiver any more, and there is no sender any more when it has ended.
-    arrived: watch::Receiver<Arrived>,
-    thread: Fetching,
+    /// The thread that fetches stops when there is no receiver any more, and there is no sender any more when it has
+    /// ended.
+    arrived: watch::Receiver<DownloadProgress>,
+    thread: DownloadThread,
 }
 
-/// What a thread that fetches says while it does.
+/// The progress that a fetching thread reports while it fetches.
 #[derive(Debug, Default)]
-struct Arrived {
+struct DownloadProgress {
     /// How many bytes have been written.
     bytes: u64,
     has_failed: bool,
 }
 
 /// When a download ended, and how.
-type End = (Instant, Result<()>);
+type DownloadEnd = (Instant, Result<()>);
 
 /// The thread that fetches. It also writes and hashes, because the threads that keep connections going have no time for
 /// that.
-struct Fetching(Mutex<Option<JoinHandle<End>>>);
+struct DownloadThread(Mutex<Option<JoinHandle<DownloadEnd>>>);
 
-impl Fetching {
+impl DownloadThread {
     /// Waits for the end; `None` if that was done before.
-    fn join(&self) -> Option<thread::Result<End>> {
+    fn join(&self) -> Option<thread::Result<DownloadEnd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map(JoinHandle::join)
     }
 }
 
-impl Drop for Fetching {
+impl Drop for DownloadThread {
     fn drop(&mut self) {
         // So that nothing is left of it.
         self.join();
@@ -81,7 +82,7 @@ impl<'a> Download<'a> {
     ) -> Result<Self> {
         let mut file = cache.create()?;
         let source = FileSource::open(file.path())?;
-        let (sender, arrived) = watch::channel(Arrived::default());
+        let (sender, arrived) = watch::channel(DownloadProgress::default());
         let fetch = {
             let (store, cache) = (store.clone(), cache.clone());
             move || {
@@ -97,7 +98,7 @@ impl<'a> Download<'a> {
             }
         };
         let thread = thread::Builder::new().name("download".to_owned()).spawn(fetch);
-        let thread = Fetching(Mutex::new(Some(thread.map_err(|error| Error::io("starting a thread", error))?)));
+        let thread = DownloadThread(Mutex::new(Some(thread.map_err(|error| Error::io("starting a thread", error))?)));
         Ok(Self { store: store.clone(), reference, observer, source, reported: AtomicU64::new(0), arrived, thread })
     }
 
@@ -143,7 +144,7 @@ impl<'a> Download<'a> {
         self.wait_for_end()?;
         let end = self.thread.join();
         let end = end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
-        let failed = |_| Error::io("fetching", io::Error::other("the thread that fetched has failed"));
+        let failed = |_| Error::io("downloading", io::Error::other("the thread that downloads has failed"));
         let (when, result) = end.map_err(failed)?;
         result.map(|()| when)
     }
@@ -158,8 +159,8 @@ impl Source for Download<'_> {
         let end = offset.saturating_add(out.len() as u64);
         if self.wait(end)? < end {
             // Why, verdict() says.
-            let error = io::Error::other("the file could not be fetched");
-            return Err(Error::io("fetching", error).in_file(self.reference.name().to_string()));
+            let error = io::Error::other("the file could not be downloaded");
+            return Err(Error::io("downloading", error).in_file(self.reference.name().to_string()));
         }
         self.source.read_at(offset, out)
     }
@@ -170,15 +171,15 @@ async fn fetch(
     store: &Store,
     reference: &FileReference,
     file: &mut NamedTempFile,
-    sender: &watch::Sender<Arrived>,
+    sender: &watch::Sender<DownloadProgress>,
 ) -> Result<()> {
-    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(store.options().part_bytes);
+    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(store.options.part_bytes);
     let write = |bytes: &[u8]| {
         file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(file.path()))?;
         sender.send_modify(|arrived| arrived.bytes += bytes.len() as u64);
         Ok(())
     };
-    read_whole(store, reference, part_bytes, write).await
+    read_whole(store, ChainFile::Link(*reference), part_bytes, write).await
 }
 
 #[cfg(test)]

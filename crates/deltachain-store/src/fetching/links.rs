@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use deltachain::chain::{FileReference, Hop};
-use deltachain::rules::{CHN_09, CHN_10, LAY_03};
 use deltachain::{Error, FileSource, Result, Source};
 
 use crate::access::store::Store;
@@ -16,9 +15,11 @@ use crate::observer::{InPhase, Observer, Phase};
 /// Links that are fetched at the same time.
 const FILES_AT_ONCE: usize = 4;
 
-/// Why a plan could not be followed.
+/// Why a plan could not be followed, by what is to blame.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum Blame {
+    /// The links of a shard, by its place among the wanted shards. [`Links::blame`] finds out which.
+    Shard(usize, Error),
     /// A file is missing or another one.
     File(FileReference, Error),
     /// One of the links of a route was refused.
@@ -29,7 +30,7 @@ pub(crate) enum Failure {
     Other(Error),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for Blame {
     fn from(error: Error) -> Self {
         Self::Other(error)
     }
@@ -38,15 +39,15 @@ impl From<Error> for Failure {
 /// The links of a plan.
 pub(crate) struct Links<'a> {
     hops: &'a [Hop],
-    /// Of each shard that is wanted, one for each route.
-    shards: Vec<Vec<Link<'a>>>,
+    /// The links of each shard that is wanted, one for each route.
+    shards: Vec<Vec<FetchedLink<'a>>>,
     began: Instant,
     _phase: InPhase<'a>,
 }
 
-/// What has been fetched and made.
+/// The totals of what has been fetched and made.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Received {
+pub(crate) struct FetchTotals {
     /// Bytes of links that came from the store.
     pub(crate) downloaded: u64,
     /// Bytes of links that were there already.
@@ -57,17 +58,17 @@ pub(crate) struct Received {
     pub(crate) time: Duration,
 }
 
-impl Received {
+impl FetchTotals {
     /// Adds a link that has been found to be the right one. The phase of downloads began then.
-    fn add(&mut self, link: &Link<'_>, began: Instant) -> Result<(), Failure> {
+    fn add(&mut self, link: &FetchedLink<'_>, began: Instant) -> Result<(), Blame> {
         match &link.bytes {
-            Bytes::Here(_) => self.from_cache += link.reference.size,
-            Bytes::Coming(download) => {
+            LinkBytes::Here(_) => self.from_cache += link.reference.size,
+            LinkBytes::Coming(download) => {
                 let end = download.verdict().map_err(|error| link.misses(error))?;
                 self.downloaded += link.reference.size;
                 self.time = self.time.max(end.saturating_duration_since(began));
             }
-            Bytes::InStore(ranges) => {
+            LinkBytes::InStore(ranges) => {
                 self.downloaded += ranges.fetched();
                 self.time = began.elapsed();
             }
@@ -77,12 +78,12 @@ impl Received {
 }
 
 /// A link that is in the cache or on its way.
-pub(crate) struct Link<'a> {
+pub(crate) struct FetchedLink<'a> {
     pub(crate) reference: FileReference,
-    bytes: Bytes<'a>,
+    bytes: LinkBytes<'a>,
 }
 
-enum Bytes<'a> {
+enum LinkBytes<'a> {
     Here(FileSource),
     Coming(Box<Download<'a>>),
     InStore(StoredLink<'a>),
@@ -98,10 +99,10 @@ impl<'a> Links<'a> {
         in_parts: bool,
         hops: &'a [Hop],
         wanted: &[usize],
-        received: &mut Received,
-    ) -> Result<Self, Failure> {
-        // What is a single request anyway is fetched as a whole, so that its digest can be checked.
-        let is_whole = |file: &FileReference| !in_parts || file.size <= store.options().part_bytes;
+        received: &mut FetchTotals,
+    ) -> Result<Self, Blame> {
+        // A file that is a single request anyway is fetched as a whole, so that its digest can be checked.
+        let is_whole = |file: &FileReference| !in_parts || file.size <= store.options.part_bytes;
         let mut links = Self {
             hops,
             shards: wanted.iter().map(|_| Vec::new()).collect(),
@@ -116,18 +117,18 @@ impl<'a> Links<'a> {
         let start = |file: Option<FileReference>| {
             let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
-                Some(file) => Bytes::Here(file),
+                Some(file) => LinkBytes::Here(file),
                 None if is_whole(&reference) => {
-                    Bytes::Coming(Box::new(Download::start(store, reference, cache, observer)?))
+                    LinkBytes::Coming(Box::new(Download::start(store, reference, cache, observer)?))
                 }
-                None => Bytes::InStore(StoredLink::new(store, reference, observer)),
+                None => LinkBytes::InStore(StoredLink::new(store, reference, observer)),
             };
-            Ok::<_, Error>(Link { reference, bytes })
+            Ok::<_, Error>(FetchedLink { reference, bytes })
         };
         let Some((first, later)) = hops.split_first() else { return Ok(links) };
-        let mut coming: VecDeque<(usize, Link<'a>)> = VecDeque::new();
-        let mut settle = |links: &mut Self, (place, link): (usize, Link<'a>)| -> Result<(), Failure> {
-            if !matches!(link.bytes, Bytes::InStore(_)) {
+        let mut coming: VecDeque<(usize, FetchedLink<'a>)> = VecDeque::new();
+        let mut settle = |links: &mut Self, (place, link): (usize, FetchedLink<'a>)| -> Result<(), Blame> {
+            if !matches!(link.bytes, LinkBytes::InStore(_)) {
                 received.add(&link, links.began)?;
             }
             links.shards[place].push(link);
@@ -152,16 +153,16 @@ impl<'a> Links<'a> {
     }
 
     /// The links of a shard, by its place among the wanted shards.
-    pub(crate) fn of_shard(&self, place: usize) -> &[Link<'a>] {
+    pub(crate) fn of_shard(&self, place: usize) -> &[FetchedLink<'a>] {
         &self.shards[place]
     }
 
     /// After everything has been built: whether the links that were read while they arrived are the ones that the
     /// routes name.
-    pub(crate) fn settle(&self, received: &mut Received) -> Result<(), Failure> {
+    pub(crate) fn settle(&self, received: &mut FetchTotals) -> Result<(), Blame> {
         for links in &self.shards {
             for (number, link) in links.iter().enumerate() {
-                if number == 0 || matches!(link.bytes, Bytes::InStore(_)) {
+                if number == 0 || matches!(link.bytes, LinkBytes::InStore(_)) {
                     received.add(link, self.began)?;
                 }
             }
@@ -174,20 +175,20 @@ impl<'a> Links<'a> {
     /// # Errors
     /// USAGE if only parts of a link were fetched.
     pub(crate) fn into_files(self) -> Result<Vec<Vec<FileSource>>> {
-        let file = |link: Link<'_>| match link.bytes {
-            Bytes::Here(file) => Ok(file),
-            Bytes::Coming(download) => Ok(download.into_file()),
-            Bytes::InStore(_) => Err(Error::usage("only parts of the link were fetched")),
+        let file = |link: FetchedLink<'_>| match link.bytes {
+            LinkBytes::Here(file) => Ok(file),
+            LinkBytes::Coming(download) => Ok(download.into_file()),
+            LinkBytes::InStore(_) => Err(Error::usage("only parts of the link were downloaded")),
         };
         self.shards.into_iter().map(|links| links.into_iter().map(file).collect()).collect()
     }
 
     /// Why the links of a shard could not be opened or applied. The first question is whether the links that came are
     /// the right ones.
-    pub(crate) fn blame(&self, place: usize, error: Error) -> Failure {
+    pub(crate) fn blame(&self, place: usize, error: Error) -> Blame {
         // An error without a rule is not a fault of a link, unless it says that the link did not come.
         if let Some(link) = self.shards[place].first()
-            && let Bytes::Coming(download) = &link.bytes
+            && let LinkBytes::Coming(download) = &link.bytes
             && (error.rule().is_some() || download.has_failed())
             && let Err(fault) = download.verdict()
         {
@@ -196,54 +197,54 @@ impl<'a> Links<'a> {
         let at_fault = error.link().and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
         match at_fault {
             // Only links that are fetched in ranges can fail in the middle of the work.
-            Some((link, _)) if error.is_any(&[CHN_09, CHN_10]) => link.misses(error),
+            Some((link, _)) if error.breaks(&["R-CHN-09", "R-CHN-10"]) => link.misses(error),
             Some((link, hop)) if error.rule().is_some() => {
-                Failure::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
+                Blame::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
             }
-            None if error.is(&LAY_03) => Failure::Held(error),
-            _ => Failure::Other(error),
+            None if error.breaks(&["R-LAY-03"]) => Blame::Held(error),
+            _ => Blame::Other(error),
         }
     }
 }
 
-impl Link<'_> {
+impl FetchedLink<'_> {
     /// Whether all of it is hashed, by the time that it has [settled](Links::settle).
     pub(crate) fn is_whole(&self) -> bool {
-        !matches!(self.bytes, Bytes::InStore(_))
+        !matches!(self.bytes, LinkBytes::InStore(_))
     }
 
     /// Says how many bytes of segments will be read.
     pub(crate) fn expect(&self, bytes: u64) {
-        if let Bytes::InStore(ranges) = &self.bytes {
+        if let LinkBytes::InStore(ranges) = &self.bytes {
             ranges.observer.begin(Phase::Download, bytes);
         }
     }
 
     /// Waits until all of it has come, or it is known that it does not.
     fn wait(&self) -> Result<()> {
-        if let Bytes::Coming(download) = &self.bytes { download.wait_for_end() } else { Ok(()) }
+        if let LinkBytes::Coming(download) = &self.bytes { download.wait_for_end() } else { Ok(()) }
     }
 
     /// Why the file did not come.
-    fn misses(&self, error: Error) -> Failure {
-        if error.rule().is_some() { Failure::File(self.reference, error) } else { Failure::Other(error) }
+    fn misses(&self, error: Error) -> Blame {
+        if error.rule().is_some() { Blame::File(self.reference, error) } else { Blame::Other(error) }
     }
 }
 
-impl Source for Link<'_> {
+impl Source for FetchedLink<'_> {
     fn length(&self) -> Result<u64> {
         match &self.bytes {
-            Bytes::Here(file) => file.length(),
-            Bytes::Coming(download) => download.length(),
-            Bytes::InStore(ranges) => ranges.length(),
+            LinkBytes::Here(file) => file.length(),
+            LinkBytes::Coming(download) => download.length(),
+            LinkBytes::InStore(ranges) => ranges.length(),
         }
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match &self.bytes {
-            Bytes::Here(file) => file.read_at(offset, out),
-            Bytes::Coming(download) => download.read_at(offset, out),
-            Bytes::InStore(ranges) => ranges.read_at(offset, out),
+            LinkBytes::Here(file) => file.read_at(offset, out),
+            LinkBytes::Coming(download) => download.read_at(offset, out),
+            LinkBytes::InStore(ranges) => ranges.read_at(offset, out),
         }
     }
 }

@@ -1,36 +1,38 @@
 //! A follower: what keeps a directory or memory at a version of a chain (SPEC section 19).
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use deltachain::chain::Trust;
-use deltachain::memory::Proof;
+use deltachain::chain::{Trust, UnsignedVersion};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
-use crate::directory::marker::Kind;
+use crate::directory::held::HeldVersion;
+use crate::directory::marker::DirectoryKind;
 use crate::directory::own::{check_outside, own};
 use crate::directory::room::is_in_memory;
 use crate::directory::scratch::Scratch;
-use crate::following::reach::{Consent, Reader};
-use crate::following::selection::{Choice, Selection};
-use crate::following::switched::{HeldVersion, Switched};
-use crate::following::trusting::Trusting;
+use crate::fetching::cache::Cache;
+use crate::following::reach::{ChainReader, Destination, PreparedVersion};
+use crate::following::selection::Choice;
+use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
 /// Bytes of links that are kept on a disk.
 const CACHE_BYTES: u64 = 1 << 30;
 
+/// How often each thing is tried at a store that has copies.
+const TRIES: u32 = 3;
+
 deltachain::setters! {
     /// How a follower works.
     #[derive(Debug, Clone)]
     pub struct FollowerOptions {
-        /// What documents and links may make the follower allocate and write.
+        /// Limits for what documents and links may make the follower allocate and write.
         pub limits: Limits = Limits::default(),
-        /// Numbers of the selected shards, counted from 0; all if `None`. That the shards are together the state that
-        /// the commit names, only a follower of all shards can check.
+        /// Numbers of the selected shards, counted from 0; all if `None`. Only a follower of all shards can check that
+        /// the shards are together the state that the commit names.
         pub shards: Option<Vec<usize>> = None,
         /// Patterns of the names of the selected tensors, such as `model.layers.{0,1}.*`; all if `None`, none if it is
         /// empty, which only a directory may be: it then has the other files, and which version they belong to. `?`
@@ -52,10 +54,10 @@ deltachain::setters! {
         /// then on that chain is the one that is followed. A rollback of the same chain is refused all the same.
         pub adopt: bool = false,
         /// Whom to trust: only versions are taken that these keys have signed, and the head is the highest of them
-        /// (SPEC section 23.3). What lies above is skipped, and the observer is told. The newest signed head
-        /// that has been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or
+        /// (SPEC section 23.3). Versions above it are skipped, and the observer is told. The newest signed head that
+        /// has been met is recorded, in a directory for good, in memory as long as the process lasts: R-CHN-14 or
         /// R-CHN-05 is reported if the chain falls behind it or has another commit there. A full poll costs one request
-        /// more for each key, and one list more and a request for each note if these are not enough. Of a store that
+        /// more for each key, and one list more and a request for each note if these are not enough. In a store that
         /// cannot list, only the own notes of keys are found, which publishers store since version 1.2.
         pub trust: Option<Trust> = None,
         /// In a directory: take back that trust was wanted, and forget what was recorded. Without this, a start without
@@ -73,24 +75,16 @@ deltachain::setters! {
 }
 
 impl FollowerOptions {
-    /// The selection.
-    ///
-    /// # Errors
-    /// USAGE if no shard is selected, or a pattern is not valid.
-    pub(crate) fn choice(&self) -> Result<Choice> {
-        Choice::new(self.shards.clone(), self.tensors.clone())
-    }
-
-    /// What reaches versions for memory, and the place of its cache if the caller has given none.
-    pub(crate) fn reader_for_memory(mut self, store: Store) -> Result<(Reader, Option<Scratch>)> {
-        let choice = self.choice()?;
-        if choice.selection.as_ref().is_some_and(Selection::is_none) {
+    /// The reader that reaches versions for memory, and the place of its cache if the caller has given none.
+    pub(crate) fn reader_for_memory(mut self, store: Store) -> Result<(ChainReader, Option<Scratch>)> {
+        let choice = Choice::new(self.shards.take(), self.tensors.take())?;
+        if choice.selection.is_none() {
             return Err(Error::usage("no tensor is selected"));
         }
         let (cache, scratch) = match self.cache.take() {
             Some(cache) => {
                 check_outside(&cache, store.directory().as_deref())?;
-                own(&cache, Kind::Cache)?;
+                own(&cache, DirectoryKind::Cache)?;
                 (cache, None)
             }
             None => {
@@ -98,22 +92,30 @@ impl FollowerOptions {
                 (made.path().join("cache"), Some(made))
             }
         };
-        let trust = self.trust.take().map(|trust| Trusting::new(trust, None, None));
+        let trust = self.trust.take().map(|trust| FollowerTrust::new(trust, None, None));
         Ok((self.reader(store, cache, choice, trust)?, scratch))
     }
 
-    /// What reaches versions, with links in the directory `cache`.
+    /// The reader that reaches versions, with links in the directory `cache`.
     pub(crate) fn reader(
         &self,
         store: Store,
         cache: PathBuf,
         choice: Choice,
-        trust: Option<Trusting>,
-    ) -> Result<Reader> {
-        let consent = Consent { rollback: self.allow_rollback, adopt: self.adopt };
+        trust: Option<FollowerTrust>,
+    ) -> Result<ChainReader> {
         let at = cache.parent().unwrap_or(&cache);
         let bytes = self.cache_bytes.unwrap_or_else(|| if is_in_memory(at) { 0 } else { CACHE_BYTES });
-        Reader::open(store, (cache, bytes), choice, self.limits, trust, consent)
+        let cache = Cache::open(cache, bytes)?;
+        let mut stores: Vec<Store> = store.copies.iter().map(|copy| copy.with_stop(store.stop.clone())).collect();
+        stores.insert(0, store.clone());
+        if stores.len() > 1 {
+            // There is another one to ask.
+            stores = stores.iter().map(|store| store.with_attempts(TRIES)).collect();
+        }
+        let stores = stores.into_iter().map(|store| (store, None)).collect();
+        let (limits, rollback, adopt) = (self.limits, self.allow_rollback, self.adopt.into());
+        Ok(ChainReader { store, stores, cache, choice, limits, trust, rollback, adopt })
     }
 }
 
@@ -121,66 +123,21 @@ impl FollowerOptions {
 /// [`InPlace`](crate::InPlace), at a version of a chain.
 #[derive(Debug)]
 pub struct Follower<P> {
-    pub(crate) reader: Reader,
+    pub(crate) reader: ChainReader,
     pub(crate) place: P,
 }
 
 /// Where a follower keeps its version: a [`Directory`](crate::Directory), [`Memory`](crate::Memory) or memory of the
 /// caller, [`InPlace`](crate::InPlace).
-pub trait Place: sealed::Place {}
+pub trait Place: Destination {}
 
-impl<P: sealed::Place> Place for P {}
-
-pub(crate) mod sealed {
-    use super::{Duration, HeldVersion, Observer, Proof, Reader, Result, Switched};
-
-    /// What differs between places. Nobody else can implement it.
-    pub trait Place {
-        /// A version that has been prepared.
-        type Prepared;
-        /// Where a version is, as [`Switched`] says it.
-        type At;
-
-        /// The version held.
-        fn held(&self) -> Option<HeldVersion<Self::At>>;
-
-        /// Whether the held version is still in its place; a quick look, without reading the files.
-        fn is_there(&self) -> bool;
-
-        /// As [`Follower::prepare`](super::Follower::prepare).
-        fn prepare(
-            &mut self,
-            reader: &Reader,
-            version: Option<u64>,
-            observer: &dyn Observer,
-        ) -> Result<Option<Self::Prepared>>;
-
-        /// Switches to a version that has been prepared.
-        fn switch(
-            &mut self,
-            reader: &Reader,
-            prepared: Self::Prepared,
-            observer: &dyn Observer,
-        ) -> Result<Switched<Self::At>>;
-
-        /// Checks memory that is changed in place, if that was last done this long ago: how far it is proven then, or
-        /// why it is not the version held.
-        fn check_if_due(
-            &mut self,
-            _reader: &Reader,
-            _every: Duration,
-            _observer: &dyn Observer,
-        ) -> Option<Result<Proof>> {
-            None
-        }
-    }
-}
+impl<P: Destination> Place for P {}
 
 impl<P: Place> Follower<P> {
     /// The version held. The first [`prepare`](Self::prepare) in a directory finds out whether its files are unchanged;
     /// if not, there is no held version from then on. Nor is there one in memory that is torn, or that is known not to
     /// hold it.
-    pub fn held(&self) -> Option<HeldVersion<P::At>> {
+    pub fn held(&self) -> Option<&HeldVersion<P::At>> {
         self.place.held()
     }
 
@@ -191,8 +148,36 @@ impl<P: Place> Follower<P> {
     /// The rules of SPEC section 19, if no path is left or the version does not have a selected shard; USAGE if it does
     /// not have any selected tensor, if its tensors cannot be written as safetensors, or if tensors or shards come, go
     /// or change their size and the memory is caller-provided; IO; the observer's error, if it stops the work.
-    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<P::Prepared>> {
-        self.place.prepare(&self.reader, version, observer)
+    pub fn prepare(&mut self, version: Option<u64>, observer: &dyn Observer) -> Result<Option<PreparedVersion<P>>> {
+        let mut first = None;
+        for number in self.reader.order() {
+            self.reader.store = self.reader.stores[number].0.clone();
+            match self.place.prepare(&self.reader, version, observer) {
+                Err(error) if self.reader.pass_over(number, &error) => {
+                    observer.remark(&format!("{}: {error:#}", self.store()));
+                    // That of the store itself, if it was asked.
+                    first = if number == 0 { Some(error) } else { first.or(Some(error)) };
+                }
+                done => return done,
+            }
+        }
+        first.map_or(Ok(None), Err)
+    }
+
+    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or
+    /// no chain. One that has lost versions is something else. The observer is told of a version that is not signed,
+    /// once.
+    pub fn is_missing(&self, version: Option<u64>, error: &Error, observer: &dyn Observer) -> bool {
+        let is_new = self.held().is_none();
+        let is_missing = error.breaks(&["R-CHN-03", "R-SIG-01"]) && (is_new || version.is_some())
+            || error.breaks(&["R-CHN-01"]) && is_new;
+        self.reader.trust.iter().filter(|_| is_missing).for_each(|trust| trust.tell(error.unsigned(), observer));
+        is_missing
+    }
+
+    /// The newest version that exists and that the trusted keys have not signed, as it was found last: it is not taken.
+    pub fn unsigned(&self) -> Option<UnsignedVersion> {
+        self.reader.trust.as_ref().and_then(FollowerTrust::unsigned)
     }
 
     pub(crate) fn store(&self) -> &Store {

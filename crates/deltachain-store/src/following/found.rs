@@ -1,52 +1,49 @@
-//! What is found in memory: the table of a shard, and its sums.
+//! The digests and sums of a shard, as they are found in memory.
 
 use deltachain::StateSums;
-use deltachain::tensor::{State, StateDigests, TensorInfo};
-use deltachain::{Error, Progress, Result, StateTable};
+use deltachain::chain::check_held;
+use deltachain::tensor::{Digest, TensorInfo};
+use deltachain::{Error, Result, StateTable};
 
-use crate::following::selection::Choice;
+use crate::directory::held::{HeldVersion, ShardRecord};
+use crate::following::selection::Selection;
 
-/// The table of a shard's memory, and its sums if these are wanted. Both come from one reading. `whole` has the digests
-/// of tensors that are not taken.
-pub(crate) fn found(
-    choice: &Choice,
-    memory: &impl State,
-    whole: Option<&StateTable>,
-    wants_sums: bool,
-    progress: &dyn Progress,
-) -> Result<(StateTable, Option<StateSums>)> {
-    if !wants_sums {
-        let digests = StateDigests::of(memory, progress)?;
-        let found = StateTable { tensors: memory.tensors().to_vec(), digests };
-        return Ok((in_whole(choice, found, whole)?, None));
+/// Checks that a shard of the version held is what it was: its tensors have these digests in memory.
+///
+/// # Errors
+/// R-APP-01 (`WRONG_BASE`) if it is not; USAGE if these are not the tensors that are taken.
+pub(crate) fn check_found(
+    selection: &Selection,
+    held: &HeldVersion<()>,
+    shard: &ShardRecord,
+    (tensors, found): (&[TensorInfo], Vec<Digest>),
+) -> Result<()> {
+    let whole = &shard.table;
+    let taken = whole.tensors.iter().filter(|info| selection.takes(info.name()));
+    if !taken.eq(tensors) {
+        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
     }
-    let (found, sums) = StateSums::hashed(memory, progress)?;
-    let table = in_whole(choice, found, whole)?;
-    let mut sums = sums.tensors.into_iter();
-    let taken = |info: &TensorInfo| if choice.takes(info.name()) { sums.next().flatten() } else { None };
-    let tensors = table.tensors.iter().map(taken).collect();
-    Ok((table, Some(StateSums { tensors })))
+    let mut found = found.into_iter();
+    let rows = whole.tensors.iter().zip(&whole.digests.tensors);
+    let digests =
+        rows.map(|(info, &digest)| if selection.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
+    let now = StateTable::new(whole.tensors.clone(), digests.collect()).digests.state;
+    let mut expected = vec![Digest::of_empty_state(); held.of];
+    expected[shard.number] = whole.digests.state;
+    check_held(&expected, held.of, [(shard.number, now)])
+}
+
+/// The sums of a shard's tensors: those found in memory, which are those of the tensors that are taken.
+pub(crate) fn sums_of_all(selection: &Selection, table: &StateTable, found: StateSums) -> StateSums {
+    let mut found = found.tensors.into_iter();
+    let sums = |info: &TensorInfo| if selection.takes(info.name()) { found.next().flatten() } else { None };
+    StateSums { tensors: table.tensors.iter().map(sums).collect() }
 }
 
 /// The sums of the tensors that are taken, if all of them are known.
-pub(crate) fn sums_of_taken(choice: &Choice, table: &StateTable, sums: &StateSums) -> Option<StateSums> {
+pub(crate) fn sums_of_taken(selection: &Selection, table: &StateTable, sums: &StateSums) -> Option<StateSums> {
     let known = sums.tensors.iter().chain(std::iter::repeat(&None));
-    let taken = table.tensors.iter().zip(known).filter(|(info, _)| choice.takes(info.name()));
+    let taken = table.tensors.iter().zip(known).filter(|(info, _)| selection.takes(info.name()));
     let tensors: Option<Vec<_>> = taken.map(|(_, sums)| sums.clone().map(Some)).collect();
     tensors.map(|tensors| StateSums { tensors })
-}
-
-/// The table of a shard, with the digests of the tensors that have been found in memory. `whole` has those of tensors
-/// that are not taken.
-fn in_whole(choice: &Choice, found: StateTable, whole: Option<&StateTable>) -> Result<StateTable> {
-    let Some(whole) = whole else { return Ok(found) };
-    let taken = whole.tensors.iter().filter(|info| choice.takes(info.name()));
-    if !taken.eq(&found.tensors) {
-        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
-    }
-    let mut found = found.digests.tensors.into_iter();
-    let rows = whole.tensors.iter().zip(&whole.digests.tensors);
-    let digests =
-        rows.map(|(info, &digest)| if choice.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
-    Ok(StateTable::new(whole.tensors.clone(), digests.collect()))
 }

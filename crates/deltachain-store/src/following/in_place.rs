@@ -1,44 +1,43 @@
 //! A follower for memory that somebody else has: of this process, of a device, or of several processes together. Lanes
 //! are proven by sums and written where they are; what cannot be taken so is loaded as a whole.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use deltachain::chain::{FileReference, Plan, check_held};
-use deltachain::memory::{Alone, Changes, Peers, PlacedMemory, Proof, check_sums, fill};
+use deltachain::chain::{FileReference, Plan};
+use deltachain::memory::{Changes, Peers, PlacedMemory, Places, Proof, check_sums, fill};
 use deltachain::sums::Sums;
-use deltachain::tensor::{Digest, MemoryState, State, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, MemoryState, State, TensorInfo, find, total_bytes};
 use deltachain::{Error, ErrorClass, FileSource, Replay, Result, StateSums, StateTable};
 
 use crate::access::store::Store;
-use crate::directory::record::Record;
+use crate::directory::held::HeldVersion;
 use crate::directory::scratch::Scratch;
 use crate::fallback::Fallback;
-use crate::fetching::links::{Failure, Received};
-use crate::following::follower::{Follower, FollowerOptions, sealed::Place};
-use crate::following::found::{found, sums_of_taken};
-use crate::following::held_memory::{HeldMemory, Holding};
-use crate::following::opened::Opened;
-use crate::following::reach::{Destination, Reached, Reader, is_trusted, is_whole};
-use crate::following::shard::Shard;
-use crate::following::switched::{HeldVersion, Preparation, Switched};
+use crate::fetching::links::{Blame, FetchTotals};
+use crate::following::follower::{Follower, FollowerOptions};
+use crate::following::found::{check_found, sums_of_all, sums_of_taken};
+use crate::following::opened::OpenLinks;
+use crate::following::reach::{ChainReader, Destination, PreparedVersion, is_trusted, is_whole};
+use crate::following::selection::Choice;
+use crate::following::shard::BaseShard;
+use crate::following::switched::SwitchReport;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// What changes may take at least, whatever the size of the model.
+/// The bytes that changes may take at least, whatever the size of the model.
 const LEAST_BUDGET: u64 = 1 << 26;
 
 /// Memory of the caller that a [`Follower`] changes *in place* (SPEC section 24): [of this
 /// process](deltachain::memory::LentState), or whatever else is [placed memory](PlacedMemory).
 ///
-/// A version is prepared and proven while the memory stays as it is. Of a version with links of the profile local only
+/// A version is prepared and proven while the memory stays as it is. If a version has links of the profile local, only
 /// the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of the
-/// memory is not proven; [`check`](Follower::check) does that, and [`Follower::follow`] from time to time. Links
-/// without sums are taken by digests, if the processor can read the memory. What cannot be taken in place, or would
-/// take more memory than the model, is loaded as a whole, streamed into the memory, and so is the first version:
-/// [`Switched::fallback`] says why. While a whole version is loaded, and if that fails, the memory is
+/// memory is not proven; [`check`](Follower::check) does that: call it from time to time. Links without sums are taken
+/// by digests, if the processor can read the memory. A version that cannot be taken in place, or would take more memory
+/// than the model, is loaded as a whole, streamed into the memory, and so is the first version:
+/// [`SwitchReport::fallback`] says why. While a whole version is loaded, and if that fails, the memory is
 /// [torn](Follower::is_torn), until one has been loaded.
 ///
 /// Nobody but the follower may write to the memory. If somebody does, the next version that changes such lanes notices
@@ -47,85 +46,69 @@ const LEAST_BUDGET: u64 = 1 << 26;
 /// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it
 /// hashes.
 ///
-/// If several processes hold the memory together, each has a follower [for a share](Follower::for_share) of it, and all
-/// make the same calls: they prepare a version, find [that it is the same](PreparedInPlace::agreement),
-/// [prove](Follower::prove) it, and [apply](Follower::apply) it.
+/// Memory is [bound](Follower::bind), a version is prepared, [proven](Follower::prove), and [applied](Follower::apply).
+/// If that cannot be proven, it is prepared again, and loaded as a whole. If several processes hold the memory together,
+/// each has a follower for its share, and all make the same calls; before they prove a version, they find [that it is
+/// the same](PreparedVersion::agreement).
 #[derive(Debug)]
 pub struct InPlace<M> {
-    held: HeldMemory,
+    /// The version that the memory holds; with a fault, the one that it held last. Chains must not go back behind it.
+    last: Option<HeldVersion<()>>,
+    /// Why the next version must be loaded as a whole.
+    fault: Option<Fallback>,
+    /// Whether links have failed while they were loaded: the next ones are proven before.
+    links_failed: bool,
     memory: Option<M>,
-    /// Whether versions are proven as soon as they are fetched.
-    proves: bool,
     /// Counts what happens to the memory: what was prepared before is of no use then.
     epoch: u64,
     /// The cache, if the caller has given none. Removed when this is dropped.
     _scratch: Option<Scratch>,
 }
 
-/// A version whose files have been fetched and hashed. It is ready if it is loaded as a whole, or if its changes have
-/// been proven.
+/// The changes of a version whose files have been fetched and hashed.
 #[derive(Debug)]
-pub struct PreparedInPlace<M: PlacedMemory> {
+pub struct InPlaceChanges<M: PlacedMemory> {
     epoch: u64,
     base: Option<u64>,
-    record: Record,
     is_whole: bool,
-    links: Opened,
+    links: OpenLinks,
     files: Vec<FileReference>,
-    /// Of the version; of one that is loaded as a whole, some may become known while tensors are built.
+    /// The sums of the version. If it is loaded as a whole, some of them may become known only while tensors are built.
     sums: Mutex<Vec<StateSums>>,
     changes: Option<Changes<M::Staged>>,
-    is_applied: AtomicBool,
-    preparation: Preparation,
 }
 
-impl<M: PlacedMemory> PreparedInPlace<M> {
-    /// The version.
-    pub fn version(&self) -> u64 {
-        self.record.version
-    }
-
-    /// State digest of the version.
-    pub fn state(&self) -> Digest {
-        self.record.state
-    }
-
-    /// Digest of its commit's bytes.
-    pub fn commit(&self) -> Digest {
-        self.record.commit
-    }
-
-    /// Its commit's metadata.
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.record.metadata
-    }
-
+impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
     /// Whether the version is loaded as a whole: the first one, one to which no path can be taken in place, and one
     /// after a failure.
     pub fn is_whole(&self) -> bool {
-        self.is_whole
-    }
-
-    /// The changes that have been proven, unless it is loaded as a whole.
-    pub fn changes(&self) -> Option<&Changes<M::Staged>> {
-        self.changes.as_ref()
+        self.change.is_whole
     }
 
     /// The tensors of the version that are selected, with their digests, ascending by name: what the memory must have.
     pub fn tensors(&self) -> Vec<(&TensorInfo, Digest)> {
-        let tables = self.record.shards.iter().map(|shard| &shard.table);
+        let tables = self.held.shards.iter().map(|shard| &shard.table);
         let rows = tables.flat_map(|table| table.tensors.iter().zip(table.digests.tensors.iter().copied()));
-        let mut rows: Vec<_> = rows.filter(|(info, _)| self.links.takes(info.name())).collect();
+        let mut rows: Vec<_> = rows.filter(|(info, _)| self.change.links.selection.takes(info.name())).collect();
         rows.sort_unstable_by_key(|(info, _)| info.name());
         rows
     }
 
-    /// What processes that hold the memory together compare before they go on: equal if they work from the same tables
-    /// and sums with the same links (R-SUM-11).
+    /// Refuses a version in which tensors that lie in the same memory differ.
+    ///
+    /// # Errors
+    /// USAGE, with the name of one.
+    pub fn check_ties(&self, places: &Places) -> Result<()> {
+        let digests: BTreeMap<_, _> = self.tensors().iter().map(|(info, digest)| (info.name(), *digest)).collect();
+        places.check_ties(|name| digests.get(name))
+    }
+
+    /// The digest that processes which hold the memory together compare before they go on: equal if they work from the
+    /// same tables and sums with the same links (R-SUM-11).
     pub fn agreement(&self) -> Digest {
-        let mut bytes = vec![u8::from(self.is_whole)];
-        bytes.extend_from_slice(&self.record.commit.0);
-        for (table, sums) in self.links.bases() {
+        let mut bytes = vec![u8::from(self.change.is_whole)];
+        bytes.extend_from_slice(&self.held.commit.0);
+        for (table, sums) in self.change.links.bases() {
             bytes.extend_from_slice(&table.digests.state.0);
             for pieces in sums.into_iter().flat_map(|sums| &sums.tensors) {
                 let pieces = pieces.as_deref();
@@ -134,7 +117,7 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
                 bytes.extend(numbers.flat_map(u32::to_le_bytes));
             }
         }
-        bytes.extend(self.files.iter().flat_map(|file| file.digest.0));
+        bytes.extend(self.change.files.iter().flat_map(|file| file.digest.0));
         Digest::of_bytes(&bytes)
     }
 
@@ -148,7 +131,7 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
         take: &mut (dyn FnMut(&TensorInfo, Vec<u8>) -> Result<()> + Send),
         observer: &dyn Observer,
     ) -> Result<()> {
-        for shard in 0..self.links.count() {
+        for shard in 0..self.held.shards.len() {
             let mut open: BTreeMap<usize, OpenTensor> = BTreeMap::new();
             self.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
                 let info = &tensors[number];
@@ -165,9 +148,10 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
                 pieces.for_each(|piece| data.extend_from_slice(&piece));
                 take(info, data)
             })?;
-            // Those without data have no pieces.
-            let table = &self.record.shards[shard].table;
-            let empty = table.tensors.iter().filter(|info| info.bytes() == 0 && self.links.takes(info.name()));
+            // Tensors without data have no pieces.
+            let table = &self.held.shards[shard].table;
+            let taken = &self.change.links.selection;
+            let empty = table.tensors.iter().filter(|info| info.bytes() == 0 && taken.takes(info.name()));
             empty.into_iter().try_for_each(|info| take(info, Vec::new()))?;
         }
         Ok(())
@@ -175,26 +159,26 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
 
     /// Builds the pieces of the tensors of a shard that are taken; their sums are known then.
     fn each_piece(&self, shard: usize, observer: &dyn Observer, take: TakePiece<'_>) -> Result<()> {
-        if !self.is_whole {
+        if !self.change.is_whole {
             return Err(Error::usage("the version is not loaded as a whole"));
         }
         let building = InPhase::begin(observer, Phase::Build, 0);
-        self.links.replay(shard, |replay| {
+        self.change.links.replay(shard, |replay| {
             let tensors = replay.tensors();
             observer.begin(Phase::Build, total_bytes(&tensors));
-            let table = &self.record.shards[shard].table;
+            let table = &self.held.shards[shard].table;
             // The numbers in the table, of those whose sums are not known.
             let unknown: Vec<Option<usize>> = {
-                let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sums = self.change.sums.lock().unwrap_or_else(PoisonError::into_inner);
                 let sums = &mut sums[shard].tensors;
                 sums.resize(table.tensors.len(), None);
-                let find = |name: &str| table.tensors.binary_search_by(|info| info.name().cmp(name)).ok();
+                let find = |name: &str| find(&table.tensors, name);
                 tensors.iter().map(|info| find(info.name()).filter(|&number| sums[number].is_none())).collect()
             };
             let mut found: BTreeMap<usize, Vec<Sums>> = BTreeMap::new();
             let mut piece = |number: usize, piece: u64, bytes: Vec<u8>| {
                 if let Some(unknown) = unknown[number] {
-                    // Of bytes that have just been hashed (R-SUM-02).
+                    // These are sums of bytes that have just been hashed (R-SUM-02).
                     let own = found.entry(unknown).or_default();
                     let place = usize::try_from(piece).unwrap_or(usize::MAX);
                     own.resize(own.len().max(place + 1), Sums::ZERO);
@@ -205,7 +189,7 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
             replay.pieces(&MemoryState::new(), &mut piece, &building)?;
             found
                 .extend(unknown.iter().flatten().filter(|&&n| table.tensors[n].bytes() == 0).map(|&n| (n, Vec::new())));
-            let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sums = self.change.sums.lock().unwrap_or_else(PoisonError::into_inner);
             found.into_iter().for_each(|(number, own)| sums[shard].tensors[number] = Some(own));
             Ok(())
         })
@@ -213,29 +197,20 @@ impl<M: PlacedMemory> PreparedInPlace<M> {
 }
 
 impl<M: PlacedMemory> Follower<InPlace<M>> {
-    /// Begins with nothing, in memory of the caller, which must have the tensors that the chain's versions have.
-    /// Whatever it holds is overwritten by the first version that is applied.
+    /// Begins with nothing, in memory that is [given](Self::bind) when the tensors of a version are known, which it must
+    /// have, and of which other processes may hold shares. Whatever it holds is overwritten by the first version that is
+    /// applied.
     ///
     /// # Errors
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
-    pub fn into_memory(store: Store, memory: M, options: FollowerOptions) -> Result<Self> {
-        let mut follower = Self::for_share(store, options)?;
-        (follower.place.memory, follower.place.proves) = (Some(memory), true);
-        Ok(follower)
-    }
-
-    /// Begins with nothing, in memory that is [given](Self::bind) when the tensors of a version are known, and of which
-    /// other processes may hold shares. A version is not proven when it is prepared.
-    ///
-    /// # Errors
-    /// As for [`into_memory`](Self::into_memory).
-    pub fn for_share(store: Store, options: FollowerOptions) -> Result<Self> {
+    pub fn in_place(store: Store, options: FollowerOptions) -> Result<Self> {
         let (reader, scratch) = options.reader_for_memory(store)?;
-        let (held, memory) = (HeldMemory::default(), None);
-        Ok(Self { reader, place: InPlace { held, memory, proves: false, epoch: 0, _scratch: scratch } })
+        // The epoch begins anywhere: what another follower has prepared is of no use either.
+        let (last, fault, links_failed, memory, epoch) = (None, None, false, None, rand::random::<u32>().into());
+        Ok(Self { reader, place: InPlace { last, fault, links_failed, memory, epoch, _scratch: scratch } })
     }
 
-    /// The memory, from now on. The caller says whether it [lies elsewhere](Self::displaced) than before.
+    /// The memory, from now on. The caller says whether it [lies elsewhere](Self::doubt) than before.
     pub fn bind(&mut self, memory: M) {
         self.place.memory = Some(memory);
     }
@@ -245,42 +220,28 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         self.place.memory.as_ref()
     }
 
-    /// The table of each held shard, with the tensors that are not selected.
-    pub fn tables(&self) -> impl Iterator<Item = &StateTable> {
-        self.place.held.holding().into_iter().flat_map(|held| held.record.shards.iter().map(|shard| &shard.table))
-    }
-
-    /// The sums of each held shard, as far as they are known.
-    pub fn sums(&self) -> &[StateSums] {
-        self.place.held.holding().map_or(&[], |holding| &holding.sums)
-    }
-
-    /// Whether the memory may hold parts of two versions: it is being written, or that has failed, or it has been
-    /// [lost](Self::lost).
+    /// Whether the memory may hold parts of two versions: it is being written, or that has failed, or the caller
+    /// [says so](Self::doubt).
     pub fn is_torn(&self) -> bool {
-        self.place.is_torn()
+        self.place.fault == Some(Fallback::Torn)
     }
 
-    /// Nobody knows what the memory holds: it counts as torn, and the next version is loaded as a whole.
-    pub fn lost(&mut self) {
-        self.place.doubt(Fallback::Torn);
-    }
-
-    /// The memory lies elsewhere than before, or it is not known where: it has to be [bound](Self::bind) again, and the
-    /// next version is loaded as a whole.
-    pub fn displaced(&mut self) {
-        self.place.memory = None;
-        // Otherwise that is so already.
-        if self.place.held.holding().is_some() {
-            self.place.doubt(Fallback::Place);
-        }
-    }
-
-    /// There was no room for the changes of a version: the next one is loaded as a whole.
-    pub fn exceeded(&mut self) {
-        // Whatever else is known says more.
-        if self.place.held.fault.is_none() {
-            self.place.doubt(Fallback::Budget);
+    /// The caller knows why the next version must be loaded as a whole. [`Fallback::Torn`]: nobody knows what the memory
+    /// holds. [`Fallback::Place`]: it lies elsewhere than before, or it is not known where, and has to be
+    /// [bound](Self::bind) again. [`Fallback::Budget`]: there was no room for the changes of a version, which counts if
+    /// nothing else is known.
+    pub fn doubt(&mut self, why: Fallback) {
+        let counts = match why {
+            Fallback::Place => {
+                self.place.memory = None;
+                // Otherwise that is so already.
+                self.place.held().is_some()
+            }
+            Fallback::Budget => self.place.fault.is_none(),
+            _ => true,
+        };
+        if counts {
+            self.place.doubt(why);
         }
     }
 
@@ -290,142 +251,16 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// # Errors
     /// USAGE if the memory is not known, does not have the version's tensors, or is not what it was when this was
     /// prepared. If the memory does not hold what it should, if lanes are not enough, or if the changes take too much
-    /// memory: why; the next version is then loaded as a whole. Those of the memory, of other processes, and of the
-    /// observer.
+    /// memory: why; the next version is then loaded as a whole. The errors of the memory, of other processes, and of
+    /// the observer.
     pub fn prove(
         &mut self,
-        prepared: &mut PreparedInPlace<M>,
+        prepared: &mut PreparedVersion<InPlace<M>>,
         peers: &dyn Peers,
         observer: &dyn Observer,
     ) -> Result<()> {
-        self.place.prove(prepared, peers, observer)
-    }
-
-    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the
-    /// observer sees as [building](Phase::Build), and compared with its sums. All processes that hold the memory do so,
-    /// or all go back.
-    ///
-    /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or it has not been proven. R-APP-01
-    /// (`WRONG_BASE`) if somebody has written to the memory since. Those of the memory and of other processes. Nothing
-    /// has changed then, or the memory [is torn](Self::is_torn), as it is if loading a whole version fails: with rules
-    /// of links, IO, or the observer's error. R-SUM-04 if what has been loaded is not there; it holds no version then.
-    /// If the observer ends just this comparison, it holds the version.
-    pub fn apply(
-        &mut self,
-        prepared: &mut PreparedInPlace<M>,
-        peers: &dyn Peers,
-        observer: &dyn Observer,
-    ) -> Result<Switched<()>> {
-        self.place.apply(&self.reader, prepared, peers, observer)
-    }
-
-    /// The caller begins to load a version as a whole in its own way: until it has [finished](Self::finish), the memory
-    /// is torn.
-    ///
-    /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared.
-    pub fn begin(&mut self, prepared: &PreparedInPlace<M>) -> Result<()> {
-        self.place.begin(prepared)
-    }
-
-    /// The memory holds the version from now on; of a whole one nothing is proven.
-    ///
-    /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or nobody has [begun](Self::begin).
-    pub fn finish(&mut self, prepared: &PreparedInPlace<M>) -> Result<Switched<()>> {
-        self.place.finish(prepared)
-    }
-
-    /// Compares the sums of all of the memory with those of the version held, which takes about as long as copying it.
-    /// Where the sums are not known, it is hashed. Says how far it is proven; `None` if no version has been held yet.
-    ///
-    /// # Errors
-    /// R-SUM-04 (`STATE_MISMATCH`) if something has changed the memory: it holds no version then, and the next one is
-    /// loaded as a whole. UNSUPPORTED if sums are not known, and the processor cannot read the memory. USAGE if it
-    /// holds none already. What the observer wants it to end with.
-    pub fn check(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
-        self.place.check(&self.reader, peers, observer)
-    }
-
-    /// As [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in its own way: if the
-    /// memory is something else, the version counts as held all the same.
-    ///
-    /// # Errors
-    /// As for [`check`](Self::check).
-    pub fn compare(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
-        self.place.compare(&self.reader, peers, observer)
-    }
-
-    /// Hashes the memory and compares it with what the version held is.
-    ///
-    /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: it holds no version then. USAGE if it holds none already,
-    /// or if the processor cannot read it. What the observer wants it to end with.
-    pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
-        let done = self.place.verify(&self.reader, observer);
-        self.place.note(done).map(drop)
-    }
-}
-
-/// The pieces of a tensor that are there, and how many are missing.
-type OpenTensor = (Vec<Option<Vec<u8>>>, usize);
-
-/// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its bytes.
-type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) -> Result<()> + Send);
-
-/// What memory is compared with.
-enum Expected {
-    /// The sums of each tensor, by its number in the memory.
-    Sums(Vec<(usize, Vec<Sums>)>),
-    /// Sums are not known, but the memory can be hashed.
-    Digests,
-}
-
-fn unknown() -> Error {
-    Error::usage("it is not known where the tensors are")
-}
-
-impl<M: PlacedMemory> InPlace<M> {
-    fn check_epoch(&self, prepared: &PreparedInPlace<M>) -> Result<()> {
-        if prepared.epoch == self.epoch {
-            return Ok(());
-        }
-        Err(Error::usage("the memory is not at the version that this was prepared for"))
-    }
-
-    fn is_torn(&self) -> bool {
-        self.held.fault == Some(Fallback::Torn)
-    }
-
-    fn doubt(&mut self, why: Fallback) {
-        self.epoch += 1;
-        self.held.doubt(why);
-    }
-
-    /// The memory must have the tensors of a version.
-    fn check_tensors(&self, prepared: &PreparedInPlace<M>) -> Result<()> {
-        let memory = self.memory.as_ref().ok_or_else(unknown)?;
-        let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
-        let tensors = prepared.tensors();
-        if memory.places().tensors().iter().map(room).eq(tensors.iter().map(|(info, _)| room(info))) {
-            let digests: BTreeMap<&str, Digest> = tensors.iter().map(|(info, digest)| (info.name(), *digest)).collect();
-            memory.places().check_ties(|name| digests.get(name))?;
-            // Found out now, and not when they have been written.
-            let infos: Vec<TensorInfo> = tensors.into_iter().map(|(info, _)| info.clone()).collect();
-            let is_same = memory.places().tensors() == infos;
-            return if is_same { Ok(()) } else { memory.places().clone().describe(&infos) };
-        }
-        Err(Error::usage(format!(
-            "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it cannot be \
-             resized",
-            prepared.version()
-        )))
-    }
-
-    fn prove(&mut self, prepared: &mut PreparedInPlace<M>, peers: &dyn Peers, observer: &dyn Observer) -> Result<()> {
-        let ready = self.check_epoch(prepared).and_then(|()| self.check_tensors(prepared));
-        if prepared.is_whole || prepared.changes.is_some() {
+        let ready = self.place.check_epoch(prepared).and_then(|()| self.place.check_tensors(prepared));
+        if prepared.change.is_whole || prepared.change.changes.is_some() {
             return ready;
         }
         if let Err(error) = ready {
@@ -433,13 +268,13 @@ impl<M: PlacedMemory> InPlace<M> {
             peers.add(&mut [], Some(&error)).ok();
             return Err(error);
         }
-        let memory = self.memory.as_mut().ok_or_else(unknown)?;
+        let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
         let began = Instant::now();
         let building = InPhase::begin(observer, Phase::Build, 0);
         let budget = total_bytes(memory.places().tensors()).max(LEAST_BUDGET);
         let mut changes = Changes::new(budget);
-        let proven = prepared.links.bases().enumerate().try_for_each(|(shard, (base, _))| {
-            prepared.links.replay(shard, |replay| {
+        let proven = prepared.change.links.bases().enumerate().try_for_each(|(shard, (base, _))| {
+            prepared.change.links.replay(shard, |replay| {
                 let work = replay.work();
                 observer.begin(Phase::Build, work);
                 let done = replay.in_place(memory, &mut changes, peers, &building);
@@ -460,121 +295,121 @@ impl<M: PlacedMemory> InPlace<M> {
             })
         });
         prepared.preparation.times.build += began.elapsed();
-        // That it is to end says nothing about the memory.
+        // If the observer ends the work, this says nothing about the memory.
         if let Err(error) = proven {
             // A link that is wrong is on no other path in place.
             let why = Fallback::of(&error).or_else(|| error.rule().map(|_| Fallback::NoRoute));
             if let Some(why) = why.filter(|_| observer.advance(Phase::Build, 0).is_ok()) {
-                self.doubt(why);
+                self.place.doubt(why);
             }
             return Err(error);
         }
         prepared.preparation.received.written += changes.bytes();
-        prepared.changes = Some(changes);
+        prepared.change.changes = Some(changes);
         Ok(())
     }
 
-    fn apply(
+    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the
+    /// observer sees as [building](Phase::Build), and compared with its sums. All processes that hold the memory do so,
+    /// or all go back.
+    ///
+    /// # Errors
+    /// USAGE if the memory is not what it was when this was prepared, or it has not been proven. R-APP-01
+    /// (`WRONG_BASE`) if somebody has written to the memory since. The errors of the memory and of other processes.
+    /// Nothing has changed then, or the memory [is torn](Self::is_torn), as it is if loading a whole version fails:
+    /// with rules of links, IO, or the observer's error. R-SUM-04 if what has been loaded is not there; it holds no
+    /// version then. If the observer ends just this comparison, it holds the version.
+    pub fn apply(
         &mut self,
-        reader: &Reader,
-        prepared: &mut PreparedInPlace<M>,
+        prepared: &mut PreparedVersion<InPlace<M>>,
         peers: &dyn Peers,
         observer: &dyn Observer,
-    ) -> Result<Switched<()>> {
+    ) -> Result<SwitchReport<()>> {
         let began = Instant::now();
-        if let Err(error) = self.check_tensors(prepared).and_then(|()| self.begin(prepared)) {
+        if let Err(error) = self.place.check_tensors(prepared).and_then(|()| self.begin(prepared)) {
             // Nothing changes here. The others go back, and do not wait for this one.
-            if peers.vote(Some(&error)).is_ok() && !prepared.is_whole {
+            if peers.vote(Some(&error)).is_ok() && !prepared.change.is_whole {
                 peers.vote(None).ok();
             }
             return Err(error);
         }
-        let memory = self.memory.as_mut().ok_or_else(unknown)?;
-        let done = match &mut prepared.changes {
+        let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
+        let done = match &mut prepared.change.changes {
             Some(changes) => changes.write(memory),
-            None => self.load(prepared, observer),
+            None => self.place.load(prepared, observer),
         };
         // If the others cannot be asked, it stays torn.
         let failed = peers.vote(done.as_ref().err())?;
         if let Some(error) = done.err().or(failed) {
-            return Err(self.go_back(prepared, peers, error));
+            return Err(self.place.go_back(prepared, peers, error));
         }
         prepared.preparation.times.switch = began.elapsed();
         let switched = self.finish(prepared)?;
-        if !prepared.is_whole {
+        if !prepared.change.is_whole {
             return Ok(switched);
         }
-        let proof = self.check(reader, peers, observer)?.unwrap_or(switched.proof);
-        Ok(Switched { proof, ..switched })
+        let proof = self.check(peers, observer)?.unwrap_or(switched.proof);
+        Ok(SwitchReport { proof, ..switched })
     }
 
-    fn begin(&mut self, prepared: &PreparedInPlace<M>) -> Result<()> {
-        self.check_epoch(prepared)?;
-        if prepared.is_applied.load(Ordering::Relaxed) || !prepared.is_whole && prepared.changes.is_none() {
-            return Err(Error::usage("the version has not been proven, or it has been applied"));
+    /// The caller begins to load a version as a whole in its own way: until it has [finished](Self::finish), the memory
+    /// is torn.
+    ///
+    /// # Errors
+    /// USAGE if the memory is not what it was when this was prepared.
+    pub fn begin(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<()> {
+        self.place.check_epoch(prepared)?;
+        if !prepared.change.is_whole && prepared.change.changes.is_none() {
+            return Err(Error::usage("the version has not been proven"));
         }
-        // What was proven before some of it may have been written is of no use.
-        if let Some(fault) = self.held.fault.filter(|_| !prepared.is_whole) {
+        // Changes that were proven before some of the memory may have been written are of no use.
+        if let Some(fault) = self.place.fault.filter(|_| !prepared.change.is_whole) {
             return Err(Error::usage(format!("the memory holds no version: {fault}")));
         }
-        self.held.fault = Some(Fallback::Torn);
+        self.place.fault = Some(Fallback::Torn);
         Ok(())
     }
 
-    fn finish(&mut self, prepared: &PreparedInPlace<M>) -> Result<Switched<()>> {
-        self.check_epoch(prepared)?;
+    /// The memory holds the version from now on; of a whole one nothing is proven.
+    ///
+    /// # Errors
+    /// USAGE if the memory is not what it was when this was prepared, or nobody has [begun](Self::begin).
+    pub fn finish(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<SwitchReport<()>> {
+        self.place.check_epoch(prepared)?;
         if !self.is_torn() {
             return Err(Error::usage("nobody has begun to load the version"));
         }
-        if let Some(memory) = &mut self.memory {
+        if let Some(memory) = &mut self.place.memory {
             let tensors: Vec<TensorInfo> = prepared.tensors().into_iter().map(|(info, _)| info.clone()).collect();
             memory.describe(&tensors)?;
         }
-        let record = prepared.record.clone();
-        let public = HeldVersion::new(&record, (), Proof::ChangedLanes);
-        let sums = prepared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.held.hold(Some(Holding { record, sums, proof: Proof::ChangedLanes }));
-        self.epoch += 1;
-        prepared.is_applied.store(true, Ordering::Relaxed);
-        Ok(Switched::new(prepared.base, public, prepared.preparation.clone()))
+        let sums = prepared.change.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = HeldVersion { sums, ..prepared.held.clone() };
+        let switched = SwitchReport::new(prepared.change.base, &held, prepared.preparation.clone());
+        (self.place.last, self.place.fault, self.place.links_failed) = (Some(held), None, false);
+        self.place.epoch += 1;
+        Ok(switched)
     }
 
-    /// Streams a whole version into the memory.
-    fn load(&mut self, prepared: &PreparedInPlace<M>, observer: &dyn Observer) -> Result<()> {
-        let memory = self.memory.as_mut().ok_or_else(unknown)?;
-        (0..prepared.links.count()).try_for_each(|shard| {
-            let loaded = prepared.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
-                let missing = || Error::usage("the memory does not have the tensor").of_tensor(tensors[number].name());
-                let number = memory.places().find(tensors[number].name()).ok_or_else(missing)?;
-                fill(memory, number, piece, &bytes)
-            });
-            // Bad links are told from good ones before the next attempt.
-            self.held.links_failed |= loaded.as_ref().is_err_and(|error| error.rule().is_some());
-            loaded
-        })
+    /// Compares the sums of all of the memory with those of the version held, which takes about as long as copying it.
+    /// Where the sums are not known, it is hashed. Says how far it is proven; `None` if no version has been held yet.
+    ///
+    /// # Errors
+    /// `STATE_MISMATCH` (R-SUM-04, unless it was hashed) if something has changed the memory: it holds no version then,
+    /// and the next one is loaded as a whole. UNSUPPORTED if sums are not known, and the processor cannot read the
+    /// memory. USAGE if it holds none already. The observer's error, if it stops the work.
+    pub fn check(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
+        let done = self.compare(peers, observer);
+        self.place.note(done)
     }
 
-    /// Brings back what the memory held, if that is possible.
-    fn go_back(&mut self, prepared: &mut PreparedInPlace<M>, peers: &dyn Peers, error: Error) -> Error {
-        let (Some(changes), Some(memory)) = (&mut prepared.changes, &mut self.memory) else { return error };
-        let undone = changes.undo(memory);
-        let voted = peers.vote(undone.as_ref().err());
-        if undone.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
-            // If somebody has written to the memory, it is no version.
-            let is_other = matches!(error.class(), ErrorClass::WrongBase | ErrorClass::StateMismatch);
-            self.held.fault = is_other.then_some(Fallback::Proof);
-        }
-        error
-    }
-
-    fn check(&mut self, reader: &Reader, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let done = self.compare(reader, peers, observer);
-        self.note(done)
-    }
-
-    /// Compares all of the memory with the version held, and notes how far it is proven.
-    fn compare(&mut self, reader: &Reader, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let expected = match self.expected(reader) {
+    /// As [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in its own way: if the
+    /// memory is something else, the version counts as held all the same.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    pub fn compare(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
+        let expected = match self.place.expected(&self.reader) {
             Ok(None) => return Ok(None),
             Ok(Some(expected)) => expected,
             Err(error) => {
@@ -583,73 +418,196 @@ impl<M: PlacedMemory> InPlace<M> {
                 return Err(error);
             }
         };
-        let Expected::Sums(all) = expected else {
-            let done = self.verify(reader, observer);
+        let ExpectedMemory::Sums(all) = expected else {
+            // However it was compared, it is said in the same way.
+            let done = self.place.verify(&self.reader, observer).map_err(|error| match error.class() {
+                ErrorClass::WrongBase => Error::refused(ErrorClass::StateMismatch, error.message()),
+                _ => error,
+            });
             let added = peers.add(&mut [], done.as_ref().err());
             return done.and_then(|proof| added.map(|()| proof));
         };
-        let memory = self.memory.as_mut().ok_or_else(unknown)?;
+        let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
         let all: Vec<(usize, &[Sums])> = all.iter().map(|(number, sums)| (*number, sums.as_slice())).collect();
         let checking = InPhase::begin(observer, Phase::Hash, total_bytes(memory.places().tensors()));
         check_sums(memory, &all, peers, &checking)?;
         drop(checking);
-        self.held.proven(Proof::Memory);
+        self.place.proven(Proof::Memory);
         Ok(Some(Proof::Memory))
     }
 
-    /// What the memory has to hold; `None` if nothing has been held yet.
-    fn expected(&self, reader: &Reader) -> Result<Option<Expected>> {
-        let Some(Holding { record, sums, .. }) = self.held.to_prove()? else { return Ok(None) };
+    /// Hashes the memory and compares it with what the version held is.
+    ///
+    /// # Errors
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: it holds no version then. USAGE if it holds none already,
+    /// or if the processor cannot read it. The observer's error, if it stops the work.
+    pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
+        let done = self.place.verify(&self.reader, observer);
+        self.place.note(done).map(drop)
+    }
+}
+
+/// The pieces of a tensor that are there, and how many are missing.
+type OpenTensor = (Vec<Option<Vec<u8>>>, usize);
+
+/// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its bytes.
+type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) -> Result<()> + Send);
+
+/// The values that memory is compared with.
+enum ExpectedMemory {
+    /// The sums of each tensor, by its number in the memory.
+    Sums(Vec<(usize, Vec<Sums>)>),
+    /// Sums are not known, but the memory can be hashed.
+    Digests,
+}
+
+fn unknown() -> Error {
+    Error::usage("it is not known where the tensors are")
+}
+
+impl<M: PlacedMemory> InPlace<M> {
+    fn check_epoch(&self, prepared: &PreparedVersion<InPlace<M>>) -> Result<()> {
+        if prepared.change.epoch == self.epoch {
+            return Ok(());
+        }
+        Err(Error::usage("the memory is not at the version that this was prepared for"))
+    }
+
+    /// The next version must be loaded as a whole. Torn memory stays torn.
+    fn doubt(&mut self, why: Fallback) {
+        self.epoch += 1;
+        if self.fault != Some(Fallback::Torn) {
+            self.fault = Some(why);
+        }
+    }
+
+    /// The reason why the memory is not known to hold a version. A version for which lanes were not enough, or too
+    /// many, says nothing about this.
+    fn doubt_of_memory(&self) -> Option<Fallback> {
+        self.fault.filter(|fault| !matches!(fault, Fallback::NoRoute | Fallback::Budget))
+    }
+
+    /// The version held, for who wants to prove it; `None` if nothing has been held yet.
+    ///
+    /// # Errors
+    /// USAGE if the memory is known not to hold a version.
+    fn to_prove(&self) -> Result<Option<&HeldVersion<()>>> {
+        match self.doubt_of_memory() {
+            None => Ok(self.last.as_ref()),
+            Some(fault) => Err(Error::usage(format!("the memory holds no version: {fault}"))),
+        }
+    }
+
+    /// All of the memory has been proven to be the version held.
+    fn proven(&mut self, proof: Proof) {
+        if let Some(version) = self.last.as_mut().filter(|version| version.proof != Proof::Hashed) {
+            version.proof = proof;
+        }
+    }
+
+    /// The memory must have the tensors of a version.
+    fn check_tensors(&self, prepared: &PreparedVersion<InPlace<M>>) -> Result<()> {
+        let memory = self.memory.as_ref().ok_or_else(unknown)?;
+        let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
+        let tensors = prepared.tensors();
+        if memory.places().tensors().iter().map(room).eq(tensors.iter().map(|(info, _)| room(info))) {
+            prepared.check_ties(memory.places())?;
+            // Found out now, and not when they have been written.
+            let infos: Vec<TensorInfo> = tensors.into_iter().map(|(info, _)| info.clone()).collect();
+            let is_same = memory.places().tensors() == infos;
+            return if is_same { Ok(()) } else { memory.places().clone().describe(&infos) };
+        }
+        Err(Error::usage(format!(
+            "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it cannot \
+             be resized",
+            prepared.held.version
+        )))
+    }
+
+    /// Streams a whole version into the memory.
+    fn load(&mut self, prepared: &PreparedVersion<InPlace<M>>, observer: &dyn Observer) -> Result<()> {
+        let memory = self.memory.as_mut().ok_or_else(unknown)?;
+        (0..prepared.held.shards.len()).try_for_each(|shard| {
+            let loaded = prepared.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
+                let missing = || Error::usage("the memory does not have the tensor").of_tensor(tensors[number].name());
+                let number = find(memory.places().tensors(), tensors[number].name()).ok_or_else(missing)?;
+                fill(memory, number, piece, &bytes)
+            });
+            // Bad links are told from good ones before the next attempt.
+            self.links_failed |= loaded.as_ref().is_err_and(|error| error.rule().is_some());
+            loaded
+        })
+    }
+
+    /// Brings back what the memory held, if that is possible.
+    fn go_back(&mut self, prepared: &mut PreparedVersion<InPlace<M>>, peers: &dyn Peers, error: Error) -> Error {
+        let (Some(changes), Some(memory)) = (&mut prepared.change.changes, &mut self.memory) else { return error };
+        let undone = changes.undo(memory);
+        let voted = peers.vote(undone.as_ref().err());
+        if undone.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
+            // If somebody has written to the memory, it is no version.
+            self.fault = is_other(&error).then_some(Fallback::Proof);
+        }
+        error
+    }
+
+    /// The contents that the memory has to hold; `None` if nothing has been held yet.
+    fn expected(&self, reader: &ChainReader) -> Result<Option<ExpectedMemory>> {
+        let Some(held) = self.to_prove()? else { return Ok(None) };
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let mut all = Vec::new();
-        for (shard, sums) in record.shards.iter().zip(sums) {
-            let Some(known) = sums_of_taken(&reader.choice, &shard.table, sums) else {
+        for (shard, sums) in held.shards.iter().zip(&held.sums) {
+            let Some(known) = sums_of_taken(&reader.choice.selection, &shard.table, sums) else {
                 return if memory.state().is_some() {
-                    Ok(Some(Expected::Digests))
+                    Ok(Some(ExpectedMemory::Digests))
                 } else {
                     Err(Error::refused(ErrorClass::Unsupported, "the sums of a tensor are not known"))
                 };
             };
-            let taken = shard.table.tensors.iter().filter(|info| reader.choice.takes(info.name()));
+            let taken = shard.table.tensors.iter().filter(|info| reader.choice.selection.takes(info.name()));
             for (info, sums) in taken.zip(known.tensors) {
-                let number = memory.places().find(info.name()).ok_or_else(unknown)?;
+                let number = find(memory.places().tensors(), info.name()).ok_or_else(unknown)?;
                 all.push((number, sums.unwrap_or_default()));
             }
         }
-        Ok(Some(Expected::Sums(all)))
+        Ok(Some(ExpectedMemory::Sums(all)))
     }
 
     /// Hashes the memory; its sums are known then.
-    fn verify(&mut self, reader: &Reader, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let Some(Holding { record, .. }) = self.held.to_prove()? else { return Ok(None) };
+    fn verify(&mut self, reader: &ChainReader, observer: &dyn Observer) -> Result<Option<Proof>> {
+        let Some(held) = self.to_prove()? else { return Ok(None) };
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let state = memory.state().ok_or_else(|| {
             Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
         })?;
         let hashing = InPhase::begin(observer, Phase::Hash, total_bytes(state.tensors()));
-        let expected = record.states();
+        let selection = &reader.choice.selection;
         let mut sums = Vec::new();
-        for shard in &record.shards {
-            let memory = part(state, &shard.table.tensors, |name: &str| reader.choice.takes(name))?;
-            let (now, own) = found(&reader.choice, &memory, Some(&shard.table), true, &hashing)?;
-            check_held(&expected, record.of, [(shard.number, now.digests.state)])?;
-            sums.extend(own);
+        for shard in &held.shards {
+            let memory = View::part(state, state.tensors(), &shard.table.tensors);
+            let (now, own) = StateSums::hashed(&memory, &hashing)?;
+            check_found(selection, held, shard, (memory.tensors(), now.digests.tensors))?;
+            sums.push(sums_of_all(selection, &shard.table, own));
         }
-        if let Some(holding) = &mut self.held.last {
-            holding.sums = sums;
+        if let Some(held) = &mut self.last {
+            held.sums = sums;
         }
-        self.held.proven(Proof::Hashed);
+        self.proven(Proof::Hashed);
         Ok(Some(Proof::Hashed))
     }
 
     /// Memory that has been found to be something else holds no version.
     fn note(&mut self, done: Result<Option<Proof>>) -> Result<Option<Proof>> {
-        let is_other = |error: &Error| matches!(error.class(), ErrorClass::WrongBase | ErrorClass::StateMismatch);
         if done.as_ref().is_err_and(is_other) {
             self.doubt(Fallback::Check);
         }
         done
     }
+}
+
+/// Whether memory was found to be something else.
+fn is_other(error: &Error) -> bool {
+    matches!(error.class(), ErrorClass::WrongBase | ErrorClass::StateMismatch)
 }
 
 /// The changes of a shard, by digests: each piece that changes is built and hashed beside the memory.
@@ -660,139 +618,78 @@ fn by_digests<M: PlacedMemory>(
     building: &InPhase<'_>,
 ) -> Result<()> {
     let state = memory.state().ok_or_else(unknown)?;
-    let held = part(state, &base.tensors, |name| state.find(name).is_some())?;
+    let held = View::part(state, state.tensors(), &base.tensors);
     let set = replay.patches(&held, &held, u64::MAX, building)?;
     changes.add_set(memory, &set)
 }
 
-/// Those tensors of a state that are wanted.
-fn part<'a>(
-    state: &'a dyn State,
-    tensors: &[TensorInfo],
-    takes: impl Fn(&str) -> bool,
-) -> Result<View<'a, dyn State + 'a>> {
-    let taken = tensors.iter().filter(|info| takes(info.name()));
-    let rows = taken.map(|info| {
-        let number = state.find(info.name()).ok_or_else(unknown)?;
-        Ok((info.clone(), state, number))
-    });
-    Ok(View::of(rows.collect::<Result<Vec<_>>>()?))
-}
-
-impl<M: PlacedMemory> Place for InPlace<M> {
-    type Prepared = PreparedInPlace<M>;
+impl<M: PlacedMemory> Destination for InPlace<M> {
+    type Change = InPlaceChanges<M>;
     type At = ();
 
-    fn held(&self) -> Option<HeldVersion<()>> {
-        self.held.public()
+    const IS_IN_PLACE: bool = true;
+
+    fn held(&self) -> Option<&HeldVersion<()>> {
+        self.last.as_ref().filter(|_| self.doubt_of_memory().is_none())
     }
 
-    fn is_there(&self) -> bool {
-        true
+    fn base(&self) -> Option<&HeldVersion<()>> {
+        self.last.as_ref().filter(|_| self.fault.is_none())
     }
 
-    fn prepare(
-        &mut self,
-        reader: &Reader,
-        version: Option<u64>,
-        observer: &dyn Observer,
-    ) -> Result<Option<PreparedInPlace<M>>> {
-        loop {
-            let base = self.held.base().map(|(version, _)| version);
-            let Reached::Made(made, preparation) = reader.prepare(version, self.held.record(), self, observer)? else {
-                return Ok(None);
-            };
-            let mut prepared = PreparedInPlace { base, preparation, ..made };
-            if !self.proves {
-                return Ok(Some(prepared));
-            }
-            self.check_tensors(&prepared)?;
-            match self.prove(&mut prepared, &Alone, observer) {
-                Ok(()) => return Ok(Some(prepared)),
-                // It is loaded as a whole then.
-                Err(_) if self.held.fault.is_some() && !prepared.is_whole => {}
-                Err(error) => return Err(error),
-            }
-        }
+    fn last(&self) -> Option<&HeldVersion<()>> {
+        self.last.as_ref()
     }
 
-    fn switch(
-        &mut self,
-        reader: &Reader,
-        mut prepared: PreparedInPlace<M>,
-        observer: &dyn Observer,
-    ) -> Result<Switched<()>> {
-        self.apply(reader, &mut prepared, &Alone, observer)
-    }
-
-    fn check_if_due(&mut self, reader: &Reader, every: Duration, observer: &dyn Observer) -> Option<Result<Proof>> {
-        if self.held.is_due(every) { self.check(reader, &Alone, observer).transpose() } else { None }
-    }
-}
-
-impl<M: PlacedMemory> Destination for InPlace<M> {
-    type Made = PreparedInPlace<M>;
-
-    fn held(&self) -> Option<&Record> {
-        self.held.base_in_place().map(|holding| &holding.record)
-    }
-
-    fn shards(&self, plan: &Plan) -> Result<Vec<Shard<'_>>> {
-        let Some(Holding { record, sums, .. }) = self.held.base_in_place() else { return Ok(Vec::new()) };
-        let shards = record.shards.iter().zip(sums).map(|(record, sums)| {
+    fn shards(&self, plan: &Plan, _: &Choice) -> Result<Vec<BaseShard<'_>>> {
+        let shards = self.base().into_iter().flat_map(|held| held.shards.iter().zip(&held.sums));
+        let shards = shards.map(|(record, sums)| {
             // The sums of routes that no commit names are not trusted (R-SUM-08). Nothing is read of the memory here.
             let sums = if is_trusted(plan) { sums.clone() } else { StateSums::default() };
-            Shard::held(record, Box::new(MemoryState::new()), Some(sums))
+            BaseShard::held(record, Box::new(MemoryState::new()), Some(sums))
         });
         shards.collect()
     }
 
-    fn lacks_files(&self, _plan: &Plan) -> bool {
-        false
-    }
-
-    fn is_in_place(&self) -> bool {
-        true
-    }
-
     fn fault(&self) -> Option<Fallback> {
-        self.held.fault
+        self.fault
     }
 
     fn make(
         &self,
-        reader: &Reader,
+        reader: &ChainReader,
         plan: &Plan,
         observer: &dyn Observer,
-        received: &mut Received,
-    ) -> Result<PreparedInPlace<M>, Failure> {
+        received: &mut FetchTotals,
+    ) -> Result<(HeldVersion<()>, InPlaceChanges<M>), Blame> {
         let is_whole = is_whole(plan);
         let ((bases, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
             following.begin(pushed)?;
-            if is_whole && self.held.proves_before() {
+            // Not where they have nothing to tear.
+            let is_torn = self.fault == Some(Fallback::Torn);
+            if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
                 following.prove(pushed)?;
             }
             let bases = pushed
                 .iter()
                 .map(|pushed| (pushed.shard.table.clone(), pushed.shard.sums.clone().filter(|_| !is_whole)));
-            // Those of an untrusted path are taken from its tensors, when these have been hashed.
+            // The sums at the end of an untrusted path are taken from its tensors, when these have been hashed.
             let sums = |replay: Option<&StateSums>| replay.filter(|_| is_trusted(plan)).cloned().unwrap_or_default();
             Ok((bases.collect::<Vec<_>>(), pushed.iter().map(|pushed| sums(pushed.replay.sums())).collect()))
         })?;
-        let links = Opened::new(bases, links.into_files()?, &reader.choice, &reader.limits)?;
-        let wanted: BTreeSet<usize> = reader.choice.shards(plan.version, plan.shards.len())?.into_iter().collect();
+        let links = OpenLinks::new(bases, links.into_files()?, &reader.choice.selection, &reader.limits)?;
+        let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
         let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
-        Ok(PreparedInPlace {
+        let change = InPlaceChanges {
             epoch: self.epoch,
-            base: None,
-            record: reader.record(plan, self.held.record(), false, shards),
+            base: self.last().map(|last| last.version),
             is_whole,
             links,
             files: files.collect(),
             sums: Mutex::new(sums),
             changes: None,
-            is_applied: AtomicBool::new(false),
-            preparation: Preparation::default(),
-        })
+        };
+        let held = HeldVersion { proof: Proof::ChangedLanes, ..reader.version(plan, self, false, shards) };
+        Ok((held, change))
     }
 }

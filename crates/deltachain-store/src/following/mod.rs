@@ -1,9 +1,10 @@
 //! Bringing a directory or memory to versions of a chain: planning, building, switching, polling.
 
+#![expect(private_interfaces, reason = "followers show their trait `Destination`, which nobody else can name")]
+
 pub(crate) mod directory;
 pub(crate) mod follower;
 pub(crate) mod found;
-pub(crate) mod held_memory;
 pub(crate) mod in_place;
 pub(crate) mod memory;
 pub(crate) mod opened;

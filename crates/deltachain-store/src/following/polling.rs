@@ -1,19 +1,18 @@
 //! Staying at the newest version of a chain.
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use deltachain::chain::{ObjectName, Unsigned};
-use deltachain::memory::Proof;
-use deltachain::rules::{CHN_01, CHN_03, CHN_17, SIG_01};
+use deltachain::chain::ObjectName;
 use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
+use crate::following::directory::Directory;
 use crate::following::follower::{Follower, Place};
-use crate::following::switched::{Lag, Switched};
-use crate::following::trusting::Trusting;
+use crate::following::reach::PreparedVersion;
+use crate::following::switched::{Lag, SwitchReport};
 use crate::observer::{InPhase, Observer, Phase};
 
 /// How often a waiting thread checks whether to go on waiting.
@@ -32,38 +31,33 @@ deltachain::setters! {
         pub poll: Duration = Duration::from_secs(2),
         /// The longest pause.
         pub poll_longest: Duration = Duration::from_secs(30),
+        /// Only versions whose number is a multiple of this one are taken; all if `None`.
+        pub every: Option<NonZeroU64> = None,
         /// End when this version, or a later one, has been reached.
         pub until: Option<u64> = None,
-        /// How often memory that is changed in place is [checked](Follower::check): an hour by default, never if
-        /// `None`. A check takes about as long as copying the model. A directory, and memory of the follower's own, is
-        /// not checked.
-        pub check_every: Option<Duration> = Some(Duration::from_hours(1)),
     }
 }
 
-/// What happens while a chain is followed.
+/// An event while a chain is followed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum FollowEvent<P = PathBuf> {
+pub enum FollowEvent {
     /// The follower is at another version than before.
-    Switched(Box<Switched<P>>),
+    Switched(Box<SwitchReport>),
     /// A poll: the version held is the newest.
     Newest,
-    /// Memory that is changed in place was checked: how far it is proven now, or why it is not the version held. Then
-    /// that is loaded as a whole next.
-    Checked(Result<Proof>),
     /// A poll, or the way to a version, failed. The next poll is after a pause.
     Failed(Error),
     /// Nothing to do. Comes often between two polls, so that the caller can do work of its own.
     Pause,
 }
 
-/// What is called at each event, with the follower. [`ControlFlow::Break`] ends the following, an error does too and is
-/// returned.
-pub type OnEvent<'a, P, A> = dyn FnMut(&Follower<P>, FollowEvent<A>) -> Result<ControlFlow<()>> + 'a;
+/// The function that is called at each event, with the follower. [`ControlFlow::Break`] ends the following, an error
+/// does too and is returned.
+pub type OnEvent<'a> = dyn FnMut(&Follower<Directory>, FollowEvent) -> Result<ControlFlow<()>> + 'a;
 
-impl<P: Place> Follower<P> {
-    /// Brings the directory or memory to the newest version again and again. Several new versions are taken at once, by
+impl Follower<Directory> {
+    /// Brings the directory to the newest version again and again. Several new versions are taken at once, by
     /// the cheapest path.
     ///
     /// If something cannot be reached, is damaged or is missing, the observer is told, and it is retried after a pause:
@@ -77,20 +71,12 @@ impl<P: Place> Follower<P> {
         &mut self,
         options: &FollowOptions,
         observer: &dyn Observer,
-        on_event: &mut OnEvent<'_, P, P::At>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<()> {
-        let mut polling = Polling::new(options);
+        let mut polling = Poller::new(options);
         loop {
-            let every = options.check_every;
-            if let Some(checked) = every.and_then(|every| self.place.check_if_due(&self.reader, every, observer)) {
-                observer.advance(Phase::Wait, 0)?;
-                if on_event(self, FollowEvent::Checked(checked))?.is_break() {
-                    return Ok(());
-                }
-            }
             let polled = polling.poll(self, observer);
-            let switched = polled
-                .and_then(|prepared| prepared.map(|made| self.place.switch(&self.reader, made, observer)).transpose());
+            let switched = polled.and_then(|prepared| prepared.map(|made| self.apply(made)).transpose());
             observer.advance(Phase::Wait, 0)?;
             let mut behind = false;
             let event = match switched {
@@ -119,28 +105,12 @@ impl<P: Place> Follower<P> {
             }
         }
     }
-
-    /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none that is signed, or
-    /// no chain. One that has lost versions is something else. The observer is told of a version that is not signed,
-    /// once.
-    pub fn is_missing(&self, version: Option<u64>, error: &Error, observer: &dyn Observer) -> bool {
-        let is_new = self.held().is_none();
-        let is_missing =
-            error.is_any(&[CHN_03, SIG_01]) && (is_new || version.is_some()) || error.is(&CHN_01) && is_new;
-        self.reader.trust.iter().filter(|_| is_missing).for_each(|trust| trust.tell(error.unsigned(), observer));
-        is_missing
-    }
-
-    /// The newest version that exists and that the trusted keys have not signed, as it was found last: it is not taken.
-    pub fn unsigned(&self) -> Option<Unsigned> {
-        self.reader.trust.as_ref().and_then(Trusting::unsigned)
-    }
 }
 
 /// Polls a chain again and again, with pauses that grow while there is nothing new. [`Follower::follow`] does all of
-/// it; this is for callers who switch themselves.
+/// it for a directory; this is for callers who switch themselves.
 #[derive(Debug)]
-pub struct Polling {
+pub struct Poller {
     options: FollowOptions,
     /// The next pause.
     pause: Duration,
@@ -151,7 +121,7 @@ pub struct Polling {
     told: Option<String>,
 }
 
-impl Polling {
+impl Poller {
     /// Begins with a poll of the whole chain.
     pub fn new(options: &FollowOptions) -> Self {
         Self { options: options.clone(), pause: options.poll, short_polls: 0, remark: None, told: None }
@@ -165,16 +135,25 @@ impl Polling {
         &mut self,
         follower: &mut Follower<P>,
         observer: &dyn Observer,
-    ) -> Result<Option<P::Prepared>> {
+    ) -> Result<Option<PreparedVersion<P>>> {
         if self.short_polls > 0
             && let Some(held) = follower.held().filter(|_| follower.place.is_there())
-            // What cannot be found out, a whole poll will tell.
+            // If this cannot be found out, a whole poll follows, which will tell.
             && matches!(follower.store().has_commit_after(held.version), Ok(false))
         {
             self.short_polls -= 1;
             return Ok(None);
         }
-        let prepared = follower.prepare(None, observer);
+        let prepared = match self.options.every {
+            None => follower.prepare(None, observer),
+            Some(every) => {
+                let held = follower.held().map(|held| held.version);
+                let head = follower.store().head(held)?;
+                let newest =
+                    head.map(|head| head - head % every).filter(|newest| held.is_none_or(|held| *newest > held));
+                newest.map_or(Ok(None), |newest| follower.prepare(Some(newest), observer))
+            }
+        };
         self.short_polls = if prepared.is_ok() { SHORT_POLLS } else { 0 };
         let prepared = prepared?;
         if prepared.is_some() {
@@ -189,11 +168,12 @@ impl Polling {
     /// # Errors
     /// The error itself: USAGE, or R-CHN-17.
     pub fn failed<P: Place>(&mut self, follower: &Follower<P>, error: Error) -> Result<Error> {
-        if error.class() == ErrorClass::Usage || error.is(&CHN_17) {
+        if error.class() == ErrorClass::Usage || error.breaks(&["R-CHN-17"]) {
             return Err(error);
         }
         // A chain without versions is not a failure.
-        let is_empty = error.is_any(&[CHN_03, SIG_01]) && error.unsigned().is_none() && follower.held().is_none();
+        let is_empty =
+            error.breaks(&["R-CHN-03", "R-SIG-01"]) && error.unsigned().is_none() && follower.held().is_none();
         let text = if is_empty { "the chain has no version yet".to_owned() } else { format!("will retry: {error:#}") };
         self.remark = Some(text);
         Ok(error)
@@ -202,7 +182,7 @@ impl Polling {
     /// Waits until the next poll. `meanwhile` is called often, and ends the waiting by [`ControlFlow::Break`].
     ///
     /// # Errors
-    /// Those of the observer and of `meanwhile`.
+    /// The errors of the observer and of `meanwhile`.
     pub fn wait(
         &mut self,
         observer: &dyn Observer,

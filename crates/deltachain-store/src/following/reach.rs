@@ -1,52 +1,75 @@
 //! Reaching a version, wherever it goes: plan, fetch, build, and take another way if one fails (SPEC section 19).
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use deltachain::StateSums;
-use deltachain::chain::{Held, LayoutProof, ObjectName, Plan, Planner, check_held, named_layouts};
-use deltachain::rules::{CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13, CHN_14, Rule};
+use deltachain::chain::{LayoutProof, ObjectName, Plan, Planner, VersionId, check_held, named_layouts};
+use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, Result};
+use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::store::Store;
-use crate::directory::record::{Record, ShardRecord};
+use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
-use crate::fetching::links::{Failure, Links, Received};
-use crate::following::replay::{Following, Layouts, Pushed, Trouble};
+use crate::fetching::links::{Blame, FetchTotals, Links};
+use crate::following::replay::{Layouts, PlanReplay, PushedShard};
 use crate::following::selection::Choice;
-use crate::following::shard::Shard;
+use crate::following::shard::BaseShard;
 use crate::following::switched::Preparation;
-use crate::following::trusting::Trusting;
+use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
 /// The error if documents do not fit each other, or name something that does not exist.
-const AT_ODDS: [Rule; 7] = [CHN_02, CHN_04, CHN_05, CHN_07, CHN_08, CHN_09, CHN_13];
+const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
 
 /// Where versions go: a directory or memory.
-pub(crate) trait Destination {
-    /// A version that is complete: nothing but the switch is left to do.
-    type Made;
-
-    /// What is held, as far as it is of use.
-    fn held(&self) -> Option<&Record>;
-
-    /// The shards held, as the plan may use them.
-    fn shards(&self, plan: &Plan) -> Result<Vec<Shard<'_>>>;
-
-    /// Whether the held version lacks something other than tensors.
-    fn lacks_files(&self, plan: &Plan) -> bool;
+pub trait Destination: Sized {
+    /// The changes that a prepared version makes.
+    type Change;
+    /// Where a version is, as [`SwitchReport`](crate::SwitchReport) says it.
+    type At: Default;
 
     /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
-    fn is_in_place(&self) -> bool {
-        false
+    const IS_IN_PLACE: bool = false;
+    /// Whether files are written by layouts.
+    const HAS_FILES: bool = false;
+
+    /// The version held.
+    fn held(&self) -> Option<&HeldVersion<Self::At>>;
+
+    /// The version held, if links may start from it.
+    fn base(&self) -> Option<&HeldVersion<Self::At>> {
+        self.held()
     }
 
-    /// Whether files are written by layouts.
-    fn has_files(&self) -> bool {
+    /// The version below which the chain must not go, whether it is usable or not.
+    fn last(&self) -> Option<&HeldVersion<Self::At>> {
+        self.held()
+    }
+
+    /// Whether the held version is still in its place; a quick look, without reading the files.
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    /// As [`Follower::prepare`](crate::Follower::prepare).
+    fn prepare(
+        &mut self,
+        reader: &ChainReader,
+        version: Option<u64>,
+        observer: &dyn Observer,
+    ) -> Result<Option<PreparedVersion<Self>>> {
+        reader.prepare(version, self, observer)
+    }
+
+    /// The shards held, as the plan may use them.
+    fn shards(&self, plan: &Plan, choice: &Choice) -> Result<Vec<BaseShard<'_>>>;
+
+    /// Whether the held version lacks something other than tensors.
+    fn lacks_files(&self, _plan: &Plan) -> bool {
         false
     }
 
@@ -55,129 +78,171 @@ pub(crate) trait Destination {
         None
     }
 
-    /// Follows a plan, by [`Reader::follow`] if it has routes. What has been received is added to `received`.
+    /// Follows a plan, by [`ChainReader::follow`] if it has routes. The totals of what has been fetched are added to
+    /// `received`.
     fn make(
         &self,
-        reader: &Reader,
+        reader: &ChainReader,
         plan: &Plan,
         observer: &dyn Observer,
-        received: &mut Received,
-    ) -> Result<Self::Made, Failure>;
+        received: &mut FetchTotals,
+    ) -> Result<(HeldVersion<Self::At>, Self::Change), Blame>;
 }
+
+/// A version that is ready: nothing but the switch is left to do. In a directory it is complete, and on disk; dropped,
+/// or followed by another [`Follower::prepare`](crate::Follower::prepare), it is removed when that begins to write.
+/// Memory that is changed in place is ready if the version is loaded as a whole, or if its changes have been proven.
+#[derive(Debug)]
+pub struct PreparedVersion<P: Destination> {
+    /// The version as it is held when it has been applied.
+    pub(crate) held: HeldVersion<P::At>,
+    pub(crate) change: P::Change,
+    pub(crate) preparation: Preparation,
+}
+
+impl<P: Destination> PreparedVersion<P> {
+    /// The version, as it is held when it has been applied. The directory of its files is complete, but `current` does
+    /// not lead to it yet.
+    pub fn held(&self) -> &HeldVersion<P::At> {
+        &self.held
+    }
+}
+
+/// A version, ready; `None` if it is held already.
+type ReachResult<P> = Result<Option<PreparedVersion<P>>>;
+
+/// How many paths are tried for one version, and how many faults the observer is told: a chain may name any number of
+/// files that are not there.
+const MOST_PATHS: u32 = 64;
+const MOST_TOLD: usize = 20;
+
+/// How long a store that has failed is asked after its copies.
+const PASSED_OVER: Duration = Duration::from_mins(1);
 
 /// How many commits below the head are read to find one to which a user allows to go back.
 const LOOK_BACK: u64 = 64;
 
-/// What a user allows that is otherwise refused.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Consent {
+/// A plan that is asked for.
+#[derive(Clone, Copy)]
+struct PlanRequest {
+    /// The version; the head if `None`.
+    version: Option<u64>,
+    /// The version that the chain goes on from.
+    held: Option<VersionId>,
     /// The commit to which the chain may have gone back.
-    pub(crate) rollback: Option<Digest>,
-    /// Whether the chain may be another one than before.
-    pub(crate) adopt: bool,
+    accept: Option<Digest>,
+    /// Whether the newest signed head that was seen counts: not if another chain is to be taken.
+    counts_seen: bool,
 }
 
-/// What has been reached.
-pub(crate) enum Reached<T> {
-    /// The version is held already.
-    Held,
-    Made(T, Preparation),
-}
-
-/// What is needed to reach versions, wherever they go.
+/// Everything that is needed to reach versions, wherever they go.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct ChainReader {
+    /// The store that is asked.
     pub(crate) store: Store,
+    /// The store and its copies, and when each has failed last.
+    pub(crate) stores: Vec<(Store, Option<Instant>)>,
     pub(crate) cache: Cache,
     pub(crate) choice: Choice,
     pub(crate) limits: Limits,
     /// If only signed versions are taken.
-    pub(crate) trust: Option<Trusting>,
-    rollback: Option<Digest>,
+    pub(crate) trust: Option<FollowerTrust>,
+    /// The commit to which the chain may have gone back.
+    pub(crate) rollback: Option<Digest>,
     /// Whether another chain may still be taken.
-    adopt: AtomicBool,
+    pub(crate) adopt: AtomicBool,
 }
 
-impl Reader {
-    /// With a cache in a directory of its own, and the bytes that may stay there.
-    pub(crate) fn open(
-        store: Store,
-        cache: (PathBuf, u64),
-        choice: Choice,
-        limits: Limits,
-        trust: Option<Trusting>,
-        consent: Consent,
-    ) -> Result<Self> {
-        let Consent { rollback, adopt } = consent;
-        let cache = Cache::open(cache.0, cache.1)?;
-        Ok(Self { store, cache, choice, limits, trust, rollback, adopt: adopt.into() })
+impl ChainReader {
+    /// The numbers of the stores in the order in which they are asked: those last that have failed just now.
+    pub(crate) fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.stores.len()).collect();
+        order.sort_by_key(|&number| self.stores[number].1.is_some_and(|failed| failed.elapsed() < PASSED_OVER));
+        order
     }
 
-    /// Plans as this reader does. What was seen counts, unless another chain is to be taken.
-    fn planner(&self, version: Option<u64>, held: Option<Held>, accept: Option<Digest>, counts_seen: bool) -> Planner {
-        let planner = Planner::new(version, held, accept, &self.limits);
-        match &self.trust {
-            Some(trust) => trust.planner(planner, counts_seen),
-            None => planner,
+    /// Whether another store may know better than this one, which has failed so.
+    pub(crate) fn pass_over(&mut self, number: usize, error: &Error) -> bool {
+        let is_of_store =
+            !matches!(error.class(), ErrorClass::Usage | ErrorClass::Limit) && !error.breaks(&["R-CHN-17"]);
+        let passes = self.stores.len() > 1 && is_of_store && !self.store.stop.is_stopped();
+        if passes {
+            self.stores[number].1 = Some(Instant::now());
+        }
+        passes
+    }
+
+    /// The version that a plan leads to, which has been hashed: whether its assets are taken, and its shards.
+    pub(crate) fn version<P: Destination>(
+        &self,
+        plan: &Plan,
+        to: &P,
+        assets: bool,
+        shards: Vec<ShardRecord>,
+    ) -> HeldVersion<P::At> {
+        let last = to.last();
+        // The commits that are not a way back any more once this one is held.
+        let mut accepted = last.map(|last| last.accepted.clone()).unwrap_or_default();
+        let is_held = |allowed: &Digest| plan.commit == *allowed || last.is_some_and(|last| last.commit == *allowed);
+        accepted.extend(self.rollback.filter(is_held));
+        let &Plan { version, commit, chain, state, .. } = plan;
+        HeldVersion {
+            version,
+            commit,
+            chain,
+            state,
+            metadata: plan.metadata.clone(),
+            of: plan.shards.len(),
+            taken: self.choice.selection.patterns.clone(),
+            assets,
+            accepted,
+            files: BTreeMap::new(),
+            shards,
+            directory: P::At::default(),
+            proof: Proof::Hashed,
+            sums: Vec::new(),
         }
     }
 
-    /// What the version of a plan is, which takes the place of `known`: whether its assets are taken, and its shards.
-    pub(crate) fn record(&self, plan: &Plan, known: Option<&Record>, assets: bool, shards: Vec<ShardRecord>) -> Record {
-        Record::new(plan, self.choice.patterns(), assets, self.accepted(known, plan.commit), shards)
-    }
-
-    /// The commits that are not a way back any more once this one is held in the place of `known`.
-    fn accepted(&self, known: Option<&Record>, commit: Digest) -> BTreeSet<Digest> {
-        let mut accepted = known.map(|known| known.accepted.clone()).unwrap_or_default();
-        let is_held = |allowed: &Digest| commit == *allowed || known.is_some_and(|known| known.commit == *allowed);
-        accepted.extend(self.rollback.filter(is_held));
-        accepted
-    }
-
-    /// Makes a version, or the head, and says how. `known` is the version below which the chain must not go, whether
-    /// its files are usable or not.
+    /// Prepares a version, or the head; `None` if it is held already.
     ///
     /// # Errors
     /// The rules of SPEC section 19, if no path is left; errors of the destination that are not a link's fault.
-    pub(crate) fn prepare<D: Destination>(
+    pub(crate) fn prepare<P: Destination>(
         &self,
         version: Option<u64>,
-        known: Option<&Record>,
-        to: &D,
+        to: &P,
         observer: &dyn Observer,
-    ) -> Result<Reached<D::Made>> {
-        let held = known.map(Record::held);
-        let planner = |accept| self.planner(version, held, accept, true);
+    ) -> ReachResult<P> {
+        let last = to.last();
+        let usual = PlanRequest { version, held: last.map(HeldVersion::held), accept: None, counts_seen: true };
         let mut told = BTreeSet::new();
-        let mut result = self.reach(planner(None), to, observer, &mut told);
-        let breaks = |result: &Result<Reached<D::Made>>, rules: &[Rule]| {
-            result.as_ref().err().is_some_and(|error| error.is_any(rules))
-        };
-        let breaks_some =
-            |result: &Result<Reached<D::Made>>| result.as_ref().err().is_some_and(|error| error.rule().is_some());
+        let mut reach = |request| self.reach(request, to, observer, &mut told);
+        let mut result = reach(usual);
+        let breaks = |result: &ReachResult<P>, rules: &[&str]| result.as_ref().is_err_and(|error| error.breaks(rules));
+        let breaks_some = |result: &ReachResult<P>| result.as_ref().is_err_and(|error| error.rule().is_some());
         if breaks(&result, &AT_ODDS) {
             // A document may have been damaged on its way, or have come from a cache that is older than the others.
-            result = self.reach(planner(None), to, observer, &mut told);
+            result = reach(usual);
         }
-        // What is held is of use as long as the chain goes on from there.
-        if breaks(&result, &[CHN_13]) && self.adopt.load(Ordering::Relaxed) {
-            result = self.reach(self.planner(version, None, None, false), to, observer, &mut told);
-        } else if breaks_some(&result) && (known.is_some() || self.trust.is_some()) {
+        // The version held is of use as long as the chain goes on from there.
+        if breaks(&result, &["R-CHN-13"]) && self.adopt.load(Ordering::Relaxed) {
+            result = reach(PlanRequest { held: None, counts_seen: false, ..usual });
+        } else if breaks_some(&result) && (last.is_some() || self.trust.is_some()) {
             // Once, and not again when the version has been held.
-            let was_held = |known: &Record, commit| known.commit == commit || known.accepted.contains(&commit);
-            let is_new = |commit: &Digest| known.is_none_or(|known| !was_held(known, *commit));
+            let was_held = |last: &HeldVersion<P::At>, commit| last.commit == commit || last.accepted.contains(&commit);
+            let is_new = |commit: &Digest| last.is_none_or(|last| !was_held(last, *commit));
             if let Some(commit) = self.rollback.filter(is_new) {
-                let is_back = breaks(&result, &[CHN_04, CHN_05, CHN_13, CHN_14]);
-                result = self.reach(planner(Some(commit)), to, observer, &mut told);
+                let is_back = breaks(&result, &["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"]);
+                let back = PlanRequest { accept: Some(commit), ..usual };
+                result = reach(back);
                 // The chain may have gone on from there. Then the first step is to that version.
                 if version.is_none()
                     && is_back
                     && breaks_some(&result)
                     && let Some(older) = self.find(commit)?
                 {
-                    let planner = self.planner(Some(older), held, Some(commit), true);
-                    result = self.reach(planner, to, observer, &mut told);
+                    result = reach(PlanRequest { version: Some(older), ..back });
                 }
             }
         }
@@ -202,21 +267,28 @@ impl Reader {
 
     /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what the observer has
     /// been told.
-    fn reach<D: Destination>(
+    fn reach<P: Destination>(
         &self,
-        planner: Planner,
-        to: &D,
+        PlanRequest { version, held, accept, counts_seen }: PlanRequest,
+        to: &P,
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
-    ) -> Result<Reached<D::Made>> {
+    ) -> ReachResult<P> {
+        let planner = Planner::new(version, held, accept, &self.limits);
         let planner = planner.shards(self.choice.numbers.iter().flatten().copied());
-        let mut planner = if to.is_in_place() { planner.in_place() } else { planner };
+        let planner = match &self.trust {
+            Some(trust) => trust.planner(planner, counts_seen),
+            None => planner,
+        };
+        let mut planner = if P::IS_IN_PLACE { planner.in_place() } else { planner };
         let mut preparation = Preparation::default();
         let tell = |text: String, told: &mut BTreeSet<String>| {
-            if told.insert(text.clone()) {
-                observer.remark(&text);
+            if told.len() <= MOST_TOLD && told.insert(text.clone()) {
+                let is_last = told.len() > MOST_TOLD;
+                observer.remark(if is_last { "more faults are not shown" } else { &text });
             }
         };
+        let mut tries = 0;
         loop {
             let began = Instant::now();
             let list = |from, notes| if notes { self.store.listed_notes(from) } else { self.store.listing(from) };
@@ -227,48 +299,53 @@ impl Reader {
             }
             let plan = plan?;
             if let Some(trust) = &self.trust {
-                trust.record(&plan, to.held().map(|held| held.commit), observer)?;
+                trust.record(&plan, to.base().map(|held| held.commit), observer)?;
             }
-            let start = plan.start.as_deref().map(|shards| check_start(shards, to.held()));
+            let start = plan.start.as_deref().map(|shards| check_start(shards, to.base()));
             if let Some(Err(error)) = start.map(|start| start.and_then(|()| self.check_layouts(&plan, to))) {
                 planner.fail_held(error);
                 continue;
             }
             if plan.hops.is_empty() && !to.lacks_files(&plan) {
-                return Ok(Reached::Held);
+                return Ok(None);
             }
             let began = Instant::now();
             let made = to.make(self, &plan, observer, &mut preparation.received);
             preparation.times.build += began.elapsed();
             preparation.times.download = preparation.received.time;
-            match made {
-                Ok(made) => {
-                    if to.is_in_place() && is_whole(&plan) {
-                        preparation.fallback = to.fault().or(to.held().map(|_| Fallback::NoRoute));
+            let failure = match made {
+                Ok((held, change)) => {
+                    if P::IS_IN_PLACE && is_whole(&plan) {
+                        preparation.fallback = to.fault().or(to.base().map(|_| Fallback::NoRoute));
                     }
                     if let Some(why) = preparation.fallback {
                         tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
                     }
                     self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     preparation.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
-                    return Ok(Reached::Made(made, preparation));
+                    return Ok(Some(PreparedVersion { held, change, preparation }));
                 }
-                Err(Failure::File(file, error)) => planner.fail_file(&file, error),
-                Err(Failure::Route(hop, error)) => planner.fail_route(&hop, error),
-                Err(Failure::Held(error)) => planner.fail_held(error),
-                Err(Failure::Other(error)) => return Err(error),
+                Err(failure) => failure,
+            };
+            tries += 1;
+            match failure {
+                Blame::Shard(_, error) | Blame::Other(error) => return Err(error),
+                Blame::File(_, error) | Blame::Route(_, error) if tries == MOST_PATHS => return Err(error),
+                Blame::File(file, error) => planner.fail_file(&file, error),
+                Blame::Route(hop, error) => planner.fail_route(&hop, error),
+                Blame::Held(error) => planner.fail_held(error),
             }
         }
     }
 
     /// How layouts are looked at there (SPEC section 25.2).
-    fn layouts(&self, to: &impl Destination) -> Option<Layouts> {
-        to.has_files().then_some(if self.trust.is_some() { Layouts::Proven } else { Layouts::Compared })
+    fn layouts<P: Destination>(&self) -> Option<Layouts> {
+        P::HAS_FILES.then_some(if self.trust.is_some() { Layouts::Proven } else { Layouts::Compared })
     }
 
     /// Checks the layouts of the version held, if it stays: R-LAY-03.
-    fn check_layouts(&self, plan: &Plan, to: &impl Destination) -> Result<()> {
-        let (Some(held), Some(layouts)) = (to.held().filter(|_| plan.hops.is_empty()), self.layouts(to)) else {
+    fn check_layouts<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
+        let (Some(held), Some(layouts)) = (to.base().filter(|_| plan.hops.is_empty()), self.layouts::<P>()) else {
             return Ok(());
         };
         let named = named_layouts(&plan.metadata, plan.shards.len());
@@ -282,39 +359,39 @@ impl Reader {
 
     /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links
     /// are given back.
-    pub(crate) fn follow<'a, T>(
+    pub(crate) fn follow<'a, P: Destination, T>(
         &'a self,
         plan: &'a Plan,
-        to: &impl Destination,
+        to: &P,
         observer: &'a dyn Observer,
-        received: &mut Received,
-        build: impl FnOnce(&Following<'_>, &[Pushed<'_>]) -> Result<T, Trouble>,
-    ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Failure> {
+        received: &mut FetchTotals,
+        build: impl FnOnce(&PlanReplay<'_>, &[PushedShard<'_>]) -> Result<T, Blame>,
+    ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Blame> {
         let wanted = self.choice.shards(plan.version, plan.shards.len())?;
-        let (selection, limits) = (self.choice.selection.as_ref(), &self.limits);
-        let layouts = self.layouts(to);
-        let following = Following { plan, wanted: &wanted, selection, limits, layouts, observer };
+        let (selection, limits) = (&self.choice.selection, &self.limits);
+        let layouts = self.layouts::<P>();
+        let following = PlanReplay { plan, wanted: &wanted, selection, limits, layouts, observer };
         let access = (&self.store, &self.cache, observer);
         // Where no commit names the layouts, those of files count that are hashed as a whole.
         let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
-        let is_hashed = to.is_in_place() || layouts == Some(Layouts::Proven) && names_none;
-        let in_parts = selection.is_some() && !is_hashed;
+        let is_hashed = P::IS_IN_PLACE || layouts == Some(Layouts::Proven) && names_none;
+        let in_parts = selection.patterns.is_some() && !is_hashed;
         let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
-        let shards = start(plan, &wanted, to)?;
+        let shards = self.start(plan, &wanted, to)?;
         let (built, shards) = following.run(&shards, &links, received, |pushed| build(&following, pushed))?;
         Ok((built, shards, links))
     }
-}
 
-/// The shards that a plan starts from.
-fn start<'a>(plan: &Plan, wanted: &[usize], to: &'a impl Destination) -> Result<Vec<Shard<'a>>> {
-    match plan.hops.first().and_then(|hop| hop.from) {
-        None => {
-            let sums = to.is_in_place().then(StateSums::default);
-            Ok(wanted.iter().map(|&number| Shard::nothing(number, sums.clone())).collect())
+    /// The shards that a plan starts from.
+    fn start<'a, P: Destination>(&self, plan: &Plan, wanted: &[usize], to: &'a P) -> Result<Vec<BaseShard<'a>>> {
+        match plan.hops.first().and_then(|hop| hop.from) {
+            None => {
+                let sums = P::IS_IN_PLACE.then(StateSums::default);
+                Ok(wanted.iter().map(|&number| BaseShard::nothing(number, sums.clone())).collect())
+            }
+            Some(from) if to.base().is_some_and(|held| held.version == from) => to.shards(plan, &self.choice),
+            Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
         }
-        Some(from) if to.held().is_some_and(|held| held.version == from) => to.shards(plan),
-        Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
     }
 }
 
@@ -329,7 +406,7 @@ pub(crate) fn is_trusted(plan: &Plan) -> bool {
 }
 
 /// Compares the held shards with the shards that a plan starts from. Without any of use, there are none.
-fn check_start(shards: &[Digest], record: Option<&Record>) -> Result<()> {
+fn check_start<D>(shards: &[Digest], record: Option<&HeldVersion<D>>) -> Result<()> {
     let held = record.iter().flat_map(|record| &record.shards);
     check_held(
         shards,

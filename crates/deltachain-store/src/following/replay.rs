@@ -4,26 +4,26 @@ use std::fs;
 use std::path::Path;
 
 use deltachain::chain::{Plan, check_target, check_union};
-use deltachain::files::{LAYOUT_KEY, Layout, LayoutFile, StagedSafetensors};
+use deltachain::files::{LAYOUT_KEY, Layout, LayoutFile, SafetensorsState, StagedSafetensors};
 use deltachain::memory::PatchSet;
-use deltachain::tensor::{MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{MemoryState, StateDigests, TensorInfo, total_bytes};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 
-use crate::directory::record::ShardRecord;
+use crate::directory::held::ShardRecord;
 use crate::directory::room::check_room;
-use crate::fetching::links::{Failure, Link, Links, Received};
+use crate::fetching::links::{Blame, FetchTotals, FetchedLink, Links};
 use crate::following::selection::Selection;
-use crate::following::shard::{HeldModel, Shard};
+use crate::following::shard::BaseShard;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// A plan being followed.
-pub(crate) struct Following<'a> {
+pub(crate) struct PlanReplay<'a> {
     pub(crate) plan: &'a Plan,
     /// The shards that are wanted, ascending.
     pub(crate) wanted: &'a [usize],
-    /// The tensors that are taken; all if `None`.
-    pub(crate) selection: Option<&'a Selection>,
+    /// The tensors that are taken.
+    pub(crate) selection: &'a Selection,
     pub(crate) limits: &'a Limits,
     /// How layouts are looked at, where files are written by them.
     pub(crate) layouts: Option<Layouts>,
@@ -40,38 +40,25 @@ pub(crate) enum Layouts {
 }
 
 /// A shard whose links have been pushed.
-pub(crate) struct Pushed<'a> {
-    pub(crate) shard: &'a Shard<'a>,
-    pub(crate) replay: Replay<'a, &'a Link<'a>>,
-    /// Of all its tensors, whichever of them are taken.
+pub(crate) struct PushedShard<'a> {
+    pub(crate) shard: &'a BaseShard<'a>,
+    pub(crate) replay: Replay<'a, &'a FetchedLink<'a>>,
+    /// The layout of all its tensors, whichever of them are taken.
     pub(crate) layout: Layout,
     is_proven: bool,
 }
 
-/// Why a plan cannot be followed: a fault of the links of a shard, by its place among the wanted shards, or another
-/// reason.
-pub(crate) enum Trouble {
-    Shard(usize, Error),
-    Other(Error),
-}
-
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-impl Following<'_> {
+impl PlanReplay<'_> {
     /// Opens the links, lets `build` make something of them, and says what the shards are then. All that `build` makes
     /// has been proven when this has returned without error, and not before.
     pub(crate) fn run<T>(
         &self,
-        shards: &[Shard<'_>],
+        shards: &[BaseShard<'_>],
         links: &Links<'_>,
-        received: &mut Received,
-        build: impl FnOnce(&[Pushed<'_>]) -> Result<T, Trouble>,
-    ) -> Result<(T, Vec<ShardRecord>), Failure> {
-        let is_taken = |name: &str| self.takes(name);
+        received: &mut FetchTotals,
+        build: impl FnOnce(&[PushedShard<'_>]) -> Result<T, Blame>,
+    ) -> Result<(T, Vec<ShardRecord>), Blame> {
+        let is_taken = |name: &str| self.selection.takes(name);
         let mut opened = Vec::with_capacity(shards.len());
         for (place, shard) in shards.iter().enumerate() {
             let readers = self.open(shard, links.of_shard(place));
@@ -86,12 +73,12 @@ impl Following<'_> {
             }
             pushed.push(made);
         }
-        let built = build(&pushed).map_err(|trouble| match trouble {
-            Trouble::Shard(place, error) => links.blame(place, error),
-            Trouble::Other(error) => error.into(),
+        let built = build(&pushed).map_err(|blame| match blame {
+            Blame::Shard(place, error) => links.blame(place, error),
+            blame => blame,
         })?;
         links.settle(received)?;
-        let record = pushed.iter().map(|Pushed { shard, replay, layout, is_proven }| ShardRecord {
+        let record = pushed.iter().map(|PushedShard { shard, replay, layout, is_proven }| ShardRecord {
             number: shard.number,
             table: replay.table().clone(),
             layout: layout.to_json(),
@@ -101,8 +88,13 @@ impl Following<'_> {
     }
 
     /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then.
-    /// `held` is the version held: even if nothing is built on it, files that stay the same get the same headers.
-    pub(crate) fn write(&self, pushed: &[Pushed<'_>], held: Option<&HeldModel>, out: &Path) -> Result<u64, Trouble> {
+    /// `held` has the files of the version held: even if nothing is built on it, files that stay the same get the same headers.
+    pub(crate) fn write(
+        &self,
+        pushed: &[PushedShard<'_>],
+        held: Option<&SafetensorsState>,
+        out: &Path,
+    ) -> Result<u64, Blame> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         let (tensors, union) = self.tensors(pushed, &building)?;
         let layouts = pushed.iter().map(|shard| &shard.layout);
@@ -114,14 +106,13 @@ impl Following<'_> {
         }
         let layout = Layout::joined(files.iter())?;
         check_room(out.parent().unwrap_or(out), total_bytes(&union))?;
-        let mut staged = StagedSafetensors::create(out, &union, &layout, held.map(|held| &held.files), false)?;
+        let mut staged = StagedSafetensors::create(out, &union, &layout, held, false)?;
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         staged.write_back_early()?;
-        for (place, (Pushed { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
-            let row = |info: &TensorInfo| Some((info.clone(), &staged, staged.find(info.name())?));
-            let built = replay.run(&*shard.state, &View::of(tensors.iter().filter_map(row)), &building);
-            built.map_err(|error| Trouble::Shard(place, error))?;
+        for (place, (PushedShard { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
+            let built = replay.run(&*shard.state, &View::part(&staged, &union, tensors), &building);
+            built.map_err(|error| Blame::Shard(place, error))?;
         }
         self.check_union(pushed)?;
         staged.commit()?;
@@ -129,25 +120,25 @@ impl Following<'_> {
     }
 
     /// Prepares the changes for memory: `over` is the memory of each shard.
-    pub(crate) fn patch(&self, pushed: &[Pushed<'_>], over: &[MemoryState]) -> Result<Vec<PatchSet>, Trouble> {
+    pub(crate) fn patch(&self, pushed: &[PushedShard<'_>], over: &[MemoryState]) -> Result<Vec<PatchSet>, Blame> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
-        let sets = pushed.iter().zip(over).enumerate().map(|(place, (Pushed { shard, replay, .. }, over))| {
+        let sets = pushed.iter().zip(over).enumerate().map(|(place, (PushedShard { shard, replay, .. }, over))| {
             let set = replay.patches(&*shard.state, over, u64::MAX, &building);
-            set.map_err(|error| Trouble::Shard(place, error))
+            set.map_err(|error| Blame::Shard(place, error))
         });
-        let sets = sets.collect::<Result<_, Trouble>>()?;
+        let sets = sets.collect::<Result<_, Blame>>()?;
         self.check_union(pushed)?;
         Ok(sets)
     }
 
     /// Proves the links of all shards, whatever becomes of them.
-    pub(crate) fn prove(&self, pushed: &[Pushed<'_>]) -> Result<(), Trouble> {
+    pub(crate) fn prove(&self, pushed: &[PushedShard<'_>]) -> Result<(), Blame> {
         prove(pushed, &InPhase::begin(self.observer, Phase::Build, 0))
     }
 
     /// Checks that the shards are together what the commit names.
-    pub(crate) fn begin(&self, pushed: &[Pushed<'_>]) -> Result<(), Trouble> {
+    pub(crate) fn begin(&self, pushed: &[PushedShard<'_>]) -> Result<(), Blame> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
         Ok(self.check_union(pushed)?)
@@ -157,12 +148,12 @@ impl Following<'_> {
     /// how many bytes they are.
     fn tensors(
         &self,
-        pushed: &[Pushed<'_>],
+        pushed: &[PushedShard<'_>],
         building: &InPhase<'_>,
-    ) -> Result<(Vec<Vec<TensorInfo>>, Vec<TensorInfo>), Trouble> {
+    ) -> Result<(Vec<Vec<TensorInfo>>, Vec<TensorInfo>), Blame> {
         let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
         let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, building)) };
-        if union.is_empty() && self.selection.is_some_and(|selection| !selection.is_none()) {
+        if union.is_empty() && self.selection.patterns.is_some() && !self.selection.is_none() {
             return Err(Error::usage(format!("version {} has none of the selected tensors", self.plan.version)).into());
         }
         let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
@@ -171,7 +162,7 @@ impl Following<'_> {
     }
 
     /// Whether the shards are together what the commit names. One that takes some shards only cannot tell.
-    fn check_union(&self, pushed: &[Pushed<'_>]) -> Result<()> {
+    fn check_union(&self, pushed: &[PushedShard<'_>]) -> Result<()> {
         if self.wanted.len() < self.plan.shards.len() {
             return Ok(());
         }
@@ -180,16 +171,20 @@ impl Following<'_> {
 
     /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has the fault, unless
     /// one of the links does not lead to the state that it names.
-    fn tell_apart(&self, pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Trouble {
-        if let Err(trouble) = prove(pushed, building) {
-            return trouble;
+    fn tell_apart(&self, pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Blame {
+        if let Err(blame) = prove(pushed, building) {
+            return blame;
         }
         let union = check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())));
         union.err().unwrap_or_else(|| Error::usage("duplicate tensor: two shards have one of this name")).into()
     }
 
     /// Opens the links of a shard.
-    fn open<'l>(&self, shard: &Shard<'_>, links: &'l [Link<'l>]) -> Result<Vec<LinkReader<&'l Link<'l>>>> {
+    fn open<'l>(
+        &self,
+        shard: &BaseShard<'_>,
+        links: &'l [FetchedLink<'l>],
+    ) -> Result<Vec<LinkReader<&'l FetchedLink<'l>>>> {
         let hops = self.plan.hops.iter().zip(links).enumerate();
         let readers = hops.map(|(number, (hop, link))| {
             let open = || {
@@ -207,10 +202,10 @@ impl Following<'_> {
     /// written by them (SPEC section 25.2).
     fn push<'a>(
         &self,
-        shard: &'a Shard<'_>,
-        (readers, links): (&'a [LinkReader<&'a Link<'a>>], &[Link<'_>]),
+        shard: &'a BaseShard<'_>,
+        (readers, links): (&'a [LinkReader<&'a FetchedLink<'a>>], &[FetchedLink<'_>]),
         is_taken: &'a (dyn Fn(&str) -> bool + Sync),
-    ) -> Result<Pushed<'a>> {
+    ) -> Result<PushedShard<'a>> {
         let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
         if let Some(sums) = &shard.sums {
             replay = replay.with_sums(sums.clone());
@@ -227,25 +222,22 @@ impl Following<'_> {
             proof.check_proven()?;
         }
         let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
-        Ok(Pushed { shard, replay, layout, is_proven: proof.is_proven() })
+        Ok(PushedShard { shard, replay, layout, is_proven: proof.is_proven() })
     }
 
-    fn takes(&self, tensor: &str) -> bool {
-        self.selection.is_none_or(|selection| selection.takes(tensor))
-    }
-
-    /// What is taken of a file of a layout, if anything is.
+    /// The part of a layout's file that is taken, if anything of it is.
     fn taken_of(&self, file: &LayoutFile) -> Option<LayoutFile> {
-        let tensors: Vec<String> = file.tensors.iter().filter(|tensor| self.takes(tensor)).cloned().collect();
-        let is_taken = self.selection.is_none() || !tensors.is_empty();
+        let taken = file.tensors.iter().filter(|tensor| self.selection.takes(tensor));
+        let tensors: Vec<String> = taken.cloned().collect();
+        let is_taken = self.selection.patterns.is_none() || !tensors.is_empty();
         is_taken.then(|| LayoutFile { tensors, ..file.clone() })
     }
 }
 
 /// Proves the links of all shards; nothing of what comes of them is kept.
-fn prove(pushed: &[Pushed<'_>], building: &InPhase<'_>) -> Result<(), Trouble> {
-    for (place, Pushed { shard, replay, .. }) in pushed.iter().enumerate() {
-        replay.prove(&*shard.state, building).map_err(|error| Trouble::Shard(place, error))?;
+fn prove(pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Result<(), Blame> {
+    for (place, PushedShard { shard, replay, .. }) in pushed.iter().enumerate() {
+        replay.prove(&*shard.state, building).map_err(|error| Blame::Shard(place, error))?;
     }
     Ok(())
 }

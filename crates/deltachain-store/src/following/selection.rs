@@ -8,12 +8,12 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 pub(crate) struct Choice {
     /// Ascending, each once; all if `None`.
     pub(crate) numbers: Option<Vec<usize>>,
-    /// All tensors if `None`.
-    pub(crate) selection: Option<Selection>,
+    pub(crate) selection: Selection,
 }
 
 impl Choice {
-    /// Of these shards, and of the tensors that fit these patterns; none if there are no patterns.
+    /// The choice of these shards, and of the tensors that fit these patterns: all if `None`, none if the list is
+    /// empty.
     ///
     /// # Errors
     /// USAGE if no shard is wanted, or a pattern is malformed.
@@ -25,7 +25,7 @@ impl Choice {
                 return Err(Error::usage("no shard is selected"));
             }
         }
-        Ok(Self { numbers, selection: patterns.map(Selection::new).transpose()? })
+        Ok(Self { numbers, selection: Selection::new(patterns)? })
     }
 
     /// The wanted shards of a version with this many shards.
@@ -41,51 +41,40 @@ impl Choice {
             None => Ok(wanted.clone()),
         }
     }
-
-    /// The patterns of the tensors.
-    pub(crate) fn patterns(&self) -> Option<&[String]> {
-        self.selection.as_ref().map(Selection::patterns)
-    }
-
-    pub(crate) fn takes(&self, tensor: &str) -> bool {
-        self.selection.as_ref().is_none_or(|selection| selection.takes(tensor))
-    }
 }
 
-/// Tensors whose names fit one of several patterns.
+/// All tensors, or those whose names fit one of several patterns.
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
-    /// Ascending, each once.
-    patterns: Vec<String>,
+    /// Ascending, each once; all tensors if `None`.
+    pub(crate) patterns: Option<Vec<String>>,
     set: GlobSet,
 }
 
 impl Selection {
     /// # Errors
     /// USAGE if a pattern is malformed.
-    pub(crate) fn new(mut patterns: Vec<String>) -> Result<Self> {
-        patterns.sort_unstable();
-        patterns.dedup();
+    pub(crate) fn new(mut patterns: Option<Vec<String>>) -> Result<Self> {
+        if let Some(patterns) = &mut patterns {
+            patterns.sort_unstable();
+            patterns.dedup();
+        }
         let unusable = |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
         let mut set = GlobSetBuilder::new();
-        for pattern in &patterns {
+        for pattern in patterns.iter().flatten() {
             set.add(Glob::new(pattern).map_err(unusable)?);
         }
         let set = set.build().map_err(unusable)?;
         Ok(Self { patterns, set })
     }
 
-    pub(crate) fn patterns(&self) -> &[String] {
-        &self.patterns
-    }
-
     /// Whether no tensor is wanted, whatever its name.
     pub(crate) fn is_none(&self) -> bool {
-        self.patterns.is_empty()
+        self.patterns.as_ref().is_some_and(Vec::is_empty)
     }
 
     pub(crate) fn takes(&self, tensor: &str) -> bool {
-        self.set.is_match(tensor)
+        self.patterns.is_none() || self.set.is_match(tensor)
     }
 }
 
@@ -96,7 +85,7 @@ mod tests {
     #[test]
     fn names_fit_patterns() {
         let patterns = ["lm_head.weight", "model.layers.{1,2}.*", "model.layers.1?.mlp.*", "größe*"];
-        let selection = Selection::new(patterns.map(str::to_owned).to_vec()).unwrap();
+        let selection = Selection::new(Some(patterns.map(str::to_owned).to_vec())).unwrap();
         for taken in ["lm_head.weight", "model.layers.2.a.b", "model.layers.2.a/b", "model.layers.12.mlp.up", "größer"]
         {
             assert!(selection.takes(taken), "{taken}");
@@ -110,9 +99,9 @@ mod tests {
     fn what_is_no_pattern_is_refused() {
         for patterns in [&["["][..], &["a", "{b"]] {
             let patterns = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
-            assert!(Selection::new(patterns).is_err());
+            assert!(Selection::new(Some(patterns)).is_err());
         }
-        let twice = Selection::new(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]).unwrap();
-        assert_eq!(twice.patterns(), ["a", "b"]);
+        let twice = Selection::new(Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()])).unwrap();
+        assert_eq!(twice.patterns.unwrap(), ["a", "b"]);
     }
 }

@@ -1,36 +1,35 @@
 //! The shards that a plan starts from: the shards of the held version, or nothing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use deltachain::StateSums;
 use deltachain::chain::LayoutProof;
 use deltachain::files::{Layout, SafetensorsState};
-use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, total_bytes};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, find, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
-use crate::directory::record::{Record, ShardRecord};
+use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::directory::versions::open_model;
 use crate::following::selection::Selection;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
 /// One shard.
-pub(crate) struct Shard<'a> {
+pub(crate) struct BaseShard<'a> {
     pub(crate) number: usize,
     /// The tensors that are here.
     pub(crate) state: Box<dyn State + 'a>,
-    /// Of all of its tensors, taken or not.
+    /// The table of all of its tensors, taken or not.
     pub(crate) table: StateTable,
     /// `None` if it comes from nothing.
     pub(crate) layout: Option<Layout>,
-    /// What is known of that.
+    /// How far that layout is proven.
     pub(crate) proof: LayoutProof,
-    /// Of all of its tensors, as far as they are known, if sums are followed.
+    /// The sums of all of its tensors, as far as they are known, if sums are followed.
     pub(crate) sums: Option<StateSums>,
 }
 
-impl<'a> Shard<'a> {
+impl<'a> BaseShard<'a> {
     /// The empty state.
     pub(crate) fn nothing(number: usize, sums: Option<StateSums>) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
@@ -45,70 +44,46 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// The files of the held version, and their tables.
-#[derive(Debug)]
-pub(crate) struct HeldModel {
-    pub(crate) files: SafetensorsState,
-    record: Record,
-    /// The tensors that are here; all if `None`.
-    selection: Option<Selection>,
-}
-
-impl HeldModel {
-    /// Opens the files at `model`; `record` describes them. They are read and compared with it, unless they are
-    /// trusted; the shapes of their tensors are compared all the same.
-    ///
-    /// # Errors
-    /// USAGE if they are something else; IO; the observer's.
-    pub(crate) fn open(
-        model: &Path,
-        record: &Record,
-        selection: Option<&Selection>,
-        trust: bool,
-        observer: &dyn Observer,
-    ) -> Result<Self> {
-        let files = open_model(model, record)?;
-        let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
-        let hashing = InPhase::begin(observer, Phase::Hash, bytes);
-        for shard in &record.shards {
-            let part = part(&files, &shard.table, selection)?;
-            if trust {
-                continue;
-            }
-            let was: BTreeMap<&str, &Digest> =
-                shard.table.tensors.iter().map(TensorInfo::name).zip(&shard.table.digests.tensors).collect();
-            for (info, now) in part.tensors().iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
-                if was.get(info.name()) != Some(&&now) {
-                    return Err(has_changed(&files, info));
-                }
+/// Opens the files of a version. They are read and compared with it, unless they are trusted; the shapes of their
+/// tensors are compared all the same.
+///
+/// # Errors
+/// USAGE if they are something else; IO; the observer's.
+pub(crate) fn open_unchanged(
+    version: &HeldVersion,
+    selection: &Selection,
+    trust: bool,
+    observer: &dyn Observer,
+) -> Result<SafetensorsState> {
+    let files = open_model(version)?;
+    let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
+    let hashing = InPhase::begin(observer, Phase::Hash, bytes);
+    for shard in &version.shards {
+        let part = part(&files, &shard.table, selection)?;
+        if trust {
+            continue;
+        }
+        let was: BTreeMap<&str, &Digest> =
+            shard.table.tensors.iter().map(TensorInfo::name).zip(&shard.table.digests.tensors).collect();
+        for (info, now) in part.tensors().iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
+            if was.get(info.name()) != Some(&&now) {
+                return Err(has_changed(&files, info));
             }
         }
-        drop(hashing);
-        Ok(Self { files, record: record.clone(), selection: selection.cloned() })
     }
-
-    pub(crate) fn record(&self) -> &Record {
-        &self.record
-    }
-
-    pub(crate) fn shards(&self) -> Result<Vec<Shard<'_>>> {
-        let shard = |record: &ShardRecord| {
-            let part = part(&self.files, &record.table, self.selection.as_ref())?;
-            Shard::held(record, Box::new(part), None)
-        };
-        self.record.shards.iter().map(shard).collect()
-    }
+    drop(hashing);
+    Ok(files)
 }
 
-/// Those tensors of the table of one shard that are taken, among the tensors of all shards.
+/// The taken tensors of the table of one shard, among the tensors of all shards.
 pub(crate) fn part<'a>(
     whole: &'a SafetensorsState,
     table: &StateTable,
-    selection: Option<&Selection>,
+    selection: &Selection,
 ) -> Result<View<'a, SafetensorsState>> {
-    let taken = table.tensors.iter().filter(|info| selection.is_none_or(|selection| selection.takes(info.name())));
+    let taken = table.tensors.iter().filter(|info| selection.takes(info.name()));
     let rows = taken.map(|info| {
-        let number = whole.find(info.name()).filter(|&number| whole.tensors()[number] == *info);
+        let number = find(whole.tensors(), info.name()).filter(|&number| whole.tensors()[number] == *info);
         let number = number.ok_or_else(|| has_changed(whole, info))?;
         Ok((info.clone(), whole, number))
     });

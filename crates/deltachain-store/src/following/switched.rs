@@ -1,4 +1,4 @@
-//! What a subscriber tells of the version that it is at, and of the way there.
+//! A subscriber's report of the version that it is at, and of the way there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,34 +7,9 @@ use std::time::Duration;
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 
-use crate::directory::record::Record;
+use crate::directory::held::HeldVersion;
 use crate::fallback::Fallback;
-use crate::fetching::links::Received;
-
-/// The version that a subscriber is at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HeldVersion<D = PathBuf> {
-    /// The version.
-    pub version: u64,
-    /// State digest of the whole version, also if only some shards or tensors are here.
-    pub state: Digest,
-    /// Digest of the commit's bytes.
-    pub commit: Digest,
-    /// The commit's metadata: what was given when it was published, and hints of the format (`deltachain.*`).
-    pub metadata: BTreeMap<String, String>,
-    /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
-    pub directory: D,
-    /// How far it is proven that this is the version. A directory, and memory of the follower's own, is hashed.
-    pub proof: Proof,
-}
-
-impl<D> HeldVersion<D> {
-    pub(crate) fn new(record: &Record, directory: D, proof: Proof) -> Self {
-        let &Record { version, state, commit, .. } = record;
-        Self { version, state, commit, metadata: record.metadata.clone(), directory, proof }
-    }
-}
+use crate::fetching::links::FetchTotals;
 
 /// How long the phases took. Downloading and building overlap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,10 +35,10 @@ pub struct Lag {
     pub seconds: Option<f64>,
 }
 
-/// What a switch has changed.
+/// The report of what a switch has changed.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Switched<D = PathBuf> {
+pub struct SwitchReport<D = PathBuf> {
     /// The version that was held.
     pub from: Option<u64>,
     /// The version that is held now.
@@ -88,32 +63,29 @@ pub struct Switched<D = PathBuf> {
     pub times: PhaseTimes,
     /// How far it is proven that this is the version.
     pub proof: Proof,
-    /// Of memory that is changed in place: why the version was loaded as a whole. `None` if it was taken in place, or
-    /// is the first one.
+    /// The reason why the version was loaded as a whole, for memory that is changed in place. `None` if it was taken in
+    /// place, or is the first one.
     pub fallback: Option<Fallback>,
     /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
     pub lag: Option<Lag>,
 }
 
-impl<D> Switched<D> {
-    pub(crate) fn new(from: Option<u64>, held: HeldVersion<D>, preparation: Preparation) -> Self {
-        let HeldVersion { version, state, commit, metadata, directory, proof } = held;
-        let Preparation { routes, received, times, fallback } = preparation;
-        let Received { downloaded, from_cache, written, .. } = received;
+impl<D: Clone> SwitchReport<D> {
+    pub(crate) fn new(from: Option<u64>, held: &HeldVersion<D>, preparation: Preparation) -> Self {
         Self {
             from,
-            version,
-            state,
-            commit,
-            metadata,
-            directory,
-            routes,
-            downloaded,
-            from_cache,
-            written,
-            times,
-            proof,
-            fallback,
+            version: held.version,
+            state: held.state,
+            commit: held.commit,
+            metadata: held.metadata.clone(),
+            directory: held.directory.clone(),
+            routes: preparation.routes,
+            downloaded: preparation.received.downloaded,
+            from_cache: preparation.received.from_cache,
+            written: preparation.received.written,
+            times: preparation.times,
+            proof: held.proof,
+            fallback: preparation.fallback,
             lag: None,
         }
     }
@@ -123,7 +95,7 @@ impl<D> Switched<D> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Preparation {
     pub(crate) routes: Vec<(Option<u64>, u64)>,
-    pub(crate) received: Received,
+    pub(crate) received: FetchTotals,
     pub(crate) times: PhaseTimes,
     pub(crate) fallback: Option<Fallback>,
 }

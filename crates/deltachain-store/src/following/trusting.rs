@@ -5,7 +5,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use deltachain::chain::{Plan, Planner, Signed, Trust, Unsigned};
+use deltachain::chain::{Plan, Planner, SignatureCheck, Trust, UnsignedVersion};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
 
@@ -14,21 +14,21 @@ use crate::observer::Observer;
 
 /// The trust of a follower.
 #[derive(Debug)]
-pub(crate) struct Trusting {
+pub(crate) struct FollowerTrust {
+    trust: Trust,
     record: Mutex<TrustRecord>,
     /// The newest version that exists and is not signed, as it was found last.
-    unsigned: Mutex<Option<Unsigned>>,
+    unsigned: Mutex<Option<UnsignedVersion>>,
     /// Where the record is kept; in the process alone if `None`.
     directory: Option<PathBuf>,
 }
 
-impl Trusting {
-    /// In memory, or in a directory where this was recorded before. In memory, what is seen is forgotten when the process
-    /// ends.
+impl FollowerTrust {
+    /// In memory, or in a directory where this was recorded before. In memory, what is seen is forgotten when the
+    /// process ends.
     pub(crate) fn new(trust: Trust, before: Option<TrustRecord>, directory: Option<PathBuf>) -> Self {
-        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
-        let record = Mutex::new(TrustRecord { trust, seen, signed, unsigned: None });
-        Self { record, unsigned: Mutex::default(), directory }
+        let record = Mutex::new(TrustRecord::new(&trust, before));
+        Self { trust, record, unsigned: Mutex::default(), directory }
     }
 
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
@@ -54,30 +54,28 @@ impl Trusting {
         trusting.write().map(|()| Some(trusting))
     }
 
-    /// The planner takes only signed versions. What was seen counts, unless another chain is to be taken.
+    /// The planner takes only signed versions. The newest signed head that was seen counts, unless another chain is to
+    /// be taken.
     pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        planner.trust(record.trust.clone(), record.seen().filter(|_| counts_seen))
+        planner.trust(self.trust.clone(), record.seen().filter(|_| counts_seen))
     }
 
-    /// Records what a plan has found out, before it is followed, and tells the observer. If it fails, the commit that is
-    /// `held` stays.
+    /// Records what a plan has found out, before it is followed, and tells the observer. If it fails, the commit that
+    /// is `held` stays.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn record(&self, plan: &Plan, held: Option<Digest>, observer: &dyn Observer) -> Result<()> {
-        let Some(Signed { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
+        let Some(SignatureCheck { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
         self.tell(*unsigned_head, observer);
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signed = record.signed.clone();
         signed.retain(|old| old.commit != plan.commit && Some(old.commit) == held);
         signed.push(SignedCommit { commit: plan.commit, by: by.clone() });
-        let now = TrustRecord {
-            trust: record.trust.clone(),
-            seen: seen.map(|(version, commit)| SeenHead { version, commit }),
-            signed,
-            unsigned: unsigned_head.map(|unsigned| unsigned.to_string()),
-        };
+        let seen = seen.map(|(version, commit)| SeenHead { version, commit });
+        let unsigned = unsigned_head.map(|unsigned| unsigned.to_string());
+        let now = TrustRecord { seen, signed, unsigned, ..record.clone() };
         if now != *record {
             self.directory.iter().try_for_each(|directory| now.write(directory))?;
             *record = now;
@@ -86,13 +84,13 @@ impl Trusting {
     }
 
     /// Tells the observer of a version that exists and is not signed, once.
-    pub(crate) fn tell(&self, unsigned: Option<Unsigned>, observer: &dyn Observer) {
+    pub(crate) fn tell(&self, unsigned: Option<UnsignedVersion>, observer: &dyn Observer) {
         let before = mem::replace(&mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner), unsigned);
         unsigned.filter(|_| unsigned != before).iter().for_each(|unsigned| observer.remark(&unsigned.to_string()));
     }
 
     /// The newest version that exists and is not signed, as it was found last.
-    pub(crate) fn unsigned(&self) -> Option<Unsigned> {
+    pub(crate) fn unsigned(&self) -> Option<UnsignedVersion> {
         *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use deltachain::tensor::{Lanes, State, StateWriter, TensorInfo};
+use deltachain::tensor::{State, StateWriter, TensorInfo, find};
 use deltachain::{Error, Result};
 
 /// Tensors that are read from other states, or written to them.
@@ -13,12 +13,17 @@ pub(crate) struct View<'a, S: ?Sized> {
 }
 
 impl<'a, S: ?Sized> View<'a, S> {
-    /// Of these tensors, in any order, with where each is, and its number there.
+    /// A view of these tensors, in any order, each with the state that it is in, and its number there.
     pub(crate) fn of(tensors: impl IntoIterator<Item = (TensorInfo, &'a S, usize)>) -> Self {
         let mut tensors: Vec<_> = tensors.into_iter().map(|(info, state, number)| (info, (state, number))).collect();
         tensors.sort_unstable_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         let (infos, places) = tensors.into_iter().unzip();
         Self { infos, places }
+    }
+
+    /// A view of the wanted tensors that a state has, whose tensors are `all`.
+    pub(crate) fn part(state: &'a S, all: &[TensorInfo], wanted: &[TensorInfo]) -> Self {
+        Self::of(wanted.iter().filter_map(|info| Some((info.clone(), state, find(all, info.name())?))))
     }
 
     fn place(&self, tensor: usize) -> Result<(&'a S, usize)> {
@@ -27,7 +32,7 @@ impl<'a, S: ?Sized> View<'a, S> {
 }
 
 impl<'a, S: State> View<'a, S> {
-    /// Of the tensors of several states without a common one.
+    /// A view of the tensors of several states without a common one.
     pub(crate) fn joined(states: &'a [S]) -> Self {
         Self::of(states.iter().flat_map(|state| {
             state.tensors().iter().enumerate().map(move |(number, info)| (info.clone(), state, number))
@@ -48,11 +53,6 @@ impl<S: State + ?Sized> State for View<'_, S> {
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
         let (state, number) = self.place(tensor).ok()?;
         state.bytes(number, range)
-    }
-
-    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        let (state, number) = self.place(tensor)?;
-        state.gather(number, lanes, out)
     }
 }
 

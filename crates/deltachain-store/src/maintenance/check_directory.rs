@@ -6,22 +6,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Digest, State, StateDigests, total_bytes};
+use deltachain::tensor::{State, StateDigests, total_bytes};
 use deltachain::{Error, Result};
 use serde::Serialize;
 
 use crate::advice::problems;
-use crate::directory::marker::Kind;
+use crate::directory::held::HeldVersion;
+use crate::directory::marker::DirectoryKind;
 use crate::directory::model_directory::current_in;
 use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
-use crate::directory::record::Record;
-use crate::directory::versions::{MODEL, files_of, open_model, record_of};
+use crate::directory::versions::{files_of, held_in, open_model};
+use crate::fetching::cache::hashed;
 use crate::following::selection::Selection;
 use crate::following::shard::{has_changed, part};
 use crate::observer::{InPhase, Observer, Phase};
 use crate::there::if_there;
 
-/// What has been found in a subscriber's directory.
+/// The findings in a subscriber's directory.
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct DirectoryReport {
@@ -42,19 +43,19 @@ pub struct DirectoryReport {
     pub problems: Vec<Error>,
 }
 
-/// Reads every version in a subscriber's directory, and every link in its cache, and goes on after each fault. Tensors are
-/// compared with the digests that were recorded; of other files only the lengths were. Nothing is changed and no lock is
-/// taken: what another process removes meanwhile is passed over.
+/// Reads every version in a subscriber's directory, and every link in its cache, and goes on after each fault. Tensors
+/// are compared with the digests that were recorded; of other files only the lengths were. Nothing is changed and no
+/// lock is taken: what another process removes meanwhile is passed over.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory; the observer's error, if it stops the work.
 pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
     let mut report = DirectoryReport::default();
-    if !Kind::Model.marks(directory)? {
+    if !DirectoryKind::Model.marks(directory)? {
         return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
     }
     match current_in(directory) {
-        Ok(current) => report.version = current.map(|current| current.record.version),
+        Ok(current) => report.version = current.map(|current| current.version),
         Err(error) => report.problems.push(error),
     }
     for version in ours(&directory.join("versions"), is_version, &mut report.problems) {
@@ -78,10 +79,10 @@ pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<Dire
 
 impl DirectoryReport {
     fn check_version(&mut self, version: &Path, observer: &dyn Observer) -> Result<()> {
-        let record = record_of(version)?;
-        let model = version.join(MODEL);
-        let there = files_of(&model).map_err(|error| Error::io("listing", error).in_file(&model))?;
-        for (name, length) in &record.files {
+        let held = held_in(version)?;
+        let model = &held.directory;
+        let there = files_of(model).map_err(|error| Error::io("listing", error).in_file(model))?;
+        for (name, length) in &held.files {
             let text = match there.get(name) {
                 Some(found) if found == length => continue,
                 Some(found) => format!("has {found} bytes, and had {length} when the version was put here"),
@@ -89,19 +90,18 @@ impl DirectoryReport {
             };
             self.problems.push(Error::usage(text).in_file(model.join(name)));
         }
-        let files = open_model(&model, &record)?;
-        let selection = record.taken.clone().map(Selection::new).transpose()?;
-        self.check_tensors(&files, &record, selection.as_ref(), observer)
+        let files = open_model(&held)?;
+        self.check_tensors(&files, &held, &Selection::new(held.taken.clone())?, observer)
     }
 
     fn check_tensors(
         &mut self,
         files: &SafetensorsState,
-        record: &Record,
-        selection: Option<&Selection>,
+        held: &HeldVersion,
+        selection: &Selection,
         observer: &dyn Observer,
     ) -> Result<()> {
-        for shard in &record.shards {
+        for shard in &held.shards {
             let part = part(files, &shard.table, selection)?;
             let bytes = total_bytes(part.tensors());
             let hashing = InPhase::begin(observer, Phase::Hash, bytes);
@@ -110,7 +110,7 @@ impl DirectoryReport {
             self.tensors += found.len();
             self.bytes = self.bytes.saturating_add(bytes);
             let recorded = shard.table.tensors.iter().zip(&shard.table.digests.tensors);
-            let taken = recorded.filter(|(info, _)| selection.is_none_or(|selection| selection.takes(info.name())));
+            let taken = recorded.filter(|(info, _)| selection.takes(info.name()));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
             self.problems.extend(changed.map(|((info, _), _)| has_changed(files, info)));
         }
@@ -118,13 +118,10 @@ impl DirectoryReport {
     }
 
     fn check_link(&mut self, link: &Path) -> Result<()> {
-        let mut hasher = blake3::Hasher::new();
-        let hashed = fs::File::open(link).and_then(|file| hasher.update_reader(file).map(drop));
-        hashed.map_err(|error| Error::io("reading", error).in_file(link))?;
+        let found = hashed(link).map_err(|error| Error::io("reading", error).in_file(link))?;
         self.cached += 1;
-        self.cached_bytes = self.cached_bytes.saturating_add(hasher.count());
-        let found = Digest(*hasher.finalize().as_bytes());
-        if link.file_stem() == Some(OsStr::new(&found.to_string())) {
+        self.cached_bytes = self.cached_bytes.saturating_add(found.size);
+        if link.file_stem() == Some(OsStr::new(&found.digest.to_string())) {
             return Ok(());
         }
         Err(Error::usage("is damaged: its digest is not the one in its name. It will be downloaded again")
@@ -132,16 +129,12 @@ impl DirectoryReport {
     }
 }
 
-/// What in a directory has a name of ours, in order. Without the directory there is nothing.
+/// The entries of a directory that have a name of ours, in order. Without the directory there are none.
 fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
-        let mut paths = Vec::new();
-        for entry in if_there(fs::read_dir(directory))?.into_iter().flatten() {
-            let entry = entry?;
-            if is_ours(&entry.file_name()) {
-                paths.push(entry.path());
-            }
-        }
+        let entries = if_there(fs::read_dir(directory))?.into_iter().flatten();
+        let entries = entries.collect::<io::Result<Vec<_>>>()?.into_iter();
+        let mut paths: Vec<_> = entries.filter(|entry| is_ours(&entry.file_name())).map(|entry| entry.path()).collect();
         paths.sort_unstable();
         Ok(paths)
     };

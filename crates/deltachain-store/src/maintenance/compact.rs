@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltachain::chain::{Entry, FileReference, ObjectName, Route, came_late};
+use deltachain::chain::{FileReference, HistoryEntry, ObjectName, Route, came_late};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 use serde::Serialize;
@@ -11,9 +11,8 @@ use crate::access::attempt::{Attempt, put_routes, was_in_time};
 use crate::access::documents::{Documents, one};
 use crate::access::store::Store;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::kept::{Kept, Place};
-use crate::publishing::model::End;
-use crate::publishing::new_link::{Coding, NewLink};
+use crate::publishing::kept::{KeptPlace, KeptVersion};
+use crate::publishing::new_link::{NewLink, RouteCoding};
 use crate::publishing::published::PublishedRoute;
 
 /// How often routes are made anew that came into force too late after their files.
@@ -23,31 +22,31 @@ const ROUNDS: u32 = 3;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactOptions {
-    /// The version that gets new routes; `None` for the head.
-    pub version: Option<u64>,
-    /// Older versions; a link is made from each.
-    pub from: Vec<u64>,
-    /// Whether a snapshot is made.
-    pub snapshot: bool,
-    /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes are
-    /// never taken in place: readers in place trust the routes of the commit alone.
-    pub profiles: Vec<Profile>,
-    /// Where states are built: room for two is needed. What is built there is left there.
-    pub scratch: PathBuf,
-    /// Limits for documents and links that are read.
-    pub limits: Limits,
+    version: Option<u64>,
+    from: Vec<u64>,
+    snapshot: bool,
+    profiles: Vec<Profile>,
+    scratch: PathBuf,
+    limits: Limits,
 }
 
 impl CompactOptions {
     deltachain::setters! {
+        /// The version that gets new routes; `None` for the head.
         version: Option<u64>,
+        /// Older versions; a link is made from each.
         from: Vec<u64>,
+        /// Whether a snapshot is made.
         snapshot: bool,
+        /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes
+        /// are never taken in place: readers in place trust the routes of the commit alone.
         profiles: Vec<Profile>,
+        /// Limits for documents and links that are read.
         limits: Limits,
     }
 
-    /// For the head, and nothing to be made yet.
+    /// For the head, and nothing to be made yet. States are built in `scratch`, which needs room for two; what is built
+    /// there is left there.
     pub fn new(scratch: impl Into<PathBuf>) -> Self {
         Self {
             version: None,
@@ -60,10 +59,10 @@ impl CompactOptions {
     }
 }
 
-/// What a compaction has made.
+/// The report of what a compaction has made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Compacted {
+pub struct CompactReport {
     /// The version.
     pub version: u64,
     /// The new routes, that from nothing first.
@@ -77,7 +76,7 @@ pub struct Compacted {
 /// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that is not older or has
 /// another number of shards; R-CHN-03 (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08
 /// (`CHAIN`) if it took 20 hours; IO; the observer's error, if it stops the work.
-pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<Compacted> {
+pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<CompactReport> {
     let target = entry_of(store, options.version, &options.limits)?;
     let version = target.commit.version;
     let mut sources = vec![None; usize::from(options.snapshot)];
@@ -90,35 +89,26 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
         return Err(Error::usage("compact needs a snapshot or links from older versions to add"));
     }
 
-    let codings = Coding::of(&options.profiles)?;
+    let codings = RouteCoding::of(&options.profiles)?;
     // For each source, and for each coding but of snapshots.
-    let codings = |source: &Option<Entry>| if source.is_some() { &codings[..] } else { &codings[..1] };
+    let codings = |source: &Option<HistoryEntry>| if source.is_some() { &codings[..] } else { &codings[..1] };
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
     let mut late = None;
     for _ in 0..ROUNDS {
         let mut made: Vec<MadeRoute> = Vec::new();
         for source in &sources {
             let from = source.as_ref().map(|source| source.commit.version);
-            let empty = || MadeRoute { route: Route { from, files: Vec::new() }, is_direct: true };
-            made.extend(codings(source).iter().map(|_| empty()));
+            let new = |&coding| MadeRoute { coding, route: Route { from, files: Vec::new() }, is_direct: true };
+            made.extend(codings(source).iter().map(new));
         }
         let attempt = Attempt::begin(store);
         for shard in 0..target.commit.shards.len() {
-            let maker = Maker { store, options, shard, observer };
-            let mut kept = maker.keep("target", &target)?;
-            let state = kept.bring_to(version, None, observer)?;
-            let mut made = made.iter_mut();
-            for source in &sources {
-                let links = maker.make(source.as_ref(), &target, state, codings(source))?;
-                for (link, made) in links.iter().zip(&mut made) {
-                    made.route.files.push(link.reference);
-                    made.is_direct &= link.report.is_direct;
-                }
-            }
+            make_links(store, options, (&sources, &target), shard, &mut made, observer)?;
         }
         let (document, is_in_time) = put_in_force(store, version, &made, attempt, &options.limits)?;
         if is_in_time {
-            return Ok(Compacted { version, routes: made.iter().map(MadeRoute::published).collect() });
+            let published = |made: &MadeRoute| PublishedRoute::of(&made.route, made.is_direct, false);
+            return Ok(CompactReport { version, routes: made.iter().map(published).collect() });
         }
         // Routes that were there before have been withdrawn. The state is here; it must not end like this.
         late = Some(came_late(document));
@@ -128,23 +118,18 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
 
 /// A route that has been made.
 struct MadeRoute {
+    coding: RouteCoding,
     route: Route,
     /// Whether all values of its links are absolute.
     is_direct: bool,
 }
 
-impl MadeRoute {
-    fn published(&self) -> PublishedRoute {
-        PublishedRoute::of(&self.route, self.is_direct, false)
-    }
-}
-
 /// A version, or the head, as it is now.
-fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Entry> {
+fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<HistoryEntry> {
     Ok(one(store, version, &mut Documents::new(), limits)?.1)
 }
 
-fn check_source(store: &Store, from: u64, target: &Entry, limits: &Limits) -> Result<Entry> {
+fn check_source(store: &Store, from: u64, target: &HistoryEntry, limits: &Limits) -> Result<HistoryEntry> {
     let version = target.commit.version;
     if from >= version {
         return Err(Error::usage(format!("version {from} is not older than version {version}")));
@@ -160,45 +145,42 @@ fn check_source(store: &Store, from: u64, target: &Entry, limits: &Limits) -> Re
     Ok(source)
 }
 
-/// Makes the links of one shard.
-struct Maker<'a> {
-    store: &'a Store,
-    options: &'a CompactOptions,
+/// Makes the links of one shard from each source, or from nothing, stores them, and adds them to their routes.
+fn make_links(
+    store: &Store,
+    options: &CompactOptions,
+    (sources, target): (&[Option<HistoryEntry>], &HistoryEntry),
     shard: usize,
-    observer: &'a dyn Observer,
-}
-
-impl Maker<'_> {
-    fn keep(&self, name: &str, entry: &Entry) -> Result<Kept> {
-        let directory = self.options.scratch.join(format!("{name}-{}", self.shard));
-        Kept::open(
-            self.store,
-            Place::Lasting(&directory),
-            (self.shard, entry.commit.shards.len()),
-            &self.options.limits,
-        )
-    }
-
-    /// Makes the links from a version, or from nothing, and stores them.
-    fn make(&self, source: Option<&Entry>, target: &Entry, state: End<'_>, codings: &[Coding]) -> Result<Vec<NewLink>> {
-        let Self { options, shard, observer, .. } = *self;
-        let mut kept = source.map(|source| self.keep("source", source)).transpose()?;
+    made: &mut [MadeRoute],
+    observer: &dyn Observer,
+) -> Result<()> {
+    let keep = |name: &str, entry: &HistoryEntry| {
+        let directory = options.scratch.join(format!("{name}-{shard}"));
+        let shard = (shard, entry.commit.shards.len());
+        KeptVersion::open(store, KeptPlace::Lasting(&directory), shard, &options.limits)
+    };
+    let digest_of = |entry: &HistoryEntry| entry.commit.shards.get(shard).copied();
+    let mut kept = keep("target", target)?;
+    let state = kept.bring_to(target.commit.version, None, observer)?;
+    for source in sources {
+        let mut kept = source.as_ref().map(|source| keep("source", source)).transpose()?;
         let base = match (&mut kept, source) {
             (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
             _ => None,
         };
-        let digest_of = |entry: &Entry| entry.commit.shards.get(shard).copied();
-        let ends = (source.map_or(Some(Digest::of_empty_state()), digest_of), digest_of(target));
-        let make = |&coding: &Coding| {
-            let link = NewLink::make(base, state, coding, &options.scratch, observer)?;
+        let ends = (source.as_ref().map_or(Some(Digest::of_empty_state()), digest_of), digest_of(target));
+        let from = source.as_ref().map(|source| source.commit.version);
+        for made in made.iter_mut().filter(|made| made.route.from == from) {
+            let link = NewLink::make(base, state, made.coding, &options.scratch, observer)?;
             if (Some(link.report.base), Some(link.report.target.state)) != ends {
                 return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
             }
-            link.upload(self.store, observer)?;
-            Ok(link)
-        };
-        codings.iter().map(make).collect()
+            link.upload(store, observer)?;
+            made.route.files.push(link.reference);
+            made.is_direct &= link.report.is_direct;
+        }
     }
+    Ok(())
 }
 
 /// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time after their files.

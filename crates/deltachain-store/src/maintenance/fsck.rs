@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, Entry, FileReference, History, Note, ObjectName, Reference, Trust, base_lost, check_base, check_target,
+    Asset, FileReference, History, HistoryEntry, Note, ObjectName, Trust, base_lost, check_base, check_target,
     unreachable,
 };
 use deltachain::tensor::Digest;
@@ -12,41 +12,41 @@ use deltachain::{Error, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::access::documents::{Documents, Stretch, chain_of, whole};
+use crate::access::documents::{ChainWindow, Documents, chain_of, whole};
 use crate::access::lost::{ends_of, is_lost, versions_of};
-use crate::access::partial::Partial;
 use crate::access::store::{Store, StoredObject};
 use crate::access::stored_link::StoredLink;
-use crate::access::whole::{check_there, read_whole};
+use crate::access::whole::{ChainFile, check_there, check_whole};
 use crate::advice::problems;
 use crate::maintenance::log::notes_of;
-use crate::maintenance::prover::Prover;
+use crate::maintenance::prover::RouteProver;
 use crate::maintenance::signers::{SignedVersion, Signers};
 use crate::observer::{InPhase, Observer, Phase};
 use crate::retention::{bytes_of, is_old, probable_now};
 use crate::text;
 
 deltachain::setters! {
-    /// What is checked.
+    /// The options of a check of a chain: what is checked.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {
         /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents,
-        /// files, the links' headers and indexes, and the sizes of assets. What is built there is left there.
+        /// files, the links' headers and indexes, and the sizes of assets. The versions that are built there are left
+        /// there.
         pub deep: Option<PathBuf> = None,
         /// Limits for documents and links.
         pub limits: Limits = Limits::default(),
-        /// Whose signatures count.
+        /// The keys whose signatures count.
         pub trust: Option<Trust> = None,
     }
 }
 
-/// What has been found.
+/// The findings of a check of a chain.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct FsckReport {
     /// Versions that have a commit which is in order.
     pub versions: usize,
-    /// Those of them without routes.
+    /// The versions among them that have no routes.
     pub pruned: usize,
     /// Files that routes in force name.
     pub files: usize,
@@ -60,33 +60,35 @@ pub struct FsckReport {
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
-    /// Those of them that no document names, not even one that has been replaced: publishers that were killed have left them, or
-    /// their commits are lost. Pruning leaves them where they are, unless [`Keep::abandoned`](crate::Keep) is set.
+    /// The orphans that no document names, not even one that has been replaced: publishers that were killed have left
+    /// them, or their commits are lost. Pruning leaves them where they are, unless [`Keep::abandoned`](crate::Keep) is
+    /// set.
     pub unnamed: usize,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows them.
-    /// Pruning removes them when they are old.
+    /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows
+    /// them. Pruning removes them when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
-    pub partials: Vec<Partial>,
+    pub partials: Vec<PathBuf>,
     /// The versions with notes on their commits, ascending.
     pub signatures: Vec<SignedVersion>,
     /// Every fault that was found, with its object.
     #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
-    /// What may mean that a commit or a routes document has been lost, or that a publisher was interrupted: sentences for people. That
-    /// the newest documents of all are lost, together with all files that only they name, cannot be noticed.
+    /// Signs that a commit or a routes document may have been lost, or that a publisher may have been interrupted:
+    /// sentences for people. A loss of the newest documents of all, together with all files that only they name, cannot
+    /// be noticed.
     pub hints: Vec<String>,
 }
 
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function but its result. In a store
-/// that cannot list, files that nothing names and routes documents are not seen.
+/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function but its result. In a
+/// store that cannot list, files that nothing names and routes documents are not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let mut documents = Documents::new();
-    let Stretch { objects, history, .. } = whole(store, &mut documents, &options.limits)?;
+    let ChainWindow { objects, history, .. } = whole(store, &mut documents, &options.limits)?;
     let named = history.named();
     let History { entries, commit_faults, route_faults, .. } = history;
     let mut faults: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
@@ -98,12 +100,14 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     let (files, bytes) = (read.len(), read.iter().map(|(file, _)| file.size).fold(0, u64::saturating_add));
     let bad_files = read.iter().filter(|(_, problem)| problem.is_some()).map(|(file, _)| *file).collect();
     faults.extend(read.into_iter().filter_map(|(_, problem)| problem));
-    let assets = assets_of(&entries);
+    // Once for each object and size.
+    let assets = entries.values().flat_map(|entry| &entry.commit.assets);
+    let assets = assets.map(|asset| ((asset.object_name(), asset.file.size), asset)).collect();
     faults.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
             let (entries, limits, kept) = (&entries, &options.limits, BTreeMap::new());
-            Prover { store, entries, place, limits, observer, bad_files, kept }.prove_all(&mut faults)?
+            RouteProver { store, entries, place, limits, observer, bad_files, kept }.prove_all(&mut faults)?
         }
         None => 0,
     };
@@ -133,17 +137,18 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         orphan_bytes: bytes_of(&orphans),
         unnamed: unnamed.len(),
         unnamed_bytes: bytes_of(&unnamed),
-        partials: store.partials()?,
+        partials: store.partials()?.into_iter().map(|partial| partial.path).collect(),
         signatures: notes.iter().map(signed).collect(),
         problems: faults,
         hints,
     })
 }
 
-/// What old files that no document names tell of documents that have been lost: proof of it, and what may have other reasons.
+/// The evidence of lost documents in old files that no document names: proof of a loss, and hints that may have other
+/// reasons.
 fn hints<'a>(
     store: &Store,
-    entries: &BTreeMap<u64, Entry>,
+    entries: &BTreeMap<u64, HistoryEntry>,
     unnamed: impl Iterator<Item = &'a StoredObject>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Error>, Vec<String>)> {
@@ -156,22 +161,25 @@ fn hints<'a>(
         if is_lost(base, &versions) {
             lost.push(base_lost(object.name, base));
         } else if let Some(version) = versions.get(&target) {
-            let text = "leads to version {version}, but no route names it: a compaction was interrupted, or a routes document was \
-                        lost";
-            hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
+            hints.push(format!(
+                "{}: leads to version {version}, but no route names it: a compaction was interrupted, or a routes \
+                 document was lost",
+                object.name
+            ));
         } else if let Some((version, _)) = head.filter(|(_, entry)| entry.commit.shards.contains(&base)) {
-            let text =
-                "leads on from the head, version {version}: a publish was interrupted, or the next commit was lost";
-            hints.push(format!("{}: {}", object.name, text.replace("{version}", &version.to_string())));
+            hints.push(format!(
+                "{}: leads on from the head, version {version}: a publish was interrupted, or the next commit was lost",
+                object.name
+            ));
         }
     }
     Ok((lost, hints))
 }
 
-/// What notes tell that count for nobody.
+/// The hints in notes that count for nobody.
 fn hints_of_notes(
     objects: &[StoredObject],
-    entries: &BTreeMap<u64, Entry>,
+    entries: &BTreeMap<u64, HistoryEntry>,
     notes: &BTreeMap<u64, Vec<Note>>,
 ) -> Vec<String> {
     let mut hints = Vec::new();
@@ -181,8 +189,8 @@ fn hints_of_notes(
         if entries.get(&version).is_some_and(|entry| entry.digest == commit) {
             *found.entry(version).or_default() += 1;
         } else {
-            let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another writer \
-                        was first";
+            let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another \
+                        writer was first";
             hints.push(format!("{}: {text}", object.name));
         }
     }
@@ -198,12 +206,12 @@ fn hints_of_notes(
     hints
 }
 
-/// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard that it
-/// leads to.
+/// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard
+/// that it leads to.
 type Ends = (Option<Digest>, Digest);
 
 /// Every file that a route in force names, with the ends that each such route gives it.
-fn uses_of_files(entries: &BTreeMap<u64, Entry>) -> BTreeMap<FileReference, BTreeSet<Ends>> {
+fn uses_of_files(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<FileReference, BTreeSet<Ends>> {
     let mut uses: BTreeMap<FileReference, BTreeSet<Ends>> = BTreeMap::new();
     for entry in entries.values() {
         for route in &entry.routes {
@@ -231,9 +239,9 @@ fn check_files(
     let progress =
         InPhase::begin(observer, Phase::Check, uses.keys().map(|file| file.size).fold(0, u64::saturating_add));
     let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
-        // Of a store that cannot list, reading them is what tells.
+        // If the store cannot list, only reading the files tells whether they are there.
         let checked = if !store.can_list() || there.contains(&file.name()) {
-            StoredLink::new(store, *file, &()).check(ends, &options.limits, &progress)
+            check_link(store, *file, ends, (&options.limits, &progress))
         } else {
             Err(file.missing())
         };
@@ -246,12 +254,6 @@ fn check_files(
     uses.par_iter().map(check).collect()
 }
 
-/// Every asset that a version names, once for each object and size.
-fn assets_of(entries: &BTreeMap<u64, Entry>) -> BTreeMap<(ObjectName, u64), &Asset> {
-    let assets = entries.values().flat_map(|entry| &entry.commit.assets);
-    assets.map(|asset| ((asset.object_name(), asset.file.size), asset)).collect()
-}
-
 /// Checks that assets exist and, if everything is read, that they are right. Returns the faults.
 fn check_assets(
     store: &Store,
@@ -261,26 +263,19 @@ fn check_assets(
     observer: &dyn Observer,
 ) -> Result<Vec<Error>> {
     let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
-    let bytes = if options.deep.is_some() {
-        assets.values().map(|asset| asset.file.size).fold(0, u64::saturating_add)
-    } else {
-        0
-    };
+    let read = assets.values().filter(|_| options.deep.is_some());
+    let bytes = read.map(|asset| asset.file.size).fold(0, u64::saturating_add);
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {
-        let there = match sizes.get(&asset.object_name()) {
+        let mut checked = match sizes.get(&asset.object_name()) {
             Some(&size) => asset.check(size, asset.file.digest),
             None if store.can_list() => Err(asset.missing()),
-            None => check_there(store, asset).map(drop),
+            None => check_there(store, ChainFile::Asset(asset)).map(drop),
         };
-        let checked = there.and_then(|()| {
-            if options.deep.is_none() {
-                return Ok(());
-            }
-            let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
-            store.block_on(read_whole(store, asset, store.options().part_bytes, take))
-        });
+        if checked.is_ok() && options.deep.is_some() {
+            checked = check_whole(store, ChainFile::Asset(asset), &progress);
+        }
         match checked {
             Err(error) if error.rule().is_none() => return Err(error),
             checked => problems.extend(checked.err()),
@@ -289,17 +284,18 @@ fn check_assets(
     Ok(problems)
 }
 
-impl StoredLink<'_> {
-    /// Reads the file, and opens it as a link that has to lead from one end to the other.
-    fn check(self, ends: &BTreeSet<Ends>, limits: &Limits, progress: &InPhase<'_>) -> Result<()> {
-        self.check_bytes(progress)?;
-        let link = LinkReader::open(self, limits)?;
-        for &(base, target) in ends {
-            check_target(link.header(), target)?;
-            if let Some(base) = base {
-                check_base(link.header(), base)?;
-            }
-        }
-        Ok(())
+/// Reads the file, and opens it as a link that has to lead from one end to the other.
+fn check_link(
+    store: &Store,
+    file: FileReference,
+    ends: &BTreeSet<Ends>,
+    (limits, progress): (&Limits, &dyn Progress),
+) -> Result<()> {
+    check_whole(store, ChainFile::Link(file), progress)?;
+    let link = LinkReader::open(StoredLink::new(store, file, &()), limits)?;
+    for &(base, target) in ends {
+        check_target(link.header(), target)?;
+        base.map_or(Ok(()), |base| check_base(link.header(), base))?;
     }
+    Ok(())
 }

@@ -1,14 +1,14 @@
-//! What a chain's versions are, for people and tools.
+//! The log of a chain's versions, for people and tools.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Asset, Entry, FileReference, Listing, Note, ObjectName, Route, Trust};
+use deltachain::chain::{Asset, FileReference, HistoryEntry, Listing, Note, ObjectName, Route, Trust};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 use serde::Serialize;
 
-use crate::access::documents::{Documents, Stretch, chain_of, one, refuse_faults, stretch};
+use crate::access::documents::{ChainWindow, Documents, chain_of, one, refuse_faults, stretch};
 use crate::access::store::{Store, StoredObject};
 use crate::maintenance::signers::Signers;
 use crate::text;
@@ -44,7 +44,7 @@ pub struct LogEntry {
     /// When the commit was stored, by the store's clock; `None` if the store does not tell.
     #[serde(serialize_with = "text::time")]
     pub stored: Option<SystemTime>,
-    /// Who signed it.
+    /// The signers of the version.
     #[serde(flatten)]
     pub signers: Signers,
 }
@@ -85,7 +85,7 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
         _ => 0,
     };
     let mut documents = Documents::new();
-    let Stretch { objects, mut history, .. } =
+    let ChainWindow { objects, mut history, .. } =
         stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
     let place = (chain_of(&documents), objects.as_slice());
@@ -114,12 +114,12 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
 pub(crate) fn notes_of(
     store: &Store,
     (chain, objects): (Digest, &[StoredObject]),
-    entries: &BTreeMap<u64, Entry>,
+    entries: &BTreeMap<u64, HistoryEntry>,
     trust: Option<&Trust>,
 ) -> Result<BTreeMap<u64, Vec<Note>>> {
     let listing = if store.can_list() { Listing::default() } else { Listing::of_head(None) };
     let listing = listing.with(objects.iter().map(|object| object.name));
-    let names = entries.iter().flat_map(|(&version, Entry { digest, .. })| {
+    let names = entries.iter().flat_map(|(&version, HistoryEntry { digest, .. })| {
         let own = trust.map(|trust| trust.own_notes(chain, version, *digest)).unwrap_or_default();
         listing.notes(version, *digest, &own)
     });
@@ -135,8 +135,8 @@ pub(crate) fn notes_of(
 }
 
 impl LogEntry {
-    fn new(version: u64, entry: Entry, (chain, objects): (Digest, &[StoredObject]), signers: Signers) -> Self {
-        let Entry { digest, commit, routes, direct, .. } = entry;
+    fn new(version: u64, entry: HistoryEntry, (chain, objects): (Digest, &[StoredObject]), signers: Signers) -> Self {
+        let HistoryEntry { digest, commit, routes, direct, .. } = entry;
         let in_place = |route: &Route| {
             commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
         };

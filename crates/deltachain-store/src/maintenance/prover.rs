@@ -3,11 +3,12 @@
 //! One directory per shard goes through the versions that routes come from, in ascending order. From there each link is
 //! applied without anything being written.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::Path;
 
 use deltachain::chain::{
-    Entry, FileReference, LayoutProof, ObjectName, Route, check_target, check_union, named_layouts,
+    FileReference, HistoryEntry, LayoutProof, ObjectName, Route, check_target, check_union, named_layouts,
 };
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
@@ -15,30 +16,30 @@ use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
 use crate::access::store::Store;
 use crate::access::stored_link::StoredLink;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::kept::{Kept, Place};
+use crate::publishing::kept::{KeptPlace, KeptVersion};
 use crate::publishing::model::End;
 
 /// Proves routes.
-pub(crate) struct Prover<'a> {
+pub(crate) struct RouteProver<'a> {
     pub(crate) store: &'a Store,
-    pub(crate) entries: &'a BTreeMap<u64, Entry>,
+    pub(crate) entries: &'a BTreeMap<u64, HistoryEntry>,
     pub(crate) place: &'a Path,
     pub(crate) limits: &'a Limits,
     pub(crate) observer: &'a dyn Observer,
     /// Files that are known to be damaged or missing.
     pub(crate) bad_files: BTreeSet<FileReference>,
     /// By number of the shard, and how many there are.
-    pub(crate) kept: BTreeMap<(usize, usize), Kept>,
+    pub(crate) kept: BTreeMap<(usize, usize), KeptVersion>,
 }
 
 /// A route, and the version that it leads to.
-type Proposed<'a> = (&'a Entry, &'a Route);
+type ProposedRoute<'a> = (&'a HistoryEntry, &'a Route);
 
-impl<'a> Prover<'a> {
+impl<'a> RouteProver<'a> {
     /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be built.
     pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
         // By the version that they come from, and the number of shards.
-        let mut groups: BTreeMap<(Option<u64>, usize), Vec<Proposed<'a>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(Option<u64>, usize), Vec<ProposedRoute<'a>>> = BTreeMap::new();
         for entry in self.entries.values() {
             let intact = |route: &&Route| !route.files.iter().any(|file| self.bad_files.contains(file));
             for route in entry.routes.iter().filter(intact) {
@@ -49,7 +50,8 @@ impl<'a> Prover<'a> {
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: who still holds the version can take them. Compaction from a held version makes such routes.
+                // No fault: who still holds the version can take them. Compaction from a held version makes such
+                // routes.
                 let version = entry.commit.version;
                 self.observer.remark(&format!("skipping routes from version {version}, which has been pruned"));
                 continue;
@@ -65,7 +67,7 @@ impl<'a> Prover<'a> {
     }
 
     /// Applies the links of a route to the shards that it comes from, which have these digests.
-    fn prove(&self, entry: &Entry, route: &Route, digests: &[StateDigests]) -> Result<()> {
+    fn prove(&self, entry: &HistoryEntry, route: &Route, digests: &[StateDigests]) -> Result<()> {
         let of = route.files.len();
         let mut built: Vec<StateTable> = Vec::with_capacity(of);
         let named = named_layouts(&entry.commit.metadata, of);
@@ -73,7 +75,7 @@ impl<'a> Prover<'a> {
         {
             let nothing = End { state: &MemoryState::new(), layout: None, named: None, digests: None };
             let kept = self.kept.get(&(shard, of)).filter(|_| route.from.is_some());
-            let base = kept.and_then(Kept::end).unwrap_or(nothing);
+            let base = kept.and_then(KeptVersion::end).unwrap_or(nothing);
             let named = named.as_ref().and_then(|named| named.get(shard));
             let applied = self.apply((base, digests), file, (*target, named));
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);
@@ -85,23 +87,18 @@ impl<'a> Prover<'a> {
     /// Brings the directories of all shards to a version, or nothing at all. Gives their digests.
     fn bring_all_to(&mut self, source: Option<u64>, of: usize) -> Result<Vec<StateDigests>> {
         let Some(version) = source else { return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]) };
-        (0..of)
-            .map(|shard| {
-                let end = self.bring_to(version, shard, of)?;
-                StateDigests::of(end.state, &())
-            })
-            .collect()
-    }
-
-    fn bring_to(&mut self, version: u64, shard: usize, of: usize) -> Result<End<'_>> {
-        let kept = match self.kept.entry((shard, of)) {
-            btree_map::Entry::Occupied(kept) => kept.into_mut(),
-            btree_map::Entry::Vacant(place) => {
-                let directory = self.place.join(format!("{shard}-of-{of}"));
-                place.insert(Kept::open(self.store, Place::Lasting(&directory), (shard, of), self.limits)?)
-            }
+        let bring = |shard| {
+            let kept = match self.kept.entry((shard, of)) {
+                Entry::Occupied(kept) => kept.into_mut(),
+                Entry::Vacant(place) => {
+                    let directory = self.place.join(format!("{shard}-of-{of}"));
+                    let kept = KeptPlace::Lasting(&directory);
+                    place.insert(KeptVersion::open(self.store, kept, (shard, of), self.limits)?)
+                }
+            };
+            StateDigests::of(kept.bring_to(version, None, self.observer)?.state, &())
         };
-        kept.bring_to(version, None, self.observer)
+        (0..of).map(bring).collect()
     }
 
     /// Applies a link that is to lead to a shard with this digest, and to the layout that the commit names.

@@ -1,4 +1,4 @@
-//! Who signed a version, for reports: the trusted keys, or whoever claims to have.
+//! The signers of a version, for reports: the trusted keys, or whoever claims to have signed.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::text;
 
-/// Who signed a version.
+/// The signers of a version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Signers {
@@ -21,13 +21,13 @@ pub struct Signers {
     pub signed_by: Option<Vec<VerifierKey>>,
 }
 
-/// What a signature says of its key.
+/// The key of a signature, as the signature states it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ClaimedSigner {
     /// The key's name.
     pub name: String,
     /// Its ID.
-    pub id: String,
+    id: String,
 }
 
 /// A version that has signatures.
@@ -35,13 +35,13 @@ pub struct ClaimedSigner {
 pub struct SignedVersion {
     /// The version.
     pub version: u64,
-    /// Who signed it.
+    /// The signers of the version.
     #[serde(flatten)]
     pub signers: Signers,
 }
 
 impl Signers {
-    /// By the notes on the version's commit.
+    /// The signers by the notes on the version's commit.
     pub(crate) fn of(notes: &[Note], trust: Option<&Trust>) -> Self {
         let claimed = notes.iter().flat_map(Note::signers);
         let claimed = claimed.map(|(name, id)| ClaimedSigner { name: name.to_owned(), id }).collect();

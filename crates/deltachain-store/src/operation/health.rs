@@ -104,22 +104,22 @@ pub struct Health {
     /// Seconds since then.
     pub age_seconds: Option<f64>,
     /// The newest version that has been seen.
-    pub head: Option<u64>,
+    head: Option<u64>,
     /// Versions behind the newest one that has been seen; `None` if none has been seen.
     pub lag_versions: Option<u64>,
     /// How long ago the directory was seen to be at the newest version, in seconds.
     pub lag_seconds: Option<f64>,
     /// The last poll.
-    pub last_look: Option<Time>,
+    last_look: Option<Time>,
     /// The last poll that went well.
     pub last_success: Option<Time>,
     /// Whether the last poll failed.
     pub failing: bool,
-    /// What went wrong last, also if polls have gone well since.
+    /// The last failure, also if polls have gone well since.
     pub last_error: Option<Failure>,
     /// Whether a process follows.
-    pub following: bool,
-    /// Which.
+    following: bool,
+    /// The ID of that process.
     pub process: Option<u32>,
     /// The command of --exec; `None` without one.
     pub command: Option<CommandHealth>,
@@ -128,7 +128,7 @@ pub struct Health {
     /// Why those that download the chain themselves load its versions as a whole; `None` if they do not.
     pub whole: Option<String>,
     /// Whether all servers are ready for requests; `None` without servers, or if nobody says how far behind is healthy.
-    pub ready: Option<bool>,
+    ready: Option<bool>,
 }
 
 /// How the command of --exec does for the version held.
@@ -139,9 +139,9 @@ pub struct CommandHealth {
     /// Whether it is running.
     pub running: bool,
     /// How often it has failed for this version.
-    pub failures: u64,
+    failures: u64,
     /// Why it failed last.
-    pub last_failure: Option<String>,
+    last_failure: Option<String>,
 }
 
 impl Health {
@@ -155,30 +155,37 @@ impl Health {
         }
         let mut problems = Vec::new();
         let records = Records::in_directory(directory);
-        let held = usable(inspect_directory(directory), &mut problems);
+        let found = usable(inspect_directory(directory), &mut problems);
         let status = usable(records.status(), &mut problems).unwrap_or_default();
         let ran = usable(records.ran(), &mut problems);
         let servers = usable(records.servers(), &mut problems).map(|record| record.servers).unwrap_or_default();
         let is_followed = records.is_locked();
-        if held.is_none() && problems.is_empty() {
+        if found.is_none() && problems.is_empty() {
             problems.push("it holds no version".to_owned());
         }
-        if let Some(held) = held.as_ref().filter(|held| !held.missing.is_empty()) {
-            problems.push(format!("files are missing or have another length: {}", held.missing.join(", ")));
+        if let Some(found) = found.as_ref().filter(|found| !found.missing.is_empty()) {
+            problems.push(format!("files are missing or have another length: {}", found.missing.join(", ")));
         }
-        let trust = held.as_ref().and_then(|held| held.trust.as_ref());
+        let held = found.as_ref().map(|found| &found.held);
+        let trust = found.as_ref().and_then(|found| found.trust.as_ref());
         problems.extend(trust.and_then(TrustStatus::problem));
         let command = status.command.as_ref().map(|command| CommandHealth {
             succeeded: ran
-                .filter(|ran| held.as_ref().is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))
+                .filter(|ran| held.is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))
                 .map(|ran| ran.time),
             running: command.running && is_followed,
             failures: command.failures,
             last_failure: command.last_failure.clone(),
         });
-        problems.extend(of_times(&status));
-        problems.extend(of_looks(&status));
-        let version = held.as_ref().map(|held| held.version);
+        // Ages by times that have not come yet would be 0 for ever.
+        let future = status.last_look.max(status.last_success).filter(|time| time.is_in_future());
+        problems.extend(
+            future.map(|time| format!("the last poll was at {time}, which is in the future: a clock was wrong")),
+        );
+        // A network that is down for a while is what --max-lag is for.
+        let error = status.last_error.as_ref().filter(|error| status.failing && error.class != ErrorClass::Io.name());
+        problems.extend(error.map(|error| format!("the last poll failed: {}", error.message)));
+        let version = held.map(|held| held.version);
         problems
             .extend(command.as_ref().zip(version).and_then(|(command, version)| command.problem(version, is_followed)));
         problems.extend(max_lag.zip(version).and_then(|(most, version)| of_lag(most, version, &status, is_followed)));
@@ -195,14 +202,14 @@ impl Health {
             healthy: problems.is_empty(),
             problems,
             version,
-            state: held.as_ref().map(|held| held.state.to_string()),
-            commit: held.as_ref().map(|held| held.commit.to_string()),
-            chain: held.as_ref().map(|held| held.chain.to_string()),
-            directory: held.as_ref().map(|held| held.directory.to_string_lossy().into_owned()),
-            proof: held.as_ref().map(|held| held.proof.name()),
-            switched: held.as_ref().and_then(|held| held.switched).map(Time::from),
+            state: held.map(|held| held.state.to_string()),
+            commit: held.map(|held| held.commit.to_string()),
+            chain: held.map(|held| held.chain.to_string()),
+            metadata: held.map(|held| held.metadata.clone()),
+            directory: held.map(|held| held.directory.to_string_lossy().into_owned()),
+            proof: held.map(|held| held.proof.name()),
             trust: trust.cloned(),
-            metadata: held.map(|held| held.metadata),
+            switched: found.as_ref().and_then(|found| found.switched).map(Time),
             stored,
             age_seconds: stored.map(|stored| stored.age().as_secs_f64()),
             head: status.head,
@@ -220,18 +227,6 @@ impl Health {
             whole: status.whole,
         })
     }
-}
-
-/// Ages by times that have not come yet would be 0 for ever.
-fn of_times(status: &FollowStatus) -> Option<String> {
-    let time = status.last_look.max(status.last_success).filter(|time| time.is_in_future())?;
-    Some(format!("the last poll was at {time}, which is in the future: a clock was wrong"))
-}
-
-fn of_looks(status: &FollowStatus) -> Option<String> {
-    let error = status.last_error.as_ref().filter(|_| status.failing)?;
-    // A network that is down for a while is what --max-lag is for.
-    (error.class != ErrorClass::Io.name()).then(|| format!("the last poll failed: {}", error.message))
 }
 
 fn of_lag(max_lag: MaxLag, version: u64, status: &FollowStatus, is_followed: bool) -> Option<String> {
@@ -269,7 +264,7 @@ impl CommandHealth {
     }
 }
 
-/// What could be read. What could not is a problem.
+/// The value that could be read. A failure to read it becomes a problem.
 fn usable<T>(read: Result<Option<T>>, problems: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|error| {
         problems.push(format!("{error:#}"));

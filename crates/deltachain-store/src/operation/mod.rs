@@ -1,4 +1,4 @@
-//! What `follow` writes down of its work beside a directory, and how a directory is by that.
+//! The records that `follow` keeps of its work beside a directory, and the health of a directory by these records.
 
 pub(crate) mod health;
 pub(crate) mod records;

@@ -1,4 +1,4 @@
-//! What `follow` writes down in its directory for `status`, and for itself when it is started again:
+//! The records that `follow` writes down in its directory for `status`, and for itself when it is started again:
 //!
 //! ```text
 //! status.json   how the last look at the chain went; written after each look
@@ -12,6 +12,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ use deltachain::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::directory::lock::open_lock;
+use crate::directory::names::is_real_file;
+use crate::following::switched::SwitchReport;
 use crate::operation::time::Time;
 use crate::there::if_there;
 
@@ -29,7 +33,7 @@ const SERVERS: &str = "servers.json";
 /// So many versions are remembered that the directory has held.
 const VERSIONS: usize = 64;
 const LOCK: &str = "follow.lock";
-/// What stands behind the name of a file that is being written.
+/// The suffix of the name of a file that is being written.
 const NEW: &str = ".new";
 
 /// No record is longer than this.
@@ -40,14 +44,14 @@ const LONGEST: u64 = 1 << 20;
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How following goes: `status.json`. What an older tool has not written is as in a new one.
+/// How following goes: `status.json`. A field that an older tool has not written is as in a new record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowStatus {
     /// The process that follows or followed.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// Since when.
-    pub started: Option<Time>,
+    started: Option<Time>,
     /// The last look at the chain, with its result.
     pub last_look: Option<Time>,
     /// The last look that went well.
@@ -55,13 +59,13 @@ pub struct FollowStatus {
     /// The newest version of the chain that has been seen.
     pub head: Option<u64>,
     /// The versions that the directory has held, as looks have found them. The last one is the latest.
-    pub(crate) versions: Vec<Known>,
+    pub(crate) versions: Vec<KnownVersion>,
     /// When the commit of the version held was stored.
-    pub stored: Option<At>,
+    pub(crate) stored: Option<At>,
     /// Whether the last look failed.
-    pub failing: bool,
-    /// What went wrong last, also if looks have gone well since.
-    pub last_error: Option<Failure>,
+    pub(crate) failing: bool,
+    /// The last failure, also if looks have gone well since.
+    pub(crate) last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
     pub command: Option<CommandStatus>,
     /// Why the version held does not count as signed; nothing if it does, or if every version is taken.
@@ -71,6 +75,22 @@ pub struct FollowStatus {
 }
 
 impl FollowStatus {
+    /// This process follows from now on.
+    pub fn begins(&mut self) {
+        (self.pid, self.started) = (process::id(), Some(Time::now()));
+    }
+
+    /// The directory has been switched to another version.
+    pub fn switched(&mut self, switched: &SwitchReport) {
+        let stored = switched.lag.and_then(|lag| lag.seconds).and_then(Time::ago);
+        self.stored = stored.map(|time| At { version: switched.version, time });
+    }
+
+    /// A look at the chain has failed.
+    pub fn failed(&mut self, error: &Error) {
+        (self.failing, self.last_error) = (true, Some(Failure::of(error)));
+    }
+
     /// A look has gone well: the directory holds this version, and `head` is the newest.
     pub fn found(&mut self, version: u64, state: &str, head: u64) {
         let time = Time::now();
@@ -80,7 +100,7 @@ impl FollowStatus {
         // After a rollback, newer ones and another one of this number are not of the chain any more.
         self.versions.retain(|known| known.version < version || known.is(version, state));
         if self.versions.last().is_none_or(|last| !last.is(version, state)) {
-            self.versions.push(Known { version, state: state.to_owned(), newest: None });
+            self.versions.push(KnownVersion { version, state: state.to_owned(), newest: None });
             self.versions.drain(..self.versions.len().saturating_sub(VERSIONS));
         }
         if let Some(last) = self.versions.last_mut().filter(|_| version >= head) {
@@ -97,7 +117,7 @@ impl FollowStatus {
 
 /// A version that the directory has held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Known {
+pub(crate) struct KnownVersion {
     pub(crate) version: u64,
     /// Digest of its state.
     pub(crate) state: String,
@@ -105,7 +125,7 @@ pub(crate) struct Known {
     pub(crate) newest: Option<Time>,
 }
 
-impl Known {
+impl KnownVersion {
     pub(crate) fn is(&self, version: u64, state: &str) -> bool {
         (self.version, self.state.as_str()) == (version, state)
     }
@@ -113,11 +133,11 @@ impl Known {
 
 /// A version and a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct At {
+pub(crate) struct At {
     /// The version.
-    pub version: u64,
+    pub(crate) version: u64,
     /// The time.
-    pub time: Time,
+    pub(crate) time: Time,
 }
 
 /// An error, and when it happened.
@@ -126,16 +146,16 @@ pub struct Failure {
     /// When it happened.
     pub time: Time,
     /// Its class (SPEC section 11).
-    pub class: String,
+    pub(crate) class: String,
     /// The rule that was broken.
     pub rule: Option<String>,
-    /// What happened.
+    /// A description of the failure.
     pub message: String,
 }
 
 impl Failure {
     /// An error that has just happened.
-    pub fn of(error: &Error) -> Self {
+    pub(crate) fn of(error: &Error) -> Self {
         Self {
             time: Time::now(),
             class: error.class().name().to_owned(),
@@ -165,14 +185,19 @@ pub struct Ran {
     /// The version.
     pub version: u64,
     /// Digest of the version's commit.
-    pub commit: String,
+    commit: String,
     /// Digest of the command.
-    pub command: String,
+    command: String,
     /// When it ended.
-    pub time: Time,
+    pub(crate) time: Time,
 }
 
 impl Ran {
+    /// This command has just succeeded for this version.
+    pub fn now(version: u64, commit: Digest, command: &str) -> Self {
+        Self { version, commit: commit.to_string(), command: command.to_owned(), time: Time::now() }
+    }
+
     /// Whether it was this command, for this version.
     pub fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
         (self.version, &self.commit, self.command.as_str()) == (version, &commit.to_string(), command)
@@ -289,11 +314,7 @@ impl Records {
     /// Says that this process follows, until the file is closed. Only one process does: it has locked the directory.
     /// `None` if the file system has no locks: then nobody can see that it follows.
     pub fn lock(&self) -> Option<File> {
-        let path = self.directory.join(LOCK);
-        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-            return None;
-        }
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).ok()?;
+        let file = open_lock(&self.directory.join(LOCK)).ok()?;
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
                 Ok(()) => return Some(file),
@@ -310,10 +331,10 @@ impl Records {
     }
 
     /// Whether a process follows.
-    pub fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         let path = self.directory.join(LOCK);
         // Nothing else is opened: a pipe would wait for somebody.
-        let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        let is_file = is_real_file(&path);
         // It may be held for an instant here. `lock` above allows for that, and nobody else takes the lock.
         is_file && File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
@@ -339,7 +360,7 @@ impl Records {
         let new = self.directory.join(name.to_owned() + NEW);
         let bytes = serde_json::to_vec(record).map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
         let write = || -> io::Result<()> {
-            // What a killed process has left. `create_new` does not write through a link.
+            // A killed process may have left this file. `create_new` does not write through a link.
             if_there(fs::remove_file(&new))?;
             let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
             file.write_all(&bytes)?;
@@ -362,7 +383,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::in_directory(directory.path());
         assert_eq!((records.status().unwrap(), records.ran().unwrap()), (None, None));
-        let time = humantime::parse_rfc3339("2026-01-31T12:00:00Z").unwrap().into();
+        let time = Time(humantime::parse_rfc3339("2026-01-31T12:00:00Z").unwrap());
         let status = FollowStatus {
             pid: 7,
             head: Some(3),
@@ -373,12 +394,12 @@ mod tests {
         records.write_status(&status).unwrap();
         assert_eq!(records.status().unwrap(), Some(status));
         let commit = Digest::of_bytes(b"");
-        let ran = Ran { version: 3, commit: commit.to_string(), command: "c".to_owned(), time: Time::now() };
+        let ran = Ran::now(3, commit, "c");
         records.write_ran(&ran).unwrap();
         let read = records.ran().unwrap().unwrap();
         assert!(read.is(3, commit, "c") && !read.is(3, commit, "d") && !read.is(4, commit, "c"));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside them");
-        // What another version of the tool has written, and what nobody has.
+        // A record that another version of the tool has written, and one that no version has written.
         fs::write(directory.path().join(STATUS), r#"{"head":4,"moon":"full"}"#).unwrap();
         assert_eq!(records.status().unwrap().unwrap().head, Some(4));
         fs::write(directory.path().join(STATUS), "no").unwrap();

@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A time of day, written as RFC 3339 in UTC, such as `2026-01-31T12:00:00.250Z`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(SystemTime);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Time(#[serde(with = "as_text")] pub(crate) SystemTime);
 
 impl Time {
-    /// What the clock of this machine says.
+    /// The time by the clock of this machine.
     #[expect(clippy::disallowed_methods, reason = "people and monitors want to know when")]
     pub fn now() -> Self {
         Self(SystemTime::now())
     }
 
-    /// As long ago as this.
-    pub fn ago(seconds: f64) -> Option<Self> {
+    /// The time `seconds` ago; `None` if there is no such time.
+    pub(crate) fn ago(seconds: f64) -> Option<Self> {
         let passed = Duration::try_from_secs_f64(seconds).ok()?;
         Self::now().0.checked_sub(passed).map(Self)
     }
@@ -28,19 +28,13 @@ impl Time {
     }
 
     /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by as a rule.
-    pub fn is_in_future(self) -> bool {
+    pub(crate) fn is_in_future(self) -> bool {
         self.0.duration_since(Self::now().0).is_ok_and(|ahead| ahead > Duration::from_mins(1))
     }
 
     /// Seconds since 1970, as Prometheus counts.
     pub fn unix_seconds(self) -> f64 {
         self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-    }
-}
-
-impl From<SystemTime> for Time {
-    fn from(time: SystemTime) -> Self {
-        Self(time)
     }
 }
 
@@ -52,16 +46,16 @@ impl Display for Time {
     }
 }
 
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        out.collect_str(self)
-    }
-}
+/// How it is written in JSON.
+mod as_text {
+    use super::{Deserialize, Deserializer, Serializer, SystemTime, Time, de};
 
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        humantime::parse_rfc3339(&text).map(Self).map_err(de::Error::custom)
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&Time(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        humantime::parse_rfc3339(&String::deserialize(from)?).map_err(de::Error::custom)
     }
 }
 

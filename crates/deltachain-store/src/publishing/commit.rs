@@ -15,7 +15,7 @@ use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
-use crate::publishing::published::{Published, PublishedRoute};
+use crate::publishing::published::{PublishReport, PublishedRoute};
 use crate::publishing::signing::{check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent: these.
@@ -39,19 +39,19 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
     Ok((first.version, first.parent))
 }
 
-/// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order. `path` is
-/// what the path to the head costs, if it is known; `attempts` are those that stored the files. Whether the version can be
-/// built for certain, too: it was made in time after its files (R-PUB-08).
+/// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order.
+/// `path` is what the path to the head costs, if it is known; `attempts` are those that stored the files. Whether the
+/// version can be built for certain, too: it was made in time after its files (R-PUB-08).
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
     (options, chain, trust): (&PublishOptions, Digest, Option<&Trust>),
-) -> Result<(Published, bool)> {
+) -> Result<(PublishReport, bool)> {
     let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
     options.check_empty(parts.iter().all(|part| part.table.tensors.is_empty()))?;
-    let shards = parts.iter().map(ShardPart::state).collect();
+    let shards = parts.iter().map(|part| part.state).collect();
     let assets: Vec<_> = parts.iter().flat_map(|part| &part.assets).cloned().collect();
     check_folders(&assets, parts.iter().flat_map(|part| &part.folders).map(String::as_str))?;
     let routes = common_routes(parts);
@@ -63,7 +63,7 @@ pub(crate) fn commit(
         Ok(usable_commit(store, from, &options.limits)?.as_ref().and_then(PathBytes::of))
     })?;
     let mut metadata = options.metadata.clone();
-    metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.to_string())));
+    metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.noted())));
     let mut commit = parent.next(state, shards, routes, assets, metadata)?;
     let all = |route: &Route, is: fn(&ShardLink) -> bool| {
         parts.iter().zip(&route.files).all(|(part, file)| part.link(*file).is_some_and(is))
@@ -94,7 +94,7 @@ pub(crate) fn commit(
     let files = commit.routes.iter().flat_map(|route| &route.files).map(FileReference::name);
     let is_certain = was_in_time(store, attempts, name, files)?;
     let routes = PublishedRoute::all(&commit);
-    let published = Published {
+    let published = PublishReport {
         version: commit.version,
         state,
         commit: Digest::of_bytes(&bytes),
@@ -111,16 +111,16 @@ pub(crate) fn commit(
 }
 
 /// The commit that has these bytes, if it makes one of ours a repetition by [`PublishOptions::once`].
-fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Result<Option<Published>> {
+fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Result<Option<PublishReport>> {
     let Some(bytes) = found else { return Ok(None) };
     let Ok(found) = Commit::parse(bytes, &options.limits) else { return Ok(None) };
     let is_repeated = is_repeated(options.once.as_deref(), &own.metadata, Some(&found.metadata))?;
     let is_there = is_repeated && found.version == own.version;
-    Ok(is_there.then(|| Published::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
+    Ok(is_there.then(|| PublishReport::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
 }
 
-/// The routes for which every shard has a link. Of several links from one version, which differ in their profiles, the
-/// first of all shards belong together, the second, and so on.
+/// The routes for which every shard has a link. If there are several links from one version, which differ in their
+/// profiles, the first ones of all shards belong together, the second ones, and so on.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
     let mut files: BTreeMap<(Option<u64>, usize), Vec<FileReference>> = BTreeMap::new();
     for part in parts {

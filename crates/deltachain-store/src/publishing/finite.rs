@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use deltachain::tensor::{Dtype, Lanes, State, TensorInfo};
+use deltachain::tensor::{Dtype, State, TensorInfo};
 use deltachain::{Error, Result};
 
 use crate::assets::other_files::list_of;
 
-/// As many tensors are named.
+/// How many tensors are named.
 const NAMED: usize = 5;
 
 /// A state whose values that are not finite are counted when they are read.
-pub(crate) struct Counting<'a> {
+pub(crate) struct CountingState<'a> {
     state: &'a dyn State,
     /// By tensor and place, so that what is read again is not counted again.
     found: Mutex<BTreeMap<(usize, u64), u64>>,
 }
 
-impl<'a> Counting<'a> {
+impl<'a> CountingState<'a> {
     pub(crate) fn new(state: &'a dyn State) -> Self {
         Self { state, found: Mutex::default() }
     }
@@ -42,7 +42,7 @@ impl<'a> Counting<'a> {
     }
 }
 
-impl State for Counting<'_> {
+impl State for CountingState<'_> {
     fn tensors(&self) -> &[TensorInfo] {
         self.state.tensors()
     }
@@ -56,16 +56,12 @@ impl State for Counting<'_> {
         Ok(())
     }
 
-    fn gather(&self, tensor: usize, lanes: &Lanes<'_>, out: &mut [u8]) -> Result<()> {
-        self.state.gather(tensor, lanes, out)
-    }
-
     fn check_unchanged(&self) -> Result<()> {
         self.state.check_unchanged()
     }
 }
 
-/// How many of these numbers are not finite. Those of described dtypes are not known.
+/// How many of these numbers are not finite. For described dtypes this is not known.
 fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
     fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
         bytes.as_chunks().0.iter().map(|value| u64::from(is_not(*value))).sum()
@@ -105,7 +101,7 @@ mod tests {
         insert("f", Dtype::F8_E4M3FNUZ, &[0x7F, 0x80, 0xFF], 1);
         insert("g", Dtype::F8_E8M0, &[0xFE, 0xFF], 1);
         insert("h", Dtype::I32, &[0xFF; 4], 4);
-        let counting = Counting::new(&state);
+        let counting = CountingState::new(&state);
         counting.check().unwrap();
         for _ in 0..2 {
             for (number, info) in state.tensors().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a publisher does before the commit: the links of one shard of the next version are made and stored.
+//! The work of a publisher before the commit: the links of one shard of the next version are made and stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::assets::in_store::store_assets;
 use crate::assets::other_files::list;
 use crate::directory::scratch::Scratch;
 use crate::observer::{InPhase, Observer, Phase};
-use crate::publishing::finite::Counting;
-use crate::publishing::kept::{Kept, Place};
+use crate::publishing::finite::CountingState;
+use crate::publishing::kept::{KeptPlace, KeptVersion};
 use crate::publishing::model::End;
-use crate::publishing::new_link::{Coding, NewLink};
+use crate::publishing::new_link::{NewLink, RouteCoding};
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PathBytes, skipped_from};
@@ -27,9 +27,9 @@ use crate::publishing::policy::{PathBytes, skipped_from};
 /// The links of one shard of the next version, to be made and stored.
 pub(crate) struct Job<'a> {
     pub(crate) store: &'a Store,
-    /// What the next version follows.
+    /// The commit that the next version follows, or the chain document.
     pub(crate) parent: &'a Parent,
-    /// What the path to the head costs, if it is known.
+    /// The cost of the path to the head, if it is known.
     pub(crate) path: Option<PathBytes>,
     /// The shard's next state.
     pub(crate) target: End<'a>,
@@ -48,61 +48,32 @@ pub(crate) struct Job<'a> {
 }
 
 /// Links that have been stored, and the work directory if there is one.
-pub(crate) struct Made {
+pub(crate) struct StoredLinks {
     pub(crate) part: ShardPart,
     pub(crate) attempt: Attempt,
-    pub(crate) work: Option<Kept>,
+    pub(crate) work: Option<KeptVersion>,
     /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
     pub(crate) is_head: bool,
 }
 
 /// Links, and the version that each comes from.
-type Links = Vec<(Option<u64>, NewLink)>;
+type LinksByBase = Vec<(Option<u64>, NewLink)>;
 
-/// What links are made from.
+/// The states that links are made from, and where they are made.
 struct Bases<'a> {
     head: Option<u64>,
-    /// The head's state.
-    source: Source<'a>,
+    /// The head's state as the caller has given it, or as it has been built from the chain.
+    given: Option<End<'a>>,
+    kept: Option<&'a mut KeptVersion>,
     /// Where links are made.
     place: &'a Path,
-    /// Whether that is the work directory.
-    is_lasting: bool,
     /// Whether the assets are the head's, as far as they count.
     has_same_assets: bool,
 }
 
-/// Where a state is that links are made from.
-enum Source<'a> {
-    Given(Option<End<'a>>),
-    /// Built from the chain.
-    Kept(&'a mut Kept),
-}
-
-impl Source<'_> {
-    fn end(&self) -> Option<End<'_>> {
-        match self {
-            Self::Given(end) => *end,
-            Self::Kept(kept) => kept.end(),
-        }
-    }
-
-    fn link(
-        &mut self,
-        shard: Option<Digest>,
-        observer: &dyn Observer,
-        make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
-    ) -> Result<NewLink> {
-        match self {
-            Self::Given(end) => make(*end),
-            Self::Kept(kept) => kept.link(shard, observer, make),
-        }
-    }
-}
-
 impl Job<'_> {
     /// `last` are the digests of the head, if this publisher has made it: for [`Base::Last`].
-    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<Made> {
+    pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<StoredLinks> {
         if self.shard >= self.of {
             return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
         }
@@ -120,11 +91,10 @@ impl Job<'_> {
         let assets = self.assets(scratch.path())?;
         check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
         let (mut work, place) = match base {
-            Base::Work(directory) => (Some(self.keep(Place::Lasting(directory))?), directory),
-            Base::Chain if head.is_some() => (Some(self.keep(Place::Passing(scratch.path()))?), scratch.path()),
+            Base::Work(directory) => (Some(self.keep(KeptPlace::Lasting(directory))?), directory),
+            Base::Chain if head.is_some() => (Some(self.keep(KeptPlace::Passing(scratch.path()))?), scratch.path()),
             _ => (None, scratch.path()),
         };
-        let is_lasting = work.as_ref().is_some_and(Kept::is_lasting);
         let has_same_assets =
             !self.options.assets || self.files.is_none() || parent.head().is_some_and(|commit| commit.assets == assets);
         if let (Some(work), Some(version)) = (&mut work, head) {
@@ -138,18 +108,16 @@ impl Job<'_> {
             }
         }
         let (lent, layout);
-        let source = match (base, &mut work) {
-            (Base::State(model) | Base::Last(model), _) => {
-                let digests = last.filter(|_| matches!(base, Base::Last(_)));
-                (lent, layout) = (model.lent(), model.layout()?);
-                let named = parent.head().and_then(|head| self.named(&head.metadata));
-                Source::Given(Some(End { state: &lent, layout: layout.as_deref(), named, digests }))
-            }
-            (Base::Work(_) | Base::Chain, Some(work)) => Source::Kept(work),
-            (Base::Nothing | Base::Work(_) | Base::Chain, _) => Source::Given(None),
+        let given = if let Base::State(model) | Base::Last(model) = base {
+            let digests = last.filter(|_| matches!(base, Base::Last(_)));
+            (lent, layout) = (model.lent(), model.layout()?);
+            let named = parent.head().and_then(|head| self.named(&head.metadata));
+            Some(End { state: &lent, layout: layout.as_deref(), named, digests })
+        } else {
+            None
         };
         let attempt = Attempt::begin(self.store);
-        let mut bases = Bases { head, source, place, is_lasting, has_same_assets };
+        let mut bases = Bases { head, given, kept: work.as_mut(), place, has_same_assets };
         let (links, is_head) = self.make_and_store(&mut bases)?;
         // The way to the new version, once it has been committed.
         let from_head = links.iter().filter(|(from, _)| *from == head).min_by_key(|(_, link)| link.reference.size);
@@ -157,8 +125,8 @@ impl Job<'_> {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
-        // What is only there for this once need not get to the new version.
-        Ok(Made { part, attempt, work: work.filter(Kept::is_lasting), is_head })
+        // A work directory that is only there for this once need not get to the new version.
+        Ok(StoredLinks { part, attempt, work: work.filter(KeptVersion::is_lasting), is_head })
     }
 
     /// Stores the other files of the directory, before the work that takes long.
@@ -179,9 +147,9 @@ impl Job<'_> {
         Ok(Vec::new())
     }
 
-    /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is to make no
-    /// version, there is only one, which is not stored.
-    fn make_and_store(&self, bases: &mut Bases<'_>) -> Result<(Links, bool)> {
+    /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is
+    /// to make no version, there is only one, which is not stored.
+    fn make_and_store(&self, bases: &mut Bases<'_>) -> Result<(LinksByBase, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
@@ -206,23 +174,27 @@ impl Job<'_> {
         add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
     ) -> Result<Option<NewLink>> {
         let Self { parent, shard, of, options, observer, .. } = *self;
-        let codings = Coding::of(&options.profiles)?;
+        let codings = RouteCoding::of(&options.profiles)?;
         let place = bases.place;
         let make = |base: Option<End<'_>>, coding| {
             if !options.refuse_nonfinite {
                 return NewLink::make(base, self.target, coding, place, observer);
             }
-            let counting = Counting::new(self.target.state);
+            let counting = CountingState::new(self.target.state);
             let link = NewLink::make(base, End { state: &counting, ..self.target }, coding, place, observer)?;
             counting.check().map(|()| link)
         };
         let mut needs_snapshot = true;
-        if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), bases.source.end()) {
+        let base = bases.kept.as_ref().map_or(bases.given, |kept| kept.end());
+        if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), base) {
             let before = base.state.tensors().iter().map(TensorInfo::lanes).fold(0, u64::saturating_add);
             let mut least = u64::MAX;
             for &coding in &codings {
                 let own = head.shards.get(shard).copied();
-                let link = bases.source.link(own, observer, &|base| make(base, coding))?;
+                let link = match &mut bases.kept {
+                    Some(kept) => kept.link(own, observer, &|base| make(base, coding))?,
+                    None => make(bases.given, coding)?,
+                };
                 parent.check_base(shard, link.report.base)?;
                 self.check_changed(before, &link.report)?;
                 let has_moved = self.named(&head.metadata).map_or(link.has_moved, |named| named != link.layout);
@@ -261,7 +233,8 @@ impl Job<'_> {
         Ok(None)
     }
 
-    /// A guard against publishing another model by mistake. `before` are the elements of the head; those that are removed count.
+    /// A guard against publishing another model by mistake. `before` are the elements of the head; those that are
+    /// removed count.
     fn check_changed(&self, before: u64, report: &DiffReport) -> Result<()> {
         let Some(most) = self.options.max_changed else { return Ok(()) };
         let (all, same) = (report.elements.max(before), report.elements.saturating_sub(report.changed));
@@ -270,20 +243,22 @@ impl Job<'_> {
         if share > most {
             let (share, most) = (share * 100.0, most * 100.0);
             let message = format!(
-                "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: nothing was published"
+                "{share:.2} % of the elements differ from the head, more than the limit of {most:.2} %: nothing was \
+                 published"
             );
             return Err(Error::usage(message));
         }
         Ok(())
     }
 
-    /// This shard of an older version, and its state digest; `None` if that has other shards. Beside the work directory it has
-    /// one of its own, for each distance, from which the way to the next such version is short.
-    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<(Kept, Option<Digest>)>> {
+    /// This shard of an older version, and its state digest; `None` if that has other shards. Beside the work directory
+    /// it has one of its own, for each distance, from which the way to the next such version is short.
+    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<(KeptVersion, Option<Digest>)>> {
         let older = documents::parent(self.store, Some(version), &self.options.limits)?;
         let Some(commit) = older.head().filter(|commit| commit.shards.len() == self.of) else { return Ok(None) };
         let lasting = bases.place.join(format!("skip-{}", next - version));
-        let place = if bases.is_lasting { Place::Lasting(&lasting) } else { Place::Passing(bases.place) };
+        let is_lasting = bases.kept.as_ref().is_some_and(|kept| kept.is_lasting());
+        let place = if is_lasting { KeptPlace::Lasting(&lasting) } else { KeptPlace::Passing(bases.place) };
         let mut kept = self.keep(place)?;
         kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some((kept, commit.shards.get(self.shard).copied())))
@@ -294,8 +269,8 @@ impl Job<'_> {
         named_layouts(metadata, self.of)?.get(self.shard).copied()
     }
 
-    fn keep(&self, place: Place<'_>) -> Result<Kept> {
-        Kept::open(self.store, place, (self.shard, self.of), &self.options.limits)
+    fn keep(&self, place: KeptPlace<'_>) -> Result<KeptVersion> {
+        KeptVersion::open(self.store, place, (self.shard, self.of), &self.options.limits)
     }
 
     fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use deltachain::rules::{CHN_03, CHN_04, CHN_05, CHN_13};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
@@ -17,7 +16,7 @@ use crate::publishing::new_link::NewLink;
 
 /// Where versions are built.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum KeptPlace<'a> {
     /// In this directory, and they stay there.
     Lasting(&'a Path),
     /// Below this one, for as long as they are needed.
@@ -26,7 +25,7 @@ pub(crate) enum Place<'a> {
 
 /// A directory that holds a version, or one shard of it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptVersion {
     follower: Follower<Directory>,
     /// The version that it was brought to last.
     state: Option<(u64, HeldShard)>,
@@ -34,12 +33,17 @@ pub(crate) struct Kept {
     passing: Option<UnfinishedDirectory>,
 }
 
-impl Kept {
+impl KeptVersion {
     /// Opens the directory. `shard` is its number, and how many there are.
-    pub(crate) fn open(store: &Store, place: Place<'_>, (shard, of): (usize, usize), limits: &Limits) -> Result<Self> {
+    pub(crate) fn open(
+        store: &Store,
+        place: KeptPlace<'_>,
+        (shard, of): (usize, usize),
+        limits: &Limits,
+    ) -> Result<Self> {
         let (directory, passing) = match place {
-            Place::Lasting(directory) => (directory.to_owned(), None),
-            Place::Passing(below) => {
+            KeptPlace::Lasting(directory) => (directory.to_owned(), None),
+            KeptPlace::Passing(below) => {
                 let made = UnfinishedDirectory::new(below);
                 let made = made.map_err(|error| Error::io("creating a directory", error).in_file(below))?;
                 (made.path().join("version"), Some(made))
@@ -53,9 +57,9 @@ impl Kept {
         Ok(Self { follower, state: None, passing })
     }
 
-    /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version already
-    /// costs no request, and is not read; otherwise what is damaged in it is built again. One that holds a version of another
-    /// chain, or one that this chain does not have, stays as it is.
+    /// Brings the directory to a version. If the digest of its commit is known, a directory that is at the version
+    /// already costs no request, and is not read; otherwise what is damaged in it is built again. One that holds a
+    /// version of another chain, or one that this chain does not have, stays as it is.
     pub(crate) fn bring_to(
         &mut self,
         version: u64,
@@ -69,7 +73,7 @@ impl Kept {
             let (held, directory) = (held.map(|held| held.version), self.follower.path().to_owned());
             let prepared = self.follower.prepare(Some(version), observer).inspect_err(|error| {
                 if let Some(held) = held
-                    && error.is_any(&[CHN_03, CHN_04, CHN_05, CHN_13])
+                    && error.breaks(&["R-CHN-03", "R-CHN-04", "R-CHN-05", "R-CHN-13"])
                 {
                     advise(&directory, held, observer);
                 }

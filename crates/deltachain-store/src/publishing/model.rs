@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use deltachain::Result;
 use deltachain::files::{Layout, SafetensorsState};
-use deltachain::tensor::{Digest, MemoryState, ReadOnce, State, StateDigests};
+use deltachain::tensor::{Digest, MemoryState, State, StateDigests, read_once};
 
 /// A model that is published, or that links are made from.
 #[derive(Debug, Clone, Copy)]
@@ -13,9 +13,9 @@ pub enum Model<'a> {
     Files(&'a SafetensorsState),
     /// Any other state, such as one in memory. Its layout is a single file without metadata.
     State(&'a dyn State),
-    /// A state that is spread over files as those are, and has their directory's other files: a model in training, like the checkpoint
-    /// that it began with. A tensor that the files do not have belongs to the last of them in the longest folder that its
-    /// name begins with.
+    /// A state that is spread over files as those are, and has their directory's other files: a model in training, like
+    /// the checkpoint that it began with. A tensor that the files do not have belongs to the last of them in the
+    /// longest folder that its name begins with.
     Like(&'a dyn State, &'a SafetensorsState),
 }
 
@@ -40,15 +40,11 @@ impl<'a> Model<'a> {
     }
 
     /// To be read only once, since somebody else may be writing to it.
-    pub(crate) fn lent(self) -> ReadOnce<'a> {
-        ReadOnce(self.state())
-    }
-
-    fn state(self) -> &'a dyn State {
-        match self {
+    pub(crate) fn lent(self) -> impl State + Copy + 'a {
+        read_once(match self {
             Self::Files(files) => files,
             Self::State(state) | Self::Like(state, _) => state,
-        }
+        })
     }
 }
 
@@ -70,8 +66,8 @@ pub(crate) struct End<'a> {
     pub(crate) state: &'a dyn State,
     /// `None` for a single file without metadata.
     pub(crate) layout: Option<&'a Layout>,
-    /// Of a base: the digest of the layout that its version has in the chain, if the commit names it. If that is another
-    /// one, a link from it has to state the target's (R-PUB-12).
+    /// For a base, the digest of the layout that its version has in the chain, if the commit names it. If that is
+    /// another one, a link from it has to state the target's (R-PUB-12).
     pub(crate) named: Option<Digest>,
     /// If they are known: they are not computed again.
     pub(crate) digests: Option<&'a StateDigests>,

@@ -20,12 +20,12 @@ const NONCE_KEY: &str = "deltachain.nonce";
 
 /// How the links of a route are made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Coding {
+pub(crate) struct RouteCoding {
     profile: Profile,
     sums: bool,
 }
 
-impl Coding {
+impl RouteCoding {
     /// One for each of these profiles.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl NewLink {
     pub(crate) fn make(
         base: Option<End<'_>>,
         target: End<'_>,
-        Coding { profile, sums }: Coding,
+        RouteCoding { profile, sums }: RouteCoding,
         place: &Path,
         observer: &dyn Observer,
     ) -> Result<Self> {

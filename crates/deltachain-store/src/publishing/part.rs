@@ -1,4 +1,4 @@
-//! What a shard hands over to be committed, also from process to process.
+//! The part that a shard hands over to be committed, also from process to process.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::text;
 
-/// What a commit needs to know of one shard whose links have been stored. A JSON document for serde.
+/// The facts that a commit needs to know of one shard whose links have been stored. A JSON document for serde.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct ShardPart {
@@ -35,7 +35,7 @@ pub struct ShardPart {
     /// The folders that its files lie in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
-    /// What it brings of the version's assets.
+    /// The version's assets that it brings.
     #[serde(with = "text::assets")]
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
@@ -76,24 +76,9 @@ impl ShardPart {
     /// The version of the JSON document.
     pub(crate) const FORM: u64 = 3;
 
-    /// The version that it is a part of, if it becomes one.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Which shard it is, counted from 0, and of how many.
-    pub fn shard(&self) -> (usize, usize) {
-        (self.shard, self.of)
-    }
-
     /// Its link with this file.
     pub(crate) fn link(&self, file: FileReference) -> Option<&ShardLink> {
         self.links.iter().find(|link| link.file() == file)
-    }
-
-    /// State digest of the shard.
-    pub fn state(&self) -> Digest {
-        self.state
     }
 
     /// By the store's clock, its links were not stored before this, nor those of the parts that were prepared with it.

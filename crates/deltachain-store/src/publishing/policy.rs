@@ -1,6 +1,6 @@
 //! Which routes a new version gets in addition to the route from the version before.
 
-use std::fmt;
+use std::collections::BTreeSet;
 
 use deltachain::chain::{Commit, Parent, Route};
 use deltachain::{Limits, Result};
@@ -15,7 +15,8 @@ pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
 /// How many commits before the head are read at most to find out what the path to it costs, where its own does not say.
 const LOOK_BACK: u64 = 3;
 
-/// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from its parent leads to.
+/// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from its parent leads
+/// to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Snapshots {
@@ -34,8 +35,8 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// Whether the version after `parent` gets a snapshot, whose link from the version before has `link` bytes; `path` is what
-    /// the path to that costs, if it is known.
+    /// Whether the version after `parent` gets a snapshot, whose link from the version before has `link` bytes; `path`
+    /// is what the path to that costs, if it is known.
     pub(crate) fn want(self, parent: &Parent, path: Option<PathBytes>, link: u64, observer: &dyn Observer) -> bool {
         let times = match self {
             Self::Never => return false,
@@ -53,18 +54,18 @@ impl Snapshots {
     }
 }
 
-/// What a late joiner reads to get to a version: bytes of the cheapest path from nothing.
+/// The bytes that a late joiner reads to get to a version: those of the cheapest path from nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathBytes {
-    /// Of the route from nothing, with which it begins.
+    /// Bytes of the route from nothing, with which the path begins.
     snapshot: u128,
-    /// Of all its routes.
+    /// Bytes of all routes of the path.
     whole: u128,
 }
 
 impl PathBytes {
-    /// What a commit says itself: in its metadata, which may be wrong and decides nothing but when there is a snapshot, or by
-    /// a snapshot of its own.
+    /// The cost that a commit states itself: in its metadata, which may be wrong and decides nothing but when there is
+    /// a snapshot, or by a snapshot of its own.
     pub(crate) fn of(commit: &Commit) -> Option<Self> {
         let noted = commit.metadata.get(PATH_BYTES_KEY).and_then(|note| {
             let (snapshot, whole) = note.split_once(' ')?;
@@ -73,7 +74,12 @@ impl PathBytes {
         noted.or_else(|| Self::after(&commit.routes, |_| Ok(None)).ok().flatten())
     }
 
-    /// To the head. Where its commit does not say so, a few commits before it are read.
+    /// The cost as a commit notes it in its metadata.
+    pub(crate) fn noted(self) -> String {
+        format!("{} {}", self.snapshot, self.whole)
+    }
+
+    /// The cost of the path to the head. Where its commit does not say so, a few commits before it are read.
     pub(crate) fn to_head(store: &Store, parent: &Parent, limits: &Limits) -> Result<Option<Self>> {
         let mut commit = parent.head().cloned();
         let mut links = 0_u128;
@@ -90,19 +96,20 @@ impl PathBytes {
         Ok(None)
     }
 
-    /// To a version with these routes, as far as it is known what the paths to the versions cost that they come from.
+    /// The cost of the path to a version with these routes, as far as the costs of the paths to the versions that they
+    /// come from are known.
     pub(crate) fn after(routes: &[Route], of: impl Fn(u64) -> Result<Option<Self>>) -> Result<Option<Self>> {
         let mut cheapest: Option<Self> = None;
         for route in routes {
             let nothing = Self { snapshot: route.bytes(), whole: 0 };
             let path = route.from.map_or(Ok(Some(nothing)), &of)?.map(|before| before.and(route.bytes()));
-            // Of equal ones the first: nothing comes before all versions.
+            // The first of equally cheap paths is taken: nothing comes before all versions.
             cheapest = cheapest.into_iter().chain(path).min_by_key(|path| path.whole);
         }
         Ok(cheapest)
     }
 
-    /// With more links.
+    /// The cost of this path with more links, given in bytes.
     fn and(self, links: u128) -> Self {
         Self { whole: self.whole.saturating_add(links), ..self }
     }
@@ -114,21 +121,11 @@ impl PathBytes {
     }
 }
 
-/// As a commit notes it.
-impl fmt::Display for PathBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.snapshot, self.whole)
-    }
-}
-
 /// The versions from which this one gets a link, given how far apart links of each kind are; the one before is none of
 /// them.
-pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> Vec<u64> {
+pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> BTreeSet<u64> {
     let due = skips.iter().filter(|&&skip| skip > 1 && skip <= version && version.is_multiple_of(skip));
-    let mut from: Vec<u64> = due.map(|skip| version - skip).collect();
-    from.sort_unstable();
-    from.dedup();
-    from
+    due.map(|skip| version - skip).collect()
 }
 
 #[cfg(test)]
@@ -140,11 +137,11 @@ mod tests {
 
     #[test]
     fn skips_are_due_at_their_multiples() {
-        assert_eq!(skipped_from(0, &[4, 16]), [0; 0]);
-        assert_eq!(skipped_from(4, &[4, 16]), [0]);
-        assert_eq!(skipped_from(5, &[4, 16]), [0; 0]);
-        assert_eq!(skipped_from(16, &[4, 16, 4]), [0, 12]);
-        assert_eq!(skipped_from(6, &[0, 1, 2, 3, 12]), [3, 4]);
+        assert_eq!(skipped_from(0, &[4, 16]), [].into());
+        assert_eq!(skipped_from(4, &[4, 16]), [0].into());
+        assert_eq!(skipped_from(5, &[4, 16]), [].into());
+        assert_eq!(skipped_from(16, &[4, 16, 4]), [0, 12].into());
+        assert_eq!(skipped_from(6, &[0, 1, 2, 3, 12]), [3, 4].into());
     }
 
     fn commit(version: u64, routes: &[(Option<u64>, u64)], note: Option<&str>) -> Commit {
@@ -172,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_commit_says_what_its_path_costs() {
-        let of = |routes: &[_], note| PathBytes::of(&commit(9, routes, note)).map(|path| path.to_string());
+        let of = |routes: &[_], note| PathBytes::of(&commit(9, routes, note)).map(PathBytes::noted);
         let link = (Some(8), 3);
         assert_eq!(of(&[link], Some("10 25")).as_deref(), Some("10 25"));
         assert_eq!(of(&[(None, 7), link], None).as_deref(), Some("7 7"));
@@ -186,9 +183,8 @@ mod tests {
     #[test]
     fn the_cheapest_path_is_noted() {
         let known = |version| Ok((version != 6).then_some(PathBytes { snapshot: 10, whole: u128::from(version) * 10 }));
-        let after = |routes: &[_]| {
-            PathBytes::after(&commit(9, routes, None).routes, known).unwrap().map(|path| path.to_string())
-        };
+        let after =
+            |routes: &[_]| PathBytes::after(&commit(9, routes, None).routes, known).unwrap().map(PathBytes::noted);
         assert_eq!(after(&[(Some(8), 5)]).as_deref(), Some("10 85"));
         assert_eq!(after(&[(Some(4), 20), (Some(8), 5)]).as_deref(), Some("10 60"));
         assert_eq!(after(&[(None, 60), (Some(4), 20)]).as_deref(), Some("60 60"));

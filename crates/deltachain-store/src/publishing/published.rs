@@ -1,4 +1,4 @@
-//! What is said of a version that has been published.
+//! The report of a version that has been published.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::text;
 /// A version that has been published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Published {
+pub struct PublishReport {
     /// The version.
     pub version: u64,
     /// Its state digest.
@@ -22,7 +22,7 @@ pub struct Published {
     pub commit: Digest,
     /// Metadata of its commit.
     #[serde(skip)]
-    pub metadata: BTreeMap<String, String>,
+    pub(crate) metadata: BTreeMap<String, String>,
     /// Digests of each shard and of its tensors; none if it was skipped because of
     /// [`PublishOptions::once`](crate::PublishOptions::once), before anything was hashed.
     #[serde(skip)]
@@ -45,7 +45,7 @@ pub struct Published {
     pub is_new: bool,
 }
 
-impl Published {
+impl PublishReport {
     /// The previous head; its state has these digests and this many lanes.
     pub(crate) fn head(commit: &Commit, digest: Digest, shards: Vec<StateDigests>, elements: u64) -> Self {
         Self {
@@ -76,8 +76,6 @@ impl Published {
 pub struct Head {
     /// The version.
     pub version: u64,
-    /// Digest of its commit's bytes.
-    pub commit: Digest,
     /// State digest of each shard.
     pub shards: Vec<Digest>,
 }
@@ -98,7 +96,7 @@ pub struct PublishedRoute {
 }
 
 impl PublishedRoute {
-    /// Of a commit, in its order.
+    /// The routes of a commit, in its order.
     pub(crate) fn all(commit: &Commit) -> Vec<Self> {
         let known = commit.direct_routes().into_iter().zip(commit.in_place_routes());
         commit.routes.iter().zip(known).map(|(route, (direct, in_place))| Self::of(route, direct, in_place)).collect()

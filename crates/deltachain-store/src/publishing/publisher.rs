@@ -12,31 +12,31 @@ use crate::access::attempt::Attempt;
 use crate::access::documents::{self, Documents};
 use crate::access::stop::Stop;
 use crate::access::store::Store;
-use crate::access::whole::check_there;
+use crate::access::whole::{ChainFile, check_there};
 use crate::observer::Observer;
 use crate::publishing::commit::{check_complete, commit};
-use crate::publishing::job::{Job, Made};
+use crate::publishing::job::{Job, StoredLinks};
 use crate::publishing::model::{End, Model};
-use crate::publishing::new_link::Coding;
+use crate::publishing::new_link::RouteCoding;
 use crate::publishing::once::is_repeated;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
-use crate::publishing::published::{Head, Published};
+use crate::publishing::published::{Head, PublishReport};
 use crate::publishing::signing::{check_head, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
 ///
-/// It remembers the head and the digests of what it published last, which saves requests and work. Nothing depends on that,
-/// so it does not matter whether it has been restarted.
+/// It remembers the head and the digests of what it published last, which saves requests and work. Nothing depends on
+/// that, so it does not matter whether it has been restarted.
 #[derive(Debug)]
 pub struct Publisher {
     store: Store,
     options: PublishOptions,
     /// The content of the chain document, which never changes.
     chain: Vec<u8>,
-    /// Whose versions it follows, if that matters.
+    /// The keys whose versions it follows, if that matters.
     trust: Option<Trust>,
     /// The commit that was last known to be signed as the trust wants it.
     signed: Option<Digest>,
@@ -45,27 +45,27 @@ pub struct Publisher {
     /// Whether it is not certain that the head can be built: the next version gets a snapshot.
     is_cut_off: bool,
     /// The same as it is given if a step is there already; `None` if there is none, or this publisher has not read it.
-    newest: Option<Published>,
+    newest: Option<PublishReport>,
     /// The head as [`repeated`](Self::repeated) has just read it, for the call that comes next.
     read: Option<Parent>,
-    /// What this publisher published last, with the digest of the commit.
-    last: Option<(Digest, Own)>,
-    /// What it has stored and not committed yet.
-    prepared: Option<Prepared>,
-    /// What has been read to prune.
+    /// The parts that this publisher published last, with the digest of the commit.
+    last: Option<(Digest, OwnParts)>,
+    /// The parts that it has stored and not committed yet.
+    prepared: Option<PreparedParts>,
+    /// The documents that have been read to prune.
     documents: Documents,
 }
 
-/// What is remembered of the parts of a version that this publisher has made.
+/// The digests and assets that are remembered of the parts of a version that this publisher has made.
 #[derive(Debug, Default)]
-struct Own {
+struct OwnParts {
     /// Digests of each shard, by its number.
     shards: BTreeMap<usize, StateDigests>,
-    /// Those that the shards bring.
+    /// The assets that the shards bring.
     assets: Vec<Asset>,
 }
 
-impl Own {
+impl OwnParts {
     fn of(parts: &[ShardPart]) -> Self {
         Self {
             shards: parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect(),
@@ -76,14 +76,14 @@ impl Own {
 
 /// Shards whose links have been stored.
 #[derive(Debug)]
-struct Prepared {
-    /// What their version follows, and the cost of the path to that, if it is known.
+struct PreparedParts {
+    /// The document that their version follows, and the cost of the path to it, if it is known.
     parent: Parent,
     path: Option<PathBytes>,
     attempt: Attempt,
-    /// In each of the parts.
+    /// The session's number, which is in each of the parts.
     session: u128,
-    own: Own,
+    own: OwnParts,
 }
 
 impl Publisher {
@@ -93,7 +93,7 @@ impl Publisher {
     /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no profile or one twice,
     /// or if one of the keys that sign is given twice or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
-        Coding::of(&options.profiles)?;
+        RouteCoding::of(&options.profiles)?;
         let chain = store.get(ObjectName::Chain)?;
         let trust = trust_of(&options, Parent::read(chain.as_deref(), None, &options.limits)?.digest())?;
         let chain = chain.unwrap_or_default();
@@ -113,18 +113,18 @@ impl Publisher {
     /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not signed as
     /// [`PublishOptions::trust`] wants; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
-        let parent = self.parent()?;
-        let head = |head: &Commit| Head { version: head.version, commit: parent.digest(), shards: head.shards.clone() };
-        Ok(parent.head().map(head))
+        let head = |head: &Commit| Head { version: head.version, shards: head.shards.clone() };
+        Ok(self.parent()?.head().map(head))
     }
 
     /// The head, if a version with this metadata (and that of the options) would repeat a step:
     /// [`PublishOptions::once`]. Then nothing is to be published. Asks the store, unless that option is not set; a
-    /// [`prepare`](Self::prepare) that follows at once does not ask again. [`publish`](Self::publish) does this by itself.
+    /// [`prepare`](Self::prepare) that follows at once does not ask again. [`publish`](Self::publish) does this by
+    /// itself.
     ///
     /// # Errors
     /// USAGE if the metadata do not have the entry, or it is no integer; as for [`head`](Self::head).
-    pub fn repeated(&mut self, metadata: &BTreeMap<String, String>) -> Result<Option<Published>> {
+    pub fn repeated(&mut self, metadata: &BTreeMap<String, String>) -> Result<Option<PublishReport>> {
         self.read = None;
         if self.options.once.is_none() {
             return Ok(None);
@@ -135,12 +135,12 @@ impl Publisher {
         Ok(head)
     }
 
-    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or published: the store is not
-    /// asked.
+    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or published: the store is
+    /// not asked.
     ///
     /// # Errors
     /// USAGE if the metadata do not have the entry, or it is no integer.
-    pub fn known_repeated(&self, metadata: &BTreeMap<String, String>) -> Result<Option<Published>> {
+    pub fn known_repeated(&self, metadata: &BTreeMap<String, String>) -> Result<Option<PublishReport>> {
         let mut own = self.options.metadata.clone();
         own.extend(metadata.clone());
         let newest = self.newest.as_ref();
@@ -162,19 +162,19 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-SIG-03
-    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-11 (`CHAIN`) if versions have been lost
-    /// that this publisher knows, or that have routes documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be
-    /// there and unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
-    /// called like, regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or no
-    /// integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
-    /// while it is read, or if there are more other files than assets can be; those of reading the states; LIMIT; IO;
-    /// what the observer wants it to end with.
+    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-11 (`CHAIN`) if versions have been
+    /// lost that this publisher knows, or that have routes documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the
+    /// version may be there and unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie
+    /// in a folder that an asset is called like, regarding case or not; USAGE if the metadata entry of
+    /// [`PublishOptions::once`] is missing or no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if
+    /// the model changes while it is read, or if there are more other files than assets can be; those of reading the
+    /// states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
         base: Base<'_>,
         observer: &dyn Observer,
-    ) -> Result<Published> {
+    ) -> Result<PublishReport> {
         self.prepared = None;
         if let Some(head) = self.repeated(&BTreeMap::new())? {
             return Ok(head);
@@ -182,13 +182,13 @@ impl Publisher {
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
         let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
-        let Made { part, attempt, work, is_head } = made;
-        let own = Own::of(slice::from_ref(&part));
+        let StoredLinks { part, attempt, work, is_head } = made;
+        let own = OwnParts::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.last = Some((parent.digest(), own));
-            return Ok(Published::head(head, parent.digest(), vec![part.table.digests], part.elements));
+            return Ok(PublishReport::head(head, parent.digest(), vec![part.table.digests], part.elements));
         }
-        self.prepared = Some(Prepared { parent, path, attempt, session: part.session, own });
+        self.prepared = Some(PreparedParts { parent, path, attempt, session: part.session, own });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
         if let Some(mut work) = work {
             // The version has been published, even if the directory stays behind.
@@ -199,10 +199,10 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Makes and stores the links of some shards of the version after the head: each with its number, of `of` shards
-    /// in all, the tensors that it consists of, and where to find the same shard of the head. If the head has another number
-    /// of shards, the shard is made from nothing. Nothing becomes visible before [`commit`](Self::commit), which needs
-    /// the parts of all shards, whichever processes prepared them. Metadata are known there, so ask
+    /// Makes and stores the links of some shards of the version after the head: each with its number, of `of` shards in
+    /// all, the tensors that it consists of, and where to find the same shard of the head. If the head has another
+    /// number of shards, the shard is made from nothing. Nothing becomes visible before [`commit`](Self::commit), which
+    /// needs the parts of all shards, whichever processes prepared them. Metadata are known there, so ask
     /// [`repeated`](Self::repeated) before if a step is to be published only [once](PublishOptions::once).
     ///
     /// # Errors
@@ -226,41 +226,38 @@ impl Publisher {
         let (attempt, session) = (attempt.unwrap_or_else(|| Attempt::begin(&self.store)), rand::random());
         let began = attempt.earliest.and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
         parts.iter_mut().for_each(|part| (part.session, part.began) = (session, began));
-        self.prepared = Some(Prepared { parent, path, attempt, session, own: Own::of(&parts) });
+        self.prepared = Some(PreparedParts { parent, path, attempt, session, own: OwnParts::of(&parts) });
         Ok(parts)
     }
 
-    /// Makes a version of all its shards, in any order: all of them become visible, or none. `metadata` is added to that of
-    /// the options. To be called again with the same parts if it is not known whether it succeeded. If the version would
-    /// repeat a step ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
+    /// Makes a version of all its shards, in any order: all of them become visible, or none. `metadata` is added to
+    /// that of the options. To be called again with the same parts if it is not known whether it succeeded. If the
+    /// version would repeat a step ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
     ///
-    /// Of the parts that this publisher did not prepare last, the store is asked for one link of each
-    /// [`prepare`](Self::prepare), and for their assets. A store that tells no dates, such as a directory, is asked for the times of all
-    /// links, and for the time: what was stored less than 20 hours ago cannot have been pruned.
+    /// For the parts that this publisher did not prepare last, the store is asked for one link of each
+    /// [`prepare`](Self::prepare), and for their assets. A store that tells no dates, such as a directory, is asked for
+    /// the times of all links, and for the time: what was stored less than 20 hours ago cannot have been pruned.
     ///
     /// # Errors
     /// USAGE if parts are missing or duplicate, or were made for different versions, or the metadata entry of
-    /// [`PublishOptions::once`] is missing or no integer; R-CHN-12 (`STATE_MISMATCH`) if two
-    /// have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store;
-    /// R-PUB-01 (`CHAIN`) if the parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another
-    /// writer was first; R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored
-    /// 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is
-    /// called like; LIMIT; IO.
+    /// [`PublishOptions::once`] is missing or no integer; R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same
+    /// name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store; R-PUB-01 (`CHAIN`) if the
+    /// parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first;
+    /// R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored 20 hours ago:
+    /// prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like;
+    /// LIMIT; IO.
     pub fn commit(
         &mut self,
         mut parts: Vec<ShardPart>,
         metadata: BTreeMap<String, String>,
         observer: &dyn Observer,
-    ) -> Result<Published> {
+    ) -> Result<PublishReport> {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
         let name = ObjectName::Commit(version);
         let own = self.prepared.as_ref().filter(|own| own.parent.check_follows(version, follows).is_ok());
-        let own = own.map(|own| (own.parent.clone(), own.path, own.attempt, own.session));
-        let session = own.as_ref().map(|own| own.3);
-        let mut attempts: Vec<Attempt> = own.iter().map(|own| own.2).collect();
-        let (parent, path) = match own {
-            Some((parent, path, ..)) => (parent, path),
+        let (parent, path, mut attempts, session) = match own {
+            Some(own) => (own.parent.clone(), own.path, vec![own.attempt], Some(own.session)),
             None => {
                 let read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
@@ -269,7 +266,7 @@ impl Publisher {
                     self.check_head(&read)?;
                 }
                 let path = read.head().and_then(PathBytes::of);
-                (read, path)
+                (read, path, Vec::new(), None)
             }
         };
         let mut options = self.options.clone();
@@ -278,7 +275,7 @@ impl Publisher {
         if is_repeated(options.once.as_deref(), &options.metadata, head.map(|head| &head.metadata))?
             && let Some(head) = head.filter(|_| !self.is_cut_off)
         {
-            return Ok(Published::head(head, parent.digest(), Vec::new(), 0));
+            return Ok(PublishReport::head(head, parent.digest(), Vec::new(), 0));
         }
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
@@ -308,7 +305,7 @@ impl Publisher {
         self.last = Some((commit, self.prepared.take().map(|prepared| prepared.own).unwrap_or_default()));
     }
 
-    /// What the next version follows.
+    /// The commit that the next version follows, or the chain document.
     fn parent(&mut self) -> Result<Parent> {
         if let Some(parent) = self.read.take() {
             return Ok(parent);
@@ -317,7 +314,7 @@ impl Publisher {
         let parent = documents::head(&self.store, Some(&self.chain), known, &self.options.limits)?;
         self.check_head(&parent)?;
         self.head = parent.head().map(|head| (head.version, parent.digest()));
-        self.newest = parent.head().map(|head| Published::head(head, parent.digest(), Vec::new(), 0));
+        self.newest = parent.head().map(|head| PublishReport::head(head, parent.digest(), Vec::new(), 0));
         Ok(parent)
     }
 
@@ -340,8 +337,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// What is looked at before this publisher follows its first head: routes documents of versions above it, whose commits must
-    /// have been lost; and whether a route of its commit has its files, unless routes have been changed since.
+    /// The checks before this publisher follows its first head: routes documents of versions above it, whose commits
+    /// must have been lost; and whether a route of its commit has its files, unless routes have been changed since.
     fn check_first(&mut self, parent: &Parent) -> Result<()> {
         let head = parent.head();
         let versions = self.store.versions_with_routes(head.map_or(0, |head| head.version))?;
@@ -352,20 +349,15 @@ impl Publisher {
         }
         let Some(head) = head.filter(|head| !versions.contains(&head.version)) else { return Ok(()) };
         let has_files = |route: &Route| {
-            let missing = route.files.iter().find_map(|file| check_there(&self.store, file).err());
+            let missing = route.files.iter().find_map(|file| check_there(&self.store, ChainFile::Link(*file)).err());
             missing.map_or(Ok(true), |error| if error.rule().is_some() { Ok(false) } else { Err(error) })
         };
-        self.is_cut_off = true;
-        for route in &head.routes {
-            if has_files(route)? {
-                self.is_cut_off = false;
-                break;
-            }
-        }
+        let mut whole = head.routes.iter().map(has_files).filter(|found| !matches!(found, Ok(false)));
+        self.is_cut_off = !whole.next().unwrap_or(Ok(false))?;
         Ok(())
     }
 
-    /// What the path to the head costs, if it is known.
+    /// The cost of the path to the head, if it is known.
     fn path_to(&self, parent: &Parent) -> Result<Option<PathBytes>> {
         match self.options.snapshots {
             Snapshots::Cost(_) => PathBytes::to_head(&self.store, parent, &self.options.limits),
@@ -381,9 +373,10 @@ impl Publisher {
         of: usize,
         if_changed: bool,
         observer: &dyn Observer,
-    ) -> Result<Made> {
+    ) -> Result<StoredLinks> {
         let Self { store, options, .. } = self;
-        // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is left out.
+        // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is
+        // left out.
         let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
         let target = End { state: &lent, layout: layout.as_deref(), named: None, digests: None };
@@ -403,7 +396,7 @@ impl Publisher {
         let keep = Keep { last, ..Keep::default() };
         let pruned = plan_again(&self.store, &keep, std::mem::take(&mut self.documents), Some(head)).and_then(|plan| {
             prune(&self.store, &plan, observer)?;
-            Ok(plan.into_documents())
+            Ok(plan.read)
         });
         match pruned {
             Ok(documents) => self.documents = documents,
@@ -412,21 +405,22 @@ impl Publisher {
     }
 }
 
-/// Checks that what other processes stored is there, and gives the attempt that began before all of it; `None` if there is
-/// nothing of theirs.
+/// Checks that what other processes stored is there, and gives the attempt that began before all of it; `None` if there
+/// is nothing of theirs.
 fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     let mut sessions = BTreeSet::new();
     let mut earliest: Option<SystemTime> = None;
     for part in parts {
-        // Of a session with a date, one link shows that it was this store; otherwise all of them are asked for their times.
+        // One link of a session with a date shows that it was this store; otherwise the store is asked for the times of
+        // all links.
         let began = part.began().filter(|_| store.date().is_some());
         let links = if began.is_none() || sessions.insert(part.session) { part.links.as_slice() } else { &[] };
         for link in &links[..links.len().min(began.map_or(usize::MAX, |_| 1))] {
-            let stored = check_there(store, &link.file())?;
+            let stored = check_there(store, ChainFile::Link(link.file()))?;
             let first = began.unwrap_or(stored);
             earliest = Some(earliest.map_or(first, |earliest| earliest.min(first)));
         }
-        part.assets.iter().try_for_each(|asset| check_there(store, asset).map(drop))?;
+        part.assets.iter().try_for_each(|asset| check_there(store, ChainFile::Asset(asset)).map(drop))?;
     }
     earliest.map(|earliest| Attempt::since(store, earliest)).transpose()
 }

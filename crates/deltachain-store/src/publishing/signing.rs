@@ -6,16 +6,16 @@ use deltachain::chain::{Listing, Note, ObjectName, Signer, Trust, head_not_signe
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
-use crate::access::documents::commit_of;
+use crate::access::documents::id_of;
 use crate::access::store::Store;
 use crate::publishing::options::PublishOptions;
 
-/// By which keys the head has to be signed that a publisher follows: those that it was given, or its own, of which one is enough.
-/// `None` if it does not sign and was given none.
+/// By which keys the head has to be signed that a publisher follows: those that it was given, or its own, of which one
+/// is enough. `None` if it does not sign and was given none.
 ///
 /// # Errors
-/// USAGE if a key is given twice, or it does not trust one of its own; R-SIG-05 (`CHAIN`) if too few keys are trusted for the
-/// chain.
+/// USAGE if a key is given twice, or it does not trust one of its own; R-SIG-05 (`CHAIN`) if too few keys are trusted
+/// for the chain.
 pub(crate) fn trust_of(options: &PublishOptions, chain: Digest) -> Result<Option<Trust>> {
     let own = options.sign.iter().map(|signer| signer.public());
     let Some(trust) = &options.trust else {
@@ -43,8 +43,9 @@ pub(crate) fn check_head(store: &Store, chain: Digest, (version, commit): (u64, 
     if is_signed { Ok(()) } else { Err(head_not_signed(version, commit)) }
 }
 
-/// Stores a note on a commit, which need not be there yet, by its digest and as the own note of each signer (R-SIG-02). What is
-/// there already is as good, if it counts. Gives the name of the note, and those of own notes that something else has.
+/// Stores a note on a commit, which need not be there yet, by its digest and as the own note of each signer (R-SIG-02).
+/// A note that is there already is as good, if it counts. Gives the name of the note, and the names of own notes that
+/// something else has.
 pub(crate) fn store_note(
     store: &Store,
     chain: Digest,
@@ -68,21 +69,22 @@ pub(crate) fn store_note(
     Ok((name, taken))
 }
 
-/// Signs a version that has been published, whose commit must have this digest: for a quorum, or where a chain begins to be
-/// signed. It vouches for the version and all below it (R-SIG-04), so look at it before. Gives the name of the note, and those
-/// of own notes that something else has: readers without lists, and those behind 64 other notes, do not find the note then.
+/// Signs a version that has been published, whose commit must have this digest: for a quorum, or where a chain begins
+/// to be signed. It vouches for the version and all below it (R-SIG-04), so look at it before. Gives the name of the
+/// note, and those of own notes that something else has: readers without lists, and those behind 64 other notes, do not
+/// find the note then.
 ///
 /// # Errors
-/// USAGE if the version has another commit, if there is no signer or one twice, or if the store can only be read; R-CHN-01
-/// to R-CHN-04 and the rules of documents; R-SIG-02 (`CHAIN`) if something else is under the name of the note; IO;
-/// those of the signers.
+/// USAGE if the version has another commit, if there is no signer or one twice, or if the store can only be read;
+/// R-CHN-01 to R-CHN-04 and the rules of documents; R-SIG-02 (`CHAIN`) if something else is under the name of the note;
+/// IO; those of the signers.
 pub fn sign(
     store: &Store,
     version: u64,
     commit: Digest,
     signers: &[Arc<dyn Signer>],
 ) -> Result<(ObjectName, Vec<ObjectName>)> {
-    let (found, _) = commit_of(store, version, &Limits::default())?;
+    let found = id_of(store, version, &Limits::default())?;
     if found.commit != commit {
         let message =
             format!("version {version} has the commit {}, not {commit}; nothing has been signed", found.commit);

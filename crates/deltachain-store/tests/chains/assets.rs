@@ -1,4 +1,5 @@
-//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is said when they are wrong.
+//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is said when they are
+//! wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use deltachain::tensor::{Digest, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions,
-    Published, Publisher, RawObjects, Store, StoreOptions, Switched, fsck, init, log, plan_prune, prune, show,
+    PublishReport, Publisher, RawObjects, Store, StoreOptions, SwitchReport, fsck, init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
@@ -30,8 +31,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::default();
-        (options.attempts, options.part_bytes) = (1, 1000);
+        let options = StoreOptions::default().attempts(1).part_bytes(1000);
         let store = Store::create(folder.path().join("chain").to_str().unwrap(), options).unwrap();
         init(&store).unwrap();
         Self { folder, store, models: Models::new(1, 40) }
@@ -46,7 +46,7 @@ impl Place {
         SafetensorsState::open(path).unwrap()
     }
 
-    fn publish(&self, model: &SafetensorsState) -> Published {
+    fn publish(&self, model: &SafetensorsState) -> PublishReport {
         self.publish_as(model, &PublishOptions::default(), &()).unwrap()
     }
 
@@ -55,13 +55,12 @@ impl Place {
         model: &SafetensorsState,
         options: &PublishOptions,
         observer: &dyn Observer,
-    ) -> Result<Published> {
+    ) -> Result<PublishReport> {
         Publisher::open(self.store.clone(), options.clone())?.publish(model, Base::Chain, observer)
     }
 
     fn open(&self, other_files: OtherFiles) -> Follower<Directory> {
-        let mut options = FollowerOptions::default();
-        options.other_files = other_files;
+        let options = FollowerOptions::default().other_files(other_files);
         Follower::in_directory(self.store.clone(), &self.folder.path().join("follower"), options).unwrap()
     }
 
@@ -79,7 +78,7 @@ impl Place {
     }
 }
 
-fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchReport {
     let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
@@ -230,8 +229,7 @@ fn no_more_are_published_than_a_commit_can_name() {
 fn nobody_has_to_publish_or_to_take_them() {
     let mut place = Place::new();
     let model = place.model(0, &[CONFIG]);
-    let mut options = PublishOptions::default();
-    options.assets = false;
+    let options = PublishOptions::default().assets(false);
     let remarks = Notes::default();
     assert_eq!(place.publish_as(&model, &options, &remarks).unwrap().assets, []);
     assert!(remarks.remarks()[0].contains("config.json"));
@@ -325,8 +323,7 @@ fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
     place.publish(&model);
     assert_eq!(fs::read(place.object(config)).unwrap(), b"()");
     let check = |deep: bool| {
-        let mut options = FsckOptions::default();
-        options.deep = deep.then(|| place.folder.path().join("deep"));
+        let options = FsckOptions::default().deep(deep.then(|| place.folder.path().join("deep")));
         let report = fsck(&place.store, &options, &()).unwrap();
         assert_eq!(report.assets, 3);
         report.problems.iter().map(told).collect::<Vec<_>>()
@@ -420,8 +417,7 @@ fn those_of_several_shards_are_those_of_the_first() {
     fs::write(place.object(config), &bytes).unwrap();
     assert_eq!(names(&commit().unwrap().assets), ["config.json"]);
     // A subscriber of one shard takes them too.
-    let mut options = FollowerOptions::default();
-    options.shards = Some(vec![1]);
+    let options = FollowerOptions::default().shards(Some(vec![1]));
     let directory = place.folder.path().join("half");
     let directory =
         pull(&mut Follower::in_directory(place.store.clone(), &directory, options).unwrap(), None).directory;

@@ -1,5 +1,5 @@
-//! Buckets as they are: credentials that somebody else gives and that end soon, answers that send elsewhere, servers that
-//! know less than Amazon's.
+//! Buckets as they are: credentials that somebody else gives and that end soon, answers that send elsewhere, servers
+//! that know less than Amazon's.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -24,7 +24,7 @@ use crate::support::verify::shown;
 use crate::support::web::WebServer;
 
 /// The head of a request: its first line, and the lines after it.
-fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<String>)> {
+pub(crate) fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<String>)> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -37,7 +37,7 @@ fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<String>)> {
 }
 
 /// A server that answers each connection once, until the program ends.
-fn serve(answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn serve(answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -154,7 +154,8 @@ fn a_failure_that_speaks_of_403_is_tried_again() {
     assert!(asked.load(Ordering::Relaxed) > 1, "{asked:?}");
 }
 
-/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy: all from the environment.
+/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy: all from the
+/// environment.
 #[test]
 #[ignore = "a process with an environment of its own"]
 fn a_process_behind_a_proxy() {

@@ -9,8 +9,8 @@ use deltachain::Limits;
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::tensor::StateDigests;
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, Switched,
-    init,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store,
+    SwitchReport, init,
 };
 
 use crate::common::follow;
@@ -28,12 +28,10 @@ fn subscriber(store: &Store, directory: &Path) -> Follower<Directory> {
 }
 
 /// Follows until the head of a chain that has ended.
-fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<Switched> {
+fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<SwitchReport> {
     let mut switches = Vec::new();
-    let mut options = FollowOptions::default();
-    options.poll = Duration::from_millis(1);
-    options.until = Some(until);
-    let mut note = |_: &Follower<Directory>, switched: &Switched| {
+    let options = FollowOptions::default().poll(Duration::from_millis(1)).until(Some(until));
+    let mut note = |_: &Follower<Directory>, switched: &SwitchReport| {
         switches.push(switched.clone());
         Ok(())
     };
@@ -41,7 +39,7 @@ fn catch_up(store: &Store, directory: &Path, until: u64) -> Vec<Switched> {
     switches
 }
 
-fn step(follower: &mut Follower<Directory>) -> Switched {
+fn step(follower: &mut Follower<Directory>) -> SwitchReport {
     let prepared = follower.prepare(None, &()).unwrap().expect("a new version");
     follower.apply(prepared).unwrap()
 }
@@ -70,13 +68,12 @@ fn publish_and_follow(store: &Store) {
     let place = |name: &str| scratch.path().join(name);
     let mut models = Models::new(7, 120);
     init(store).unwrap();
-    let mut options = PublishOptions::default();
-    options.skips = vec![4];
+    let mut options = PublishOptions::default().skips(vec![4]);
     let mut step_by_step = subscriber(store, &place("step by step"));
     assert!(step_by_step.held().is_none());
     for version in 0..VERSIONS {
         let state = models.save(version, scratch.path());
-        options.metadata.insert("step".to_owned(), (version * 100).to_string());
+        options = options.metadata(BTreeMap::from([("step".to_owned(), (version * 100).to_string())]));
         // A new one each time, as after a restart.
         let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
         let work = place("work");

@@ -1,5 +1,5 @@
-//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or says which object is at
-//! fault and keeps what it has.
+//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or says which object
+//! is at fault and keeps what it has.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,19 +34,14 @@ fn chain(scratch: &Path) -> (Store, Models) {
     let store = store(&scratch.join("store"));
     let mut models = Models::new(9, 30);
     init(&store).unwrap();
-    let mut options = PublishOptions::default();
-    options.skips = vec![3];
-    options.snapshots = Snapshots::Never;
+    let options = PublishOptions::default().skips(vec![3]).snapshots(Snapshots::Never);
     for version in 0..=HEAD {
         let state = models.save(version, scratch);
         let before = version.checked_sub(1).map(|before| models.save(before, scratch));
         let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
         Publisher::open(store.clone(), options.clone()).unwrap().publish(&state, base, &()).unwrap();
     }
-    let mut options = CompactOptions::new(scratch.join("compact"));
-    options.version = Some(5);
-    options.from = vec![1];
-    options.snapshot = true;
+    let options = CompactOptions::new(scratch.join("compact")).version(Some(5)).from(vec![1]).snapshot(true);
     compact(&store, &options, &()).unwrap();
     prove(&store);
     (store, models)
@@ -57,7 +52,7 @@ fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>,
     let directory = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
     // No file is there already.
-    options.cache_bytes = Some(0);
+    options = options.cache_bytes(Some(0));
     let mut reader = Follower::in_directory(store.clone(), directory.path(), options).unwrap();
     let mut go = |version| match reader.prepare(version, &())? {
         Some(prepared) => reader.apply(prepared).map(drop),
@@ -174,8 +169,8 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is damaged is built again, and
-/// nobody is told of a wrong base.
+/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is damaged is built
+/// again, and nobody is told of a wrong base.
 #[test]
 fn a_damaged_work_directory_is_built_again() {
     let mut random = Random(5);

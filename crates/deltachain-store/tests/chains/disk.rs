@@ -28,7 +28,7 @@ fn publish(place: &Path, version: u64) -> Result<(), Error> {
     let before = version.checked_sub(1).map(|before| models.save(before, &place.join("models")));
     let mut options = PublishOptions::default();
     // Files that are too long.
-    options.snapshots = Snapshots::Every(1);
+    options = options.snapshots(Snapshots::Every(1));
     let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
     Publisher::open(store(place), options)?.publish(&state, base, &()).map(drop)
 }

@@ -1,5 +1,5 @@
-//! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is lost, nothing is torn.
-//! `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds, `DELTACHAIN_FAULT_SEED` the first seed.
+//! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is lost, nothing is
+//! torn. `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds, `DELTACHAIN_FAULT_SEED` the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,13 +46,12 @@ fn clean(inner: &Arc<dyn ObjectStore>) -> Store {
 
 fn faulty(inner: &Arc<dyn ObjectStore>) -> (Store, Arc<Control>) {
     let (objects, control) = FaultyStore::new(Arc::clone(inner));
-    let mut options = quick();
-    options.timeout = Duration::from_millis(100);
+    let options = quick().timeout(Duration::from_millis(100));
     (Store::from_objects(objects, "a chain", options).unwrap(), control)
 }
 
-/// Faults of a seed. In every third round they come so often that four attempts are often too few. A document whose bits
-/// have turned cannot always be told from a right one, so this happens to files only.
+/// Faults of a seed. In every third round they come so often that four attempts are often too few. A document whose
+/// bits have turned cannot always be told from a right one, so this happens to files only.
 fn storm(seed: u64) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static {
     let times = [1, 3, 6][usize::try_from(seed % 3).unwrap()];
     let drawn = seeded(seed, RATES.map(|(fault, rate)| (fault, rate * times)).to_vec());
@@ -75,8 +74,7 @@ fn commits(store: &Store) -> u64 {
 
 /// Publishes the version of a model with this number, which is the next one.
 fn publish(store: &Store, models: &mut Models, version: u64, scratch: &Path) -> Result<(u64, Digest)> {
-    let mut options = PublishOptions::default();
-    options.skips = vec![3];
+    let options = PublishOptions::default().skips(vec![3]);
     let state = models.save(version, scratch);
     let before = version.checked_sub(1).map(|before| models.save(before, scratch));
     let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
@@ -317,9 +315,7 @@ fn a_publisher_may_stop_after_any_write() {
 fn a_compaction_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(6, scratch.path());
-    let mut options = CompactOptions::new(scratch.path().join("compact"));
-    options.from = vec![0, 2];
-    options.snapshot = true;
+    let options = CompactOptions::new(scratch.path().join("compact")).from(vec![0, 2]).snapshot(true);
     let mut work = |store: &Store, _: &Control| compact(store, &options, &()).map(drop);
     stop_after_each_write(&chain, &mut work, &mut |store, done| {
         assert_eq!(prove(store).len(), 6);
@@ -367,8 +363,8 @@ fn a_prune_may_stop_after_any_write() {
 
 #[test]
 fn young_files_stay_whatever_the_clock_does() {
-    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody was stored; while pruning, two days after
-    // routes were withdrawn. And whether what is old is removed in the end.
+    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody was stored; while
+    // pruning, two days after routes were withdrawn. And whether what is old is removed in the end.
     for (chain_at, file_at, prune_at, removes) in [
         (-72, 0, 0, true),
         (-72, -1, 0, true),

@@ -9,8 +9,8 @@ use deltachain::chain::ObjectName;
 use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{MemoryState, State, StateWriter};
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, OtherFiles, PublishOptions, Published, Publisher, Store, StoreOptions,
-    Switched, check_directory, init, inspect_directory,
+    Base, Directory, Follower, FollowerOptions, Health, OtherFiles, PublishOptions, PublishReport, Publisher, Store,
+    StoreOptions, SwitchReport, check_directory, init,
 };
 use tempfile::TempDir;
 
@@ -71,8 +71,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::default();
-        options.attempts = 1;
+        let options = StoreOptions::default().attempts(1);
         let store = Store::create(folder.path().join("chain").to_str().unwrap(), options).unwrap();
         init(&store).unwrap();
         Self { folder, store }
@@ -100,11 +99,11 @@ impl Place {
         SafetensorsState::open(path).unwrap()
     }
 
-    fn publish(&self, model: &SafetensorsState) -> Published {
+    fn publish(&self, model: &SafetensorsState) -> PublishReport {
         self.publish_told(model, &Notes::default()).unwrap()
     }
 
-    fn publish_told(&self, model: &SafetensorsState, notes: &Notes) -> deltachain::Result<Published> {
+    fn publish_told(&self, model: &SafetensorsState, notes: &Notes) -> deltachain::Result<PublishReport> {
         Publisher::open(self.store.clone(), PublishOptions::default())?.publish(model, Base::Chain, notes)
     }
 
@@ -119,7 +118,7 @@ impl Place {
     }
 }
 
-fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchReport {
     let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
@@ -180,8 +179,8 @@ fn what_happens_to_files_in_folders_is_noticed() {
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
-    let status = inspect_directory(&place.at("follower")).unwrap().unwrap();
-    assert_eq!(status.missing, ["scheduler/deep/config.json"]);
+    let health = Health::of(&place.at("follower"), None).unwrap();
+    assert_eq!(health.problems, ["files are missing or have another length: scheduler/deep/config.json"]);
     let report = check_directory(&place.at("follower"), &()).unwrap();
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 2, "{problems:?}");

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument};
 use deltachain::files::LAYOUT_KEY;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
-use deltachain::{DiffOptions, ErrorClass, Limits, diff};
-use deltachain_store::{Follower, FollowerOptions, RawObjects, Store};
+use deltachain::{DiffOptions, ErrorClass, Limits, Result, diff};
+use deltachain_store::{Follower, FollowerOptions, Observer, Phase, RawObjects, Snapshots, Store};
 
+use crate::maintenance::{Chain, commit_of};
+use crate::support::faulty::Operation;
 use crate::support::quick;
 use crate::support::verify::shown;
 
@@ -244,5 +247,49 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
         let switched = follower.apply(prepared).unwrap();
         assert!(switched.directory.join(name).is_file());
         assert_eq!(shown(place.path()), Some(state(1)));
+    }
+}
+
+/// Notes what it is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Observer for Told {
+    fn begin(&self, _phase: Phase, _bytes: u64) {}
+
+    fn advance(&self, _phase: Phase, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self, _phase: Phase) {}
+
+    fn remark(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+#[test]
+fn a_commit_of_many_routes_that_lead_nowhere_costs_little() {
+    let chain = Chain::new(1, Snapshots::Never, &[]);
+    let mut commit = commit_of(&chain.store, 0);
+    let good = commit.routes.remove(0);
+    let route = |number: u64| {
+        let files = vec![FileReference { digest: Digest::of_bytes(&number.to_le_bytes()), size: 1 }];
+        Route { from: None, files }
+    };
+    let mut nowhere: Vec<Route> = (0..500).map(route).collect();
+    nowhere.sort_by_key(|route| route.files[0].digest);
+    for (count, works) in [(20, true), (500, false)] {
+        commit.routes = nowhere[..count].iter().cloned().chain([good.clone()]).collect();
+        chain.store.delete(&[ObjectName::Commit(0)]).unwrap();
+        assert!(chain.store.put_if_absent(ObjectName::Commit(0), &commit.to_bytes().unwrap()).unwrap());
+        let told = Told::default();
+        let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default()).unwrap();
+        let prepared = follower.prepare(None, &told);
+        assert_eq!(prepared.is_ok(), works);
+        assert!(prepared.is_ok() || prepared.err().unwrap().breaks(&["R-CHN-09"]));
+        assert!(told.0.lock().unwrap().len() <= 22, "{}", told.0.lock().unwrap().len());
+        let is_tried = |route: &Route| chain.control.calls(Operation::Get, &route.files[0].name().to_string()) > 0;
+        assert!(nowhere.iter().filter(|route| is_tried(route)).count() <= 64);
     }
 }

@@ -10,7 +10,7 @@ use deltachain::format::Index;
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
 use deltachain_store::{
-    Base, Model, Observer, Phase, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, init,
+    Base, Model, Observer, Phase, PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, init,
 };
 use object_store::memory::InMemory;
 
@@ -65,7 +65,11 @@ impl Observer for Downloads {
 }
 
 /// Publishes from memory after what was published last, and says whether nothing was fetched.
-fn publish(publisher: &mut Publisher, before: Option<&MemoryState>, state: &MemoryState) -> Result<(Published, bool)> {
+fn publish(
+    publisher: &mut Publisher,
+    before: Option<&MemoryState>,
+    state: &MemoryState,
+) -> Result<(PublishReport, bool)> {
     let downloads = Downloads::default();
     let published = publisher.publish(state, last(before), &downloads)?;
     Ok((published, downloads.0.into_inner() == 0))

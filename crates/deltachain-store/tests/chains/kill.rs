@@ -1,5 +1,5 @@
-//! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again and again, and go on with
-//! what they find. `DELTACHAIN_KILLS` sets how often, `DELTACHAIN_KILL_SEED` the seed of the instants.
+//! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again and again, and go on
+//! with what they find. `DELTACHAIN_KILLS` sets how often, `DELTACHAIN_KILL_SEED` the seed of the instants.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,8 +47,7 @@ fn publish(store: &Store, models: &mut Models, place: &Path) {
     let state = models.save(version, scratch.path());
     fs::create_dir(state.path().join("tokenizer")).unwrap();
     fs::write(state.path().join("tokenizer/version"), version.to_string()).unwrap();
-    let mut options = PublishOptions::default();
-    options.skips = vec![3];
+    let options = PublishOptions::default().skips(vec![3]);
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     let published = publisher.publish(&state, Base::Work(&place.join("work")), &()).unwrap();
     assert_eq!(published.version, version);
@@ -122,9 +121,9 @@ fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
     !status.success()
 }
 
-/// Lets a process run to its end once, in a place of its own, to see how long that takes; then kills it again and again at
-/// any instant of such a run. `check` gives the stage at which it was killed. Gives the place as the last run left it, which came
-/// to its end.
+/// Lets a process run to its end once, in a place of its own, to see how long that takes; then kills it again and again
+/// at any instant of such a run. `check` gives the stage at which it was killed. Gives the place as the last run left
+/// it, which came to its end.
 fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnMut(&Path) -> u64) -> TempDir {
     let other = tempfile::tempdir().unwrap();
     prepare(other.path());

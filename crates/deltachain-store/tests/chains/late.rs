@@ -1,5 +1,5 @@
-//! A machine that sleeps, or is paused, in one of the last requests of a writer, while files become old and are removed: who is told
-//! that it has published has published something that can be built (R-PUB-08).
+//! A machine that sleeps, or is paused, in one of the last requests of a writer, while files become old and are
+//! removed: who is told that it has published has published something that can be built (R-PUB-08).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +14,7 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, PublishOptions, Published, Publisher, RawObjects, ShardPart,
+    Base, CompactOptions, Follower, FollowerOptions, PublishOptions, PublishReport, Publisher, RawObjects, ShardPart,
     Snapshots, Store, compact, init,
 };
 use futures_util::stream::BoxStream;
@@ -94,13 +94,14 @@ impl Chain {
         self.models.state(version).clone()
     }
 
-    fn publish(&mut self, publisher: &mut Publisher, version: u64) -> Result<Published> {
+    fn publish(&mut self, publisher: &mut Publisher, version: u64) -> Result<PublishReport> {
         let state = self.state(version);
         let before = version.checked_sub(1).map(|before| self.state(before));
         publisher.publish(&state, before.as_ref().map_or(Base::Chain, |before| Base::Last(before.into())), &())
     }
 
-    /// Whoever stores something below this folder sleeps for 25 hours, this often. Meanwhile files go that no document names.
+    /// Whoever stores something below this folder sleeps for 25 hours, this often. Meanwhile files go that no document
+    /// names.
     fn sleep_at(&self, folder: &'static str, sleep: Sleep, times: u32) {
         let (control, other) = (Arc::clone(&self.control), self.other.clone());
         let needed: BTreeSet<ObjectName> = other.objects().unwrap().iter().map(|object| object.name).collect();
@@ -270,7 +271,8 @@ fn age(directory: &FilePath) {
     }
 }
 
-/// A server tells by the dates of its answers that too much time may have passed, and by the times of its objects whether it has.
+/// A server tells by the dates of its answers that too much time may have passed, and by the times of its objects
+/// whether it has.
 #[test]
 fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
     for (number, is_old) in [false, true].into_iter().enumerate() {

@@ -7,7 +7,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Keep, Pruned, PublishOptions, Publisher, RawObjects, Snapshots, Store, init, plan_prune, prune, undo_prune,
+    Base, Keep, PruneReport, PublishOptions, Publisher, RawObjects, Snapshots, Store, init, plan_prune, prune,
+    undo_prune,
 };
 use object_store::memory::InMemory;
 
@@ -20,7 +21,7 @@ use crate::support::{Random, quick};
 /// A day, and a little more, in hours.
 pub(crate) const DAY: i64 = 25;
 
-fn prune_now(store: &Store, keep: &Keep) -> Result<Pruned> {
+fn prune_now(store: &Store, keep: &Keep) -> Result<PruneReport> {
     prune(store, &plan_prune(store, keep)?, &())
 }
 
@@ -178,7 +179,7 @@ fn the_path_whose_files_are_there_stays() {
 
 /// Builds the head as a reader does that does not find this file.
 fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
-    use deltachain::chain::{Planner, Reference};
+    use deltachain::chain::Planner;
     use deltachain::{Limits, LinkReader, apply};
     let mut planner = Planner::new(None, None, None, &Limits::default());
     loop {
@@ -277,10 +278,6 @@ fn routes_documents_that_are_lost_take_no_file_with_them() {
     assert_eq!(chain.reachable(), [4, 5]);
 }
 
-fn names_of(objects: &[deltachain_store::StoredObject]) -> Vec<ObjectName> {
-    objects.iter().map(|object| object.name).collect()
-}
-
 /// Stores the link of a version after the head that does not come to its commit.
 fn leave_a_file(chain: &mut Chain, version: u64) -> ObjectName {
     let before = names(&chain.store);
@@ -309,7 +306,7 @@ fn files_that_nothing_names_are_counted_and_removed_by_hand() {
     assert_eq!((report.problems.len(), report.unnamed, report.orphans), (0, 2, 2));
     assert!(report.unnamed_bytes > size && report.unnamed_bytes == report.orphan_bytes);
     let pruned = prune_now(&chain.store, &by_hand).unwrap();
-    assert_eq!((names_of(&pruned.removed), names_of(&pruned.unnamed)), (vec![left], vec![young]));
+    assert_eq!((pruned.removed, pruned.unnamed), (vec![left], vec![young]));
     assert_eq!(pruned.removed_bytes, size);
     assert!(!names(&chain.store).contains(&left));
     assert_eq!(chain.reachable(), [0, 1, 2, 3]);
@@ -396,12 +393,12 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
         // Given up, the document goes, and the prunes that follow go on.
         let accepted = Keep { accept_loss: true, ..rule.clone() };
         let pruned = prune_now(&chain.store, &accepted).unwrap();
-        assert!(names_of(&pruned.removed).contains(&ObjectName::Routes { version, generation: 1 }));
+        assert!(pruned.removed.contains(&ObjectName::Routes { version, generation: 1 }));
         assert!(names(&chain.store).contains(&snapshot));
         chain.control.set_clock(6 * DAY);
         assert!(prune_now(&chain.store, &rule).is_ok());
         let removed = prune_now(&chain.store, &Keep { abandoned: true, ..accepted }).unwrap().removed;
-        assert!(names_of(&removed).contains(&snapshot));
+        assert!(removed.contains(&snapshot));
         chain.assert_sound();
     }
 }
@@ -477,7 +474,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     // Their files are needed again.
     for days in [6, 9] {
         chain.control.set_clock(days * DAY);
-        assert!(names_of(&prune_now(&chain.store, &keep(6, None, &[])).unwrap().removed).into_iter().all(is_routes));
+        assert!(prune_now(&chain.store, &keep(6, None, &[])).unwrap().removed.into_iter().all(is_routes));
         assert_eq!(chain.reachable(), everything);
     }
     // Of two prunes in a row, both are taken back. What lacks a file stays withdrawn.
@@ -531,7 +528,7 @@ fn what_tells_of_a_withdrawal_goes_after_the_files() {
     let content = chain.lose(|name| name == snapshot);
     chain.restore(snapshot, &content[&snapshot]);
     let rule = keep(3, None, &[]);
-    assert_eq!(names_of(&prune_now(&chain.store, &rule).unwrap().young), [first, snapshot]);
+    assert_eq!(prune_now(&chain.store, &rule).unwrap().young, [first, snapshot]);
     chain.control.set_clock(2 * DAY);
-    assert_eq!(names_of(&prune_now(&chain.store, &rule).unwrap().removed), [first, snapshot]);
+    assert_eq!(prune_now(&chain.store, &rule).unwrap().removed, [first, snapshot]);
 }

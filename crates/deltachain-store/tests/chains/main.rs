@@ -1,10 +1,12 @@
 //! All tests of the store from outside, as one program: each program more would take half a minute to build.
 
 mod another_server;
+mod answers;
 mod assets;
 mod buckets;
 mod chain;
 mod common;
+mod copies;
 mod damage;
 #[cfg(unix)]
 mod disk;

@@ -11,7 +11,7 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
-    Base, CompactOptions, Compacted, FsckOptions, FsckReport, Keep, LogRoute, PrunePlan, PublishOptions, Publisher,
+    Base, CompactOptions, CompactReport, FsckOptions, FsckReport, Keep, LogRoute, PrunePlan, PublishOptions, Publisher,
     RawObjects, Snapshots, Store, compact, fsck, init, log, plan_prune, prune, show,
 };
 use futures_util::{FutureExt, TryStreamExt};
@@ -39,9 +39,7 @@ impl Chain {
         let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
         let store = Store::from_objects(objects, "", quick()).unwrap();
         init(&store).unwrap();
-        let mut options = PublishOptions::default();
-        options.snapshots = snapshots;
-        options.skips = skips.to_vec();
+        let options = PublishOptions::default().snapshots(snapshots).skips(skips.to_vec());
         let place = tempfile::tempdir().unwrap();
         let mut chain = Self { place, store, control, models: Models::new(11, 10), options };
         for version in 0..versions {
@@ -56,12 +54,9 @@ impl Chain {
         assert_eq!(publisher.publish(&state, Base::Work(&work), &()).unwrap().version, version);
     }
 
-    pub(crate) fn compact(&self, version: Option<u64>, from: &[u64], snapshot: bool) -> Result<Compacted> {
+    pub(crate) fn compact(&self, version: Option<u64>, from: &[u64], snapshot: bool) -> Result<CompactReport> {
         let scratch = tempfile::tempdir_in(self.place.path()).unwrap();
-        let mut options = CompactOptions::new(scratch.path());
-        options.version = version;
-        options.from = from.to_vec();
-        options.snapshot = snapshot;
+        let options = CompactOptions::new(scratch.path()).version(version).from(from.to_vec()).snapshot(snapshot);
         compact(&self.store, &options, &())
     }
 
@@ -92,8 +87,7 @@ impl Chain {
 
 pub(crate) fn check(store: &Store, deep: Option<&Path>) -> FsckReport {
     let scratch = deep.map(|place| tempfile::tempdir_in(place).unwrap());
-    let mut options = FsckOptions::default();
-    options.deep = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+    let options = FsckOptions::default().deep(scratch.as_ref().map(|scratch| scratch.path().to_owned()));
     fsck(store, &options, &()).unwrap()
 }
 
@@ -119,7 +113,7 @@ fn plan(store: &Store, version: u64) -> Plan {
     planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names)).unwrap()
 }
 
-fn from(compacted: &Compacted) -> Vec<Option<u64>> {
+fn from(compacted: &CompactReport) -> Vec<Option<u64>> {
     compacted.routes.iter().map(|route| route.from).collect()
 }
 
@@ -154,7 +148,7 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     let mut chain = Chain::new(3, Snapshots::Never, &[2]);
     assert_eq!(marks(&chain.store), (0, 3));
     // The publisher changes its mind.
-    chain.options.profiles = vec![Profile::Direct];
+    chain.options = chain.options.profiles(vec![Profile::Direct]);
     chain.publish(3);
     chain.publish(4);
     assert_eq!(marks(&chain.store), (3, 3));
@@ -221,14 +215,13 @@ fn shards_are_compacted_each_by_itself() {
             .collect();
         commit_shards(&store, &parts, &options, &()).unwrap();
     }
-    let mut options = CompactOptions::new(place.path().join("scratch"));
-    fs::create_dir(&options.scratch).unwrap();
-    options.snapshot = true;
-    options.from = vec![1];
+    let scratch = place.path().join("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let mut options = CompactOptions::new(scratch).snapshot(true).from(vec![1]);
     assert_eq!(from(&compact(&store, &options, &()).unwrap()), [None, Some(1)]);
     let routes = show(&store, None, None).unwrap().routes;
     assert!(routes.iter().all(|route| route.files.len() == 2));
-    options.from = vec![0];
+    options = options.from(vec![0]);
     assert_eq!(compact(&store, &options, &()).unwrap_err().class(), ErrorClass::Usage);
     let report = check(&store, Some(place.path()));
     assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -273,7 +266,7 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
     let pruned = prune(&chain.store, &plan, &()).unwrap();
     assert_eq!((&pruned.removed, pruned.removed_bytes), (&expected.removed, expected.removed_bytes));
     let gone: BTreeSet<ObjectName> = all.difference(&names(&chain.store)).copied().collect();
-    assert_eq!(gone, expected.removed.iter().map(|object| object.name).collect());
+    assert_eq!(gone, expected.removed.iter().copied().collect());
     assert!(gone.iter().all(|name| matches!(name, ObjectName::File(_) | ObjectName::Routes { .. })));
     chain.assert_sound();
     let reachable = chain.reachable();
@@ -367,7 +360,7 @@ fn unfinished_files_in_a_directory_are_removed_when_they_are_old() {
     fs::File::options().write(true).open(partial(1)).unwrap().set_modified(day_before_yesterday).unwrap();
     assert_eq!(check(&store, None).partials.len(), 2);
     let pruned = prune(&store, &plan_prune(&store, &keep(9, None, &[])).unwrap(), &()).unwrap();
-    assert_eq!(pruned.partials.iter().map(|partial| partial.path.clone()).collect::<Vec<_>>(), [partial(1)]);
+    assert_eq!(pruned.partials, [partial(1)]);
     assert!(!partial(1).exists() && partial(2).exists());
     assert!(check(&store, None).problems.is_empty());
 }
@@ -473,7 +466,7 @@ fn a_chain_that_has_changed_is_not_pruned_by_an_old_plan() {
     chain.control.set_clock(60);
     chain.publish(6);
     let plan = plan_prune(&chain.store, &rule).unwrap();
-    assert!(plan.expected.removed.iter().any(|object| object.name == orphan.name()));
+    assert!(plan.expected.removed.contains(&orphan.name()));
     let (version, commit) = (7, commit_of(&chain.store, 6));
     let parent = deltachain::tensor::Digest::of_bytes(&store_bytes(&chain.store, ObjectName::Commit(6)));
     let mut routes = vec![commit.routes[1].clone()];
@@ -493,7 +486,7 @@ fn store_bytes(store: &Store, name: ObjectName) -> Vec<u8> {
 #[test]
 fn neither_a_wrong_clock_nor_a_leap_makes_files_old() {
     let mut chain = Chain::new(4, Snapshots::Every(1), &[]);
-    let removed = |plan: &PrunePlan| plan.expected.removed.iter().filter(|object| is_file(object.name)).count();
+    let removed = |plan: &PrunePlan| plan.expected.removed.iter().filter(|name| is_file(**name)).count();
     // For one commit the clock was wrong.
     chain.control.set_clock(1000);
     chain.publish(4);
@@ -519,8 +512,7 @@ fn on_disk(versions: u64) -> (tempfile::TempDir, Store) {
     let store = Store::create(place.path().join("chain").to_str().unwrap(), quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(12, 10);
-    let mut options = PublishOptions::default();
-    options.snapshots = Snapshots::Every(4);
+    let options = PublishOptions::default().snapshots(Snapshots::Every(4));
     for version in 0..versions {
         let base = version.checked_sub(1).map(|before| models.save(before, place.path()));
         let state = models.save(version, place.path());

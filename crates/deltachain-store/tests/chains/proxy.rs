@@ -1,6 +1,7 @@
-//! A publisher, a follower and a prune at a real S3 server behind a proxy that does whatever networks do, in seeded rounds:
-//! no wrong state, nothing lost, and everything goes on when the storm is over. `DELTACHAIN_STORMS` sets the number of rounds,
-//! `DELTACHAIN_STORM_SEED` the first seed. And a line so slow that each part takes longer than the time limit.
+//! A publisher, a follower and a prune at a real S3 server behind a proxy that does whatever networks do, in seeded
+//! rounds: no wrong state, nothing lost, and everything goes on when the storm is over. `DELTACHAIN_STORMS` sets the
+//! number of rounds, `DELTACHAIN_STORM_SEED` the first seed. And a line so slow that each part takes longer than the
+//! time limit.
 
 use std::collections::BTreeMap;
 use std::path::Path;

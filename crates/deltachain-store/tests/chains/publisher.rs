@@ -12,8 +12,8 @@ use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors}
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, Published, Publisher, RawObjects,
-    ShardPart, Snapshots, Store, StoreOptions, compact, init, log, show,
+    Base, CompactOptions, Follower, FollowerOptions, Observer, Phase, PublishOptions, PublishReport, Publisher,
+    RawObjects, ShardPart, Snapshots, Store, StoreOptions, compact, init, log, show,
 };
 use object_store::memory::InMemory;
 
@@ -29,17 +29,14 @@ fn store(directory: &Path) -> Store {
 }
 
 fn options(snapshots: Snapshots, skips: &[u64]) -> PublishOptions {
-    let mut options = PublishOptions::default();
-    options.snapshots = snapshots;
-    options.skips = skips.to_vec();
-    options
+    PublishOptions::default().snapshots(snapshots).skips(skips.to_vec())
 }
 
-fn publish(store: &Store, state: &SafetensorsState, base: Base<'_>) -> Result<Published> {
+fn publish(store: &Store, state: &SafetensorsState, base: Base<'_>) -> Result<PublishReport> {
     Publisher::open(store.clone(), PublishOptions::default())?.publish(state, base, &())
 }
 
-fn from(published: &Published) -> Vec<Option<u64>> {
+fn from(published: &PublishReport) -> Vec<Option<u64>> {
     published.routes.iter().map(|route| route.from).collect()
 }
 
@@ -105,8 +102,8 @@ fn metadata_and_order_are_in_the_log() {
     let (store, mut models) = (store(directory.path()), Models::new(2, 10));
     init(&store).unwrap();
     for version in 0..5 {
-        let mut options = options(Snapshots::Never, &[]);
-        options.metadata = BTreeMap::from([("step".to_owned(), (100 * version).to_string())]);
+        let options =
+            options(Snapshots::Never, &[]).metadata(BTreeMap::from([("step".to_owned(), (100 * version).to_string())]));
         let state = models.save(version, directory.path());
         let work = directory.path().join("work");
         Publisher::open(store.clone(), options).unwrap().publish(&state, Base::Work(&work), &()).unwrap();
@@ -243,7 +240,7 @@ fn of_two_publishers_one_wins() {
     for round in 1..=rounds {
         // Neither is what the head is: who comes second would have the right base for one more version.
         let rivals: Vec<usize> = (0..states.len()).filter(|&state| state != last).collect();
-        let results: Vec<Result<Published>> = thread::scope(|scope| {
+        let results: Vec<Result<PublishReport>> = thread::scope(|scope| {
             let race = |&rival: &usize| {
                 let (store, rival, last) = (store.clone(), &states[rival], &states[last]);
                 scope.spawn(move || publish(&store, rival, Base::State(last.into())))
@@ -359,7 +356,6 @@ fn shards_become_a_version_together() {
                 _ => Base::Nothing,
             };
             parts.push(part(state, base, shard, usize::from(of)));
-            assert_eq!(parts[shard].shard(), (shard, usize::from(of)));
         }
         assert!(store.get(ObjectName::Commit(version.into())).unwrap().is_none());
         parts.rotate_left(1);
@@ -471,7 +467,7 @@ fn damaged_parts_are_not_read() {
     let state = &shards(0, 2, directory.path())[0];
     let part = publish_shard(&store, state, Base::Nothing, 0, 2, &PublishOptions::default(), &()).unwrap();
     let text = serde_json::to_string(&part).unwrap();
-    let digest = part.state().to_string();
+    let digest = serde_json::to_value(&part).unwrap()["state"].as_str().unwrap().to_owned();
     for (old, new) in [
         ("\"deltachain_part\":3", "\"deltachain_part\":2"),
         ("\"U8\"", "\"U9\""),
@@ -648,7 +644,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
             &["model.safetensors"]
         };
         assert_eq!(followed(&store, place.path()), expected, "{in_chain} {given}");
-        // By the skip over that version, by the base from the chain, and by that which the publisher itself has published.
+        // By the skip over that version, by the base from the chain, and by that which the publisher itself has
+        // published.
         let mut publisher = open();
         let last = saved(0, *given);
         publisher.publish(&last, Base::Chain, &()).unwrap();
@@ -668,7 +665,8 @@ fn a_version_has_the_files_that_were_published_whatever_the_base() {
     }
 }
 
-/// Shards whose files have no names are numbered when they are joined. A base that is built from the chain must not hide that.
+/// Shards whose files have no names are numbered when they are joined. A base that is built from the chain must not
+/// hide that.
 #[test]
 fn shards_have_the_files_that_were_published_too() {
     let place = tempfile::tempdir().unwrap();
@@ -719,7 +717,7 @@ fn a_publisher_does_not_go_back() {
         let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
         publisher.publish(&states[version], base, &())
     };
-    let refused = |result: Result<Published>, lost: u64| {
+    let refused = |result: Result<PublishReport>, lost: u64| {
         let error = result.unwrap_err();
         assert_rule(&error, "R-PUB-11");
         assert_eq!(error.file(), Some(&*ObjectName::Commit(lost).to_string()));

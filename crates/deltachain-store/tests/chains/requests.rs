@@ -2,6 +2,7 @@
 //! nothing is new.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,16 +12,16 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, CompactOptions, FollowOptions, Follower, FollowerOptions, Keep, Observer, Phase, Place, PublishOptions,
-    Published, Publisher, RawObjects, Snapshots, Store, Weights, compact, init, plan_prune, prune,
+    Base, CompactOptions, Directory, FollowOptions, Follower, FollowerOptions, Keep, Memory, Observer, Phase, Poller,
+    PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, compact, init, plan_prune, prune,
 };
 
-use crate::common::follow;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutPayload};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::common::follow;
 use crate::support::counting::CountingStore;
 use crate::support::models::save;
 use crate::support::proxy::Proxy;
@@ -92,14 +93,12 @@ impl Chain {
     }
 
     fn publisher(&self, snapshots: Snapshots) -> Publisher {
-        let mut options = PublishOptions::default();
-        options.snapshots = snapshots;
-        options.assets = false;
+        let options = PublishOptions::default().snapshots(snapshots).assets(false);
         Publisher::open(self.store.clone(), options).unwrap()
     }
 
     /// Publishes the next version, and says how many requests that took since they were counted last.
-    fn publish(&mut self, publisher: &mut Publisher) -> (Published, u64) {
+    fn publish(&mut self, publisher: &mut Publisher) -> (PublishReport, u64) {
         let published = publisher.publish(&self.state, Base::State((&self.state).into()), &()).unwrap();
         let requests = self.objects.requests() - times(published.routes.len());
         self.parent = published.commit;
@@ -119,7 +118,7 @@ fn times(files: usize) -> u64 {
     1 + files as u64
 }
 
-fn link_of(published: &Published) -> u64 {
+fn link_of(published: &PublishReport) -> u64 {
     published.routes.iter().find(|route| route.from.is_some()).unwrap().bytes
 }
 
@@ -288,8 +287,8 @@ fn a_server_is_asked_for_no_times() {
         let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
         publisher.publish(state, base, &()).unwrap();
         let requests = proxy.requests();
-        // A list of commits, the head twice, the link, the commit. At first also the commit before the head, a list of routes
-        // documents, and a look at the head's link.
+        // A list of commits, the head twice, the link, the commit. At first also the commit before the head, a list of
+        // routes documents, and a look at the head's link.
         let expected = match version {
             0 => 6,
             4 => 8,
@@ -350,12 +349,28 @@ impl Observer for Looks<'_> {
 }
 
 /// The requests of each of 41 looks.
-fn look(subscriber: &mut Follower<impl Place>, objects: &CountingStore) -> Vec<u64> {
+fn look(subscriber: &mut Follower<Directory>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
     let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
     let looks = Looks { objects, requests: Mutex::default(), most: 41 };
     follow(subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
     looks.requests.into_inner().unwrap()
+}
+
+/// The same for memory.
+fn look_in_memory(subscriber: &mut Follower<Memory>, objects: &CountingStore) -> Vec<u64> {
+    objects.requests();
+    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
+    let looks = Looks { objects, requests: Mutex::default(), most: 41 };
+    let mut poller = Poller::new(&options);
+    loop {
+        if let Some(mut prepared) = poller.poll(subscriber, &looks).unwrap() {
+            subscriber.apply(&mut prepared).unwrap();
+        }
+        if poller.wait(&looks, || Ok(ControlFlow::Continue(()))).is_err() {
+            return looks.requests.into_inner().unwrap();
+        }
+    }
 }
 
 #[test]
@@ -399,26 +414,22 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     let options = FollowerOptions::default().allow_rollback(Some(commits[0]));
     let mut subscriber = Follower::in_directory(store.clone(), &directory, options.clone()).unwrap();
     let in_memory = FollowerOptions::default().allow_rollback(Some(commits[0]));
-    let in_memory = |version: u8| {
-        let state = MemoryState::copy_of(&SafetensorsState::open(&paths[usize::from(version)]).unwrap()).unwrap();
-        let weights = vec![Weights::whole(state)];
-        Follower::with_weights(store.clone(), version.into(), weights, in_memory.clone(), &()).unwrap()
-    };
-    let mut memory = in_memory(1);
+    let mut memory = Follower::in_memory(store.clone(), in_memory).unwrap();
+    look_in_memory(&mut memory, &objects);
     look(&mut subscriber, &objects);
     assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (1, 1));
 
     store.delete(&[ObjectName::Commit(1)]).unwrap();
     is_cheap(&look(&mut subscriber, &objects)[1..]);
-    is_cheap(&look(&mut memory, &objects)[1..]);
+    is_cheap(&look_in_memory(&mut memory, &objects)[1..]);
     assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (0, 0));
-    // Nor by other processes that begin with what these hold.
+    // Nor by another process that begins with what the directory holds.
     drop(subscriber);
     is_cheap(&look(&mut Follower::in_directory(store.clone(), &directory, options).unwrap(), &objects));
-    is_cheap(&look(&mut in_memory(0), &objects));
 }
 
-/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and documents, which are read once or written.
+/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and documents, which are read
+/// once or written.
 #[test]
 fn a_prune_takes_a_list_to_plan_and_two_to_carry_it_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,9 +10,8 @@ use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust, TrustedKe
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Polling, PublishOptions,
-    Published, Publisher, RawObjects, SeenHead, Signers, Store, fsck, init, inspect_directory, log, plan_prune, prune,
-    sign,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Poller, PublishOptions,
+    PublishReport, Publisher, RawObjects, Signers, Store, TrustStatus, fsck, init, log, plan_prune, prune, sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -68,7 +67,7 @@ impl Chain {
     }
 
     /// Publishes the next version as another process would.
-    fn publish(&self, options: PublishOptions) -> Result<Published> {
+    fn publish(&self, options: PublishOptions) -> Result<PublishReport> {
         let mut publisher = Publisher::open(self.store.clone(), options)?;
         let version = publisher.head()?.map_or(0, |head| head.version + 1);
         let base = if version == 0 { Base::Nothing } else { Base::Chain };
@@ -134,6 +133,12 @@ fn keeps(follower: &mut Follower<Directory>, version: u64, refused_by: &str) {
     assert_eq!(follower.held().unwrap().version, version);
 }
 
+/// Version and commit of the newest signed head that a directory has met.
+fn seen(trust: &TrustStatus) -> (u64, String) {
+    let seen = &serde_json::to_value(trust).unwrap()["seen"];
+    (seen["version"].as_u64().unwrap(), seen["commit"].as_str().unwrap().to_owned())
+}
+
 #[test]
 fn a_stranger_on_top_is_skipped_and_told() {
     let chain = Chain::signed(3);
@@ -150,14 +155,14 @@ fn a_stranger_on_top_is_skipped_and_told() {
     }
     let text = "version 4 exists, but none of the trusted keys has signed it";
     assert_eq!(notes.remarks(), [text]);
-    let status = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap();
+    let status = Health::of(&chain.directory(), None).unwrap().trust.unwrap();
     assert_eq!((status.unsigned.as_deref(), status.problem()), (Some(text), None));
     let error = follower.prepare(Some(3), &()).unwrap_err();
     assert_eq!((rule(&error), error.class()), ("R-SIG-01", ErrorClass::Chain));
     // Another one, that has nothing, gets the same.
     let mut other =
         Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
-    assert_eq!(other.prepare(None, &()).unwrap().unwrap().version(), 2);
+    assert_eq!(other.prepare(None, &()).unwrap().unwrap().held().version, 2);
     // The honest publisher does not vouch for it.
     let error = chain.publish(signing(&["a"])).unwrap_err();
     assert_eq!((rule(&error), error.class()), ("R-SIG-03", ErrorClass::Chain));
@@ -219,9 +224,9 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     let error = follower.prepare(None, &()).unwrap_err();
     assert_eq!(rule(&error), "R-CHN-09");
     drop(follower);
-    let status = inspect_directory(&chain.directory()).unwrap().unwrap();
+    let status = Health::of(&chain.directory(), None).unwrap();
     let recorded = status.trust.unwrap();
-    assert_eq!((status.version, recorded.seen), (2, Some(SeenHead { version: 3, commit: published.commit })));
+    assert_eq!((status.version, seen(&recorded)), (Some(2), (3, published.commit.to_string())));
     assert_eq!(recorded.signed_by, vec![key("a").public().clone()], "of the version that is here");
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();
@@ -330,7 +335,7 @@ fn signatures_that_were_tampered_with_do_not_count() {
     assert!(chain.store.put_if_absent(own, &good).unwrap());
     let mut new =
         Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
-    assert_eq!(new.prepare(None, &()).unwrap().unwrap().version(), 2);
+    assert_eq!(new.prepare(None, &()).unwrap().unwrap().held().version, 2);
     assert_eq!(Publisher::open(chain.store.clone(), signing(&["a"])).unwrap().head().unwrap().unwrap().version, 2);
     chain.store.delete(&[own]).unwrap();
     chain.store.delete(&rubbish(0).collect::<Vec<_>>()).unwrap();
@@ -361,7 +366,7 @@ fn trust_is_not_forgotten_at_a_restart() {
     chain.publish(signing(&["a", "b"])).unwrap();
     let options = || FollowerOptions::default().trust(Some(trust(&["b"])));
     assert_eq!(advance(&mut chain.open(options()).unwrap()).unwrap(), 2);
-    let status = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap();
+    let status = Health::of(&chain.directory(), None).unwrap().trust.unwrap();
     assert_eq!((status.trust, status.signed_by), (trust(&["b"]), vec![key("b").public().clone()]));
     // What was seen is forgotten with the trust that was taken back.
     chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
@@ -373,7 +378,7 @@ fn trust_is_not_forgotten_at_a_restart() {
     assert_eq!(advance(&mut chain.open(taken_back).unwrap()).unwrap(), 1);
     assert!(!record.exists());
     assert_eq!(advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(), 1);
-    assert_eq!(inspect_directory(&chain.directory()).unwrap().unwrap().trust, None);
+    assert_eq!(Health::of(&chain.directory(), None).unwrap().trust, None);
 }
 
 #[test]
@@ -436,8 +441,8 @@ fn a_step_back_has_to_be_signed_and_is_taken_once() {
     }
     assert_eq!(advance(&mut follower).unwrap(), 2);
     drop(follower);
-    let seen = inspect_directory(&chain.directory()).unwrap().unwrap().trust.unwrap().seen;
-    assert_eq!(seen, Some(SeenHead { version: 2, commit: back }));
+    let trust = Health::of(&chain.directory(), None).unwrap().trust.unwrap();
+    assert_eq!(seen(&trust), (2, back.to_string()));
 }
 
 #[test]
@@ -576,7 +581,7 @@ fn a_web_server_is_enough_for_trust() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let prepare = |names: &[&str], version| {
         let mut new = Follower::in_memory(web(), options(names)).unwrap();
-        new.prepare(version, &()).map(|prepared| prepared.unwrap().version())
+        new.prepare(version, &()).map(|prepared| prepared.unwrap().held().version)
     };
     assert_eq!(prepare(&["a"], None).unwrap(), 1);
     assert_eq!(rule(&prepare(&["a"], Some(2)).unwrap_err()), "R-SIG-01");
@@ -661,7 +666,7 @@ fn what_signatures_cost() {
         let mut prepared = follower.prepare(None, &()).unwrap().unwrap();
         follower.apply(&mut prepared).unwrap();
         objects.requests();
-        let mut polling = Polling::new(&FollowOptions::default());
+        let mut polling = Poller::new(&FollowOptions::default());
         assert!(polling.poll(&mut follower, &()).unwrap().is_none());
         let whole = objects.requests();
         assert!(polling.poll(&mut follower, &()).unwrap().is_none());

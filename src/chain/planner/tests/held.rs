@@ -41,13 +41,13 @@ fn the_chain_is_the_one_of_which_a_version_is_held() {
     let store = line();
     let chain = Digest([7; 32]);
     for (wanted, held) in [(None, 1), (None, 3), (Some(3), 1), (Some(1), 3)] {
-        let held = store.held(held).map(|held| Held { chain, ..held });
+        let held = store.held(held).map(|held| VersionId { chain, ..held });
         assert_eq!(store.refusal(wanted, held), ("R-CHN-13", "chain.json".to_owned()));
     }
     // It is the first fault.
     let mut empty = store.clone();
     empty.objects.retain(|name, _| name == "chain.json");
-    assert_eq!(empty.refusal(None, store.held(1).map(|held| Held { chain, ..held })).0, "R-CHN-13");
+    assert_eq!(empty.refusal(None, store.held(1).map(|held| VersionId { chain, ..held })).0, "R-CHN-13");
     empty.objects.clear();
     assert_eq!(empty.refusal(None, store.held(1)).0, "R-CHN-01");
 }
@@ -77,11 +77,11 @@ fn a_chain_does_not_go_back() {
 fn a_commit_that_was_not_seen_is_looked_for_once_more() {
     let store = line();
     let mut planner = planner(None, store.held(2));
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
+    assert_eq!(planner.step().unwrap(), PlannerStep::List { from: 2, notes: false });
     planner.list(Listing::default());
-    assert_eq!(planner.step().unwrap(), Step::Fetch(vec![ObjectName::Chain]));
+    assert_eq!(planner.step().unwrap(), PlannerStep::Fetch(vec![ObjectName::Chain]));
     planner.supply(ObjectName::Chain, store.objects.get("chain.json").map(Vec::as_slice));
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
+    assert_eq!(planner.step().unwrap(), PlannerStep::List { from: 2, notes: false });
     let mut again = planner;
     again.list(store.listing(2));
     assert_eq!(path(&store.drive(&mut again).unwrap().0), (Some(2), vec![3]));
@@ -96,9 +96,9 @@ fn another_chain_may_be_accepted() {
     let store = line();
     let accept = Some(store.digest(commit(3)));
     let from_nothing = Ok((None, vec![0, 1, 2, 3]));
-    let other_chain = |version| store.held(version).map(|held| Held { chain: Digest([7; 32]), ..held });
-    let other_commit = |version| store.held(version).map(|held| Held { commit: Digest([7; 32]), ..held });
-    let above = other_commit(3).map(|held| Held { version: 9, ..held });
+    let other_chain = |version| store.held(version).map(|held| VersionId { chain: Digest([7; 32]), ..held });
+    let other_commit = |version| store.held(version).map(|held| VersionId { commit: Digest([7; 32]), ..held });
+    let above = other_commit(3).map(|held| VersionId { version: 9, ..held });
     for held in [None, store.held(2), other_chain(2), other_commit(2), other_commit(3), above] {
         assert_eq!(plan(&store, None, held, accept), from_nothing, "{held:?}");
     }
@@ -113,7 +113,7 @@ fn another_chain_may_be_accepted() {
     assert_eq!(plan(&store, None, other_chain(1), other), chain);
     assert_eq!(plan(&store, None, other_commit(1), other), Err(("R-CHN-05", commit(1).to_string())));
     assert_eq!(plan(&store, None, above, other), Err(("R-CHN-14", commit(9).to_string())));
-    let above_of_other_chain = above.map(|held| Held { chain: Digest([7; 32]), ..held });
+    let above_of_other_chain = above.map(|held| VersionId { chain: Digest([7; 32]), ..held });
     assert_eq!(plan(&store, None, above_of_other_chain, other), chain);
     // What is accepted has to be there, and a commit of this version.
     let mut gone = store.clone();
@@ -140,7 +140,7 @@ fn to_accept_the_commit_that_is_held_has_no_effect() {
     let held = store.held(3);
     store.remove(commit(4));
     assert_eq!(plan(&store, None, held), Ok((vec![], true)));
-    let other_chain = held.map(|held| Held { chain: Digest([7; 32]), ..held });
+    let other_chain = held.map(|held| VersionId { chain: Digest([7; 32]), ..held });
     assert_eq!(plan(&store, None, other_chain), Err(("R-CHN-13", "chain.json".to_owned())));
     // What was lost below does not matter, and is not looked at.
     store.put(commit(2), Vec::new());
@@ -187,11 +187,11 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
 
     // What is still refused: another chain, one that has gone back, another commit, or none.
     let refusal = |store: &Store, wanted, held| away(store, wanted, held, None).unwrap_err();
-    let other_chain = store.held(1).map(|held| Held { chain: Digest([7; 32]), ..held });
+    let other_chain = store.held(1).map(|held| VersionId { chain: Digest([7; 32]), ..held });
     assert_eq!(refusal(&store, None, other_chain).0, "R-CHN-13");
-    let other_commit = store.held(1).map(|held| Held { commit: Digest([7; 32]), ..held });
+    let other_commit = store.held(1).map(|held| VersionId { commit: Digest([7; 32]), ..held });
     assert_eq!(refusal(&store, None, other_commit), ("R-CHN-05", commit(1).to_string()));
-    let above = store.held(4).map(|held| Held { version: 9, ..held });
+    let above = store.held(4).map(|held| VersionId { version: 9, ..held });
     assert_eq!(refusal(&store, None, above).0, "R-CHN-14");
     let mut gone = store.clone();
     gone.remove(commit(1));
@@ -211,7 +211,7 @@ fn who_was_away_for_a_long_time_starts_from_nothing() {
 #[test]
 fn the_commit_wanted_is_looked_for_before_the_one_held_is_compared() {
     let store = line();
-    let other = store.held(1).map(|held| Held { commit: Digest([7; 32]), ..held });
+    let other = store.held(1).map(|held| VersionId { commit: Digest([7; 32]), ..held });
     assert_eq!(store.refusal(Some(9), other), ("R-CHN-03", commit(9).to_string()));
     assert_eq!(store.refusal(Some(3), other), ("R-CHN-05", commit(1).to_string()));
 }

@@ -7,8 +7,8 @@ use super::*;
 /// Routes in force, by the version that they lead to.
 type Graph = BTreeMap<u64, Vec<(Route, bool)>>;
 
-/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of routes, versions, and which
-/// route of its version's each is.
+/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of routes, versions, and
+/// which route of its version's each is.
 type Cost = (u128, u128, usize, Vec<u64>, Vec<usize>);
 
 /// All paths to `wanted` along these routes, each of which is avoided or not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::chain::{Note, Signed, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
+use crate::chain::{Note, SignatureCheck, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
 fn key(name: &str) -> Arc<dyn Signer> {
     Arc::new(SigningKey::from_seed(name, Digest::of_bytes(name.as_bytes()).0).unwrap())
@@ -60,7 +60,13 @@ impl Store {
         self.objects.get(&commit(version).to_string()).map(|bytes| (version, Digest::of_bytes(bytes)))
     }
 
-    fn planned(&self, wanted: Option<u64>, held: Option<Held>, trust: &Trust, seen: Option<(u64, Digest)>) -> Outcome {
+    fn planned(
+        &self,
+        wanted: Option<u64>,
+        held: Option<VersionId>,
+        trust: &Trust,
+        seen: Option<(u64, Digest)>,
+    ) -> Outcome {
         self.drive(&mut planner(wanted, held).trust(trust.clone(), seen)).map(|(plan, _)| plan).map_err(Box::new)
     }
 }
@@ -78,7 +84,7 @@ fn short(outcome: &Outcome) -> Result<u64, (&'static str, Option<u64>)> {
     })
 }
 
-fn of_plan(outcome: Outcome) -> Signed {
+fn of_plan(outcome: Outcome) -> SignatureCheck {
     outcome.unwrap().signed.unwrap()
 }
 
@@ -91,7 +97,7 @@ fn the_head_is_the_highest_signed_version() {
     assert_eq!(short(&plan), Ok(5));
     assert_eq!(path(plan.as_ref().unwrap()), (Some(4), vec![5]));
     let by = vec![key("a").public().clone()];
-    assert_eq!(of_plan(plan), Signed { by, seen: store.seen(5), unsigned_head: None });
+    assert_eq!(of_plan(plan), SignatureCheck { by, seen: store.seen(5), unsigned_head: None });
 
     // A stranger on top, with notes of its own or without.
     for signers in [&["stranger"][..], &[]] {
@@ -427,16 +433,16 @@ fn what_is_above_the_head_costs_few_rounds() {
     // Where there is nothing above, the chain, the commit and the own note are all, and no notes are listed.
     let store = Store::signed(3);
     let mut planner = self::planner(None, store.held(2)).trust(a, None);
-    assert_eq!(planner.step().unwrap(), Step::List { from: 2, notes: false });
+    assert_eq!(planner.step().unwrap(), PlannerStep::List { from: 2, notes: false });
     planner.list(store.listing(2));
     let own = key("a").public().own_note(2, store.digest(commit(2)));
     for expected in [vec![ObjectName::Chain, commit(2)], vec![own]] {
-        assert_eq!(planner.step().unwrap(), Step::Fetch(expected.clone()));
+        assert_eq!(planner.step().unwrap(), PlannerStep::Fetch(expected.clone()));
         for name in expected {
             planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice));
         }
     }
-    assert!(matches!(planner.step().unwrap(), Step::Follow(_)));
+    assert!(matches!(planner.step().unwrap(), PlannerStep::Follow(_)));
 }
 
 #[test]
@@ -466,7 +472,7 @@ fn keys_are_trusted_for_their_chains() {
     assert_eq!(short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)), Ok(2));
     // Before anything else of the chain, whatever is held, and whatever the caller accepts.
     let of_other = trusted(vec![only("a", other)], 1);
-    let held_of_other = store.held(1).map(|held| Held { chain: other, ..held });
+    let held_of_other = store.held(1).map(|held| VersionId { chain: other, ..held });
     for held in [None, store.held(1), held_of_other] {
         for accept in [None, Some(store.digest(commit(2)))] {
             for wanted in [None, Some(2), Some(9)] {

@@ -1,7 +1,7 @@
 //! `compact`: adds routes to a version, for late joiners.
 
 use deltachain::Result;
-use deltachain_store::{CompactOptions, Compacted, Scratch, compact};
+use deltachain_store::{CompactOptions, CompactReport, Scratch, compact};
 
 use crate::chain_args::CompactArgs;
 use crate::commands::chain::publish::route_as_text;
@@ -16,14 +16,14 @@ pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
             .version(args.version)
             .from(args.from.clone())
             .snapshot(args.snapshot)
-            .profiles(args.profiles.profiles())
+            .profiles(args.profiles.profile.clone())
             .limits(args.limits.limits());
         compact(&store, &options, watcher)
     })?;
     output.summary(|| as_text(&url, &compacted), || report_on(("url", &url), &compacted))
 }
 
-fn as_text(url: &str, compacted: &Compacted) -> String {
+fn as_text(url: &str, compacted: &CompactReport) -> String {
     let mut lines = vec![format!("version {} of {} has new routes", compacted.version, printable(url))];
     lines.extend(compacted.routes.iter().map(route_as_text));
     lines.join("\n")

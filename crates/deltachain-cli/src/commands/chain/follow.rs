@@ -2,29 +2,29 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::process;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use deltachain::{Error, ErrorClass, Result};
-use deltachain_engines::{self as engines, Fleet, News, Target};
+use deltachain_engines::{AttemptResult, Fleet, News, Target};
 use deltachain_store::{
-    At, Failure, FollowEvent, FollowOptions, FollowStatus, HeldVersion, MaxLag, Observer, Phase, Records, Switched,
-    Time, inspect_directory,
+    FollowEvent, FollowOptions, FollowStatus, Health, HeldVersion, MaxLag, Observer, Phase, Records, ServersRecord,
+    SwitchReport, Time,
 };
 use serde_json::json;
 
 use crate::chain_args::FollowArgs;
 use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open, signed_by, with_signers};
+use crate::engine_args::EngineKind;
 use crate::interrupt;
-use crate::operation::command::{Commander, Outcome, Wanted};
-use crate::operation::http::{self, Port};
+use crate::operation::command::{CommandOptions, CommandResult, Commander};
+use crate::operation::http::{HttpServer, Port};
 use crate::operation::metrics::Metrics;
-use crate::operation::readiness::{self, Readiness, Verdict};
-use crate::operation::servers::{self, ServersWriter};
+use crate::operation::readiness::{self, Readiness, ServerReadiness};
 use crate::operation::service;
 use crate::output::{Output, printable};
 use crate::watcher::Watcher;
@@ -35,14 +35,14 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let watcher = Watcher::of_service(output);
     service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
-    // Nothing is begun if a port cannot be had.
-    let ports = open_ports(args)?;
+    // Nothing is begun if the port cannot be had.
+    let port = open_port(args)?;
     let has_tensors = !args.directory.no_tensors && needs_tensors(args, &watcher)?;
-    let mut follower = open(args.chain.open()?, &args.directory, has_tensors)?;
-    let mut operation = Operation::new(args, &watcher, has_tensors, ports)?;
-    let options = FollowOptions::default().poll(Duration::from_secs_f64(args.poll)).poll_longest(poll_longest(args));
-    let result =
-        follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held().as_ref(), event));
+    let mut follower = open(&args.chain, &args.directory, has_tensors)?;
+    let mut operation = Operation::new(args, &watcher, has_tensors, port)?;
+    let (poll, longest) = args.poll;
+    let options = FollowOptions::default().poll(poll).poll_longest(longest);
+    let result = follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held(), event));
     service::ends();
     operation.servers_end()?;
     let Err(error) = result else { return Ok(()) };
@@ -58,36 +58,36 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
     let Some(kind) = args.engine.engine else { return Ok(true) };
     let records = Records::in_directory(&args.directory.directory);
-    let before = || servers::before(&records, kind.name()).is_some_and(|before| before.download);
-    let (downloads, who) = args.engine.downloads()?.unwrap_or_else(|| (before(), "before, a server"));
+    let before = || (servers_before(&records, kind).download, "before, a server");
+    let (downloads, who) = args.engine.downloads()?.unwrap_or_else(before);
     if downloads {
         watcher.remark(&format!("{who} downloads the chain itself, so no tensors are kept here (--no-tensors)"));
     }
     Ok(!downloads)
 }
 
-/// The longest pause between two polls of the chain.
-fn poll_longest(args: &FollowArgs) -> Duration {
-    Duration::from_secs_f64(args.poll_longest.max(args.poll))
+/// The record of the servers of this engine. A record that cannot be read is as none: then each server is updated once
+/// more.
+fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
+    let engine = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let before = records.servers().ok().flatten().filter(|before| before.engine == engine);
+    before.unwrap_or_else(|| ServersRecord { engine, ..ServersRecord::default() })
 }
 
-/// The addresses of --metrics and --ready-port, which may be one, as they were asked for.
-fn open_ports(args: &FollowArgs) -> Result<Vec<(SocketAddr, Port)>> {
-    let longest = poll_longest(args);
-    if args.ready_port.is_some() && matches!(args.max_staleness, MaxLag::Time(most) if most <= longest) {
-        let text = format!("--max-staleness must be longer than --poll-longest ({} s)", longest.as_secs_f64());
+/// The address of --listen.
+fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
+    let (_, longest) = args.poll;
+    if args.listen.is_some()
+        && args.engine.engine.is_some()
+        && matches!(args.max_lag, MaxLag::Time(most) if most <= longest)
+    {
+        let text = format!("--max-lag must be longer than the maximum of --poll ({} s)", longest.as_secs_f64());
         return Err(Error::usage(text));
     }
-    let mut ports: Vec<(SocketAddr, Port)> = Vec::new();
-    for (option, address) in [("--metrics", args.metrics), ("--ready-port", args.ready_port)] {
-        if let Some(address) = address.filter(|address| ports.iter().all(|(asked, _)| asked != address)) {
-            ports.push((address, Port::open(option, address)?));
-        }
-    }
-    Ok(ports)
+    args.listen.map(Port::open).transpose()
 }
 
-/// What is done besides keeping the directory at the newest version.
+/// The work besides keeping the directory at the newest version.
 struct Operation<'a> {
     args: &'a FollowArgs,
     has_tensors: bool,
@@ -99,7 +99,7 @@ struct Operation<'a> {
     readiness: Option<Arc<Readiness>>,
     metrics: Metrics,
     /// Show metrics and readiness, as long as this process follows.
-    _http: Vec<http::Server>,
+    _http: Option<HttpServer>,
     /// Which servers are ready for requests, as was said last.
     ready: Vec<bool>,
     is_ready: bool,
@@ -110,51 +110,39 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(
-        args: &'a FollowArgs,
-        watcher: &'a Watcher,
-        has_tensors: bool,
-        ports: Vec<(SocketAddr, Port)>,
-    ) -> Result<Self> {
+    fn new(args: &'a FollowArgs, watcher: &'a Watcher, has_tensors: bool, port: Option<Port>) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
-        let wanted = args.exec.command.as_ref().map(|command| Wanted {
+        let wanted = args.exec.command.as_ref().map(|command| CommandOptions {
             command: command.clone(),
-            timeout: args.exec.exec_timeout.map(Duration::from_secs_f64),
-            pause: Duration::from_secs_f64(args.poll),
+            timeout: args.exec.exec_timeout,
+            pause: args.poll.0,
             to_stderr: watcher.takes_json(),
         });
         let commander = wanted.map(|wanted| Commander::new(wanted, &records));
-        let poll = Duration::from_secs_f64(args.poll);
+        let (poll, _) = args.poll;
         let fleet = match args.engine.engine {
             Some(kind) => {
                 let engine = args.engine.engine(kind, records.directory(), has_tensors, poll)?;
-                let before = servers::before(&records, kind.name());
-                let before = before.into_iter().flat_map(|before| before.servers).map(servers::state);
-                let writer = ServersWriter::new(&records, kind.name(), !has_tensors);
-                let before: Vec<_> = before.collect();
-                Some(Arc::new(Fleet::start(engine, args.engine.servers()?, &before, Box::new(writer), poll)?))
+                let before = ServersRecord { download: !has_tensors, ..servers_before(&records, kind) };
+                Some(Arc::new(Fleet::start(engine, args.engine.servers()?, records.clone(), before, poll)?))
             }
             None => {
                 records.write_servers(None)?;
                 None
             }
         };
-        // What cannot be read is written anew.
+        // A status that cannot be read is written anew.
         let mut status = records.status().ok().flatten().unwrap_or_default();
-        status.pid = process::id();
-        status.started = Some(Time::now());
+        status.begins();
         status.command = commander.as_ref().map(|commander| commander.status(None, false));
         let readiness =
-            fleet.as_ref().map(|fleet| Arc::new(Readiness::new(Arc::clone(fleet), args.max_staleness, status.clone())));
+            fleet.as_ref().map(|fleet| Arc::new(Readiness::new(Arc::clone(fleet), args.max_lag, status.clone())));
         let metrics = Metrics::default();
-        let mut http = Vec::new();
-        for (asked, port) in ports {
-            let of_metrics = (args.metrics == Some(asked)).then(|| metrics.page());
-            let of_readiness = readiness.as_ref().filter(|_| args.ready_port == Some(asked)).map(Readiness::page);
-            let pages: Vec<_> = of_metrics.into_iter().chain(of_readiness).collect();
-            pages.iter().for_each(|page| watcher.remark(&format!("serving http://{}{}", port.address, page.path)));
-            http.push(port.serve(pages)?);
+        let pages: Vec<_> = [metrics.page()].into_iter().chain(readiness.as_ref().map(Readiness::page)).collect();
+        for (port, page) in port.iter().flat_map(|port| pages.iter().map(move |page| (port, page))) {
+            watcher.remark(&format!("serving http://{}{}", port.address, page.path));
         }
+        let http = port.map(|port| port.serve(pages)).transpose()?;
         Ok(Self {
             args,
             has_tensors,
@@ -212,14 +200,13 @@ impl<'a> Operation<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn switched(&mut self, switched: &Switched) -> Result<()> {
+    fn switched(&mut self, switched: &SwitchReport) -> Result<()> {
         // Somebody may have removed the whole directory, which has been made anew then.
         if !self.records.has_lock() {
             self.lock = self.records.lock();
         }
         let lag = switched.lag.unwrap_or_default();
-        let stored = lag.seconds.and_then(Time::ago).map(|time| At { version: switched.version, time });
-        self.status.stored = stored;
+        self.status.switched(switched);
         self.metrics.switched(switched);
         self.metrics.command_is_new();
         service::says(&format!("at version {}", switched.version));
@@ -239,7 +226,7 @@ impl<'a> Operation<'a> {
         let event = if went_back.is_some() { "rolled-back" } else { "switched" };
         let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
         self.watcher.event(
-            || format!("{}\n  time   {time}", describe_with_lag(switched)),
+            || format!("{}\n  time   {time}", describe_with_lag(self.records.directory(), switched)),
             || {
                 let mut json = with_signers(as_json(switched), signed_by);
                 json["event"] = event.into();
@@ -258,7 +245,7 @@ impl<'a> Operation<'a> {
         }
         let signed_by = signed_by(&self.args.directory)?;
         self.watcher.event(
-            || describe_held(held),
+            || describe_held(self.records.directory(), held),
             || {
                 let mut json = with_signers(held_as_json(held), signed_by);
                 json["event"] = "newest".into();
@@ -276,9 +263,8 @@ impl<'a> Operation<'a> {
 
     fn failed(&mut self, held: Option<&HeldVersion>, error: &Error) {
         self.metrics.failed(error);
-        self.status.failing = true;
+        self.status.failed(error);
         self.status.last_look = Some(Time::now());
-        self.status.last_error = Some(Failure::of(error));
         service::says(&format!("will retry: {error:#}"));
         self.write(held.map(|held| held.version));
     }
@@ -286,16 +272,15 @@ impl<'a> Operation<'a> {
     /// Following ends with this error. Of USAGE no event has told.
     fn ends_with(&mut self, error: &Error) {
         if error.class() == ErrorClass::Usage {
-            self.status.failing = true;
-            self.status.last_error = Some(Failure::of(error));
+            self.status.failed(error);
             self.write_status();
         }
     }
 
     /// After a look: for `status`, and for metrics.
     fn write(&mut self, held: Option<u64>) {
-        // What cannot be read, `status` reads once more.
-        let shown = inspect_directory(self.records.directory()).ok().flatten();
+        // If the directory cannot be read here, `status` reads it once more.
+        let shown = Health::of(self.records.directory(), None).ok();
         self.status.unsigned = shown.and_then(|shown| shown.trust?.problem());
         self.metrics.looked(held, &self.status);
         self.readiness.iter().for_each(|readiness| readiness.polled(&self.status));
@@ -325,19 +310,19 @@ impl<'a> Operation<'a> {
         let Some(commander) = &mut self.commander else { return Ok(()) };
         let began = Instant::now();
         // An interruption is seen by the command itself.
-        let outcome = commander.run(held, &interrupt::happened);
+        let result = commander.run(held, &interrupt::happened);
         self.status.command = Some(commander.status(Some(held), false));
         let pause = commander.pause().unwrap_or_default();
-        if outcome == Outcome::Succeeded {
+        if result == CommandResult::Succeeded {
             // It has succeeded all the same.
             commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
         }
         self.write_status();
-        let (result, text) = match outcome {
-            Outcome::Interrupted => return self.watcher.advance(Phase::Wait, 0),
-            Outcome::Succeeded => ("succeeded", None),
-            Outcome::Failed(text) => ("failed", Some(text)),
-            Outcome::TimedOut(text) => ("timed-out", Some(text)),
+        let (result, text) = match result {
+            CommandResult::Interrupted => return self.watcher.advance(Phase::Wait, 0),
+            CommandResult::Succeeded => ("succeeded", None),
+            CommandResult::Failed(text) => ("failed", Some(text)),
+            CommandResult::TimedOut(text) => ("timed-out", Some(text)),
         };
         self.metrics.ran(result, began.elapsed());
         if let Some(text) = text {
@@ -371,7 +356,7 @@ impl<'a> Operation<'a> {
     }
 
     fn tell_of_server(&self, news: &News) -> Result<()> {
-        let News { server, version, took, outcome } = news;
+        let News { server, version, took, result } = news;
         let time = Time::now();
         let mut json = json!({
             "event": "server",
@@ -380,15 +365,15 @@ impl<'a> Operation<'a> {
             "version": version,
             "seconds": took.as_secs_f64(),
         });
-        let text = match outcome {
-            engines::Outcome::Has(paused) => {
+        let text = match result {
+            AttemptResult::Has(paused) => {
                 self.metrics.server_has(server, *version, *paused);
                 json["result"] = "updated".into();
                 json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
                 let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
                 format!("server {} has version {version}{stood}\n  time   {time}", printable(server))
             }
-            engines::Outcome::Failed { text, stays_paused, is_waited_for, pause } => {
+            AttemptResult::Failed { text, stays_paused, is_waited_for, pause } => {
                 self.metrics.server_failed(server);
                 if !self.watcher.takes_json() {
                     let paused = if *stays_paused { "; it stays paused" } else { "" };
@@ -417,21 +402,21 @@ impl<'a> Operation<'a> {
     /// Says which servers are ready for requests, if that has changed.
     fn tell_of_readiness(&mut self) -> Result<()> {
         let Some(readiness) = &self.readiness else { return Ok(()) };
-        let verdicts = readiness.last();
-        self.metrics.servers_are(&verdicts, &self.status);
-        let ready: Vec<_> = verdicts.iter().map(Verdict::is_ready).collect();
+        let servers = readiness.last();
+        self.metrics.servers_are(&servers, &self.status);
+        let ready: Vec<_> = servers.iter().map(ServerReadiness::is_ready).collect();
         if ready == self.ready {
             return Ok(());
         }
         self.ready = ready;
-        let mut json = readiness::as_json(&verdicts);
+        let mut json = readiness::as_json(&servers);
         json["event"] = "readiness".into();
         json["time"] = Time::now().to_string().into();
-        let line = |verdict: &Verdict| match &verdict.unready {
-            None => format!("server {} is ready", printable(&verdict.server.url)),
-            Some(reason) => format!("server {} is not ready: {}", printable(&verdict.server.url), printable(reason)),
+        let line = |ServerReadiness { server, unready }: &ServerReadiness| match unready {
+            None => format!("server {} is ready", printable(&server.url)),
+            Some(reason) => format!("server {} is not ready: {}", printable(&server.url), printable(reason)),
         };
-        let text = verdicts.iter().map(line).collect::<Vec<_>>().join("\n");
+        let text = servers.iter().map(line).collect::<Vec<_>>().join("\n");
         self.watcher.event(|| text, || json)
     }
 
@@ -449,12 +434,12 @@ impl<'a> Operation<'a> {
     }
 }
 
-fn describe_with_lag(switched: &Switched) -> String {
+fn describe_with_lag(directory: &Path, switched: &SwitchReport) -> String {
     let lag = switched.lag.unwrap_or_default();
     let behind = match (lag.versions, lag.seconds) {
-        (0, Some(seconds)) => format!("the newest, {seconds:.1} s after its commit"),
-        (0, None) => "the newest".to_owned(),
+        (0, Some(seconds)) => format!("none: it is the newest, taken {seconds:.1} s after its commit"),
+        (0, None) => "none: it is the newest".to_owned(),
         (versions, _) => format!("{versions} behind the newest"),
     };
-    format!("{}\n  lag    {behind}", describe(switched))
+    format!("{}\n  lag    {behind}", describe(directory, switched))
 }

@@ -30,7 +30,7 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
     if entries.is_empty() {
         return "no versions yet".to_owned();
     }
-    // Of a chain that nobody signs, nothing is said.
+    // For a chain that nobody signs, there is no column of signers.
     let says = entries.iter().any(|entry| signers::has_any(&entry.signers));
     let signed = if says { "signed|" } else { "" };
     let columns = format!(">version|state|stored|routes (bytes)|{signed}notes");
@@ -73,12 +73,12 @@ fn routes(entry: &LogEntry) -> String {
     if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
 }
 
-/// What a route starts from.
+/// The origin of a route: a snapshot, or an older version.
 pub(crate) fn origin(from: Option<u64>) -> String {
     from.map_or_else(|| "snapshot".to_owned(), |from| format!("from {from}"))
 }
 
-/// What can be said of a route after its length. Snapshots are direct anyway.
+/// The properties of a route that are shown after its length. Snapshots are direct anyway.
 pub(crate) fn kind(from: Option<u64>, is_direct: bool, is_in_place: bool) -> &'static str {
     match (is_direct && from.is_some(), is_in_place) {
         (true, true) => ", direct, in place",

@@ -7,6 +7,7 @@ pub(crate) mod follow;
 pub(crate) mod fsck;
 pub(crate) mod init;
 pub(crate) mod log;
+pub(crate) mod mirror;
 pub(crate) mod prune;
 pub(crate) mod publish;
 pub(crate) mod pull;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use deltachain::Result;
-use deltachain_store::{Keep, Pruned, plan_prune, prune, undo_prune};
+use deltachain_store::{Keep, PruneReport, plan_prune, prune, undo_prune};
 use serde_json::json;
 
 use crate::chain_args::PruneArgs;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
     output.summary(|| as_text(&url, &pruned), || report_on(("url", &url), &pruned))
 }
 
-fn as_text(url: &str, pruned: &Pruned) -> String {
+fn as_text(url: &str, pruned: &PruneReport) -> String {
     let mut text = format!(
         "{}: {}keep {}, withdraw {}, remove {} ({} bytes)",
         printable(url),
@@ -58,7 +58,7 @@ fn as_text(url: &str, pruned: &Pruned) -> String {
     text
 }
 
-/// What is said of files that no document names.
+/// The text about files that no document names.
 pub(crate) fn unnamed(count: usize, bytes: u64) -> String {
     let files = counted(count, "file that no version names", "files that no version names");
     format!(

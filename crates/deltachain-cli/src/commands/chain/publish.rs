@@ -7,14 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use deltachain::files::OutputFile;
+use deltachain::files::SafetensorsState;
 use deltachain::{Error, FileSource, Result};
-use deltachain_store::{Base, PublishOptions, Published, PublishedRoute, Publisher, ShardPart};
+use deltachain_store::{Base, PublishOptions, PublishReport, PublishedRoute, Publisher, ShardPart};
 use serde_json::{Value, json};
 
 use crate::chain_args::PublishArgs;
 use crate::commands::chain::log::{kind, origin};
 use crate::commands::diff::notes;
-use crate::inputs::{open_state, refuse_existing};
+use crate::inputs::refuse_existing;
 use crate::interrupt;
 use crate::numbers::{counted, grouped, percent};
 use crate::other_files::list;
@@ -29,9 +30,9 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     if let Some(name) = &args.wait_for {
         wait_for(&args.state.join(name), output)?;
     }
-    let state = open_state(&args.state)?;
+    let state = SafetensorsState::open(&args.state)?;
     let options = PublishOptions::default()
-        .profiles(args.profiles.profiles())
+        .profiles(args.profiles.profile.clone())
         .metadata(notes(&args.notes)?)
         .snapshots(args.snapshots())
         .skips(args.skip_every.iter().map(|every| every.get()).collect())
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
 
-    let given = args.base.as_deref().map(open_state).transpose()?;
+    let given = args.base.as_deref().map(SafetensorsState::open).transpose()?;
     let base = match (&given, &args.work) {
         (Some(state), _) => Base::State(state.into()),
         (None, Some(work)) => Base::Work(work),
@@ -97,11 +98,11 @@ pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
     serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
-/// What became of a version, for people.
-pub fn describe(url: &str, published: &Published) -> String {
-    let Published { version, state, changed, elements, .. } = published;
+/// The report on a version that was to be published, for people.
+pub fn describe(url: &str, published: &PublishReport) -> String {
+    let PublishReport { version, state, changed, elements, .. } = published;
     if !published.is_new {
-        // Of a step that is there already, nothing was compared.
+        // For a step that is there already, nothing was compared.
         let what = if published.shards.is_empty() { "has this step, or a later one," } else { "is this state" };
         return format!("version {version} of {} {what} already: nothing was published", printable(url));
     }
@@ -113,8 +114,10 @@ pub fn describe(url: &str, published: &Published) -> String {
         percent(*changed, *elements),
     )];
     lines.extend(published.routes.iter().map(route_as_text));
-    let unchanged = if published.unchanged_state { ", as it was" } else { "" };
-    lines.push(format!("  state        {state}{unchanged}"));
+    lines.push(format!("  state        {state}"));
+    if published.unchanged_state {
+        lines.push("  note         nothing changed; --if-changed skips such a version".to_owned());
+    }
     if !published.assets.is_empty() {
         let names: Vec<String> = published.assets.iter().map(|asset| asset.name.clone()).collect();
         lines.push(format!("  assets       {}", list(&names)));
@@ -128,7 +131,7 @@ pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
 }
 
-/// What became of a version.
-pub fn as_json(url: &str, published: &Published) -> Value {
+/// The report on a version that was to be published, as JSON.
+pub fn as_json(url: &str, published: &PublishReport) -> Value {
     report_on(("url", url), published)
 }

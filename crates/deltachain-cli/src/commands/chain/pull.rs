@@ -1,30 +1,33 @@
 //! `pull`: brings a directory to a version of a chain. Also what `follow` shares with it.
 
+use std::path::Path;
+
 use deltachain::{Error, Result};
-use deltachain_store::{
-    Directory, Follower, FollowerOptions, HeldVersion, OtherFiles, Store, Switched, inspect_directory,
-};
+use deltachain_store::{Directory, Follower, FollowerOptions, Health, HeldVersion, OtherFiles, SwitchReport};
 use serde_json::{Value, json};
 
-use crate::chain_args::{DirectoryArgs, PullArgs};
+use crate::chain_args::{ChainArgs, DirectoryArgs, PullArgs};
 use crate::commands::chain::signers::texts;
 use crate::numbers::{grouped, time};
 use crate::output::{Output, printable_path};
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
-    let mut subscriber = open(args.chain.open()?, &args.directory, !args.directory.no_tensors)?;
+    let mut subscriber = open(&args.chain, &args.directory, !args.directory.no_tensors)?;
     if let Some(prepared) = watched(output, |watcher| subscriber.prepare(args.version, watcher))? {
         let switched = subscriber.apply(prepared)?;
         let signed_by = signed_by(&args.directory)?;
-        return output.summary(|| describe(&switched), || with_signers(as_json(&switched), signed_by));
+        return output.summary(
+            || describe(&args.directory.directory, &switched),
+            || with_signers(as_json(&switched), signed_by),
+        );
     }
     let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
     let signed_by = signed_by(&args.directory)?;
     output.summary(
-        || describe_held(&held),
+        || describe_held(&args.directory.directory, held),
         || {
-            let mut json = held_as_json(&held);
+            let mut json = held_as_json(held);
             json["from"] = held.version.into();
             (json["downloaded"], json["written"]) = (0.into(), 0.into());
             with_signers(json, signed_by)
@@ -32,8 +35,8 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
     )
 }
 
-pub(crate) fn describe_held(held: &HeldVersion) -> String {
-    format!("version {} is in {} already", held.version, printable_path(&held.directory))
+pub(crate) fn describe_held(directory: &Path, held: &HeldVersion) -> String {
+    format!("version {} is in {} already", held.version, printable_path(directory.join("current")))
 }
 
 pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
@@ -48,7 +51,7 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
 }
 
 /// The follower of a directory, with the tensors that are selected or none.
-pub(crate) fn open(store: Store, args: &DirectoryArgs, has_tensors: bool) -> Result<Follower<Directory>> {
+pub(crate) fn open(chain: &ChainArgs, args: &DirectoryArgs, has_tensors: bool) -> Result<Follower<Directory>> {
     let other_files = match &args.with_files {
         Some(directory) => OtherFiles::Directory(directory.clone()),
         None if args.no_assets => OtherFiles::None,
@@ -64,8 +67,8 @@ pub(crate) fn open(store: Store, args: &DirectoryArgs, has_tensors: bool) -> Res
         .allow_rollback(args.allow_rollback)
         .adopt(args.adopt)
         .trust(args.trust.trust()?)
-        .forget_trust(args.forget_trust);
-    Follower::in_directory(store, &args.directory, options)
+        .forget_trust(args.trust.forgets());
+    Follower::in_directory(chain.open_with(&args.copy)?, &args.directory, options)
 }
 
 /// The trusted keys that signed the version in the directory; `None` if it takes every version.
@@ -73,7 +76,7 @@ pub(crate) fn signed_by(args: &DirectoryArgs) -> Result<Option<Vec<String>>> {
     if args.trust.trust.is_empty() {
         return Ok(None);
     }
-    let trust = inspect_directory(&args.directory)?.and_then(|status| status.trust);
+    let trust = Health::of(&args.directory, None)?.trust;
     Ok(trust.map(|trust| texts(&trust.signed_by)))
 }
 
@@ -82,26 +85,27 @@ pub(crate) fn with_signers(mut json: Value, signed_by: Option<Vec<String>>) -> V
     json
 }
 
-pub(crate) fn describe(switched: &Switched) -> String {
-    let from = switched.from.map_or_else(|| "nothing".to_owned(), |from| format!("version {from}"));
-    let routes: Vec<String> = switched.routes.iter().map(|(_, to)| to.to_string()).collect();
-    let way =
-        if routes.len() > 1 { format!(" by way of {}", routes[..routes.len() - 1].join(", ")) } else { String::new() };
+pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
+    let before = switched.from.map_or_else(String::new, |from| format!(", where version {from} was"));
+    let path = switched.routes.iter().map(|(from, to)| format!("{} {to}", from.map_or("snapshot of", |_| "link to")));
     format!(
-        "version {} from {from}{way}: {} bytes fetched, {} from the cache\n  planned {}, fetched in {}, built in {}, switched in {}\n  state  {}\n  files  {}",
+        "version {} is in {}{before}: {} bytes downloaded, {} from the cache\n\
+         \x20 took   plan {}, download {}, build {}, switch {}\n  path   {}\n  state  {}\n  files  {}",
         switched.version,
+        printable_path(directory.join("current")),
         grouped(switched.downloaded),
         grouped(switched.from_cache),
         time(switched.times.plan),
         time(switched.times.download),
         time(switched.times.build),
         time(switched.times.switch),
+        path.collect::<Vec<_>>().join(", "),
         switched.state,
         printable_path(&switched.directory),
     )
 }
 
-pub(crate) fn as_json(switched: &Switched) -> Value {
+pub(crate) fn as_json(switched: &SwitchReport) -> Value {
     let routes = switched.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>();
     json!({
         "version": switched.version,

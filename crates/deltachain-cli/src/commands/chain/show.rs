@@ -1,7 +1,7 @@
 //! `show`: everything about one version.
 
 use deltachain::Result;
-use deltachain::chain::{Reference, Trust};
+use deltachain::chain::Trust;
 use deltachain_store::{LogEntry, date};
 use serde_json::json;
 

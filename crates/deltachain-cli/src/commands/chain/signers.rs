@@ -1,4 +1,4 @@
-//! Who signed a version, for people.
+//! The signers of a version, for people.
 
 use deltachain::chain::{Trust, VerifierKey};
 use deltachain_store::Signers;

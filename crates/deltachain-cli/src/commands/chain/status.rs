@@ -26,16 +26,16 @@ fn as_text(health: &Health) -> String {
         lines.extend(health.state.iter().map(|state| format!("state     {state}")));
         lines.extend(health.commit.iter().map(|commit| format!("commit    {commit}")));
         lines.extend(health.chain.iter().map(|chain| format!("chain     {chain}")));
-        let metadata = health.metadata.iter().filter(|metadata| !metadata.is_empty());
-        lines.extend(metadata.map(|metadata| format!("notes     {}", notes(metadata))));
+        let notes = health.metadata.iter().map(notes).filter(|notes| !notes.is_empty());
+        lines.extend(notes.map(|notes| format!("notes     {notes}")));
         lines.extend(health.directory.iter().map(|directory| format!("files     {}", printable_path(directory))));
-        lines.extend(health.proof.map(|proof| format!("proof     {proof}, when they were built")));
+        lines.extend(health.proof.map(|proof| format!("proof     {proof}, at the switch")));
     }
     if let Some(status) = &health.trust {
         let names = status.signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
         let by = if names.is_empty() { "not known".to_owned() } else { printable(&names) };
         let (quorum, keys) = (status.trust.quorum(), status.trust.keys().len());
-        lines.push(format!("signed    {by}; wanted are {quorum} of {keys} keys"));
+        lines.push(format!("signed    by {by}; trust asks for {quorum} of {keys} keys"));
         lines.extend(status.unsigned.iter().map(|text| format!("unsigned  {text}")));
     }
     if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {

@@ -507,7 +507,7 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: docs/engines.md, "What is asked of a server of
+    /// What the workers say, and who brings the server from now on: integrations/docs/engines.md, "What is asked of a server of
     /// vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
         let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());

@@ -9,10 +9,12 @@ use std::{fs, io};
 
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument, union_of};
 use deltachain::files::LAYOUT_KEY;
+use deltachain::memory::{Alone, PlacedMemory};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, diff};
 use deltachain_store::{
-    FollowEvent, FollowOptions, Follower, Observer, Phase, Place, RawObjects, Store, StoreOptions, Switched,
+    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, InPlace, Observer, Phase, PreparedVersion,
+    RawObjects, Store, StoreOptions, SwitchReport,
 };
 use tempfile::TempDir;
 
@@ -34,14 +36,14 @@ pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
     all
 }
 
-type OnSwitch<'a, P, A> = dyn FnMut(&Follower<P>, &Switched<A>) -> Result<(), Error> + 'a;
+type OnSwitch<'a> = dyn FnMut(&Follower<Directory>, &SwitchReport) -> Result<(), Error> + 'a;
 
 /// Follows a chain; `on_switch` is called after each switch.
-pub(crate) fn follow<P: Place>(
-    follower: &mut Follower<P>,
+pub(crate) fn follow(
+    follower: &mut Follower<Directory>,
     options: &FollowOptions,
     observer: &dyn Observer,
-    on_switch: &mut OnSwitch<'_, P, P::At>,
+    on_switch: &mut OnSwitch<'_>,
 ) -> Result<(), Error> {
     follower.follow(options, observer, &mut |follower, event| {
         if let FollowEvent::Switched(switched) = event {
@@ -49,6 +51,41 @@ pub(crate) fn follow<P: Place>(
         }
         Ok(ControlFlow::Continue(()))
     })
+}
+
+/// A follower of memory that no other process shares.
+pub(crate) fn into_memory<M: PlacedMemory>(
+    store: Store,
+    memory: M,
+    options: FollowerOptions,
+) -> Result<Follower<InPlace<M>>, Error> {
+    let mut follower = Follower::in_place(store, options)?;
+    follower.bind(memory);
+    Ok(follower)
+}
+
+/// Prepares versions and proves them, as an owner does who loads them as a whole if that fails.
+pub(crate) trait PrepareProven<M: PlacedMemory> {
+    fn prepare_proven(
+        &mut self,
+        version: Option<u64>,
+        observer: &dyn Observer,
+    ) -> Result<Option<PreparedVersion<InPlace<M>>>, Error>;
+}
+
+impl<M: PlacedMemory> PrepareProven<M> for Follower<InPlace<M>> {
+    fn prepare_proven(
+        &mut self,
+        version: Option<u64>,
+        observer: &dyn Observer,
+    ) -> Result<Option<PreparedVersion<InPlace<M>>>, Error> {
+        let Some(mut prepared) = self.prepare(version, observer)? else { return Ok(None) };
+        let Err(error) = self.prove(&mut prepared, &Alone, observer) else { return Ok(Some(prepared)) };
+        let again = if prepared.is_whole() { None } else { self.prepare(version, observer)? };
+        let Some(mut again) = again.filter(PreparedVersion::is_whole) else { return Err(error) };
+        self.prove(&mut again, &Alone, observer)?;
+        Ok(Some(again))
+    }
 }
 
 /// A chain in a directory.
@@ -65,9 +102,7 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = StoreOptions::default();
-        options.attempts = 1;
-        options.part_bytes = 50;
+        let options = StoreOptions::default().attempts(1).part_bytes(50);
         let store = Store::open(folder.path().to_str().unwrap(), options).unwrap();
         let document = ChainDocument::new(7).to_bytes().unwrap();
         assert!(store.put_if_absent(ObjectName::Chain, &document).unwrap());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use deltachain::memory::{Given, Part, PlacedMemory, Places, Span};
+use deltachain::memory::{PlacedMemory, Places, Region, Span, TensorPart};
 use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
@@ -62,7 +62,7 @@ fn take(left: &AtomicUsize) -> Result<()> {
 }
 
 /// The numbers of the lanes of a part, and where they lie in the row.
-pub(super) fn lanes(part: &Part) -> Vec<(usize, usize)> {
+pub(super) fn lanes(part: &TensorPart) -> Vec<(usize, usize)> {
     let mut lanes = vec![(0, part.range().start)];
     for (length, here, stride) in part.dimensions() {
         let inner = |(lane, place): (u64, u64)| {
@@ -89,7 +89,7 @@ impl Elsewhere {
     /// Each tensor in a row of its own.
     pub(super) fn of(tensors: &[(TensorInfo, Vec<u8>)], can_be_read: bool) -> Self {
         let (infos, rows): (Vec<_>, Vec<_>) = tensors.iter().cloned().unzip();
-        let given: Vec<Given> = infos.iter().enumerate().map(|(row, info)| Given::whole(info, row)).collect();
+        let given: Vec<Region> = infos.iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
         let mut memory = Self::new(Places::new(infos, &given).unwrap(), rows);
         memory.can_be_read = can_be_read;
         memory

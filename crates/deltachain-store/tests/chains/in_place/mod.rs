@@ -7,22 +7,21 @@ mod whole;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use deltachain::chain::{Commit, FileReference, ObjectName, Route, RoutesDocument};
 use deltachain::memory::{Alone, LentState, PlacedMemory, Proof};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
-use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, StateSums, diff};
+use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, diff};
 use deltachain_store::{
-    Base, CompactOptions, Fallback, FollowEvent, FollowOptions, Follower, FollowerOptions, InPlace, Keep, Memory,
-    Model, Observer, Phase, PublishOptions, Published, Publisher, RawObjects, Snapshots, Store, StoreOptions, Switched,
-    compact, init, plan_prune, prune, show,
+    Base, CompactOptions, Fallback, Follower, FollowerOptions, InPlace, Keep, Model, Observer, Phase, PublishOptions,
+    PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions, SwitchReport, compact, init, plan_prune,
+    prune, show,
 };
 use tempfile::TempDir;
 
-use crate::common::{Notes, union};
+use crate::common::{Notes, PrepareProven, into_memory, union};
 use crate::in_place::elsewhere::Elsewhere;
 use crate::support::Random;
 use crate::support::verify::{marks, prove};
@@ -42,8 +41,7 @@ impl Chain {
     fn new(profiles: &[Profile]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chain");
-        let mut options = StoreOptions::default();
-        options.part_bytes = 4096;
+        let options = StoreOptions::default().part_bytes(4096);
         let store = Store::create(path.to_str().unwrap(), options).unwrap();
         init(&store).unwrap();
         let options = PublishOptions::default().profiles(profiles.to_vec()).snapshots(Snapshots::Every(4));
@@ -57,12 +55,12 @@ impl Chain {
         chain
     }
 
-    fn publish(&mut self) -> Published {
+    fn publish(&mut self) -> PublishReport {
         let next = next(self.states.last(), self.states.len() as u64);
         self.publish_state(next)
     }
 
-    fn publish_state(&mut self, next: MemoryState) -> Published {
+    fn publish_state(&mut self, next: MemoryState) -> PublishReport {
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
         let base = self.states.last().map_or(Base::Nothing, |last| Base::State(last.into()));
         let published = publisher.publish(&next, base, &()).unwrap();
@@ -158,14 +156,14 @@ fn elsewhere(
     options: FollowerOptions,
 ) -> (Elsewhere, Follower<InPlace<Elsewhere>>) {
     let memory = Elsewhere::of(&scribbled(&chain.states[version]), can_be_read);
-    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), options).unwrap();
+    let mut follower = into_memory(chain.store.clone(), memory.clone(), options).unwrap();
     assert_eq!(go(&mut follower, version as u64).fallback, None);
     assert_eq!(memory.copy(), chain.states[version]);
     (memory, follower)
 }
 
-fn go<M: PlacedMemory>(follower: &mut Follower<InPlace<M>>, version: u64) -> Switched<()> {
-    let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
+fn go<M: PlacedMemory>(follower: &mut Follower<InPlace<M>>, version: u64) -> SwitchReport<()> {
+    let mut prepared = follower.prepare_proven(Some(version), &()).unwrap().unwrap();
     follower.apply(&mut prepared, &Alone, &()).unwrap()
 }
 
@@ -269,7 +267,7 @@ fn shards_have_links_of_each_profile() {
     // Both shards in place, in one memory.
     let both = |version| union(&shards(version));
     let mut own = scribbled(&both(0));
-    let mut follower = Follower::into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
     for version in 0..3 {
         let switched = go(&mut follower, version);
         // The last has no sums in one shard, which is taken by digests.
@@ -282,13 +280,13 @@ fn shards_have_links_of_each_profile() {
     assert_eq!(own, buffers(&both(2)));
     // One that cannot be read takes the last as a whole. With a shard alone, nothing else is touched.
     let memory = Elsewhere::of(&scribbled(&both(0)), false);
-    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
     let fallbacks = [0, 1, 2].map(|version| go(&mut follower, version).fallback);
     assert_eq!((fallbacks, memory.copy()), ([None, None, Some(Fallback::NoRoute)], both(2)));
     let [first, _] = shards(0);
     let memory = Elsewhere::of(&scribbled(&first), false);
     let options = FollowerOptions::default().shards(Some(vec![0]));
-    let mut follower = Follower::into_memory(chain.store.clone(), memory.clone(), options).unwrap();
+    let mut follower = into_memory(chain.store.clone(), memory.clone(), options).unwrap();
     for version in 0..3 {
         // All of its own links are local.
         assert_eq!((go(&mut follower, version).fallback, memory.copy()), (None, shards(version)[0].clone()));

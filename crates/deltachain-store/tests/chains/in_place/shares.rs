@@ -1,13 +1,14 @@
 //! Memory that several processes hold together: threads that have a share each.
 
+use deltachain::tensor::find;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use deltachain::memory::{Elements, Given, Peers, Places};
+use deltachain::memory::{Elements, Peers, Places, Region};
 use deltachain::sums::Sums;
-use deltachain_store::PreparedInPlace;
+use deltachain_store::{InPlace, PreparedVersion};
 
 use super::*;
 use crate::in_place::elsewhere::{GAP, lanes};
@@ -125,7 +126,7 @@ struct Process {
     memory: Elsewhere,
 }
 
-type Prepared = PreparedInPlace<Elsewhere>;
+type Prepared = PreparedVersion<InPlace<Elsewhere>>;
 
 impl Process {
     /// A version, when all have prepared the same.
@@ -138,7 +139,7 @@ impl Process {
             return prepared;
         }
         // Somebody has to load all of it.
-        self.follower.lost();
+        self.follower.doubt(Fallback::Torn);
         let prepared = self.follower.prepare(Some(version), &()).unwrap().unwrap();
         assert!(self.seat.agrees(prepared.agreement()));
         prepared
@@ -148,7 +149,7 @@ impl Process {
         self.follower.prove(prepared, &self.seat, &())
     }
 
-    fn apply(&mut self, prepared: &mut Prepared) -> Result<Switched<()>> {
+    fn apply(&mut self, prepared: &mut Prepared) -> Result<SwitchReport<()>> {
         self.follower.apply(prepared, &self.seat, &())
     }
 
@@ -157,7 +158,7 @@ impl Process {
     }
 
     /// Goes to a version, at the second attempt if the first cannot be proven.
-    fn go(&mut self, version: u64) -> Switched<()> {
+    fn go(&mut self, version: u64) -> SwitchReport<()> {
         let mut prepared = self.prepare(version);
         if self.prove(&mut prepared).is_err() {
             assert!(!self.follower.is_torn());
@@ -175,19 +176,19 @@ struct Group {
 
 /// What a process holds, if the first dimension of "a" and the second of "b" are divided in two, and all have "c". Of
 /// "b" the first half is transposed, and lies in one row with gaps. "a" begins in the middle of a row.
-fn given(rank: usize, state: &MemoryState) -> (Vec<Given>, Vec<Vec<u8>>) {
+fn given(rank: usize, state: &MemoryState) -> (Vec<Region>, Vec<Vec<u8>>) {
     let mut given = Vec::new();
     let lower = rank.is_multiple_of(2);
     let index = if lower { 0..70 } else { 70..150 };
     let shape = vec![index.end - index.start, 200];
-    given.push(Given { name: "a".into(), row: 0, first: 5, shape, strides: None, index: vec![index] });
+    given.push(Region { name: "a".into(), row: 0, first: 5, shape, strides: None, index: vec![index] });
     let index = if lower { 0..20 } else { 20..50 };
     let shape = vec![60, index.end - index.start];
     let strides = lower.then(|| vec![2, 130]);
-    given.push(Given { name: "b".into(), row: 1, first: 3, shape, strides, index: vec![0..60, index] });
-    given.push(Given { name: "c".into(), row: 2, first: 0, shape: vec![500], strides: None, index: vec![] });
+    given.push(Region { name: "b".into(), row: 1, first: 3, shape, strides, index: vec![0..60, index] });
+    given.push(Region { name: "c".into(), row: 2, first: 0, shape: vec![500], strides: None, index: vec![] });
     if rank == 0 {
-        given.push(Given { name: "d".into(), row: 3, first: 0, shape: vec![0], strides: None, index: vec![] });
+        given.push(Region { name: "d".into(), row: 3, first: 0, shape: vec![0], strides: None, index: vec![] });
     }
     // Each row has room for it, and some more.
     let sizes = [(5 + 80 * 200 + 9) * 2, (3 + 130 * 20 + 7) * 4, 500, 0];
@@ -215,7 +216,7 @@ impl Group {
             Elsewhere::new(places, rows)
         });
         let processes = Seat::all(count).into_iter().zip(memories).map(|(seat, memory)| {
-            let follower = Follower::for_share(chain.store.clone(), options.clone()).unwrap();
+            let follower = Follower::in_place(chain.store.clone(), options.clone()).unwrap();
             Process { seat, follower, memory }
         });
         Self { processes: processes.collect() }
@@ -265,7 +266,6 @@ fn processes_follow_a_chain_together() {
     let chain = Chain::of(&ALL[..2], 11);
     for (count, step) in [(2, 1), (3, 2), (4, 5)] {
         let mut group = Group::new(&chain, count);
-        let tables = |own: &Process| own.follower.tables().cloned().collect::<Vec<_>>();
         for version in (0..11_usize).step_by(step) {
             for switched in group.all(|own| own.go(version as u64)) {
                 assert_eq!((switched.version, switched.fallback), (version as u64, None));
@@ -274,10 +274,6 @@ fn processes_follow_a_chain_together() {
                 assert_eq!(switched.proof, proof);
             }
             group.holds(&chain.states[version]);
-            let (table, sums) = StateSums::hashed(&chain.states[version], &()).unwrap();
-            for own in &group.processes {
-                assert_eq!((tables(own), own.follower.sums()), (vec![table.clone()], &[sums.clone()][..]));
-            }
             for checked in group.all(Process::check) {
                 assert_eq!(checked.unwrap(), Some(Proof::Memory));
             }
@@ -314,7 +310,7 @@ fn a_wrong_lane_of_one_process_is_found_by_all() {
             assert!(checked.iter().all(|checked| checked.as_ref().unwrap_err().class() == ErrorClass::StateMismatch));
             // That another process does not hold the version says nothing about this one, but all load it.
             let switched = group.all(|own| {
-                own.follower.lost();
+                own.follower.doubt(Fallback::Torn);
                 own.go(3)
             });
             assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Torn)));
@@ -400,11 +396,11 @@ fn a_vote_that_is_lost_leaves_it_torn() {
                 } else if to == 3 {
                     // It has heard that all have written.
                     assert_eq!(own.apply(&mut prepared).unwrap().version, 3);
-                    own.follower.lost();
+                    own.follower.doubt(Fallback::Torn);
                 } else {
                     // The same, but all of it would now be compared with the others.
                     own.seat.vote(None).unwrap();
-                    own.follower.lost();
+                    own.follower.doubt(Fallback::Torn);
                 }
                 failed
             });
@@ -441,7 +437,7 @@ fn an_error_of_one_process_is_that_of_all() {
         group.all(|own| {
             let mut prepared = own.prepare(3);
             if own.seat.rank == rank {
-                own.follower.displaced();
+                own.follower.doubt(Fallback::Place);
             }
             assert_eq!(own.prove(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
             assert_eq!(own.check().unwrap_err().class(), ErrorClass::Usage);
@@ -545,13 +541,13 @@ fn whoever_starts_from_something_else_does_not_agree() {
     // One is behind, so that all load the whole version.
     group.all(|own| {
         if own.seat.rank == 1 {
-            own.follower.lost();
+            own.follower.doubt(Fallback::Torn);
         }
         assert_eq!(own.go(3).fallback, Some(Fallback::Torn));
     });
     group.holds(&chain.states[3]);
     let of = |from: u64, to: u64| {
-        let mut follower = Follower::for_share(chain.store.clone(), FollowerOptions::default()).unwrap();
+        let mut follower = Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
         follower.bind(memory);
         go(&mut follower, from);
@@ -565,10 +561,22 @@ fn whoever_starts_from_something_else_does_not_agree() {
 }
 
 #[test]
+fn what_another_follower_has_prepared_is_refused() {
+    let chain = Chain::of(&ALL[..2], 3);
+    let [(one, mut first), (other, mut second)] =
+        [(); 2].map(|()| elsewhere(&chain, 0, true, FollowerOptions::default()));
+    let mut prepared = first.prepare_proven(Some(1), &()).unwrap().unwrap();
+    assert_eq!(second.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    first.apply(&mut prepared, &Alone, &()).unwrap();
+    assert_eq!(second.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!([one.copy(), other.copy()], [chain.states[1].clone(), chain.states[0].clone()]);
+}
+
+#[test]
 fn only_what_is_prepared_now_counts() {
     let chain = Chain::of(&ALL[..2], 5);
     let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
-    let mut follower = Follower::for_share(chain.store.clone(), FollowerOptions::default()).unwrap();
+    let mut follower = Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
     let mut first = follower.prepare(Some(0), &()).unwrap().unwrap();
     // What the memory must have can be read before there is any.
     assert!(first.tensors().into_iter().map(|(info, _)| info).eq(chain.states[0].tensors()));
@@ -580,7 +588,6 @@ fn only_what_is_prepared_now_counts() {
     let [mut old, mut now, mut second] =
         [1, 1, 2].map(|version| follower.prepare(Some(version), &()).unwrap().unwrap());
     // Nothing is proven unless that is asked for, and it is not applied then.
-    assert!(now.changes().is_none());
     assert_eq!(follower.apply(&mut now, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
     assert_eq!((follower.held().unwrap().version, follower.is_torn()), (0, false));
     assert_eq!(now.each_tensor(&mut |_, _| Ok(()), &()).unwrap_err().class(), ErrorClass::Usage);
@@ -598,14 +605,14 @@ fn only_what_is_prepared_now_counts() {
     assert_eq!((follower.held().unwrap().version, memory.copy()), (1, chain.states[1].clone()));
 
     // The caller loads a whole version in its own way.
-    follower.lost();
+    follower.doubt(Fallback::Torn);
     assert_eq!((follower.held(), follower.is_torn()), (None, true));
     let whole = follower.prepare(Some(1), &()).unwrap().unwrap();
     assert!(whole.is_whole());
     follower.begin(&whole).unwrap();
     let mut seen = Vec::new();
     let mut take = |info: &TensorInfo, data: Vec<u8>| {
-        let row = memory.places.find(info.name()).unwrap();
+        let row = find(memory.places.tensors(), info.name()).unwrap();
         memory.rows.lock().unwrap()[row] = data;
         seen.push(row);
         Ok(())
@@ -626,19 +633,13 @@ fn only_what_is_prepared_now_counts() {
     assert_eq!((memory.copy(), go_proven(&mut follower, 2).fallback), (chain.states[1].clone(), None));
 
     // There was no room for changes. That says nothing about what it holds.
-    follower.exceeded();
+    follower.doubt(Fallback::Budget);
     assert_eq!((follower.held().unwrap().version, follower.check(&Alone, &()).unwrap()), (2, Some(Proof::Memory)));
     assert_eq!(go_proven(&mut follower, 3).fallback, Some(Fallback::Budget));
     assert_eq!(memory.copy(), chain.states[3]);
 
-    // Nobody but its owner proves it.
-    let options = FollowOptions::default().poll(Duration::ZERO);
-    let error = follower.follow(&options, &(), &mut |_, _| Ok(ControlFlow::Continue(()))).unwrap_err();
-    assert_eq!((error.class(), follower.held().unwrap().version), (ErrorClass::Usage, 3));
-    assert!(!follower.is_torn());
-
     // It lies elsewhere.
-    follower.displaced();
+    follower.doubt(Fallback::Place);
     assert_eq!((follower.held(), follower.is_torn(), follower.memory().is_none()), (None, false, true));
     let mut prepared = follower.prepare(Some(4), &()).unwrap().unwrap();
     assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
@@ -650,7 +651,7 @@ fn only_what_is_prepared_now_counts() {
 }
 
 /// As an owner does who proves for itself.
-fn go_proven(follower: &mut Follower<InPlace<Elsewhere>>, version: u64) -> Switched<()> {
+fn go_proven(follower: &mut Follower<InPlace<Elsewhere>>, version: u64) -> SwitchReport<()> {
     let mut prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
     follower.prove(&mut prepared, &Alone, &()).unwrap();
     follower.apply(&mut prepared, &Alone, &()).unwrap()
@@ -659,15 +660,15 @@ fn go_proven(follower: &mut Follower<InPlace<Elsewhere>>, version: u64) -> Switc
 #[test]
 fn sums_are_learned_where_links_have_none() {
     let mut chain = Chain::of(&[Profile::Compact], 2);
-    chain.options.profiles = vec![Profile::Local];
+    chain.options = chain.options.profiles(vec![Profile::Local]);
     chain.publish();
     let mut group = Group::at(&chain, 2, 1);
     assert!(group.all(|own| own.go(2)).iter().all(|switched| switched.fallback.is_none()));
     group.holds(&chain.states[2]);
     // To a version without links in place it goes as a whole, and on from there.
-    chain.options.profiles = vec![Profile::Compact];
+    chain.options = chain.options.profiles(vec![Profile::Compact]);
     chain.publish();
-    chain.options.profiles = vec![Profile::Local];
+    chain.options = chain.options.profiles(vec![Profile::Local]);
     chain.publish();
     for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
         assert!(group.all(|own| own.go(version)).iter().all(|switched| switched.fallback == fallback));
@@ -681,7 +682,7 @@ fn sums_are_learned_where_links_have_none() {
 #[test]
 fn copies_of_memory_that_can_be_read_are_followed_by_digests() {
     let mut chain = Chain::of(&ALL[..1], 2);
-    chain.options.profiles = vec![Profile::Compact];
+    chain.options = chain.options.profiles(vec![Profile::Compact]);
     chain.publish();
     for wrong in [None, Some(0), Some(1)] {
         // Each process has all of it.

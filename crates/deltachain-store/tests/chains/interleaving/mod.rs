@@ -1,9 +1,10 @@
 //! Publishers, prunes, compactions and followers side by side: every order of their operations, one by one.
 //!
-//! An order is a list of choices. What the clients do follows from the order alone. All orders of a kind are tried, or, if
-//! they are more than `DELTACHAIN_ORDERS` says (with sleeps `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0 means all. Two orders give the same if they differ in
-//! neighbours only that have nothing to do with each other. Of all orders that are equal in this way, one is tried: that in which
-//! clients with lower numbers come first. So an order is left as soon as it has such neighbours the wrong way round.
+//! An order is a list of choices. What the clients do follows from the order alone. All orders of a kind are tried, or,
+//! if they are more than `DELTACHAIN_ORDERS` says (with sleeps `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0
+//! means all. Two orders give the same if they differ in neighbours only that have nothing to do with each other. Of
+//! all orders that are equal in this way, one is tried: that in which clients with lower numbers come first. So an
+//! order is left as soon as it has such neighbours the wrong way round.
 
 mod stepped;
 
@@ -50,8 +51,9 @@ enum Work {
     Follow,
 }
 
-/// A chain of four versions that was made and pruned long ago, so that there is something that a prune removes: routes that are
-/// withdrawn, routes documents that are not in force, and a link of a publisher that did not get to its commit.
+/// A chain of four versions that was made and pruned long ago, so that there is something that a prune removes: routes
+/// that are withdrawn, routes documents that are not in force, and a link of a publisher that did not get to its
+/// commit.
 struct Start {
     objects: Vec<(Path, PutPayload)>,
     states: Vec<MemoryState>,
@@ -133,9 +135,9 @@ impl Start {
                 let options = FollowerOptions::default().other_files(OtherFiles::None);
                 let mut subscriber = Follower::in_directory(store.clone(), directory.path(), options)?;
                 let prepared = subscriber.prepare(None, &())?.expect("a version");
-                let at = usize::try_from(prepared.version()).unwrap();
+                let at = usize::try_from(prepared.held().version).unwrap();
                 let expected = deltachain::tensor::StateDigests::of(&self.states[at], &()).unwrap().state;
-                assert_eq!(prepared.state(), expected);
+                assert_eq!(prepared.held().state, expected);
                 Ok(())
             }
         }
@@ -149,8 +151,8 @@ impl Start {
         store.put_if_absent(name, &content).map(|is_new| assert!(is_new))
     }
 
-    /// Carries out an order: at each step the choice with this number, and the first one beyond the end. If this is one of
-    /// `all` orders, the choices that are left out are those with which another order gives the same.
+    /// Carries out an order: at each step the choice with this number, and the first one beyond the end. If this is one
+    /// of `all` orders, the choices that are left out are those with which another order gives the same.
     fn carry_out(&self, works: &[Work], how: How, order: &[usize], all: bool) -> Tried {
         let mut is_new = true;
         let mut last: Option<(usize, Touch)> = None;
@@ -406,7 +408,8 @@ fn a_publish_a_prune_and_a_compaction() {
     try_orders(&[Work::Publish, Work::Prune, Work::Compact], How::default());
 }
 
-/// Each operation in turn seems to fail, is tried again, and is carried out a second time later: the old one at any time.
+/// Each operation in turn seems to fail, is tried again, and is carried out a second time later: the old one at any
+/// time.
 #[test]
 fn operations_that_are_carried_out_late() {
     let start = Start::new();

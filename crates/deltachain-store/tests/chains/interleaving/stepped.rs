@@ -1,7 +1,7 @@
 //! A store in memory whose operations are carried out one by one, in an order that is chosen from outside.
 //!
-//! Each client has a view of its own. An operation waits until it is its client's turn. So a client, which does one thing after
-//! another, waits at most once, and an order of the operations is a list of clients.
+//! Each client has a view of its own. An operation waits until it is its client's turn. So a client, which does one
+//! thing after another, waits at most once, and an order of the operations is a list of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use deltachain::ErrorClass;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
-use deltachain_store::{Follower, FollowerOptions, check_directory, inspect_directory};
+use deltachain_store::{Follower, FollowerOptions, Health, check_directory};
 
 use super::{long_chain, names, open, pull, shown, version_directory};
 use crate::common::{Chain, Notes};
@@ -83,10 +83,9 @@ fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
             let first = name.split('/').next().unwrap();
             assert!(error.message().contains(first) && error.file().is_some(), "{error}");
         }
-        assert!(inspect_directory(folder.path()).is_err());
+        assert!(!Health::of(folder.path(), None).unwrap().healthy);
         // The same for a place where links are kept.
-        let mut options = FollowerOptions::default();
-        options.cache = Some(folder.path().to_owned());
+        let options = FollowerOptions::default().cache(Some(folder.path().to_owned()));
         let error = Follower::in_memory(chain.store.clone(), options).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
         assert_eq!(tree(folder.path()), before, "{name}");
@@ -101,7 +100,7 @@ fn a_directory_that_has_lost_its_marker_is_refused() {
     fs::remove_file(folder.path().join(MARKER)).unwrap();
     let before = tree(folder.path());
     assert!(refused(&chain, folder.path()).message().contains(MARKER));
-    assert!(inspect_directory(folder.path()).is_err());
+    assert!(!Health::of(folder.path(), None).unwrap().healthy);
     assert!(check_directory(folder.path(), &()).is_err());
     assert_eq!(tree(folder.path()), before);
 }
@@ -158,7 +157,7 @@ fn what_is_not_ours_stays() {
     }
     let mut options = FollowerOptions::default();
     // Nothing may stay in the cache that need not.
-    options.cache_bytes = Some(0);
+    options = options.cache_bytes(Some(0));
     let open = || Follower::in_directory(chain.store.clone(), directory, options.clone()).unwrap();
     pull(&mut open(), Some(0));
     let foreign = put_foreign_things(directory, other.path());
@@ -284,24 +283,29 @@ fn a_directory_can_be_looked_at() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("model");
-    assert_eq!(inspect_directory(&directory).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(Health::of(&directory, None).unwrap_err().class(), ErrorClass::Usage);
     let mut subscriber = open(&chain, &directory);
-    assert_eq!(inspect_directory(&directory).unwrap(), None);
+    let problems = || Health::of(&directory, None).unwrap().problems;
+    assert_eq!(problems(), ["it holds no version"]);
     let switched = pull(&mut subscriber, Some(3));
     // It is locked meanwhile.
-    let found = inspect_directory(&directory).unwrap().unwrap();
-    assert_eq!((found.version, found.state, found.commit), (3, switched.state, switched.commit));
-    assert_eq!((found.directory, found.missing), (switched.directory.clone(), Vec::new()));
-    assert_eq!(found.chain, Digest::of_bytes(&fs::read(chain.path(ObjectName::Chain)).unwrap()));
-    assert!(found.switched.is_some());
+    let found = Health::of(&directory, None).unwrap();
+    assert_eq!((found.version, found.state), (Some(3), Some(switched.state.to_string())));
+    assert_eq!(found.commit, Some(switched.commit.to_string()));
+    assert_eq!(found.directory.as_deref(), switched.directory.to_str());
+    let chain = Digest::of_bytes(&fs::read(chain.path(ObjectName::Chain)).unwrap());
+    assert_eq!(found.chain, Some(chain.to_string()));
+    assert!(found.healthy && found.switched.is_some());
     let file = switched.directory.join("model.safetensors");
     let bytes = fs::read(&file).unwrap();
+    let missing = ["files are missing or have another length: model.safetensors"];
     fs::write(&file, &bytes[1..]).unwrap();
-    assert_eq!(inspect_directory(&directory).unwrap().unwrap().missing, ["model.safetensors"]);
+    assert_eq!(problems(), missing);
     fs::remove_file(&file).unwrap();
-    assert_eq!(inspect_directory(&directory).unwrap().unwrap().missing, ["model.safetensors"]);
+    assert_eq!(problems(), missing);
     fs::remove_dir(&switched.directory).unwrap();
-    assert_eq!(inspect_directory(&directory).unwrap_err().class(), ErrorClass::Usage);
+    let found = Health::of(&directory, None).unwrap();
+    assert_eq!((found.version, found.problems.len()), (None, 1));
 }
 
 #[test]

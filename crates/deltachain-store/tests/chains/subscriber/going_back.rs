@@ -7,7 +7,7 @@ use deltachain::chain::{ChainDocument, Commit, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain_store::{
     Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
-    inspect_directory,
+    find_version,
 };
 
 use super::{Mending, long_chain, open, pull, quick, shown};
@@ -26,8 +26,7 @@ fn commit_digest(chain: &Chain, version: u64) -> Digest {
 }
 
 fn accepting(chain: &Chain, directory: &Path, commit: Digest) -> Follower<Directory> {
-    let mut options = FollowerOptions::default();
-    options.allow_rollback = Some(commit);
+    let options = FollowerOptions::default().allow_rollback(Some(commit));
     Follower::in_directory(chain.store.clone(), directory, options).unwrap()
 }
 
@@ -45,8 +44,7 @@ fn a_chain_that_has_gone_back_is_not_followed() {
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     // Nor by a process that wants other tensors, or finds the files damaged.
-    let mut options = FollowerOptions::default();
-    options.tensors = Some(vec!["a".to_owned()]);
+    let options = FollowerOptions::default().tensors(Some(vec!["a".to_owned()]));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
@@ -165,7 +163,8 @@ fn a_step_back_is_allowed_once() {
     let allowing = || accepting(&chain, folder.path(), allowed);
     assert_eq!(pull(&mut allowing(), None).version, 2);
     assert!(allowing().prepare(None, &()).unwrap().is_none());
-    // The chain goes on, and back once more. That it was allowed before does not count, for this process and for others.
+    // The chain goes on, and back once more. That it was allowed before does not count, for this process and for
+    // others.
     let mend = || commits.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     mend();
     let mut subscriber = allowing();
@@ -271,7 +270,7 @@ fn a_work_directory_follows_one_chain() {
     };
     let chain = other_chain(1);
     (1..4).for_each(|value| drop(publish(&chain, value, &Notes::default()).unwrap()));
-    let version = || inspect_directory(&work).unwrap().unwrap().version;
+    let version = || find_version(&work, None).unwrap().unwrap().version;
     assert_eq!(version(), 3);
     // Another chain, which is shorter, or has another version of this number.
     let mut other = Chain::new();

@@ -17,7 +17,7 @@ use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{
-    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles, Switched,
+    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles, SwitchReport,
 };
 
 use crate::common::{Chain, Notes, follow, state, union};
@@ -26,7 +26,7 @@ fn open(chain: &Chain, directory: &Path) -> Follower<Directory> {
     Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default()).unwrap()
 }
 
-fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> Switched {
+fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchReport {
     let prepared = subscriber.prepare(version, &()).unwrap().unwrap();
     subscriber.apply(prepared).unwrap()
 }
@@ -53,8 +53,8 @@ fn noise() -> Vec<u8> {
     (0..2000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
 }
 
-/// Five versions with a snapshot of 0, links from each to the next, and one from 0 to 3. Tensors appear, vanish, and become
-/// others. Snapshots of 3 and 4 are too long to be chosen.
+/// Five versions with a snapshot of 0, links from each to the next, and one from 0 to 3. Tensors appear, vanish, and
+/// become others. Snapshots of 3 and 4 are too long to be chosen.
 fn long_chain() -> Chain {
     let mut chain = Chain::new();
     let noise = noise();
@@ -160,8 +160,7 @@ fn links_are_not_kept_in_memory() {
 fn the_cache_is_kept_small() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let mut options = FollowerOptions::default();
-    options.cache_bytes = Some(chain.files(1, Some(0))[0].size);
+    let options = FollowerOptions::default().cache_bytes(Some(chain.files(1, Some(0))[0].size));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(names(&folder.path().join("cache")), [""; 0]);
@@ -281,7 +280,8 @@ fn another_way_is_taken_past_a_link_that_is_refused() {
     assert_eq!(refused(&chain, without_layout).1.rule(), Some("R-LAY-01"));
 }
 
-/// A link that promises what `promising` does, and builds what `building` does; both change the same tensors of the same base.
+/// A link that promises what `promising` does, and builds what `building` does; both change the same tensors of the
+/// same base.
 fn lying(promising: &[u8], building: &[u8]) -> Vec<u8> {
     let limits = Limits::default();
     let promises = LinkReader::open(promising, &limits).unwrap();
@@ -357,12 +357,11 @@ fn shards_stand_in_one_directory() {
     drop(subscriber);
 
     // Some of them only.
-    let mut options = FollowerOptions::default();
-    options.shards = Some(vec![1, 0, 1]);
+    let mut options = FollowerOptions::default().shards(Some(vec![1, 0, 1]));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let notes = Notes::default();
     assert!(subscriber.prepare(Some(3), &notes).unwrap().is_none(), "no shard of that version is missing");
-    options.shards = Some(vec![1]);
+    options = options.shards(Some(vec![1]));
     drop(subscriber);
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
@@ -381,7 +380,7 @@ fn shards_stand_in_one_directory() {
     assert_eq!(shown(folder.path()), shards(3)[1]);
     drop(subscriber);
 
-    options.shards = Some(vec![1, 2]);
+    options = options.shards(Some(vec![1, 2]));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let error = subscriber.prepare(None, &()).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));
@@ -389,7 +388,7 @@ fn shards_stand_in_one_directory() {
     pull(&mut subscriber, Some(2));
     assert_eq!(shown(folder.path()), union(&shards(3)[1..]));
     drop(subscriber);
-    options.shards = Some(Vec::new());
+    options = options.shards(Some(Vec::new()));
     assert!(Follower::in_directory(chain.store.clone(), folder.path(), options).is_err());
 }
 
@@ -455,8 +454,7 @@ fn other_files_come_from_a_directory() {
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
-    let mut options = FollowerOptions::default();
-    options.other_files = OtherFiles::Directory(others.path().to_owned());
+    let mut options = FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let switched = pull(&mut subscriber, Some(0));
     assert_eq!(names(&switched.directory), ["config.json", "model.safetensors"]);
@@ -494,7 +492,7 @@ fn other_files_come_from_a_directory() {
     let switched = pull(&mut open(&chain, folder.path()), Some(2));
     assert_eq!(names(&switched.directory), ["model.safetensors"]);
 
-    options.other_files = OtherFiles::Directory(others.path().join("missing"));
+    options = options.other_files(OtherFiles::Directory(others.path().join("missing")));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Io);
     assert_eq!(shown(folder.path()), chain.whole(2));
@@ -521,7 +519,7 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     pull(&mut subscriber, Some(0));
     // Before the switch: a version that is complete.
     let prepared = subscriber.prepare(Some(1), &()).unwrap().unwrap();
-    assert_eq!((prepared.version(), prepared.state()), (1, chain.commit(1).state));
+    assert_eq!((prepared.held().version, prepared.held().state), (1, chain.commit(1).state));
     drop((prepared, subscriber));
     assert_eq!(names(&directory.join("versions")).len(), 2);
     // While it was being built, fetched, switched to, and while an old one was being removed.
@@ -618,8 +616,7 @@ fn a_directory_can_be_trusted() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let mut options = FollowerOptions::default();
-    options.trust_directory = true;
+    let options = FollowerOptions::default().trust_directory(true);
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(pull(&mut subscriber, Some(4)).routes, [(Some(3), 4)]);
     assert_ne!(shown(folder.path()), chain.whole(4));
@@ -683,8 +680,7 @@ fn only_the_last_version_prepared_can_be_applied() {
 fn what_lies_below_is_listed_when_it_is_needed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let mut options = FollowerOptions::default();
-    options.cache_bytes = Some(0);
+    let options = FollowerOptions::default().cache_bytes(Some(0));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(2));
     // No link leads on from 2, but one from 1, which has a snapshot that only its routes document knows.
@@ -761,8 +757,7 @@ fn a_small_file_cannot_ask_for_a_large_state() {
     large.insert("zeros", Dtype::U8, &[1 << 20], vec![0; 1 << 20]).unwrap();
     chain.add(large, &[None]);
     let folder = tempfile::tempdir().unwrap();
-    let mut options = FollowerOptions::default();
-    options.limits.set_bytes = 1 << 19;
+    let options = FollowerOptions::default().limits(Limits::default().set_bytes(1 << 19));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Limit);
     drop(subscriber);
@@ -770,9 +765,7 @@ fn a_small_file_cannot_ask_for_a_large_state() {
 }
 
 fn quick(until: Option<u64>) -> FollowOptions {
-    let mut options = FollowOptions::default();
-    (options.poll, options.poll_longest, options.until) = (Duration::ZERO, Duration::from_millis(1), until);
-    options
+    FollowOptions::default().poll(Duration::ZERO).poll_longest(Duration::from_millis(1)).until(until)
 }
 
 #[test]
@@ -796,7 +789,7 @@ fn a_chain_is_followed_as_it_grows() {
     assert_eq!(seen, [(Some(0), 4), (Some(4), 5), (Some(5), 6)]);
     // A later version is there already, and the newest is version 7.
     let mut versions = Vec::new();
-    let mut note = |_: &Follower<Directory>, switched: &Switched| {
+    let mut note = |_: &Follower<Directory>, switched: &SwitchReport| {
         versions.push(switched.version);
         Ok(())
     };
@@ -886,14 +879,13 @@ fn following_ends_when_it_is_to() {
     fs::remove_file(folder.path().join("current")).unwrap();
     drop(subscriber);
     let mut subscriber = open(&chain, folder.path());
-    let mut refuse = |_: &Follower<Directory>, _: &Switched| Err(deltachain::Error::usage("enough"));
+    let mut refuse = |_: &Follower<Directory>, _: &SwitchReport| Err(deltachain::Error::usage("enough"));
     let error = follow(&mut subscriber, &quick(None), &(), &mut refuse).unwrap_err();
     assert_eq!(error.message(), "enough");
     assert_eq!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
     // By what trying again does not mend.
-    let mut options = FollowerOptions::default();
-    options.shards = Some(vec![1]);
+    let options = FollowerOptions::default().shards(Some(vec![1]));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     let error = follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));

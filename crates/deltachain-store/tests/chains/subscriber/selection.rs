@@ -13,9 +13,7 @@ use super::{files, long_chain, names, noise, pull, shown};
 use crate::common::{Chain, Notes, state, union};
 
 fn options(patterns: &[&str]) -> FollowerOptions {
-    let mut options = FollowerOptions::default();
-    options.tensors = Some(patterns.iter().map(|&pattern| pattern.to_owned()).collect());
-    options
+    FollowerOptions::default().tensors(Some(patterns.iter().map(|&pattern| pattern.to_owned()).collect()))
 }
 
 fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Follower<Directory> {
@@ -84,8 +82,7 @@ fn only_what_is_taken_is_fetched() {
     assert_eq!(fs::read_dir(folder.path().join("cache")).unwrap().count(), 0, "what is not whole is not kept");
 
     // In one request, all of it is fetched.
-    let mut large_parts = deltachain_store::StoreOptions::default();
-    large_parts.part_bytes = snapshot;
+    let large_parts = deltachain_store::StoreOptions::default().part_bytes(snapshot);
     let store = deltachain_store::Store::open(chain.folder.path().to_str().unwrap(), large_parts).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = Follower::in_directory(store, folder.path(), options(&["b"])).unwrap();
@@ -191,8 +188,7 @@ fn tensors_are_taken_from_some_shards() {
         assert_eq!(shown(folder.path()), part(&chain, version, &["b", "d"]));
     }
     drop(subscriber);
-    let mut options = options(&["b", "d"]);
-    options.shards = Some(vec![1]);
+    let options = options(&["b", "d"]).shards(Some(vec![1]));
     let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(pull(&mut subscriber, Some(1)).routes, [(Some(0), 1)]);
@@ -346,8 +342,7 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
         let refused = open(&chain, folder.path(), &["b"]).prepare(Some(version), &());
         assert_eq!(refused.unwrap_err().rule(), Some("R-CHN-12"));
         // Of some shards nobody can tell.
-        let mut options = options(&["b"]);
-        options.shards = Some(vec![1]);
+        let options = options(&["b"]).shards(Some(vec![1]));
         pull(&mut Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap(), Some(version));
     }
 }

@@ -14,8 +14,8 @@ pub(crate) fn child(test: &str, place: &Path) -> Command {
     command
 }
 
-/// As [`child`], but no file may grow beyond a number of blocks of 512 or 1024 bytes. What is longer cannot be written, as on
-/// a disk that is full.
+/// As [`child`], but no file may grow beyond a number of blocks of 512 or 1024 bytes. What is longer cannot be written,
+/// as on a disk that is full.
 #[cfg(unix)]
 pub(crate) fn child_with_short_files(test: &str, place: &Path, blocks: u64) -> Command {
     let child = child(test, place);

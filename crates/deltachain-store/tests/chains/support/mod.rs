@@ -18,12 +18,11 @@ pub(crate) use deltachain_testkit::{Random, faulty, verify};
 
 /// Options that lose no time: short pauses, parts of a few bytes.
 pub(crate) fn quick() -> StoreOptions {
-    let mut options = StoreOptions::default();
-    options.attempts = 4;
-    options.pause = Duration::from_millis(1);
-    options.timeout = Duration::from_secs(20);
-    options.part_bytes = 1000;
-    options
+    StoreOptions::default()
+        .attempts(4)
+        .pause(Duration::from_millis(1))
+        .timeout(Duration::from_secs(20))
+        .part_bytes(1000)
 }
 
 /// A number that the environment sets, for longer runs.

@@ -1,5 +1,5 @@
-//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and servers do. One request a
-//! connection.
+//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and servers do. One request
+//! a connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Result, Write};

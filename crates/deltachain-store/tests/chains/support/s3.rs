@@ -68,7 +68,7 @@ impl S3Server {
         let endpoint = format!("http://{address}");
         let settings =
             [("endpoint", &*endpoint), ("region", "nowhere-1"), ("access_key_id", KEY), ("secret_access_key", secret)];
-        options.settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        options = options.settings(settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec());
         options
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use deltachain::Result;
-use deltachain_store::{Base, Model, Observer, PublishOptions, Published, Publisher, ShardPart, Store};
+use deltachain_store::{Base, Model, Observer, PublishOptions, PublishReport, Publisher, ShardPart, Store};
 
 /// Prepares shard number `shard` of `of`.
 pub(crate) fn publish_shard<'m>(
@@ -27,6 +27,6 @@ pub(crate) fn commit_shards(
     parts: &[ShardPart],
     options: &PublishOptions,
     observer: &dyn Observer,
-) -> Result<Published> {
+) -> Result<PublishReport> {
     Publisher::open(store.clone(), options.clone())?.commit(parts.to_vec(), BTreeMap::new(), observer)
 }

@@ -1,5 +1,5 @@
-//! HTTPS before a server on 127.0.0.1, with a certificate that nobody but its owner trusts; and a proxy that passes on what it
-//! cannot read.
+//! HTTPS before a server on 127.0.0.1, with a certificate that nobody but its owner trusts; and a proxy that passes on
+//! what it cannot read.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,0 +1,216 @@
+//! The version that a directory or memory has, and `held.json`, where a follower's directory has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use deltachain::chain::VersionId;
+use deltachain::memory::Proof;
+use deltachain::tensor::Digest;
+use deltachain::{Error, Result, StateSums, StateTable};
+use serde::{Deserialize, Serialize};
+
+use crate::text;
+
+/// The version that a directory or memory has. For a directory, `held.json` has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HeldVersion<D = PathBuf> {
+    /// The version.
+    pub version: u64,
+    /// Digest of the commit's bytes.
+    #[serde(with = "text")]
+    pub commit: Digest,
+    /// Digest of the chain document's bytes.
+    #[serde(with = "text")]
+    pub(crate) chain: Digest,
+    /// State digest of the whole version, also if only some shards or tensors are here.
+    #[serde(with = "text")]
+    pub state: Digest,
+    /// The commit's metadata: what was given when it was published, and hints of the format (`deltachain.*`).
+    pub metadata: BTreeMap<String, String>,
+    /// How many shards the version has.
+    pub(crate) of: usize,
+    /// Patterns of the tensors that have been taken; all if `None`.
+    pub(crate) taken: Option<Vec<String>>,
+    /// Whether the version's assets have been taken.
+    pub(crate) assets: bool,
+    /// Commits that a user has allowed to be gone back to and that have been reached: none of them is a way back any
+    /// more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty", with = "text::all")]
+    pub(crate) accepted: BTreeSet<Digest>,
+    /// The files of its model in a directory, with their lengths; in memory there are none.
+    pub(crate) files: BTreeMap<String, u64>,
+    /// The shards that are here, ascending by number.
+    pub(crate) shards: Vec<ShardRecord>,
+    /// The directory of its files. Nothing for a version in memory.
+    #[serde(skip)]
+    pub directory: D,
+    /// How far it is proven that this is the version. A directory, and memory of the follower's own, is hashed.
+    #[serde(skip, default = "hashed")]
+    pub proof: Proof,
+    /// The sums of each shard, as far as they are known; none except for memory that is changed in place.
+    #[serde(skip)]
+    pub(crate) sums: Vec<StateSums>,
+}
+
+fn hashed() -> Proof {
+    Proof::Hashed
+}
+
+/// The record of a shard that is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShardRecord {
+    pub(crate) number: usize,
+    /// All of its tensors, taken or not.
+    #[serde(with = "crate::access::table")]
+    pub(crate) table: StateTable,
+    /// Its own layout, which may differ from the directory's: a link's layout follows from the layout of its base.
+    pub(crate) layout: String,
+    /// Whether it was proven when it was taken (SPEC section 25.2).
+    #[serde(default)]
+    pub(crate) proven: bool,
+}
+
+impl<D> HeldVersion<D> {
+    /// The ID of the version, for the planner.
+    pub(crate) fn held(&self) -> VersionId {
+        VersionId { version: self.version, commit: self.commit, chain: self.chain }
+    }
+
+    /// Whether just these shards are here, and just the tensors that fit these patterns; all of them if `None`.
+    pub(crate) fn has_just(&self, shards: Option<&[usize]>, taken: Option<&[String]>) -> bool {
+        let here = self.shards.iter().map(|shard| shard.number);
+        self.taken.as_deref() == taken
+            && shards.map_or_else(|| here.clone().eq(0..self.of), |shards| here.clone().eq(shards.iter().copied()))
+    }
+}
+
+impl HeldVersion {
+    /// The name of the version's directory.
+    pub(crate) fn directory_name(&self) -> String {
+        let commit = self.commit.to_string();
+        format!("{:020}-{}", self.version, &commit[..16])
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let SealedRecord { digest, record } =
+            serde_json::from_slice::<SealedRecord<Self>>(bytes).map_err(unreadable)?;
+        if digest == record.digest()? { Ok(record) } else { Err(Error::usage("the record is damaged")) }
+    }
+
+    /// The file's content.
+    ///
+    /// # Errors
+    /// USAGE if it cannot be written as JSON.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let sealed = SealedRecord { digest: self.digest()?, record: self };
+        serde_json::to_vec(&sealed).map_err(|error| Error::usage(error.to_string()))
+    }
+
+    fn digest(&self) -> Result<Digest> {
+        let text = serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))?;
+        Ok(Digest::of_bytes(&text))
+    }
+}
+
+/// The file: a record with the digest of its text, so that damage is noticed.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SealedRecord<R> {
+    #[serde(with = "text")]
+    digest: Digest,
+    record: R,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> HeldVersion {
+        let digest = Digest::of_bytes(b"");
+        let shard = |number| ShardRecord {
+            number,
+            table: StateTable::new(Vec::new(), Vec::new()),
+            layout: "{}".to_owned(),
+            proven: true,
+        };
+        HeldVersion {
+            version: 7,
+            commit: digest,
+            chain: Digest::of_bytes(b"chain"),
+            state: Digest::of_bytes(b"state"),
+            metadata: BTreeMap::from([("step \"\u{0}\u{1F600}".to_owned(), "7\n".to_owned())]),
+            of: 3,
+            taken: Some(vec!["a*".to_owned(), "b".to_owned()]),
+            assets: true,
+            accepted: BTreeSet::from([Digest::of_bytes(b"back")]),
+            files: BTreeMap::from([("model.safetensors".to_owned(), 8)]),
+            shards: vec![shard(0), shard(2)],
+            directory: PathBuf::new(),
+            proof: Proof::Hashed,
+            sums: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back() {
+        let record = record();
+        assert_eq!(HeldVersion::parse(&record.to_bytes().unwrap()).unwrap(), record);
+        assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let record = record();
+        let bytes = record.to_bytes().unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Another way to write the same is no damage.
+            assert!(HeldVersion::parse(&damaged).map_or(true, |read| read == record), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let bytes = record().to_bytes().unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let digest = Digest::of_bytes(b"").to_string();
+        for other in [
+            String::new(),
+            text[..text.len() - 1].to_owned(),
+            text.replace("\"of\"", "\"off\""),
+            text.replace("\"chain\"", "\"train\""),
+            text.replace("\"assets\":true,", ""),
+            text.replace("\"metadata\"", "\"meta\""),
+            text.replace("\"7\\n\"", "7"),
+            text.replace("\"files\":{\"model.safetensors\":8},", ""),
+            text.replace(&digest, &digest[1..]),
+            text.replace("\"version\":7", "\"version\":-7"),
+        ] {
+            assert!(HeldVersion::parse(other.as_bytes()).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_selection_is_compared() {
+        let mut record = record();
+        let taken = record.taken.take();
+        assert!(record.has_just(Some(&[0, 2]), None));
+        assert!([Some(&[0][..]), Some(&[0, 1]), None].iter().all(|shards| !record.has_just(*shards, None)));
+        assert!(!record.has_just(Some(&[0, 2]), taken.as_deref()));
+        record.of = 2;
+        record.shards[1].number = 1;
+        assert!(record.has_just(None, None) && record.has_just(Some(&[0, 1]), None));
+        record.taken = taken;
+        assert!(!record.has_just(None, None) && !record.has_just(None, Some(&["b".to_owned()])));
+        assert!(record.has_just(None, Some(&["a*".to_owned(), "b".to_owned()])));
+    }
+}

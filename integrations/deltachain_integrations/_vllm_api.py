@@ -1,0 +1,112 @@
+"""The parts of vLLM that the backend uses, as one list, and the check that the installed vLLM has all of them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from deltachain import UnsupportedError
+
+__all__ = ["check", "check_configuration"]
+
+# vLLM shows what its own loggers say.
+_logger = logging.getLogger("vllm.deltachain")
+
+# Versions tested in `integrations/tests/e2e`.
+_TESTED = ("0.32.",)
+
+# Each: a module, a name in it, and the number of arguments that it is called with; None if it is not called.
+_USED: tuple[tuple[str, str, int | None], ...] = (
+    ("vllm.config", "set_current_vllm_config", 1),
+    ("vllm.logger", "init_logger", 1),
+    ("vllm.v1.worker.worker_base", "WorkerBase", None),
+    ("vllm.distributed.parallel_state", "get_tp_group", 0),
+    ("vllm.distributed.parallel_state", "get_world_group", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferInitInfo", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferUpdateInfo", 0),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine", 4),
+    ("vllm.distributed.weight_transfer.base", "WeightTransferEngine.parse_update_info", 2),
+    ("vllm.model_executor.layers.vocab_parallel_embedding", "ParallelLMHead", None),
+    ("vllm.model_executor.model_loader.mtp_validation", "disable_mtp_completeness_check", 0),
+    ("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", 1),
+    ("vllm.model_executor.model_loader.reload", "finalize_layerwise_reload", 2),
+    ("vllm.model_executor.model_loader.reload.layerwise", "get_layerwise_info", 1),
+)
+
+# Attributes of vLLM's configuration.
+_READ = (
+    "additional_config",
+    "kv_transfer_config",
+    "lora_config",
+    "speculative_config",
+    "parallel_config.rank",
+    "parallel_config.world_size",
+    "model_config.enable_sleep_mode",
+    "model_config.hf_text_config",
+    "model_config.quantization",
+)
+
+
+def check() -> None:
+    """Checks functions and classes, and warns of an untested version.
+
+    Raises:
+        UnsupportedError: if something is missing, or is called in another way, with all that is.
+    """
+    _refuse([fault for module, name, count in _USED if (fault := _fault(module, name, count)) is not None])
+    found = _version()
+    if not found.startswith(_TESTED):
+        _logger.warning(
+            "deltachain is untested with vLLM %s (tested: %s); this version has every function that it uses",
+            found,
+            ", ".join(f"{tested}x" for tested in _TESTED),
+        )
+
+
+def check_configuration(configuration: object) -> None:
+    """Checks that vLLM's configuration has what is read of it.
+
+    Raises:
+        UnsupportedError: if not.
+    """
+    missing = []
+    for path in _READ:
+        place = configuration
+        for name in path.split("."):
+            if not hasattr(place, name):
+                missing.append(f"vllm_config.{path} is missing")
+                break
+            place = getattr(place, name)
+    _refuse(missing)
+
+
+def _fault(module: str, name: str, count: int | None) -> str | None:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return f"{module}.{name} is missing"
+    if count is not None:
+        try:
+            inspect.signature(found).bind(*[None] * count)
+        except TypeError as error:
+            return f"{module}.{name} is called in another way ({error})"
+    return None
+
+
+def _refuse(faults: list[str]) -> None:
+    if faults:
+        raise UnsupportedError(f"the backend deltachain cannot work with vLLM {_version()}: {'; '.join(faults)}")
+
+
+def _version() -> str:
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        import vllm
+
+        return str(getattr(vllm, "__version__", "unknown"))
