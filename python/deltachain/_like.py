@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ._host_copy import raw
 from ._settings import is_unicode
 from ._tensors import Tensor, kind_of, numpy_dtype, shaped, torch_dtype
 
-__all__ = ["Collector", "Expected", "Like", "Reference", "known", "pairs"]
+__all__ = ["Collector", "Expected", "Like", "Reference", "bare", "known", "pairs"]
 
 # Parts that wrappers add to names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
@@ -91,6 +91,7 @@ class Reference:
                 self.ties[name] = kept
         if self._ties_embeddings():
             self._tie_embeddings()
+        self._names = self.tensors.keys() | self.ties.keys()
 
     def _ties_embeddings(self) -> bool:
         try:
@@ -123,15 +124,20 @@ class Reference:
 
     def bare(self, name: str) -> str:
         """A name without the parts that wrappers added, unless the checkpoint has it unchanged."""
-        if name in self.tensors or name in self.ties:
-            return name
-        name = ".".join(part for part in name.split(".") if part not in _INSIDE)
-        while name not in self.tensors and name not in self.ties:
-            before = next((before for before in _BEFORE if name.startswith(before)), None)
-            if before is None:
-                break
-            name = name.removeprefix(before)
+        return bare(name, self._names)
+
+
+def bare(name: str, names: Container[str]) -> str:
+    """A name without the parts that wrappers added, unless it is one of these names unchanged."""
+    if name in names:
         return name
+    name = ".".join(part for part in name.split(".") if part not in _INSIDE)
+    while name not in names:
+        before = next((before for before in _BEFORE if name.startswith(before)), None)
+        if before is None:
+            break
+        name = name.removeprefix(before)
+    return name
 
 
 def known(weights: Any) -> Mapping[Any, Any] | None:
@@ -272,6 +278,7 @@ class Collector:
             flaws.append(f"{len(missing)} missing: {_listed(missing)}")
         if self._unknown:
             flaws.append(f"{len(self._unknown)} unexpected: {_listed(self._unknown)}")
+            flaws.append("a transform= that returns None for a name leaves it out")
         if flaws:
             raise UsageError(f"USAGE: the tensors do not match {self._like.path}: {'; '.join(flaws)}")
 

@@ -229,7 +229,7 @@ class Follower:
     def place(
         self,
         prepared: PreparedUpdate,
-        given: list[tuple[Place, list[tuple[int, int]]]],
+        given: list[tuple[str, Place, list[tuple[int, int]]]],
         torch: object | None,
         wants_sums: bool,
     ) -> Placed: ...

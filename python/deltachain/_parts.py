@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._errors import UsageError
+from ._like import bare
 from ._native import Place
 from ._tensors import BITS, kind_of, name_of
 
@@ -177,27 +178,28 @@ _LISTED = 10
 
 
 def bound(
-    infos: Sequence[Info], given: Sequence[tuple[Place, tuple[slice, ...] | None]], is_group: bool
-) -> list[tuple[Place, list[tuple[int, int]]]]:
-    """The objects given for the chain's tensors, and begin and end of the part that each holds, in the first
-    dimensions.
+    infos: Sequence[Info], given: Sequence[tuple[Place, tuple[slice, ...] | None]], is_group: bool, strict: bool
+) -> list[tuple[str, Place, list[tuple[int, int]]]]:
+    """Names of the chain's tensors, the objects given for them, and begin and end of the part that each holds, in the
+    first dimensions. Names may be given with the parts that wrappers add.
 
     Raises:
-        UsageError: if a name is not in the chain, one is missing (unless other processes may have it), or an index is
-            none of the tensor.
+        UsageError: if a name is not in the chain, or one is missing (unless other processes may have it, or `strict` is
+            false), if none is in the chain, or if an index is none of the tensor.
     """
     known = {info[0]: info for info in infos}
+    named = [(bare(place.name, known), place, index) for place, index in given]
+    ours = [one for one in named if one[0] in known]
     # Tied to one of these, as transformers' models have them: written with it.
-    addresses = {_address(place.tensor) for place, _ in given if place.name in known} - {None}
-    given = [one for one in given if one[0].name in known or _address(one[0].tensor) not in addresses]
-    names = dict.fromkeys(place.name for place, _ in given)
-    flaws = [f"{name!r} is not in the chain" for name in names if name not in known]
-    if not is_group:
-        flaws += [f"{name!r} is missing" for name in known.keys() - names.keys()]
+    addresses = {_address(place.tensor) for _, place, _ in ours} - {None}
+    others = {place.name for name, place, _ in named if name not in known and _address(place.tensor) not in addresses}
+    flaws = [f"{name!r} is not in the chain" for name in others if strict or not ours]
+    if strict and not is_group:
+        flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in ours}]
     if flaws:
         more = f", and {len(flaws) - _LISTED} more" if len(flaws) > _LISTED else ""
         raise UsageError(f"USAGE: the tensors are not those of the chain: {', '.join(sorted(flaws)[:_LISTED])}{more}")
-    return [(place, _indices(known[place.name], index or ())) for place, index in given]
+    return [(name, place, _indices(known[name], index or ())) for name, place, index in ours]
 
 
 def _address(tensor: Any) -> tuple[Any, int] | None:

@@ -78,6 +78,9 @@ class Follower:
             `Group`, which has a timeout. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or
             whole tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides
             which version comes, and when waiting ends.
+        strict: whether `into` must have the chain's tensors, all of them and no others. Otherwise those that the other
+            side does not have are left as they are. Parts that wrappers add to names, such as `module.`, and names
+            that are tied to others never matter.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
         cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
             directory.
@@ -107,6 +110,7 @@ class Follower:
         host_copy: str | os.PathLike[str] | None = None,
         into: Mapping[str, Any] | torch.nn.Module | Loader | None = None,
         group: Any = None,
+        strict: bool = True,
         tensors: Sequence[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         other_files: bool = True,
@@ -132,11 +136,13 @@ class Follower:
             )
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
+        if not strict and into is None:
+            raise UsageError("USAGE: strict= is for the tensors of into=, which are missing; tensors= selects some")
         _native.check_settings(threads, [])
         keys = trusted(trust)
         self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
         self._store = store_of(chain)
-        kept = _native.Follower if into is None else partial(TensorFollower, into, ranks_of(group))
+        kept = _native.Follower if into is None else partial(TensorFollower, into, ranks_of(group), strict)
         self._native = kept(
             store=self._store._native,
             directory=None if host_copy is None else os.fspath(host_copy),

@@ -40,14 +40,16 @@ class TensorFollower(_native.Follower):
     Args:
         into: the tensors, a module that has them, or what loads all of a version and returns them.
         ranks: the processes that hold them together.
+        strict: whether they must be the chain's tensors, all of them and no others.
         settings: as for `_native.Follower`.
     """
 
-    def __new__(cls, into: Any, ranks: Ranks, **settings: Any) -> Self:
+    def __new__(cls, into: Any, ranks: Ranks, strict: bool, **settings: Any) -> Self:
         return super().__new__(cls, **settings)
 
-    def __init__(self, into: Any, ranks: Ranks, **settings: Any) -> None:
+    def __init__(self, into: Any, ranks: Ranks, strict: bool, **settings: Any) -> None:
         self._ranks = ranks
+        self._strict = strict
         self._is_group = ranks.size > 1
         self._loader: Loader | None = into if known(into) is None else None
         self._into: Any = None
@@ -55,8 +57,9 @@ class TensorFollower(_native.Follower):
         self._given: list[tuple[_native.Place, tuple[slice, ...] | None]] | None = None
         # Names of which this process has nothing, and of which none is needed if no process has anything.
         self._unused: list[str] = []
-        # Whether the library knows them as tensors of the chain.
+        # Whether the library knows them as tensors of the chain, and which ones of it.
         self._bound = False
+        self._named: list[tuple[str, _native.Place]] = []
         self._give(None if self._loader else into)
         # How long another rank may take to vote.
         self._patience: float | None = None
@@ -216,9 +219,13 @@ class TensorFollower(_native.Follower):
             if self._bound and self.fits(made):
                 return b""
             needed = [(name, dtype, shape) for name, dtype, shape, _ in made.table() if name not in self._unused]
-            given = bound(needed, self._given, self._is_group)
+            given = bound(needed, self._given, self._is_group, self._strict)
+            self._named = [(name, place) for name, place, _ in given]
+            unused = list(self._unused)
+            if not self._strict:
+                unused += {name for name, _, _ in needed} - {name for name, _ in self._named}
             placed = self.place(made, given, _torch_for(self._given), self._loader is not None)
-            return placed.told(self._unused)
+            return placed.told(unused)
 
         told = ranks.tell(find)
         if placed is not None:
@@ -352,8 +359,9 @@ class TensorFollower(_native.Follower):
         """Names and copies of tensors; of the parts that this process holds."""
         if moved := self._moved():
             raise moved
-        if self.held() is not None:
-            yield from ((place.name, _copied(place.tensor)) for place, _ in self._given or ())
+        if not self._bound:
+            raise UsageError(_NOTHING)
+        yield from ((name, _copied(place.tensor)) for name, place in self._named)
 
 
 def _torch_for(given: list[tuple[_native.Place, Any]]) -> object:

@@ -20,7 +20,7 @@ use crate::tensors::{Finder, TensorBytes};
 use crate::work::{Caller, other};
 
 /// A given part of a tensor: an object that has some of it, and begin and end in its first dimensions.
-pub(crate) type GivenRow = (Py<TensorPlace>, Vec<(u64, u64)>);
+pub(crate) type GivenRow = (String, Py<TensorPlace>, Vec<(u64, u64)>);
 
 /// A part of a tensor on a device: row, first lane, and for each dimension its length, begin, end and stride.
 type PartRow = (usize, u64, Vec<(u64, u64, u64, u64)>);
@@ -84,8 +84,8 @@ impl LentMemory {
         let (mut rows, mut bytes, mut all) = (Vec::<MemoryRow>::new(), Vec::new(), Vec::new());
         let mut numbers: HashMap<(usize, usize, usize), usize> = HashMap::new();
         let mut alone: Vec<(usize, usize, String)> = Vec::new();
-        for (place, index) in given {
-            let (name, tensor, index) = (place.get().name(), place.get().tensor(py), ranges(index));
+        for (name, place, index) in given {
+            let (tensor, index) = (place.get().tensor(py), ranges(index));
             let info = find(&infos, name).map(|number| &infos[number]);
             let info = info.ok_or_else(|| usage(py, "the tensor is not in the chain", Some(name)))?;
             let width = info.dtype().lane_bytes();

@@ -462,6 +462,53 @@ def test_a_tied_name_that_the_chain_does_not_have_is_no_fault(tmp_path: Path) ->
         other.prepare(0)
 
 
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "module._orig_mod.", "base_model.model."])
+def test_parts_that_wrappers_add_to_names_do_not_matter(url: str, before: str, by: str) -> None:
+    bare = tensors_for(by)
+    with dc.Subscriber(url, into={before + name: tensor for name, tensor in bare.items()}) as subscriber:
+        for version in range(2):
+            subscriber.prepare(version).apply()
+            assert_holds(bare, version)
+        subscriber.check()
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == {
+            name: as_bytes(tensor) for name, tensor in model(1).items()
+        }
+
+
+def test_a_compiled_module_is_followed(tmp_path: Path) -> None:
+    made = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(made)
+    other = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    with dc.Subscriber(tmp_path / "chain", into=torch.compile(other)) as subscriber:
+        subscriber.prepare().apply()
+    assert all(torch.equal(own, others) for own, others in zip(made.parameters(), other.parameters(), strict=True))
+
+
+def test_tensors_that_one_side_lacks_are_left_as_they_are_if_asked_for(url: str, by: str) -> None:
+    tensors = tensors_for(by)
+    del tensors["scale"]
+    tensors["more"] = torch.ones(3)
+    into = {**tensors, "norm._extra_state": torch.ones(1)}
+    with pytest.raises(dc.UsageError, match=r"'more' is not in the chain.*'scale' is missing"):
+        dc.Subscriber(url, into=into).prepare(0)
+    with dc.Subscriber(url, into=into, strict=False) as subscriber:
+        for version in (0, 1, 3):
+            subscriber.prepare(version).apply()
+            subscriber.check()
+            for name, tensor in tensors.items():
+                expected = torch.ones(3) if name == "more" else model(version)[name]
+                assert as_bytes(tensor) == as_bytes(expected), name
+        assert "scale" not in dict(subscriber.state()) and "more" not in dict(subscriber.state())
+        tensors["up.weight"][1, 1] = 17
+        with pytest.raises(dc.StateMismatchError):
+            subscriber.check()
+    with pytest.raises(dc.UsageError, match="'more' is not in the chain"):
+        dc.Subscriber(url, into={"more": torch.ones(3)}, strict=False).prepare(0)
+    with pytest.raises(dc.UsageError, match="strict= is for the tensors of into="):
+        dc.Subscriber(url, strict=False)
+
+
 @pytest.mark.parametrize("loads", ["nothing", "one of two"])
 def test_a_function_that_does_not_load_proves_nothing(url: str, loads: str) -> None:
     tensors = tensors_for("torch")

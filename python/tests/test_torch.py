@@ -90,6 +90,40 @@ def test_what_cannot_be_taken_is_refused_by_name(tensor: Any, text: str) -> None
     assert caught.value.tensor == "the one"
 
 
+class Quantised(torch.Tensor):
+    """A tensor that is made of others, as libraries for quantisation make them."""
+
+    @staticmethod
+    def __new__(cls, values: Any, scale: Any) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.float32)
+
+    def __init__(self, values: Any, scale: Any) -> None:
+        self.values, self.scale = values, scale
+
+    def __tensor_flatten__(self) -> Any:
+        return ["values", "scale"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].values, args[0].scale)
+        raise NotImplementedError(func)
+
+
+def test_a_tensor_that_is_made_of_others_is_refused_by_its_class(tmp_path: Path) -> None:
+    tensor = Quantised(torch.zeros(4, dtype=torch.int8), torch.ones(1))
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"w": torch.zeros(4)})
+        for use in (
+            lambda: dc.digest({"the one": tensor}),
+            lambda: publisher.publish({"the one": tensor}),
+            lambda: dc.Subscriber(tmp_path / "chain", into={"the one": tensor}),
+        ):
+            with pytest.raises(dc.UsageError, match=r"Quantised .* of other tensors: give .*dequantize") as caught:
+                use()
+            assert caught.value.tensor == "the one"
+
+
 def test_a_publisher_resolves_views_and_refuses_what_is_not_dense_by_name(tmp_path: Path) -> None:
     weights = torch.tensor([1 + 2j, -0.0 + 3j], dtype=torch.complex64)
     views = {"conj": weights.conj(), "neg": weights.conj().imag, "row": torch.arange(6).reshape(2, 3).t()}

@@ -14,7 +14,7 @@ use crate::files::disk::{check_apart, reading};
 use crate::files::file_source::FileSource;
 use crate::files::header::{FileHeader, LENGTH_BYTES, MAX_HEADER_BYTES};
 use crate::files::listing::ModelListing;
-use crate::files::weight_map::{FolderIndex, INDEX_NAME, INDEX_SUFFIX, index_name};
+use crate::files::weight_map::{FolderIndex, INDEX_NAME, INDEX_SUFFIX, index_name, stem};
 use crate::files::{Layout, LayoutFile};
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
@@ -248,6 +248,18 @@ impl SafetensorsState {
         let mut names: Vec<String> = files.chain(indexes).collect();
         names.sort_unstable();
         names
+    }
+
+    /// Names of the files of tensors in folders where nothing says that they belong together, in order: there are several,
+    /// no index, and they are not numbered (`model-00001-of-00002.safetensors`). Makers of models lay the same model into
+    /// a folder twice, under other names of tensors.
+    pub fn unindexed_files(&self) -> Vec<String> {
+        let names: Vec<String> = self.layout.files().iter().filter_map(|file| file.name.clone()).collect();
+        let alone = |(folder, files): &(&str, Vec<&str>)| {
+            files.len() > 1 && !self.indexes.contains_key(*folder) && files.iter().any(|file| stem(file).is_none())
+        };
+        let folders = by_folder(&names).into_iter().filter(alone);
+        folders.flat_map(|(folder, files)| files.into_iter().map(move |file| format!("{folder}{file}"))).collect()
     }
 
     /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in

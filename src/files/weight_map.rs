@@ -30,7 +30,7 @@ pub(super) fn index_name<'a>(mut files: impl Iterator<Item = &'a str>) -> String
 }
 
 /// The stem of the name of a numbered file.
-fn stem(file: &str) -> Option<&str> {
+pub(super) fn stem(file: &str) -> Option<&str> {
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     let (numbered, _) = file.strip_suffix(FILE_SUFFIX)?.rsplit_once("-of-").filter(|(_, count)| is_number(count))?;
     numbered.rsplit_once('-').filter(|(_, number)| is_number(number)).map(|(stem, _)| stem)

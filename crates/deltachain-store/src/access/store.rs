@@ -550,13 +550,21 @@ fn may_be_expired(error: &StoreError) -> bool {
     Refusal::of(error).is_some_and(|refusal| meanings.contains(&refusal.meaning))
 }
 
+/// The system does not allow it, there is no room, or the server cannot do it.
+const FINAL: [io::ErrorKind; 6] = [
+    io::ErrorKind::PermissionDenied,
+    io::ErrorKind::ReadOnlyFilesystem,
+    io::ErrorKind::StorageFull,
+    io::ErrorKind::QuotaExceeded,
+    io::ErrorKind::FileTooLarge,
+    io::ErrorKind::Unsupported,
+];
+
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
-    let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Unsupported];
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
         && Refusal::of(error).is_none()
-        // The system does not allow it, or the server cannot do it.
-        && !system_errors(error).any(|kind| kinds.contains(&kind))
+        && !system_errors(error).any(|kind| FINAL.contains(&kind))
 }
 
 /// Why the network or the system failed, as far as the causes tell. The store itself says that something is missing.
@@ -630,6 +638,13 @@ mod tests {
         assert!(is(passed(), 7));
         store.block_on(store.get_range(ObjectName::Commit(0), 1000, 4000)).unwrap();
         assert!(is(passed(), 3));
+    }
+
+    #[test]
+    fn a_full_disk_is_not_tried_again() {
+        let failed = |kind| StoreError::Generic { store: "disk", source: io::Error::from(kind).into() };
+        assert!(FINAL.into_iter().all(|kind| !may_pass(&failed(kind))));
+        assert!([io::ErrorKind::TimedOut, io::ErrorKind::Other].into_iter().all(|kind| may_pass(&failed(kind))));
     }
 
     #[test]

@@ -133,6 +133,11 @@ impl Job<'_> {
     fn assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
         let Self { store, shard, options, observer, .. } = *self;
         let Some(files) = self.files else { return Ok(Vec::new()) };
+        let unindexed = files.unindexed_files();
+        if !unindexed.is_empty() {
+            let which = list(&unindexed);
+            observer.remark(&format!("published as one model, since no index says which files it has: {which}"));
+        }
         if options.assets && shard == 0 {
             return store_assets(store, files, self.known_assets, scratch, observer);
         }

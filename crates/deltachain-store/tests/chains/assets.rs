@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltachain::chain::{Asset, ObjectName};
 use deltachain::files::SafetensorsState;
-use deltachain::tensor::{Digest, MemoryState, State};
+use deltachain::tensor::{Digest, Dtype, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
     Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions,
@@ -223,6 +223,26 @@ fn no_more_are_published_than_a_commit_can_name() {
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
     assert_eq!(place.stored(), 1, "all of them are empty");
     assert_eq!(files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(), Asset::MOST + 1);
+}
+
+#[test]
+fn files_that_may_be_two_models_are_named() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG]);
+    let told = || {
+        let remarks = Notes::default();
+        let model = SafetensorsState::open(model.path()).unwrap();
+        place.publish_as(&model, &PublishOptions::default(), &remarks).unwrap();
+        remarks.remarks()
+    };
+    assert_eq!(told(), Vec::<String>::new());
+    let mut other = MemoryState::new();
+    other.insert("tok_embeddings.weight", Dtype::BF16, &[2], vec![0; 4]).unwrap();
+    let folder = place.folder.path().join("other");
+    save(&other, &folder, false);
+    fs::rename(folder.join("model.safetensors"), model.path().join("consolidated.safetensors")).unwrap();
+    let told = told();
+    assert!(told[0].ends_with("consolidated.safetensors, model.safetensors"), "{told:?}");
 }
 
 #[test]
