@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::iter;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
-use crate::json::{JsonReader, JsonWriter};
+use crate::json;
 use crate::plain_name::{flaw_of_path_name, fold_case, folder_of};
 use crate::rules;
 use crate::tensor::{Digest, TensorInfo};
@@ -137,27 +139,24 @@ impl Layout {
     /// # Errors
     /// MALFORMED under R-LAY-01 if the text is not a layout, or not one of these tensors.
     pub fn parse(json: &str, tensors: &[TensorInfo]) -> Result<Self> {
-        let mut files = read_files(json).map_err(|error| {
+        let LayoutForm { mut files } = json::read(json, 0, &rules::LAY_01).map_err(|error| {
             let place = error.offset().map_or_else(String::new, |offset| format!(" (byte {offset} of the layout)"));
             broken(format!("{}{place}", error.message()))
         })?;
-        if let [(only, is_listed)] = files.as_mut_slice() {
-            only.tensors = names(tensors);
-            if std::mem::replace(is_listed, true) {
-                return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
-            }
+        if let [only] = files.as_mut_slice()
+            && only.tensors.replace(names(tensors)).is_some()
+        {
+            return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
         }
-        if !files.is_sorted_by(|(left, _), (right, _)| left.name < right.name) {
+        if !files.is_sorted_by(|left, right| left.name < right.name) {
             return Err(broken("the files are not in ascending order of their names".to_owned()));
         }
-        let files = files.into_iter().map(|(file, is_listed)| {
-            if !is_listed {
-                Err("a file among several does not list its tensors".to_owned())
-            } else if file.tensors.is_sorted_by(|left, right| left < right) {
-                Ok(file)
-            } else {
-                Err("the tensors of a file are not in ascending order".to_owned())
+        let files = files.into_iter().map(|FileForm { name, metadata, tensors }| match tensors {
+            None => Err("a file among several does not list its tensors".to_owned()),
+            Some(tensors) if tensors.is_sorted_by(|left, right| left < right) => {
+                Ok(LayoutFile { name, metadata, tensors })
             }
+            Some(_) => Err("the tensors of a file are not in ascending order".to_owned()),
         });
         let layout = files.collect::<Result<Vec<_>, _>>().and_then(Self::new).map_err(broken)?;
         layout.check_covers(tensors).map_err(broken)?;
@@ -190,20 +189,12 @@ impl Layout {
     /// The JSON text for [`LAYOUT_KEY`].
     pub fn to_json(&self) -> String {
         let is_only = self.files.len() == 1;
-        let mut writer = JsonWriter::default();
-        writer.token("{\"files\":").array(&self.files, |writer, file| {
-            writer.token("{\"name\":").optional(file.name.as_deref(), JsonWriter::string);
-            writer.token(",\"metadata\":").optional(file.metadata.as_ref(), JsonWriter::strings);
-            let tensors = (!is_only).then_some(file.tensors.as_slice());
-            writer.token(",\"tensors\":").optional(tensors, |writer, tensors| {
-                writer.array(tensors, |writer, name| {
-                    writer.string(name);
-                })
-            });
-            writer.token("}");
-        });
-        writer.token("}");
-        writer.end()
+        let form = |file: &LayoutFile| FileForm {
+            name: file.name.clone(),
+            metadata: file.metadata.clone(),
+            tensors: (!is_only).then(|| file.tensors.clone()),
+        };
+        json::write(&LayoutForm { files: self.files.iter().map(form).collect() })
     }
 
     /// The layout of a target with these tensors if its link does not state one; this is the base's layout. Each file
@@ -290,24 +281,19 @@ fn broken(message: String) -> Error {
     Error::broken(&rules::LAY_01, message)
 }
 
-/// Reads the text as far as its form goes: each file, and whether its tensors are listed.
-fn read_files(json: &str) -> Result<Vec<(LayoutFile, bool)>> {
-    let mut reader = JsonReader::new(json, json.len(), &rules::LAY_01);
-    reader.token("{\"files\":")?;
-    let files = reader.array(1..=usize::MAX, |reader| {
-        reader.token("{\"name\":")?;
-        let name = reader.optional(JsonReader::string)?;
-        reader.token(",\"metadata\":")?;
-        let metadata = reader.optional(JsonReader::strings)?;
-        reader.token(",\"tensors\":")?;
-        let tensors = reader.optional(|reader| reader.array(0..=usize::MAX, JsonReader::string))?;
-        reader.token("}")?;
-        let is_listed = tensors.is_some();
-        Ok((LayoutFile { name, metadata, tensors: tensors.unwrap_or_default() }, is_listed))
-    })?;
-    reader.token("}")?;
-    reader.end()?;
-    Ok(files)
+/// The JSON text.
+#[derive(Serialize, Deserialize)]
+struct LayoutForm {
+    files: Vec<FileForm>,
+}
+
+/// A file in it.
+#[derive(Serialize, Deserialize)]
+struct FileForm {
+    name: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+    /// None for the only file, which has all of them.
+    tensors: Option<Vec<String>>,
 }
 
 #[cfg(test)]

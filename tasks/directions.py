@@ -14,7 +14,7 @@ LAYERS = {
     "format": "error format limits rules tensor::DescribedDtype tensor::Digest tensor::Dtype tensor::PIECE_BYTES"
     " tensor::TensorInfo varint",
     "codec": "codec error format limits rules tensor::Dtype tensor::PIECE_BYTES varint",
-    "tensor": "error limits progress rules tensor varint",
+    "tensor": "error json limits progress rules tensor varint",
     "files": "codec::piece::Profile diff error files json layout limits link::LinkReader plain_name progress"
     " replay::Replay rules setters source table tensor",
     "memory": "codec::changes codec::lane error limits memory progress rules sums::Sums table tensor",

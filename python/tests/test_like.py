@@ -58,7 +58,8 @@ def test_a_name_that_looks_wrapped_and_is_not(tmp_path: Path) -> None:
 
 def test_names_that_are_missing_or_too_many_are_listed(tmp_path: Path) -> None:
     weights = {"model.layers.0.w": u8(b"xy"), "lora_A": u8(b"x"), "module.lora_B": u8(b"y")}
-    with pytest.raises(dc.UsageError, match=r"1 missing: model\.layers\.0\.b; 2 unexpected: lora_A, module\.lora_B; a transform"):
+    listed = r"1 missing: model\.layers\.0\.b; 2 unexpected: lora_A, module\.lora_B; a transform"
+    with pytest.raises(dc.UsageError, match=listed):
         taken(tmp_path, ONE, weights)
     many = {f"t{number}": ("U8", (1,), b"a") for number in range(30)}
     with pytest.raises(dc.UsageError, match=r"30 missing: t0, t1, t10, .*t26 and 10 more"):

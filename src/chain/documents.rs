@@ -3,9 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use crate::chain::ObjectName;
 use crate::error::{Error, Result};
-use crate::json::{JsonReader, JsonWriter, MAX_INTEGER, integer};
+use crate::json::{self, MAX_INTEGER};
 use crate::limits::{Limits, MAX_ASSET_BYTES, MAX_ASSETS, MAX_DOCUMENT_BYTES};
 use crate::plain_name::{flaw_of_path_name, fold_case, is_of_tensors};
 use crate::rules::{self, Rule, ensure};
@@ -22,16 +25,17 @@ const MAX_GENERATION: u64 = 9_999_999_999;
 const MUST_KNOW: &str = "deltachain!";
 
 /// The chain document, `chain.json`: the beginning of a chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainDocument {
     /// Identifier of the chain, chosen at random.
+    #[serde(with = "hexadecimal")]
     pub chain: u128,
     /// For people and tools.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// A commit: makes a version visible and says which state it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
     /// The version.
     pub version: u64,
@@ -50,7 +54,7 @@ pub struct Commit {
 }
 
 /// A routes document: the routes to a version from some time on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutesDocument {
     /// The version that the routes lead to.
     pub version: u64,
@@ -65,7 +69,7 @@ pub struct RoutesDocument {
 }
 
 /// One link per shard, which lead together to a version. Several routes may come from the same version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The version that the route comes from; `None` for nothing.
     pub from: Option<u64>,
@@ -74,7 +78,7 @@ pub struct Route {
 }
 
 /// A file of the chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileReference {
     /// Digest of the file's bytes.
     pub digest: Digest,
@@ -83,11 +87,12 @@ pub struct FileReference {
 }
 
 /// A file that belongs to a version beside its tensors. It is part of no state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asset {
     /// Its name in the directory of a model.
     pub name: String,
     /// The file.
+    #[serde(flatten)]
     pub file: FileReference,
 }
 
@@ -103,13 +108,14 @@ fn check_object(
         .map_err(|error| error.in_file(name.to_string()))
 }
 
-/// Checks what comes before a document's own members: R-LIM-05, R-DOC-01, R-DOC-02. The reader breaks R-DOC-03.
-fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<JsonReader<'a>> {
+/// Reads a document: R-LIM-05, R-DOC-01 to R-DOC-03, the last but for the bounds of numbers and lists.
+fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Result<T> {
     let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
     ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
     let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
-        let digits = rest.iter().position(|byte| *byte == b',')?;
-        Some((integer(str::from_utf8(&rest[..digits]).ok()?)?, &rest[digits + 1..]))
+        let digits = str::from_utf8(rest.split(|byte| *byte == b',').next()?).ok()?;
+        let version: u64 = digits.parse().ok().filter(|version| *version <= MAX_INTEGER)?;
+        (version.to_string() == digits).then_some((version, rest.get(digits.len() + 1..)?))
     });
     let Some((version, rest)) = opening else {
         let message = format!("the document does not begin with {OPENING}, an integer and a comma");
@@ -119,32 +125,41 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<JsonReader<'a>> {
         format!("a document of version {version}, this reader knows {VERSION}")
     })
     .map_err(|error| error.at(OPENING.len() as u64))?;
-    match str::from_utf8(rest) {
-        Ok(rest) => Ok(JsonReader::new(rest, bytes.len(), &rules::DOC_03)),
-        Err(error) => {
-            let offset = bytes.len() - rest.len() + error.valid_up_to();
-            Err(Error::broken(&rules::DOC_03, "the document is not UTF-8").at(offset as u64))
-        }
+    let begin = bytes.len() - rest.len();
+    let rest = str::from_utf8(rest).map_err(|error| {
+        Error::broken(&rules::DOC_03, "the document is not UTF-8").at((begin + error.valid_up_to()) as u64)
+    })?;
+    // The members that are left, as an object of their own.
+    json::read(&format!("{{{rest}"), begin - 1, &rules::DOC_03)
+}
+
+/// Writes a document.
+fn write<T: Serialize>(document: &T) -> Vec<u8> {
+    json::write(document).replacen('{', &format!("{OPENING}{VERSION},"), 1).into_bytes()
+}
+
+/// R-DOC-03 for numbers and lists, whose bounds no form shows.
+fn check_bounds(are_kept: bool, routes: &[Route]) -> Result<()> {
+    let is_file = |file: &FileReference| (1..=MAX_INTEGER).contains(&file.size);
+    let is_route = |route: &Route| {
+        route.from.is_none_or(|from| from <= MAX_INTEGER) && !route.files.is_empty() && route.files.iter().all(is_file)
+    };
+    ensure(are_kept && routes.iter().all(is_route), &rules::DOC_03, || {
+        "a number, or the length of a list, is out of its bounds".into()
+    })
+}
+
+/// The identifier of a chain: 32 hexadecimal digits.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{number:032x}"))
     }
-}
 
-/// Reads the end of a document.
-fn close(mut reader: JsonReader<'_>) -> Result<()> {
-    reader.token("}")?;
-    reader.end()
-}
-
-/// Begins a document.
-fn begin() -> JsonWriter {
-    let mut writer = JsonWriter::default();
-    writer.token(OPENING).integer(VERSION).token(",");
-    writer
-}
-
-/// Ends a document.
-fn end(mut writer: JsonWriter) -> Vec<u8> {
-    writer.token("}");
-    writer.end().into_bytes()
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        u128::from_str_radix(&String::deserialize(from)?, 16).map_err(D::Error::custom)
+    }
 }
 
 impl ChainDocument {
@@ -158,15 +173,9 @@ impl ChainDocument {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-03, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = open(bytes, limits)?;
-        reader.token("\"chain\":")?;
-        let digits = reader.hexadecimal(32)?;
-        let chain = u128::from_str_radix(digits, 16).map_err(|_| reader.refuse("an identifier"))?;
-        reader.token(",\"metadata\":")?;
-        let metadata = reader.strings()?;
-        close(reader)?;
-        check_metadata(&metadata)?;
-        Ok(Self { chain, metadata })
+        let document: Self = read(bytes, limits)?;
+        check_metadata(&document.metadata)?;
+        Ok(document)
     }
 
     /// The document's bytes.
@@ -175,10 +184,7 @@ impl ChainDocument {
     /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
     /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = begin();
-        writer.token("\"chain\":").quoted(&format!("{:032x}", self.chain));
-        writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = end(writer);
+        let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
@@ -190,28 +196,15 @@ impl Commit {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-08, R-LIM-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = open(bytes, limits)?;
-        reader.token("\"version\":")?;
-        let version = reader.integer(0..=MAX_INTEGER)?;
-        reader.token(",\"parent\":")?;
-        let parent = reader.digest()?;
-        reader.token(",\"state\":")?;
-        let state = reader.digest()?;
-        reader.token(",\"shards\":")?;
-        let shards = reader.array(1..=usize::MAX, JsonReader::digest)?;
-        reader.token(",\"routes\":")?;
-        let routes = reader.array(1..=usize::MAX, Route::read)?;
-        reader.token(",\"assets\":")?;
-        let assets = reader.array(0..=usize::MAX, Asset::read)?;
-        reader.token(",\"metadata\":")?;
-        let metadata = reader.strings()?;
-        close(reader)?;
-        let commit = Self { version, parent, state, shards, routes, assets, metadata };
+        let commit: Self = read(bytes, limits)?;
         commit.check(limits)?;
         Ok(commit)
     }
 
     fn check(&self, limits: &Limits) -> Result<()> {
+        let has_sizes = self.assets.iter().all(|asset| asset.file.size <= MAX_INTEGER);
+        let has_lists = !self.shards.is_empty() && !self.routes.is_empty();
+        check_bounds(self.version <= MAX_INTEGER && has_lists && has_sizes, &self.routes)?;
         check_order(self.version, &self.routes)?;
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
@@ -232,17 +225,7 @@ impl Commit {
     /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
     /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = begin();
-        writer.token("\"version\":").integer(self.version);
-        writer.token(",\"parent\":").quoted(&self.parent.to_string());
-        writer.token(",\"state\":").quoted(&self.state.to_string());
-        writer.token(",\"shards\":").array(&self.shards, |writer, shard| {
-            writer.quoted(&shard.to_string());
-        });
-        writer.token(",\"routes\":").array(&self.routes, Route::write);
-        writer.token(",\"assets\":").array(&self.assets, Asset::write);
-        writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = end(writer);
+        let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
@@ -259,21 +242,12 @@ impl RoutesDocument {
     /// # Errors
     /// R-LIM-05, R-DOC-01 to R-DOC-04, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
-        let mut reader = open(bytes, limits)?;
-        reader.token("\"version\":")?;
-        let version = reader.integer(0..=MAX_INTEGER)?;
-        reader.token(",\"generation\":")?;
-        let generation = reader.integer(1..=MAX_GENERATION)?;
-        reader.token(",\"commit\":")?;
-        let commit = reader.digest()?;
-        reader.token(",\"routes\":")?;
-        let routes = reader.array(0..=usize::MAX, Route::read)?;
-        reader.token(",\"metadata\":")?;
-        let metadata = reader.strings()?;
-        close(reader)?;
-        check_order(version, &routes)?;
-        check_metadata(&metadata)?;
-        Ok(Self { version, generation, commit, routes, metadata })
+        let document: Self = read(bytes, limits)?;
+        let Self { version, generation, ref routes, ref metadata, .. } = document;
+        check_bounds(version <= MAX_INTEGER && (1..=MAX_GENERATION).contains(&generation), routes)?;
+        check_order(version, routes)?;
+        check_metadata(metadata)?;
+        Ok(document)
     }
 
     /// The document's bytes.
@@ -282,13 +256,7 @@ impl RoutesDocument {
     /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
     /// cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut writer = begin();
-        writer.token("\"version\":").integer(self.version);
-        writer.token(",\"generation\":").integer(self.generation);
-        writer.token(",\"commit\":").quoted(&self.commit.to_string());
-        writer.token(",\"routes\":").array(&self.routes, Route::write);
-        writer.token(",\"metadata\":").strings(&self.metadata);
-        let bytes = end(writer);
+        let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
         Ok(bytes)
     }
@@ -366,21 +334,6 @@ impl Route {
     pub fn bytes(&self) -> u128 {
         self.files.iter().map(|file| u128::from(file.size)).sum()
     }
-
-    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
-        reader.token("{\"from\":")?;
-        let from = reader.optional(|reader| reader.integer(0..=MAX_INTEGER))?;
-        reader.token(",\"files\":")?;
-        let files = reader.array(1..=usize::MAX, FileReference::read)?;
-        reader.token("}")?;
-        Ok(Self { from, files })
-    }
-
-    fn write(writer: &mut JsonWriter, route: &Self) {
-        writer.token("{\"from\":").optional(route.from, JsonWriter::integer);
-        writer.token(",\"files\":");
-        writer.array(&route.files, FileReference::write).token("}");
-    }
 }
 
 impl FileReference {
@@ -400,29 +353,6 @@ impl FileReference {
     /// R-CHN-10 (`CORRUPT`).
     pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
         check_object((self.name(), *self), (size, digest), &rules::CHN_10, "file")
-    }
-
-    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
-        reader.token("{\"digest\":")?;
-        Self::read_rest(reader, 1)
-    }
-
-    /// Reads the digest, and a size of at least so many bytes at the end of an object.
-    fn read_rest(reader: &mut JsonReader<'_>, least: u64) -> Result<Self> {
-        let digest = reader.digest()?;
-        reader.token(",\"size\":")?;
-        let size = reader.integer(least..=MAX_INTEGER)?;
-        reader.token("}")?;
-        Ok(Self { digest, size })
-    }
-
-    fn write(writer: &mut JsonWriter, file: &Self) {
-        file.write_rest(writer.token("{\"digest\":"));
-    }
-
-    fn write_rest(&self, writer: &mut JsonWriter) {
-        writer.quoted(&self.digest.to_string());
-        writer.token(",\"size\":").integer(self.size).token("}");
     }
 }
 
@@ -462,18 +392,6 @@ impl Asset {
     /// R-CHN-16 (`CORRUPT`).
     pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
         check_object((self.object_name(), self.file), (size, digest), &rules::CHN_16, "asset")
-    }
-
-    fn read(reader: &mut JsonReader<'_>) -> Result<Self> {
-        reader.token("{\"name\":")?;
-        let name = reader.string()?;
-        reader.token(",\"digest\":")?;
-        Ok(Self { name, file: FileReference::read_rest(reader, 0)? })
-    }
-
-    fn write(writer: &mut JsonWriter, asset: &Self) {
-        writer.token("{\"name\":").string(&asset.name).token(",\"digest\":");
-        asset.file.write_rest(writer);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use crate::json::MAX_INTEGER;
 use crate::tensor::Digest;
 
@@ -91,6 +93,13 @@ fn version(digits: &str) -> Option<u64> {
 fn number(digits: &str, width: usize) -> Option<u64> {
     let decimal = digits.len() == width && digits.bytes().all(|digit| digit.is_ascii_digit());
     digits.parse().ok().filter(|_| decimal)
+}
+
+/// In JSON it is the name.
+impl Serialize for ObjectName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl fmt::Display for ObjectName {

@@ -10,6 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo as Declared};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::json::printable;
 use crate::tensor::{Dtype, TensorInfo};
 
 /// Bytes of the little-endian header length that opens the file.
@@ -97,11 +98,6 @@ impl FileHeader {
     pub(super) fn describes(&self, metadata: Option<&BTreeMap<String, String>>, tensors: &[&TensorInfo]) -> bool {
         self.metadata.as_ref() == metadata && self.tensors.iter().map(|(info, _)| info).eq(tensors.iter().copied())
     }
-}
-
-/// A message of another library without the control characters that it may quote from the input.
-pub(super) fn printable(message: &impl fmt::Display) -> String {
-    message.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// The content of the header's JSON, with each name once. The safetensors crate lets the last of two equal names win.

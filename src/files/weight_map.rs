@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::files::LayoutFile;
 use crate::files::disk::reading;
 use crate::files::file_source::FileSource;
-use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings, printable};
+use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings};
+use crate::json::printable;
 use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
 

@@ -8,24 +8,24 @@ const POSITIONS: [&str; 4] = ["bitmap", "gap low", "gap high", "gap escape"];
 const PLANES: [&str; 8] = ["plane 0", "plane 1", "plane 2", "plane 3", "plane 4", "plane 5", "plane 6", "plane 7"];
 const SMALL: [&str; 3] = ["sign", "magnitude", "magnitude escape"];
 
-/// Which lanes of its parts a segment codes.
+/// Which lanes of its parts a segment codes: a bit of the coding byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Positions {
     /// Every lane.
-    Dense,
+    Dense = 0,
     /// The lanes whose positions are given.
-    Sparse,
+    Sparse = 0b100,
 }
 
-/// How a segment codes the values of lanes.
+/// How a segment codes the values of lanes: bits of the coding byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// The new bits, in byte planes.
-    Absolute,
+    Absolute = 0,
     /// Differences to the base, in byte planes.
-    RelativePlanes,
+    RelativePlanes = 0b0_1000,
     /// Differences to the base, as signs and small magnitudes.
-    RelativeSmall,
+    RelativeSmall = 0b1_0000,
 }
 
 /// The fields of a segment's coding byte.
@@ -60,16 +60,7 @@ impl Coding {
             4 => 2,
             _ => 3,
         };
-        let positions = match self.positions {
-            Positions::Dense => 0,
-            Positions::Sparse => 0b100,
-        };
-        let values = match self.values {
-            Values::Absolute => 0,
-            Values::RelativePlanes => 0b0_1000,
-            Values::RelativeSmall => 0b1_0000,
-        };
-        lane_bytes | positions | values
+        lane_bytes | self.positions as u8 | self.values as u8
     }
 
     /// Whether decoding needs the base.

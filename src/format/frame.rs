@@ -41,21 +41,15 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
         let block = bytes.number(3)?;
         let size = block >> 3;
         need(size <= most_in_block, "a zstd block is too long")?;
-        match block >> 1 & 0b11 {
-            0 => {
-                bytes.take(size)?;
-                plain += size;
-            }
-            1 => {
-                bytes.take(1)?;
-                plain += size;
-            }
-            2 => {
-                bytes.take(size)?;
-                has_compressed = true;
-                compressed += if size < LEAST_COMPRESSED { 0 } else { most_in_block };
-            }
-            _ => return Err(broken("a zstd block has the reserved type")),
+        let kind = block >> 1 & 0b11;
+        need(kind != 0b11, "a zstd block has the reserved type")?;
+        // An RLE block has one byte, which it repeats.
+        bytes.take(if kind == 1 { 1 } else { size })?;
+        if kind == 2 {
+            has_compressed = true;
+            compressed += if size < LEAST_COMPRESSED { 0 } else { most_in_block };
+        } else {
+            plain += size;
         }
         need(plain <= raw_length, "the zstd frame decompresses to too many bytes")?;
         if block & 1 != 0 {

@@ -72,32 +72,22 @@ impl Header {
         cursor.ensure(unknown == 0, &rules::HDR_05, || format!("unknown incompatible feature bits {unknown:#x}"))?;
         let compatible_features = cursor.u32()?;
         let reserved = cursor.u32()?;
-        let base = Digest(cursor.digest()?);
-        let target = Digest(cursor.digest()?);
-        let index_stored = cursor.u64()?;
-        let index_raw = cursor.u64()?;
-        let segments_length = cursor.u64()?;
-        let extension_length = cursor.u64()?;
-        let index_crc = cursor.u32()?;
+        let header = Self {
+            compatible_features,
+            base: Digest(cursor.digest()?),
+            target: Digest(cursor.digest()?),
+            index_stored: cursor.u64()?,
+            index_raw: cursor.u64()?,
+            segments_length: cursor.u64()?,
+            extension_length: cursor.u64()?,
+            index_crc: cursor.u32()?,
+        };
+        let Self { index_stored, index_raw, .. } = header;
         cursor.ensure(reserved == 0, &rules::HDR_06, || "the reserved field is not 0".into())?;
         cursor.ensure(index_stored <= index_raw, &rules::STR_01, || {
             format!("the index is stored in {index_stored} bytes, more than its {index_raw} raw bytes")
         })?;
-        let parts = [index_stored, segments_length, extension_length];
-        let length = parts.iter().try_fold(HEADER_BYTES, |sum, part| sum.checked_add(*part));
-        cursor.ensure(length.is_some_and(|length| length < 1 << 63), &rules::HDR_08, || {
-            "the declared lengths exceed 2^63".into()
-        })?;
-        let header = Self {
-            compatible_features,
-            base,
-            target,
-            index_stored,
-            index_raw,
-            segments_length,
-            extension_length,
-            index_crc,
-        };
+        cursor.ensure(header.file_length() < 1 << 63, &rules::HDR_08, || "the declared lengths exceed 2^63".into())?;
         Ok(header)
     }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
+use crate::json::text_in_json;
 use crate::limits::address;
 use crate::progress::Progress;
 use crate::tensor::{PIECE_LENGTH, State, TensorInfo};
@@ -97,6 +98,8 @@ impl FromStr for Digest {
         Self::from_hex(text).ok_or_else(|| Error::usage("a digest has 64 hexadecimal digits"))
     }
 }
+
+text_in_json!(Digest);
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

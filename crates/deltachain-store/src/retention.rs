@@ -96,7 +96,6 @@ pub struct PruneReport {
     /// is built from them.
     pub withdrawn: Vec<u64>,
     /// The objects that go: files that no route will name, and routes documents that are no longer in force.
-    #[serde(serialize_with = "text::all::serialize")]
     pub removed: Vec<ObjectName>,
     /// Their bytes.
     pub removed_bytes: u64,

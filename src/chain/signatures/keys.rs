@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::chain::ObjectName;
 use crate::error::{Error, Result, SECRET_KEY};
+use crate::json::text_in_json;
 use crate::tensor::Digest;
 
 /// The type of a key in C2SP's signed notes: Ed25519.
@@ -91,6 +92,8 @@ impl FromStr for VerifierKey {
         Ok(read)
     }
 }
+
+text_in_json!(VerifierKey);
 
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

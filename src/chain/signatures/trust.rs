@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
+
 use crate::chain::{ObjectName, VerifierKey, names};
 use crate::error::{Error, Result};
+use crate::json::text_in_json;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
@@ -37,6 +40,8 @@ impl FromStr for TrustedKey {
     }
 }
 
+text_in_json!(TrustedKey);
+
 impl fmt::Display for TrustedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.key, f)?;
@@ -45,7 +50,7 @@ impl fmt::Display for TrustedKey {
 }
 
 /// The keys that a reader trusts, and how many of them have to sign a version that it takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Trust {
     keys: Vec<TrustedKey>,
     quorum: usize,

@@ -13,7 +13,7 @@ struct TableRow {
     name: String,
     dtype: DtypeDocument,
     shape: Vec<u64>,
-    digest: String,
+    digest: Digest,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -52,7 +52,7 @@ pub(crate) fn serialize<S: Serializer>(table: &StateTable, serializer: S) -> Res
         name: info.name().to_owned(),
         dtype: DtypeDocument::of(info.dtype()),
         shape: info.shape().to_vec(),
-        digest: digest.to_string(),
+        digest: *digest,
     });
     rows.collect::<Vec<_>>().serialize(serializer)
 }
@@ -64,7 +64,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         let dtype = row.dtype.dtype().ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
         let info = TensorInfo::new(row.name, dtype, row.shape);
         tensors.push(info.ok_or_else(|| D::Error::custom("a tensor has an impossible shape"))?);
-        digests.push(Digest::from_hex(&row.digest).ok_or_else(|| D::Error::custom("invalid digest"))?);
+        digests.push(row.digest);
     }
     if tensors.is_sorted_by(|left, right| left.name() < right.name()) {
         Ok(StateTable::new(tensors, digests))

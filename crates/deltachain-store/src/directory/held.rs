@@ -9,8 +9,6 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateSums, StateTable};
 use serde::{Deserialize, Serialize};
 
-use crate::text;
-
 /// The version that a directory or memory has. For a directory, `held.json` has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,13 +17,10 @@ pub struct HeldVersion<D = PathBuf> {
     /// The version.
     pub version: u64,
     /// Digest of the commit's bytes.
-    #[serde(with = "text")]
     pub commit: Digest,
     /// Digest of the chain document's bytes.
-    #[serde(with = "text")]
     pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards or tensors are here.
-    #[serde(with = "text")]
     pub state: Digest,
     /// The commit's metadata: what was given when it was published, and hints of the format (`deltachain.*`).
     pub metadata: BTreeMap<String, String>,
@@ -37,7 +32,7 @@ pub struct HeldVersion<D = PathBuf> {
     pub(crate) assets: bool,
     /// Commits that a user has allowed to be gone back to and that have been reached: none of them is a way back any
     /// more.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty", with = "text::all")]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) accepted: BTreeSet<Digest>,
     /// The files of its model in a directory, with their lengths; in memory there are none.
     pub(crate) files: BTreeMap<String, u64>,
@@ -124,7 +119,6 @@ impl HeldVersion {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SealedRecord<R> {
-    #[serde(with = "text")]
     digest: Digest,
     record: R,
 }

@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use deltachain::chain::{Trust, TrustedKey, VerifierKey};
+use deltachain::chain::{Trust, VerifierKey};
 use deltachain::{Error, Result};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::access::store::Store;
 use crate::directory::held::HeldVersion;
@@ -17,7 +17,6 @@ use crate::directory::model_directory::{CURRENT, VERSIONS, current_in, target_of
 use crate::directory::names::is_real_directory;
 use crate::directory::trust_record::{SeenHead, TrustRecord};
 use crate::directory::versions::{files_of, held_if_there};
-use crate::text;
 use crate::there::if_there;
 
 /// The version that a subscriber's directory shows.
@@ -39,12 +38,11 @@ pub(crate) struct DirectoryStatus {
 #[non_exhaustive]
 pub struct TrustStatus {
     /// Whom it trusts: as the process says that keeps it now, or kept it last.
-    #[serde(flatten, serialize_with = "keys_and_quorum")]
+    #[serde(flatten)]
     pub trust: Trust,
     /// The newest signed head that has been met.
     pub(crate) seen: Option<SeenHead>,
     /// The trusted keys that are known to have signed the version shown: none if it is older than the trust.
-    #[serde(with = "text::all")]
     pub signed_by: Vec<VerifierKey>,
     /// The last plan's finding about a newer version: that it exists, but that not enough of the trusted keys have
     /// signed it.
@@ -60,16 +58,6 @@ impl TrustStatus {
             || format!("the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)");
         (by < quorum).then(text)
     }
-}
-
-fn keys_and_quorum<S: Serializer>(trust: &Trust, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct TrustMembers {
-        keys: Vec<String>,
-        quorum: usize,
-    }
-    let keys = trust.keys().iter().map(TrustedKey::to_string).collect();
-    TrustMembers { keys, quorum: trust.quorum() }.serialize(serializer)
 }
 
 /// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory

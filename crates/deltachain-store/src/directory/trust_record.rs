@@ -10,7 +10,6 @@ use deltachain::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::own::{sync_directory, write_own};
-use crate::text;
 use crate::there::if_there;
 
 const FILE: &str = "trust.json";
@@ -19,7 +18,6 @@ const FILE: &str = "trust.json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TrustRecord {
-    #[serde(with = "text::all")]
     pub(crate) keys: Vec<TrustedKey>,
     pub(crate) quorum: usize,
     /// The newest signed head that has been met.
@@ -38,7 +36,6 @@ pub(crate) struct SeenHead {
     /// The version.
     pub(crate) version: u64,
     /// Digest of its commit.
-    #[serde(with = "text")]
     pub(crate) commit: Digest,
 }
 
@@ -46,9 +43,7 @@ pub(crate) struct SeenHead {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SignedCommit {
-    #[serde(with = "text")]
     pub commit: Digest,
-    #[serde(with = "text::all")]
     pub(crate) by: Vec<VerifierKey>,
 }
 

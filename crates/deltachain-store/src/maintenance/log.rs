@@ -20,24 +20,18 @@ pub struct LogEntry {
     /// The version.
     pub version: u64,
     /// Digest of the bytes of its chain's document.
-    #[serde(with = "text")]
     pub chain: Digest,
     /// Its state digest.
-    #[serde(with = "text")]
     pub state: Digest,
     /// Digest of its commit's bytes.
-    #[serde(with = "text")]
     pub commit: Digest,
     /// Digest of the bytes of the commit before, or of the chain document.
-    #[serde(with = "text")]
     pub parent: Digest,
     /// State digest of each shard.
-    #[serde(with = "text::all")]
     pub shards: Vec<Digest>,
     /// The routes in force; none if the version has been pruned.
     pub routes: Vec<LogRoute>,
     /// Its assets, ascending by name.
-    #[serde(serialize_with = "text::assets::serialize")]
     pub assets: Vec<Asset>,
     /// The commit's metadata.
     pub metadata: BTreeMap<String, String>,
@@ -56,7 +50,6 @@ pub struct LogRoute {
     /// The version that it comes from; `None` for nothing.
     pub from: Option<u64>,
     /// One per shard, in the order of the shards.
-    #[serde(serialize_with = "text::files")]
     pub files: Vec<FileReference>,
     /// Whether it is known to be direct ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
     #[serde(rename = "direct")]

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use deltachain::chain::{Note, Trust, VerifierKey};
 use serde::Serialize;
 
-use crate::text;
-
 /// The signers of a version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -17,7 +15,6 @@ pub struct Signers {
     /// Whether enough trusted keys signed; `None` if nobody says whom to trust.
     pub signed: Option<bool>,
     /// The trusted keys that signed; `None` if nobody says whom to trust.
-    #[serde(serialize_with = "text::keys")]
     pub signed_by: Option<Vec<VerifierKey>>,
 }
 

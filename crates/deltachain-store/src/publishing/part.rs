@@ -8,8 +8,6 @@ use deltachain::tensor::Digest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::text;
-
 /// The facts that a commit needs to know of one shard whose links have been stored. A JSON document for serde.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
@@ -20,28 +18,23 @@ pub struct ShardPart {
     /// The version that the links lead to.
     pub(crate) version: u64,
     /// Digest of the document that the commit is to follow.
-    #[serde(with = "text")]
     pub(crate) parent: Digest,
     pub(crate) shard: usize,
     /// How many shards there are.
     pub(crate) of: usize,
-    #[serde(with = "text")]
     pub(crate) state: Digest,
     #[serde(rename = "tensors", with = "crate::access::table")]
     pub(crate) table: StateTable,
     /// Digest of its layout.
-    #[serde(with = "text")]
     pub(crate) layout: Digest,
     /// The folders that its files lie in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) folders: Vec<String>,
     /// The version's assets that it brings.
-    #[serde(with = "text::assets")]
     pub(crate) assets: Vec<Asset>,
     pub(crate) links: Vec<ShardLink>,
     /// The same in the parts that were prepared together, a random number.
-    #[serde(with = "hexadecimal")]
-    pub(crate) session: u128,
+    pub(crate) session: u64,
     /// The store's date before the first link of these parts was stored, in seconds since 1970, if it has told one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<u64>,
@@ -55,7 +48,6 @@ pub struct ShardPart {
 pub(crate) struct ShardLink {
     /// The version that it comes from; `None` for nothing.
     pub(crate) from: Option<u64>,
-    #[serde(with = "text")]
     pub(crate) digest: Digest,
     pub(crate) size: u64,
     /// Whether all of its values are absolute.
@@ -103,18 +95,5 @@ impl<'de> Deserialize<'de> for ShardPart {
             return Err(D::Error::custom("the part is damaged: its tensors do not have its state digest"));
         }
         Ok(part)
-    }
-}
-
-/// A number of 128 bits in JSON.
-mod hexadecimal {
-    use super::{Deserialize, Deserializer, Error, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{number:032x}"))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
-        u128::from_str_radix(&String::deserialize(from)?, 16).map_err(|_| D::Error::custom("invalid session"))
     }
 }

@@ -6,8 +6,6 @@ use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
 use serde::Serialize;
 
-use crate::text;
-
 /// A version that has been published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -15,10 +13,8 @@ pub struct PublishReport {
     /// The version.
     pub version: u64,
     /// Its state digest.
-    #[serde(with = "text")]
     pub state: Digest,
     /// Digest of its commit's bytes.
-    #[serde(with = "text")]
     pub commit: Digest,
     /// Metadata of its commit.
     #[serde(skip)]
@@ -30,7 +26,6 @@ pub struct PublishReport {
     /// Its routes, those from nothing first.
     pub routes: Vec<PublishedRoute>,
     /// Its assets, ascending by name.
-    #[serde(serialize_with = "text::assets::serialize")]
     pub assets: Vec<Asset>,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,

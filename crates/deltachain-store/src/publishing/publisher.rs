@@ -82,7 +82,7 @@ struct PreparedParts {
     path: Option<PathBytes>,
     attempt: Attempt,
     /// The session's number, which is in each of the parts.
-    session: u128,
+    session: u64,
     own: OwnParts,
 }
 
