@@ -6,6 +6,7 @@ import importlib
 import inspect
 import logging
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from typing import Any
 
 from deltachain import UnsupportedError
@@ -74,20 +75,16 @@ def check_configuration(configuration: object) -> None:
     """
     missing = []
     for path in _READ:
-        place = configuration
-        for name in path.split("."):
-            if not hasattr(place, name):
-                missing.append(f"vllm_config.{path} is missing")
-                break
-            place = getattr(place, name)
+        try:
+            attrgetter(path)(configuration)
+        except AttributeError:
+            missing.append(f"vllm_config.{path} is missing")
     _refuse(missing)
 
 
 def _fault(module: str, name: str, count: int | None) -> str | None:
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError):
         return f"{module}.{name} is missing"
     if count is not None:
