@@ -5,7 +5,7 @@ use std::env;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -23,7 +23,7 @@ use crate::operation::command::{CommandResult, PATIENCE, run, shell};
 use crate::signature_args::{SignArgs, TrustArgs};
 
 /// The content of a key file, for those who have no files.
-const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
+pub(crate) const VARIABLE: &str = "DELTACHAIN_SIGNING_KEY";
 /// The text that every secret key begins with.
 const SECRET: &str = "PRIVATE+KEY+";
 /// A longer file holds no keys.
@@ -144,20 +144,25 @@ impl SignArgs {
     /// # Errors
     /// USAGE if a key cannot be used; IO.
     pub(crate) fn signers(&self) -> Result<Vec<Arc<dyn Signer>>> {
-        let Some(command) = &self.sign_command else {
-            if self.sign_key.is_empty() {
-                return Ok(from_environment()?.into_iter().collect());
-            }
-            return self.sign_key.iter().map(|path| secret(path).map(|key| Arc::new(key) as Arc<dyn Signer>)).collect();
-        };
-        let mut signers: Vec<Arc<dyn Signer>> = Vec::new();
-        let mut asked = Vec::new();
+        if self.sign_key.is_empty() {
+            return Ok(from_environment()?.into_iter().collect());
+        }
+        let (mut signers, mut asked): (Vec<Arc<dyn Signer>>, _) = (Vec::new(), Vec::new());
         for path in &self.sign_key {
             match Keys::read(path)? {
-                Keys::Secret(_) => signers.push(Arc::new(secret(path)?)),
-                Keys::Public(keys) => asked.extend(keys),
+                Keys::Secret(key) => {
+                    refuse_open(path)?;
+                    signers.push(Arc::new(*key));
+                }
+                Keys::Public(keys) if self.sign_command.is_some() => asked.extend(keys),
+                Keys::Public(_) => {
+                    let text = "this is a public key: give the file of the secret one, or --sign-command if it is \
+                                elsewhere";
+                    return Err(Error::usage(text).in_file(path));
+                }
             }
         }
+        let Some(command) = &self.sign_command else { return Ok(signers) };
         let [public] = asked.as_slice() else {
             let text = format!("--sign-command signs for one public key of --sign-key; there are {}", asked.len());
             return Err(Error::usage(text));
@@ -165,13 +170,6 @@ impl SignArgs {
         let timeout = self.sign_timeout;
         signers.push(Arc::new(CommandSigner { public: public.key.clone(), command: command.clone(), timeout }));
         Ok(signers)
-    }
-
-    /// The signers, at least one, for a command that does nothing but sign.
-    pub(crate) fn some_signers(&self) -> Result<Vec<Arc<dyn Signer>>> {
-        let signers = self.signers()?;
-        let nobody = || Error::usage(format!("there is no key to sign with: give --sign-key, or {VARIABLE}"));
-        if signers.is_empty() { Err(nobody()) } else { Ok(signers) }
     }
 }
 
@@ -184,17 +182,6 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
         Some(Ok(Keys::Public(_))) | None => "this is not a secret key".to_owned(),
     };
     Err(Error::usage(format!("{VARIABLE}: {read}")))
-}
-
-/// Reads a secret key that nobody else can read.
-fn secret(path: &Path) -> Result<SigningKey> {
-    match Keys::read(path)? {
-        Keys::Public(_) => {
-            let text = "this is a public key: give the file of the secret one, or --sign-command if it is elsewhere";
-            Err(Error::usage(text).in_file(path))
-        }
-        Keys::Secret(key) => refuse_open(path).map(|()| *key),
-    }
 }
 
 /// Refuses a file that others may read or write, where the system says so.
@@ -242,7 +229,7 @@ impl TrustArgs {
             if !is_path && !path.exists() {
                 return Err(Error::usage("a key of --trust is no public key (NAME+ID+KEY), or a damaged one"));
             }
-            match Keys::read(&PathBuf::from(given))? {
+            match Keys::read(path)? {
                 Keys::Public(read) => keys.extend(read),
                 Keys::Secret(_) => {
                     let text = "this is a secret key: --trust takes public ones, which `deltachain key show` prints";

@@ -7,10 +7,14 @@ use serde_json::json;
 
 use crate::commands::chain::log::notes;
 use crate::key_args::SignVersionArgs;
+use crate::keys::VARIABLE;
 use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
-    let signers = args.sign.some_signers()?;
+    let signers = args.sign.signers()?;
+    if signers.is_empty() {
+        return Err(Error::usage(format!("there is no key to sign with: give --sign-key, or {VARIABLE}")));
+    }
     let store = args.chain.open()?;
     let (entry, commit) = entry(args, &store)?;
     let (note, taken) = deltachain_store::sign(&store, entry.version, commit, &signers)?;
