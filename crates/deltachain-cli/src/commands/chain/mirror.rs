@@ -16,7 +16,7 @@ use crate::watcher::Watcher;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<()> {
-    let copy = args.copy();
+    let copy = ChainArgs { url: args.destination.clone(), store: StoreArgs { settings: args.to.clone() } };
     let (url, source, destination) = (copy.name(), args.store.open(&args.source)?, copy.create()?);
     let Some(pause) = args.poll else {
         let watcher = Watcher::new(output);
@@ -59,11 +59,4 @@ fn as_text(url: &str, copied: &MirrorReport) -> String {
         counted(copied.files, "file", "files"),
         grouped(copied.bytes),
     )
-}
-
-impl MirrorArgs {
-    /// The place of the copy.
-    fn copy(&self) -> ChainArgs {
-        ChainArgs { url: self.destination.clone(), store: StoreArgs { settings: self.to.clone() } }
-    }
 }
