@@ -68,7 +68,7 @@ impl Output {
 }
 
 /// A report as JSON, with the name of the place that it is about.
-pub(crate) fn report_on(place: (&str, &str), report: &impl Serialize) -> Value {
+pub fn report_on(place: (&str, &str), report: &impl Serialize) -> Value {
     let mut json = json!(report);
     json[place.0] = place.1.into();
     json

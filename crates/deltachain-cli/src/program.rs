@@ -12,12 +12,12 @@ use deltachain::{Error, Result};
 use rayon::{ThreadPoolBuildError, ThreadPoolBuilder};
 
 pub use crate::chain_args::StoreArgs;
-pub use crate::commands::chain::publish::{as_json as published_as_json, describe as describe_published};
+pub use crate::commands::chain::publish::describe as describe_published;
 pub use crate::commands::diff::{describe as describe_link, notes, report_as_json as link_as_json};
 pub use crate::failure::SUCCESS;
 pub use crate::inputs::{OpenedLink, refuse_existing, require};
 pub use crate::numbers::grouped;
-pub use crate::output::{Output, printable, printable_path};
+pub use crate::output::{Output, printable, printable_path, report_on};
 pub use crate::progress::Meter;
 pub use crate::shared_args::{Choices, Global, LimitArgs, PROFILES, one_of, parse_note};
 pub use crate::watcher::Watcher;

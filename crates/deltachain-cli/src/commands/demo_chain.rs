@@ -14,11 +14,10 @@ use deltachain_store::{
 use serde_json::{Value, json};
 
 use crate::commands::chain::log::origin;
-use crate::commands::chain::publish;
 use crate::commands::chain::pull::as_json;
 use crate::interrupt;
 use crate::numbers::{grouped, time};
-use crate::output::Output;
+use crate::output::{Output, report_on};
 use crate::table::layout;
 use crate::watcher::Watcher;
 
@@ -60,7 +59,7 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
         ]);
         let steps = version.routes.iter().filter(|route| route.from == version.version.checked_sub(1));
         replayed += steps.map(|route| route.bytes).sum::<u64>();
-        published.push(publish::as_json("chain", &version));
+        published.push(report_on(("url", "chain"), &version));
         early.push(as_json(&switched));
         before = Some(model);
     }

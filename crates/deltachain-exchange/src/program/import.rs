@@ -8,8 +8,8 @@ use deltachain::files::{OutputFile, SafetensorsState, scratch_state};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffOptions, Error, ErrorClass, Progress, Result};
 use deltachain_cli::program::{
-    Output, Watcher, describe_link, describe_published, link_as_json, notes, printable, published_as_json,
-    refuse_existing, require,
+    Output, Watcher, describe_link, describe_published, link_as_json, notes, printable, refuse_existing, report_on,
+    require,
 };
 use deltachain_exchange::Import;
 use deltachain_store::{Base, Model, PublishOptions, PublishReport, Publisher};
@@ -100,7 +100,7 @@ fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<Sum
     {
         output.remark(&format!("what was imported before the error is in the chain, up to version {}", last.version));
     }
-    let made = versions.iter().map(|version| (describe_published(url, version), published_as_json(url, version)));
+    let made = versions.iter().map(|version| (describe_published(url, version), report_on(("url", url), version)));
     Ok((made.collect(), all?))
 }
 

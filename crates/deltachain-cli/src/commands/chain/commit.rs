@@ -4,9 +4,9 @@ use deltachain::Result;
 use deltachain_store::{PublishOptions, Publisher, ShardPart};
 
 use crate::chain_args::CommitArgs;
-use crate::commands::chain::publish::{as_json, describe, read_part};
+use crate::commands::chain::publish::{describe, read_part};
 use crate::commands::diff::notes;
-use crate::output::Output;
+use crate::output::{Output, report_on};
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
@@ -22,5 +22,5 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
     let url = args.chain.name();
-    output.summary(|| describe(&url, &published), || as_json(&url, &published))
+    output.summary(|| describe(&url, &published), || report_on(("url", &url), &published))
 }

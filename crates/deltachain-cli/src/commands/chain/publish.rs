@@ -10,7 +10,7 @@ use deltachain::files::OutputFile;
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, FileSource, Result};
 use deltachain_store::{Base, PublishOptions, PublishReport, PublishedRoute, Publisher, ShardPart};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chain_args::PublishArgs;
 use crate::commands::chain::log::{kind, origin};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
     let url = args.chain.name();
-    output.summary(|| describe(&url, &published), || as_json(&url, &published))
+    output.summary(|| describe(&url, &published), || report_on(("url", &url), &published))
 }
 
 /// Waits until there is this file.
@@ -129,9 +129,4 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
 pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     let kind = kind(route.from, route.is_direct, route.is_in_place);
     format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
-}
-
-/// The report on a version that was to be published, as JSON.
-pub fn as_json(url: &str, published: &PublishReport) -> Value {
-    report_on(("url", url), published)
 }
