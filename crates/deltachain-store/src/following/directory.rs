@@ -18,7 +18,7 @@ use crate::directory::versions::open_model;
 use crate::fetching::links::{Blame, FetchTotals};
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::reach::{ChainReader, Destination, PreparedVersion};
-use crate::following::selection::Choice;
+use crate::following::selection::Selection;
 use crate::following::shard::{BaseShard, open_unchanged, part};
 use crate::following::switched::SwitchReport;
 use crate::following::trusting::FollowerTrust;
@@ -76,7 +76,7 @@ impl Follower<Directory> {
     /// process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard is selected, or if a
     /// pattern is not valid; IO.
     pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
-        let choice = Choice::new(options.shards.clone(), options.tensors.clone())?;
+        let selection = Selection::new(options.shards.clone(), options.tensors.clone())?;
         check_outside(directory, store.directory().as_deref())?;
         let kept = ModelDirectory::open(directory)?;
         let (held, unusable) = match current_in(directory) {
@@ -84,7 +84,7 @@ impl Follower<Directory> {
             Err(error) => (None, Some(error)),
         };
         let trust = FollowerTrust::in_directory(directory, options.trust.clone(), options.forget_trust)?;
-        let reader = options.reader(store, kept.cache(), choice, trust)?;
+        let reader = options.reader(store, kept.cache(), selection, trust)?;
         let FollowerOptions { trust_directory: trust, other_files, .. } = options;
         let (files, model) = (FilesState::Unread, None);
         Ok(Self { reader, place: Directory { kept, trust, other_files, held, files, model, unusable } })
@@ -155,16 +155,16 @@ impl Destination for Directory {
         if self.find_directory(observer)? {
             reader.trust.iter().try_for_each(FollowerTrust::write)?;
         }
-        self.model = self.open_held(&reader.choice, observer)?;
+        self.model = self.open_held(&reader.selection, observer)?;
         let prepared = reader.prepare(version, self, observer);
         self.model = None;
         prepared
     }
 
-    fn shards(&self, _: &Plan, choice: &Choice) -> Result<Vec<BaseShard<'_>>> {
+    fn shards(&self, _: &Plan, selection: &Selection) -> Result<Vec<BaseShard<'_>>> {
         let Some((held, files)) = self.held().zip(self.model.as_ref()) else { return Ok(Vec::new()) };
         let shard = |record: &ShardRecord| {
-            let part = part(files, &record.table, &choice.selection)?;
+            let part = part(files, &record.table, &selection)?;
             BaseShard::held(record, Box::new(part), None)
         };
         held.shards.iter().map(shard).collect()
@@ -241,13 +241,12 @@ impl Directory {
     }
 
     /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
-    fn open_held(&mut self, choice: &Choice, observer: &dyn Observer) -> Result<Option<SafetensorsState>> {
+    fn open_held(&mut self, selection: &Selection, observer: &dyn Observer) -> Result<Option<SafetensorsState>> {
         if let Some(error) = self.unusable.take() {
             observer.remark(&format!("the contents of the directory are unusable and will be recreated: {error:#}"));
         }
         let Some(held) = self.held.as_ref().filter(|_| self.files != FilesState::Useless) else { return Ok(None) };
-        let Choice { numbers, selection } = choice;
-        let opened = if held.has_just(numbers.as_deref(), selection.patterns.as_deref()) {
+        let opened = if held.has_just(selection.numbers.as_deref(), selection.patterns.as_deref()) {
             let trust = self.trust || self.files == FilesState::Proven;
             open_unchanged(held, selection, trust, observer)
         } else {

@@ -15,7 +15,7 @@ use crate::directory::room::is_in_memory;
 use crate::directory::scratch::Scratch;
 use crate::fetching::cache::Cache;
 use crate::following::reach::{ChainReader, Destination, PreparedVersion};
-use crate::following::selection::Choice;
+use crate::following::selection::Selection;
 use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
@@ -77,8 +77,8 @@ deltachain::setters! {
 impl FollowerOptions {
     /// The reader that reaches versions for memory, and the place of its cache if the caller has given none.
     pub(crate) fn reader_for_memory(mut self, store: Store) -> Result<(ChainReader, Option<Scratch>)> {
-        let choice = Choice::new(self.shards.take(), self.tensors.take())?;
-        if choice.selection.is_none() {
+        let selection = Selection::new(self.shards.take(), self.tensors.take())?;
+        if selection.is_none() {
             return Err(Error::usage("no tensor is selected"));
         }
         let (cache, scratch) = match self.cache.take() {
@@ -93,7 +93,7 @@ impl FollowerOptions {
             }
         };
         let trust = self.trust.take().map(|trust| FollowerTrust::new(trust, None, None));
-        Ok((self.reader(store, cache, choice, trust)?, scratch))
+        Ok((self.reader(store, cache, selection, trust)?, scratch))
     }
 
     /// The reader that reaches versions, with links in the directory `cache`.
@@ -101,7 +101,7 @@ impl FollowerOptions {
         &self,
         store: Store,
         cache: PathBuf,
-        choice: Choice,
+        selection: Selection,
         trust: Option<FollowerTrust>,
     ) -> Result<ChainReader> {
         let at = cache.parent().unwrap_or(&cache);
@@ -115,7 +115,7 @@ impl FollowerOptions {
         }
         let stores = stores.into_iter().map(|store| (store, None)).collect();
         let (limits, rollback, adopt) = (self.limits, self.allow_rollback, self.adopt.into());
-        Ok(ChainReader { store, stores, cache, choice, limits, trust, rollback, adopt })
+        Ok(ChainReader { store, stores, cache, selection, limits, trust, rollback, adopt })
     }
 }
 

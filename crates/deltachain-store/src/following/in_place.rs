@@ -20,7 +20,7 @@ use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::found::{check_found, sums_of_all, sums_of_taken};
 use crate::following::opened::OpenLinks;
 use crate::following::reach::{ChainReader, Destination, PreparedVersion, is_trusted, is_whole};
-use crate::following::selection::Choice;
+use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
 use crate::following::switched::SwitchReport;
 use crate::following::view::View;
@@ -557,14 +557,14 @@ impl<M: PlacedMemory> InPlace<M> {
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let mut all = Vec::new();
         for (shard, sums) in held.shards.iter().zip(&held.sums) {
-            let Some(known) = sums_of_taken(&reader.choice.selection, &shard.table, sums) else {
+            let Some(known) = sums_of_taken(&reader.selection, &shard.table, sums) else {
                 return if memory.state().is_some() {
                     Ok(Some(ExpectedMemory::Digests))
                 } else {
                     Err(Error::refused(ErrorClass::Unsupported, "the sums of a tensor are not known"))
                 };
             };
-            let taken = shard.table.tensors.iter().filter(|info| reader.choice.selection.takes(info.name()));
+            let taken = shard.table.tensors.iter().filter(|info| reader.selection.takes(info.name()));
             for (info, sums) in taken.zip(known.tensors) {
                 let number = find(memory.places().tensors(), info.name()).ok_or_else(unknown)?;
                 all.push((number, sums.unwrap_or_default()));
@@ -581,7 +581,7 @@ impl<M: PlacedMemory> InPlace<M> {
             Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
         })?;
         let hashing = InPhase::begin(observer, Phase::Hash, total_bytes(state.tensors()));
-        let selection = &reader.choice.selection;
+        let selection = &reader.selection;
         let mut sums = Vec::new();
         for shard in &held.shards {
             let memory = View::part(state, state.tensors(), &shard.table.tensors);
@@ -641,7 +641,7 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
         self.last.as_ref()
     }
 
-    fn shards(&self, plan: &Plan, _: &Choice) -> Result<Vec<BaseShard<'_>>> {
+    fn shards(&self, plan: &Plan, _: &Selection) -> Result<Vec<BaseShard<'_>>> {
         let shards = self.base().into_iter().flat_map(|held| held.shards.iter().zip(&held.sums));
         let shards = shards.map(|(record, sums)| {
             // The sums of routes that no commit names are not trusted (R-SUM-08). Nothing is read of the memory here.
@@ -677,8 +677,8 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
             let sums = |replay: Option<&StateSums>| replay.filter(|_| is_trusted(plan)).cloned().unwrap_or_default();
             Ok((bases.collect::<Vec<_>>(), pushed.iter().map(|pushed| sums(pushed.replay.sums())).collect()))
         })?;
-        let links = OpenLinks::new(bases, links.into_files()?, &reader.choice.selection, &reader.limits)?;
-        let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
+        let links = OpenLinks::new(bases, links.into_files()?, &reader.selection, &reader.limits)?;
+        let wanted = reader.selection.shards(plan.version, plan.shards.len())?;
         let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
         let change = InPlaceChanges {
             epoch: self.epoch,

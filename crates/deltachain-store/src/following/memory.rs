@@ -15,7 +15,7 @@ use crate::fetching::links::{Blame, FetchTotals};
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::found::check_found;
 use crate::following::reach::{ChainReader, Destination, PreparedVersion};
-use crate::following::selection::Choice;
+use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
 use crate::following::switched::SwitchReport;
 use crate::following::view::View;
@@ -130,7 +130,7 @@ impl Follower<Memory> {
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
         for (shard, memory) in held.shards.iter().zip(&self.place.memories) {
             let found = StateDigests::of(memory, &hashing)?.tensors;
-            check_found(&self.reader.choice.selection, held, shard, (memory.tensors(), found))?;
+            check_found(&self.reader.selection, held, shard, (memory.tensors(), found))?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Destination for Memory {
         Ok(prepared)
     }
 
-    fn shards(&self, _: &Plan, _: &Choice) -> Result<Vec<BaseShard<'_>>> {
+    fn shards(&self, _: &Plan, _: &Selection) -> Result<Vec<BaseShard<'_>>> {
         let shards = self.held.iter().flat_map(|held| &held.shards).zip(&self.memories);
         shards
             .map(|(record, memory)| BaseShard::held(record, Box::new(View::joined(std::slice::from_ref(memory))), None))
@@ -171,7 +171,7 @@ impl Destination for Memory {
         observer: &dyn Observer,
         received: &mut FetchTotals,
     ) -> Result<(HeldVersion<()>, OwnChanges), Blame> {
-        let wanted = reader.choice.shards(plan.version, plan.shards.len())?;
+        let wanted = reader.selection.shards(plan.version, plan.shards.len())?;
         let last = self.held.as_ref();
         let is_same = wanted.iter().eq(last.into_iter().flat_map(|held| &held.shards).map(|shard| &shard.number));
         let memories = (!is_same).then(|| vec![MemoryState::new(); wanted.len()]);

@@ -16,7 +16,7 @@ use crate::fallback::Fallback;
 use crate::fetching::cache::Cache;
 use crate::fetching::links::{Blame, FetchTotals, Links};
 use crate::following::replay::{Layouts, PlanReplay, PushedShard};
-use crate::following::selection::Choice;
+use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
 use crate::following::switched::Preparation;
 use crate::following::trusting::FollowerTrust;
@@ -66,7 +66,7 @@ pub trait Destination: Sized {
     }
 
     /// The shards held, as the plan may use them.
-    fn shards(&self, plan: &Plan, choice: &Choice) -> Result<Vec<BaseShard<'_>>>;
+    fn shards(&self, plan: &Plan, selection: &Selection) -> Result<Vec<BaseShard<'_>>>;
 
     /// Whether the held version lacks something other than tensors.
     fn lacks_files(&self, _plan: &Plan) -> bool {
@@ -143,7 +143,7 @@ pub(crate) struct ChainReader {
     /// The store and its copies, and when each has failed last.
     pub(crate) stores: Vec<(Store, Option<Instant>)>,
     pub(crate) cache: Cache,
-    pub(crate) choice: Choice,
+    pub(crate) selection: Selection,
     pub(crate) limits: Limits,
     /// If only signed versions are taken.
     pub(crate) trust: Option<FollowerTrust>,
@@ -193,7 +193,7 @@ impl ChainReader {
             state,
             metadata: plan.metadata.clone(),
             of: plan.shards.len(),
-            taken: self.choice.selection.patterns.clone(),
+            taken: self.selection.patterns.clone(),
             assets,
             accepted,
             files: BTreeMap::new(),
@@ -275,7 +275,7 @@ impl ChainReader {
         told: &mut BTreeSet<String>,
     ) -> ReachResult<P> {
         let planner = Planner::new(version, held, accept, &self.limits);
-        let planner = planner.shards(self.choice.numbers.iter().flatten().copied());
+        let planner = planner.shards(self.selection.numbers.iter().flatten().copied());
         let planner = match &self.trust {
             Some(trust) => trust.planner(planner, counts_seen),
             None => planner,
@@ -367,8 +367,8 @@ impl ChainReader {
         received: &mut FetchTotals,
         build: impl FnOnce(&PlanReplay<'_>, &[PushedShard<'_>]) -> Result<T, Blame>,
     ) -> Result<(T, Vec<ShardRecord>, Links<'a>), Blame> {
-        let wanted = self.choice.shards(plan.version, plan.shards.len())?;
-        let (selection, limits) = (&self.choice.selection, &self.limits);
+        let wanted = self.selection.shards(plan.version, plan.shards.len())?;
+        let (selection, limits) = (&self.selection, &self.limits);
         let layouts = self.layouts::<P>();
         let following = PlanReplay { plan, wanted: &wanted, selection, limits, layouts, observer };
         let access = (&self.store, &self.cache, observer);
@@ -389,7 +389,7 @@ impl ChainReader {
                 let sums = P::IS_IN_PLACE.then(StateSums::default);
                 Ok(wanted.iter().map(|&number| BaseShard::nothing(number, sums.clone())).collect())
             }
-            Some(from) if to.base().is_some_and(|held| held.version == from) => to.shards(plan, &self.choice),
+            Some(from) if to.base().is_some_and(|held| held.version == from) => to.shards(plan, &self.selection),
             Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
         }
     }

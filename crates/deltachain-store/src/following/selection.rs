@@ -4,28 +4,31 @@ use deltachain::{Error, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 /// The shards and tensors that a subscriber takes.
-#[derive(Debug)]
-pub(crate) struct Choice {
+#[derive(Debug, Clone)]
+pub(crate) struct Selection {
     /// Ascending, each once; all if `None`.
     pub(crate) numbers: Option<Vec<usize>>,
-    pub(crate) selection: Selection,
+    /// Ascending, each once; all tensors if `None`.
+    pub(crate) patterns: Option<Vec<String>>,
+    set: GlobSet,
 }
 
-impl Choice {
-    /// The choice of these shards, and of the tensors that fit these patterns: all if `None`, none if the list is
-    /// empty.
+impl Selection {
+    /// These shards, and the tensors whose names fit one of these patterns: all if `None`, none if the list is empty.
     ///
     /// # Errors
     /// USAGE if no shard is wanted, or a pattern is malformed.
-    pub(crate) fn new(mut numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
-        if let Some(numbers) = &mut numbers {
-            numbers.sort_unstable();
-            numbers.dedup();
-            if numbers.is_empty() {
-                return Err(Error::usage("no shard is selected"));
-            }
+    pub(crate) fn new(numbers: Option<Vec<usize>>, patterns: Option<Vec<String>>) -> Result<Self> {
+        let (numbers, patterns) = (numbers.map(ascending), patterns.map(ascending));
+        if numbers.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::usage("no shard is selected"));
         }
-        Ok(Self { numbers, selection: Selection::new(patterns)? })
+        let unusable = |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns.iter().flatten() {
+            set.add(Glob::new(pattern).map_err(unusable)?);
+        }
+        Ok(Self { numbers, patterns, set: set.build().map_err(unusable)? })
     }
 
     /// The wanted shards of a version with this many shards.
@@ -41,32 +44,6 @@ impl Choice {
             None => Ok(wanted.clone()),
         }
     }
-}
-
-/// All tensors, or those whose names fit one of several patterns.
-#[derive(Debug, Clone)]
-pub(crate) struct Selection {
-    /// Ascending, each once; all tensors if `None`.
-    pub(crate) patterns: Option<Vec<String>>,
-    set: GlobSet,
-}
-
-impl Selection {
-    /// # Errors
-    /// USAGE if a pattern is malformed.
-    pub(crate) fn new(mut patterns: Option<Vec<String>>) -> Result<Self> {
-        if let Some(patterns) = &mut patterns {
-            patterns.sort_unstable();
-            patterns.dedup();
-        }
-        let unusable = |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
-        let mut set = GlobSetBuilder::new();
-        for pattern in patterns.iter().flatten() {
-            set.add(Glob::new(pattern).map_err(unusable)?);
-        }
-        let set = set.build().map_err(unusable)?;
-        Ok(Self { patterns, set })
-    }
 
     /// Whether no tensor is wanted, whatever its name.
     pub(crate) fn is_none(&self) -> bool {
@@ -78,6 +55,12 @@ impl Selection {
     }
 }
 
+fn ascending<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,7 +68,7 @@ mod tests {
     #[test]
     fn names_fit_patterns() {
         let patterns = ["lm_head.weight", "model.layers.{1,2}.*", "model.layers.1?.mlp.*", "größe*"];
-        let selection = Selection::new(Some(patterns.map(str::to_owned).to_vec())).unwrap();
+        let selection = Selection::new(None, Some(patterns.map(str::to_owned).to_vec())).unwrap();
         for taken in ["lm_head.weight", "model.layers.2.a.b", "model.layers.2.a/b", "model.layers.12.mlp.up", "größer"]
         {
             assert!(selection.takes(taken), "{taken}");
@@ -99,9 +82,9 @@ mod tests {
     fn what_is_no_pattern_is_refused() {
         for patterns in [&["["][..], &["a", "{b"]] {
             let patterns = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
-            assert!(Selection::new(Some(patterns)).is_err());
+            assert!(Selection::new(None, Some(patterns)).is_err());
         }
-        let twice = Selection::new(Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()])).unwrap();
+        let twice = Selection::new(None, Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()])).unwrap();
         assert_eq!(twice.patterns.unwrap(), ["a", "b"]);
     }
 }

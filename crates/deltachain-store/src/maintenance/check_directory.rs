@@ -91,7 +91,7 @@ impl DirectoryReport {
             self.problems.push(Error::usage(text).in_file(model.join(name)));
         }
         let files = open_model(&held)?;
-        self.check_tensors(&files, &held, &Selection::new(held.taken.clone())?, observer)
+        self.check_tensors(&files, &held, &Selection::new(None, held.taken.clone())?, observer)
     }
 
     fn check_tensors(
