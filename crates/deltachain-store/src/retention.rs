@@ -201,12 +201,12 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let probe = store.probe()?;
     let read = whole(store, &mut plan.read.clone(), &Limits::default());
     store.remove_probes([&probe])?;
-    let (now, ChainWindow { objects, probes, mut history }) = (probe.stored, read?);
+    let (now, ChainWindow { objects, probes, mut history }) = (probe.last_modified.into(), read?);
     // A put that was tried again may have given it another time since.
-    if probes.iter().all(|listed| listed.path != probe.path) {
+    if probes.iter().all(|listed| listed.location != probe.location) {
         return Err(commits_missing(ObjectName::Chain, "an object that was just stored is not listed"));
     }
-    store.remove_probes(probes.iter().filter(|probe| is_old(probe.stored, now)))?;
+    store.remove_probes(probes.iter().filter(|probe| is_old(probe.last_modified.into(), now)))?;
     check_unchanged(&objects, &expected)?;
     let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
     let PruneReport { kept: wanted, withdrawn, .. } = &plan.expected;

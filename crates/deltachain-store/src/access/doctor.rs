@@ -58,9 +58,9 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     /// Notes how a trial went. `Ok` holds what there is to say of it.
-    fn note(&mut self, tried: &'static str, breaks: &'static str, trial: Result<String>) -> bool {
+    fn note(&mut self, tried: &'static str, breaks: &'static str, trial: Result<impl Into<String>>) -> bool {
         let works = trial.is_ok();
-        let says = trial.unwrap_or_else(|error| format!("{error:#}"));
+        let says = trial.map_or_else(|error| format!("{error:#}"), Into::into);
         self.0.push(Finding { tried, says, breaks, works, is_needed: true });
         works
     }
@@ -100,99 +100,86 @@ pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
     if store.stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "it is the good end of trials that have bad ones")]
-fn done(says: &str) -> Result<String> {
-    Ok(says.to_owned())
-}
-
 #[expect(clippy::disallowed_methods, reason = "this clock is what others are compared with")]
 fn now() -> SystemTime {
     SystemTime::now()
 }
 
-fn wrong(why: impl Into<String>) -> Result<String> {
-    Err(Error::usage(why.into()))
+/// A trial that went well, or why not.
+fn if_so(is_so: bool, why_not: &str) -> Result<&'static str> {
+    if is_so { Ok("") } else { Err(Error::usage(why_not)) }
 }
 
 /// Tries the operations that publishers and followers ask of a store. This store is empty, and is so again afterwards.
 fn try_writing(findings: &mut Findings, store: &Store) {
     let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
     let put = store.put_if_absent(first, b"first");
-    let put = put.and_then(|is_new| if is_new { done("") } else { wrong("a new name is already taken") });
+    let put = put.and_then(|is_new| if_so(is_new, "a new name is already taken"));
     let is_conditional = put.as_ref().is_err_and(is_condition);
     if !findings.note("put, if the name is free", "init, publish and compact: nothing can be published", put) {
         if is_conditional {
-            let plain = upload(store, b"plain", first).and_then(|()| done("only the condition is refused"));
+            let plain = upload(store, b"plain", first).map(|()| "only the condition is refused");
             let copied = findings.note("put", "nothing can be copied here either", plain);
-            let removed = remove(store).and_then(|()| done(""));
+            let removed = remove(store).map(|()| "");
             copied.then(|| findings.note("delete", "prune; the objects of this test are still there", removed));
         }
         return;
     }
     let stored = now();
-    let again =
-        store.put_if_absent(first, b"another").and_then(|is_new| match (is_new, store.get(first)?.as_deref()) {
-            (false, Some(b"first")) => done(""),
-            _ => wrong("the existing object was replaced"),
-        });
+    let again = store.put_if_absent(first, b"another").and_then(|is_new| {
+        let stays = !is_new && store.get(first)?.as_deref() == Some(b"first");
+        if_so(stays, "the existing object was replaced")
+    });
     let breaks = "publish: two publishers could both believe that they made a version";
     findings.note("put if absent", breaks, again);
     findings.note("put if absent, concurrent", breaks, race(store, second));
-    let read = store.get(first).and_then(|content| match content.as_deref() {
+    let read = store.get(first).and_then(|content| {
         // The other one, where the condition was ignored.
-        Some(b"first" | b"another") => done(""),
-        _ => wrong("an object that was just written cannot be read back"),
+        let is_there = matches!(content.as_deref(), Some(b"first" | b"another"));
+        if_so(is_there, "an object that was just written cannot be read back")
     });
     findings.note("read after write", "everything: a version could be seen without its files", read);
     let listed = store.objects().and_then(|objects| {
         let listed: Vec<_> = objects.iter().map(|object| object.name).collect();
         let after = store.listing(1)?.head();
-        if listed == [first, second] && after == Some(1) {
-            done("")
-        } else {
-            wrong("an object that was just written is missing from the list")
-        }
+        let are_there = listed == [first, second] && after == Some(1);
+        if_so(are_there, "an object that was just written is missing from the list")
     });
     findings.note("list after write", "publish, pull, prune and fsck: new versions are not found", listed);
     let content = vec![7; LONG];
     let file = FileReference { digest: Digest::of_bytes(&content), size: content.len() as u64 };
-    let uploaded = upload(store, &content, file.name()).and_then(|()| done(""));
+    let uploaded = upload(store, &content, file.name()).map(|()| "");
     if findings.note("upload in parts", "publish, of long files", uploaded) {
-        let range = store.block_on(store.get_range(file.name(), 5, 15)).and_then(|range| match range {
-            Some((bytes, size)) if bytes == content[5..15] && size == file.size => done(""),
-            _ => wrong("the wrong bytes are returned"),
-        });
-        findings.note("range of an object", "pull and follow: files are fetched in parts", range);
+        let is_right = |bytes: &[u8], size| bytes == &content[5..15] && size == file.size;
+        try_range(findings, store, file.name(), (5, 15), is_right);
     }
     findings.note_only(
         "clock",
         "the times that follow and log show; requests to S3 beyond 15 minutes",
         clock(store, first, stored),
     );
-    let removed = remove(store).and_then(|()| match store.find(first)? {
-        None => done(""),
-        Some(_) => wrong("a deleted object is still there"),
-    });
+    let removed = remove(store).and_then(|()| store.find(first));
+    let removed = removed.and_then(|found| if_so(found.is_none(), "a deleted object is still there"));
     findings.note("delete", "prune; the objects of this test are still there", removed);
 }
 
 /// One of several that want a name gets it, and its content stands there.
-fn race(store: &Store, name: ObjectName) -> Result<String> {
+fn race(store: &Store, name: ObjectName) -> Result<&'static str> {
     let content = |racer: usize| format!("racer {racer}").into_bytes();
     let won = thread::scope(|scope| {
         let race = |racer| move || store.put_if_absent(name, &content(racer));
         let failed = |error| Error::io("starting a thread", error);
         let start = |racer| thread::Builder::new().spawn_scoped(scope, race(racer)).map_err(failed);
         let racers = (0..RACERS).map(start).collect::<Result<Vec<_>>>()?;
-        let ended = |_| wrong("a thread ended").map(|_| false);
+        let ended = |_| Err(Error::usage("a thread ended"));
         racers.into_iter().map(|racer| racer.join().unwrap_or_else(ended)).collect::<Result<Vec<bool>>>()
     })?;
     let winners: Vec<usize> = (0..RACERS).filter(|&racer| won[racer]).collect();
     match (&winners[..], store.get(name)?) {
-        (&[winner], Some(stands)) if stands == content(winner) => done(""),
+        (&[winner], Some(stands)) if stands == content(winner) => Ok(""),
         // The writer that won may not have heard of it.
-        (&[], Some(_)) => done("no writer was told that it won"),
-        _ => wrong(format!("{} of {RACERS} writers were told that they won", winners.len())),
+        (&[], Some(_)) => Ok("no writer was told that it won"),
+        _ => Err(Error::usage(format!("{} of {RACERS} writers were told that they won", winners.len()))),
     }
 }
 
@@ -204,7 +191,8 @@ fn upload(store: &Store, content: &[u8], name: ObjectName) -> Result<()> {
 }
 
 fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String> {
-    store.find(name)?.map_or_else(|| wrong("missing object"), |object| compare(object.stored, written))
+    let found = store.find(name)?.ok_or_else(|| Error::usage("missing object"))?;
+    compare(found.stored, written)
 }
 
 /// How far a clock is off, which told this time when it was `now` here.
@@ -214,7 +202,7 @@ fn compare(told: SystemTime, now: SystemTime) -> Result<String> {
         Err(error) => (error.duration(), "behind"),
     };
     let says = format!("{} s {way} this machine's", off.as_secs());
-    if off <= CLOCK { Ok(says) } else { wrong(says) }
+    if off <= CLOCK { Ok(says) } else { Err(Error::usage(says)) }
 }
 
 fn remove(store: &Store) -> Result<()> {
@@ -224,18 +212,24 @@ fn remove(store: &Store) -> Result<()> {
 
 /// Tries the operations that a follower asks of a web server.
 fn try_reading(findings: &mut Findings, store: &Store) {
-    let read = store.get(ObjectName::Chain).and_then(|chain| match chain {
-        Some(_) => done(""),
-        None => wrong("there is no chain.json"),
-    });
+    let read = store.get(ObjectName::Chain).and_then(|chain| if_so(chain.is_some(), "there is no chain.json"));
     let breaks = "pull and follow: there is nothing to follow";
     if findings.note("read", breaks, read) {
-        let range = store.block_on(store.get_range(ObjectName::Chain, 1, 3)).and_then(|range| match range {
-            Some((bytes, _)) if bytes.len() == 2 => done(""),
-            _ => wrong("the wrong bytes are returned"),
-        });
-        findings.note("range of an object", "pull and follow: files are fetched in parts", range);
+        try_range(findings, store, ObjectName::Chain, (1, 3), |bytes, _| bytes.len() == 2);
     }
+}
+
+fn try_range(
+    findings: &mut Findings,
+    store: &Store,
+    name: ObjectName,
+    (start, end): (u64, u64),
+    is_right: impl FnOnce(&[u8], u64) -> bool,
+) {
+    let range = store.block_on(store.get_range(name, start, end)).and_then(|range| {
+        if_so(range.is_some_and(|(bytes, size)| is_right(&bytes, size)), "the wrong bytes are returned")
+    });
+    findings.note("range of an object", "pull and follow: files are fetched in parts", range);
 }
 
 /// Tries the operations that a chain or a follower asks of a file system.

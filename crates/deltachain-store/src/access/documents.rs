@@ -10,7 +10,7 @@ use deltachain::chain::{
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
-use crate::access::probe::Probe;
+use crate::access::clock::Probe;
 use crate::access::store::{Store, StoredObject};
 use crate::access::url::check_links;
 

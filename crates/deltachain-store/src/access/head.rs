@@ -20,7 +20,7 @@ impl Store {
     /// # Errors
     /// IO.
     pub(crate) fn listing(&self, from: u64) -> Result<Listing> {
-        if !self.opened.kind.can_list {
+        if !self.opened.can_list {
             let head = self.find_head(from)?;
             return Ok(Listing::of_head(head));
         }
@@ -74,7 +74,7 @@ impl Store {
     /// # Errors
     /// IO.
     pub(crate) fn head(&self, known: Option<u64>) -> Result<Option<u64>> {
-        if !self.opened.kind.can_list {
+        if !self.opened.can_list {
             return self.find_head(known.unwrap_or(0));
         }
         let before = known.and_then(|known| known.checked_sub(1));

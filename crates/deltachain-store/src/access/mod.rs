@@ -17,7 +17,6 @@ pub(crate) mod options;
 #[cfg(feature = "servers")]
 pub(crate) mod pace;
 pub(crate) mod partial;
-pub(crate) mod probe;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
 pub(crate) mod rate;

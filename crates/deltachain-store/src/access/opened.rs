@@ -11,27 +11,6 @@ use object_store::path::Path;
 pub(crate) struct OpenStore {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
-    pub(crate) kind: StoreKind,
-    pub(crate) date: LastDate,
-    pub(crate) renew: Option<Renew>,
-}
-
-/// Lets the next request ask for new credentials.
-pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
-
-impl OpenStore {
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: Path, kind: StoreKind) -> Self {
-        Self { objects, prefix, kind, date: Arc::default(), renew: None }
-    }
-}
-
-/// When the store says that it gave its last answer. One that is not a server, or is of the caller's own making, does
-/// not say.
-pub(crate) type LastDate = Arc<Mutex<Option<SystemTime>>>;
-
-/// The properties of a store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StoreKind {
     /// A plain web server cannot list, nor is anything written to it.
     pub(crate) can_list: bool,
     /// The store is a directory, named by its URL.
@@ -41,9 +20,21 @@ pub(crate) struct StoreKind {
     pub(crate) is_watched: bool,
     /// Where the credentials come from, for people.
     pub(crate) credentials: Option<&'static str>,
+    pub(crate) date: LastDate,
+    pub(crate) renew: Option<Renew>,
 }
 
-impl StoreKind {
+/// Lets the next request ask for new credentials.
+pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
+
+impl OpenStore {
     /// A store of the caller's own making.
-    pub(crate) const OTHER: Self = Self { can_list: true, is_directory: false, is_watched: false, credentials: None };
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: Path) -> Self {
+        let (can_list, is_directory, is_watched, credentials) = (true, false, false, None);
+        Self { objects, prefix, can_list, is_directory, is_watched, credentials, date: Arc::default(), renew: None }
+    }
 }
+
+/// When the store says that it gave its last answer. One that is not a server, or is of the caller's own making, does
+/// not say.
+pub(crate) type LastDate = Arc<Mutex<Option<SystemTime>>>;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use deltachain::chain::ObjectName;
 use deltachain::{Error, Result};
 
-use crate::access::probe::{PROBES, is_probe};
+use crate::access::clock::{PROBES, is_probe};
 use crate::access::store::Store;
 use crate::there::if_there;
 

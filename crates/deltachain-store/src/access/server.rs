@@ -19,7 +19,7 @@ use object_store::{Certificate, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 use crate::access::http::Connector;
-use crate::access::opened::{OpenStore, Renew, StoreKind};
+use crate::access::opened::{OpenStore, Renew};
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
@@ -95,9 +95,8 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         }
         _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
     };
-    let kind =
-        StoreKind { can_list: scheme != ObjectStoreScheme::Http, is_directory: false, is_watched: true, credentials };
-    Ok(OpenStore { objects, prefix, kind, date, renew })
+    let can_list = scheme != ObjectStoreScheme::Http;
+    Ok(OpenStore { can_list, is_watched: true, credentials, date, renew, ..OpenStore::new(objects, prefix) })
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.

@@ -22,10 +22,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, sleep_until};
 
+use crate::access::clock::Probe;
 use crate::access::legible::is_legible;
-use crate::access::opened::{OpenStore, StoreKind};
+use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
-use crate::access::probe::Probe;
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::stop::Stop;
@@ -110,7 +110,7 @@ impl Store {
     pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
         let prefix = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();
-        Self::new(OpenStore::new(objects, prefix, StoreKind::OTHER), &name, options)
+        Self::new(OpenStore::new(objects, prefix), &name, options)
     }
 
     /// The same store, whose waiting can be ended.
@@ -146,7 +146,7 @@ impl Store {
         // With 0 nothing would ever be done.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
-        let rate = options.max_rate.filter(|_| !opened.kind.is_watched).map(|rate| Arc::new(Rate::new(rate)));
+        let rate = options.max_rate.filter(|_| !opened.is_watched).map(|rate| Arc::new(Rate::new(rate)));
         let runtime = start_threads();
         Ok(Self {
             opened,
@@ -162,7 +162,7 @@ impl Store {
 
     /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
     pub(crate) fn can_list(&self) -> bool {
-        self.opened.kind.can_list
+        self.opened.can_list
     }
 
     /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
@@ -271,12 +271,12 @@ impl Store {
     /// # Errors
     /// As for [`objects`](Self::objects).
     pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<Probe>)> {
-        if !self.opened.kind.can_list {
+        if !self.opened.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
         let pick = |meta: &ObjectMeta| match self.stored_object(meta) {
             Some(object) => Some(Ok(object)),
-            None => Probe::of(meta, &self.opened.prefix).map(Err),
+            None => self.is_probe(&meta.location).then(|| Err(meta.clone())),
         };
         let (mut objects, mut probes) = (Vec::new(), Vec::new());
         for listed in self.block_on(self.pick(None, None, usize::MAX, pick))? {
@@ -435,7 +435,7 @@ impl Store {
 
     /// The directory that it is.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        directory_of(&self.name).filter(|_| self.opened.kind.is_directory)
+        directory_of(&self.name).filter(|_| self.opened.is_directory)
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -484,7 +484,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let operation = self.stop.unless(operation);
         // The client that talks to the server gives up by itself when nothing moves any more.
-        if self.opened.kind.is_watched {
+        if self.opened.is_watched {
             return operation.await;
         }
         match tokio::time::timeout(self.options.timeout, operation).await {
@@ -500,7 +500,7 @@ impl Store {
     /// The error for a failure, of an object or of the store.
     pub(super) fn failed(&self, what: &str, error: &StoreError, name: Option<ObjectName>) -> Error {
         let error = match Refusal::of(error) {
-            Some(refusal) => refusal.clone().into_io(self.opened.kind.credentials),
+            Some(refusal) => refusal.clone().into_io(self.opened.credentials),
             None => io::Error::new(kind_of(error), without_secrets(&told(error))),
         };
         Error::io(what, error).in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
@@ -509,7 +509,7 @@ impl Store {
     /// # Errors
     /// USAGE if nothing can be stored or removed.
     pub(crate) fn check_is_written(&self) -> Result<()> {
-        if self.opened.kind.can_list {
+        if self.opened.can_list {
             Ok(())
         } else {
             Err(Error::usage("a web server is read-only; write to the bucket or directory behind it")

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deltachain::chain::ObjectName;
 use deltachain::{Error, FileSource, Result, Source};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::{Error as StoreError, MultipartUpload, ObjectStoreExt, PutPayload};
 
 use crate::access::options::IN_PARTS;
@@ -71,26 +71,20 @@ impl Store {
     ) -> Result<(), PartError> {
         let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
         // A part that a server did not take has used up its attempts.
-        let of_part =
-            |error| if self.opened.kind.is_watched { PartError::Part(error) } else { PartError::Store(error) };
+        let of_part = |error| if self.opened.is_watched { PartError::Part(error) } else { PartError::Store(error) };
         let parts = async {
-            let mut waiting = stream::FuturesUnordered::new();
-            for offset in (0..size).step_by(part_bytes) {
-                let payload = read(offset).map_err(PartError::Other)?;
-                let length = payload.content_length() as u64;
-                let put = upload.put_part(payload);
-                waiting.push(async move {
+            let put = |offset| {
+                let put = read(offset).map(|part| (part.content_length() as u64, upload.put_part(part)));
+                async move {
+                    let (length, put) = put.map_err(PartError::Other)?;
                     self.pace(length).await.map_err(PartError::Other)?;
                     self.in_time(put).await.map(|()| length).map_err(of_part)
-                });
-                while waiting.len() >= self.options.parallel {
-                    if let Some(done) = waiting.next().await {
-                        observer.advance(Phase::Upload, done?).map_err(PartError::Other)?;
-                    }
                 }
-            }
-            while let Some(done) = waiting.next().await {
-                observer.advance(Phase::Upload, done?).map_err(PartError::Other)?;
+            };
+            let parts = stream::iter((0..size).step_by(part_bytes)).map(put);
+            let mut stored = parts.buffer_unordered(self.options.parallel);
+            while let Some(length) = stored.try_next().await? {
+                observer.advance(Phase::Upload, length).map_err(PartError::Other)?;
             }
             Ok(())
         };

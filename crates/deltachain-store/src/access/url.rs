@@ -10,7 +10,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use url::Url;
 
-use crate::access::opened::{OpenStore, StoreKind};
+use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
 
 /// What to write for URLs of other programs.
@@ -48,8 +48,8 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
             return Err(usage("there is no such directory".to_owned()));
         };
         // An object that has been stored must survive a power cut before anything is stored that refers to it.
-        let kind = StoreKind { is_directory: true, ..StoreKind::OTHER };
-        return Ok(OpenStore::new(Arc::new(objects.with_fsync(true)), prefix, kind));
+        let opened = OpenStore::new(Arc::new(objects.with_fsync(true)), prefix);
+        return Ok(OpenStore { is_directory: true, ..opened });
     }
     // A name of others for Google's.
     let text = &text.strip_prefix("gcs://").map_or_else(|| text.to_owned(), |rest| format!("gs://{rest}"));

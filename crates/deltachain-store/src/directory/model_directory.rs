@@ -48,10 +48,6 @@ pub(crate) struct ModelDirectory {
     told: Mutex<BTreeSet<PathBuf>>,
 }
 
-/// A version that is being made.
-#[derive(Debug)]
-pub(crate) struct UnfinishedVersion(UnfinishedDirectory);
-
 impl ModelDirectory {
     /// Makes the directory if there is none, locks it, and removes unfinished files.
     ///
@@ -82,12 +78,12 @@ impl ModelDirectory {
         self.path.join(CACHE)
     }
 
-    /// Removes all versions but that which `current` leads to, and begins a new one. Files of others stay, and the
-    /// observer is told.
+    /// Removes all versions but that which `current` leads to, and begins a new one, in a directory of its own, which is
+    /// given with the place where it lies unfinished. Files of others stay, and the observer is told.
     ///
     /// # Errors
     /// IO; USAGE if a symbolic link is in the place of one of our directories.
-    pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<UnfinishedVersion> {
+    pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<(UnfinishedDirectory, PathBuf)> {
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
         // Where it leads is of no interest if it leads nowhere.
@@ -104,11 +100,10 @@ impl ModelDirectory {
         }
         self.tell(foreign, observer);
         let made = UnfinishedDirectory::new(&self.path);
-        let unfinished =
-            UnfinishedVersion(made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?);
-        let version = unfinished.version();
-        fs::create_dir(&version).map_err(|error| Error::io("creating", error).in_file(version))?;
-        Ok(unfinished)
+        let made = made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?;
+        let version = made.path().join("version");
+        fs::create_dir(&version).map_err(|error| Error::io("creating", error).in_file(&version))?;
+        Ok((made, version))
     }
 
     /// Tells the observer once of everything that stays because it is not ours.
@@ -126,11 +121,10 @@ impl ModelDirectory {
     ///
     /// # Errors
     /// IO; USAGE if its place is taken.
-    pub(crate) fn complete(&self, unfinished: &UnfinishedVersion, held: HeldVersion) -> Result<HeldVersion> {
-        let made = unfinished.version();
-        let writing = |error| Error::io("writing", error).in_file(&made);
+    pub(crate) fn complete(&self, made: &Path, held: HeldVersion) -> Result<HeldVersion> {
+        let writing = |error| Error::io("writing", error).in_file(made);
         let mut held = HeldVersion { files: files_of(&made.join(MODEL)).map_err(writing)?, ..held };
-        write_own(&made, RECORD, &held.to_bytes()?).map_err(writing)?;
+        write_own(made, RECORD, &held.to_bytes()?).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
         // The version that `current` leads to may be this one, and be damaged or lack shards.
@@ -138,7 +132,7 @@ impl ModelDirectory {
         let version = version_names(&held.directory_name()).map(|name| versions.join(name)).find(is_free);
         let taken = || Error::usage("a file is in the way of the new version, and of its alternative names");
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
-        fs::rename(&made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
+        fs::rename(made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
         held.directory = version.join(MODEL);
         Ok(held)
     }
@@ -161,17 +155,6 @@ impl ModelDirectory {
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)].iter().collect::<PathBuf>();
         symbolic_link(&target, &link).map_err(switching)?;
         fs::rename(&link, &current).and_then(|()| sync_directory(&self.path)).map_err(switching)
-    }
-}
-
-impl UnfinishedVersion {
-    /// Where to make the model.
-    pub(crate) fn model(&self) -> PathBuf {
-        self.version().join(MODEL)
-    }
-
-    fn version(&self) -> PathBuf {
-        self.0.path().join("version")
     }
 }
 

@@ -82,11 +82,18 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 /// Writes a file of the program's own, in the place of one that has its name. It appears as a whole, and has reached
 /// the disk when this returns.
 pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    replace(directory, name, content, true)
+}
+
+/// As [`write_own`]; without `sync`, a crash of the machine may undo it.
+pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], sync: bool) -> io::Result<()> {
     let mut file = unfinished::shared_file(directory)?;
     file.write_all(content)?;
-    file.as_file().sync_all()?;
+    if sync {
+        file.as_file().sync_all()?;
+    }
     file.persist(directory.join(name)).map_err(|failed| failed.error)?;
-    sync_directory(directory)
+    if sync { sync_directory(directory) } else { Ok(()) }
 }
 
 /// Lets the names in a directory reach the disk, where a directory can be opened.

@@ -14,7 +14,7 @@ use crate::assets::other_files::{OtherFiles, failed_with, has_other_files, take_
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::directory::model_directory::{ModelDirectory, current_in};
 use crate::directory::own::{check_outside, sync_folders};
-use crate::directory::versions::open_model;
+use crate::directory::versions::{MODEL, open_model};
 use crate::fetching::links::{Blame, FetchTotals};
 use crate::following::follower::{Follower, FollowerOptions};
 use crate::following::reach::{ChainReader, Destination, PreparedVersion};
@@ -188,8 +188,8 @@ impl Destination for Directory {
         observer: &dyn Observer,
         received: &mut FetchTotals,
     ) -> Result<(HeldVersion, ()), Blame> {
-        let unfinished = self.kept.begin(observer)?;
-        let model = unfinished.model();
+        let (_unfinished, version) = self.kept.begin(observer)?;
+        let model = version.join(MODEL);
         let shards = match self.held().zip(self.model.as_ref()).filter(|_| plan.hops.is_empty()) {
             Some((held, files)) => {
                 take_model(files, &model)?;
@@ -214,7 +214,7 @@ impl Destination for Directory {
         }
         sync_folders(&model).map_err(failed_with("synchronising", &model))?;
         let held = reader.version(plan, self, self.takes_assets(plan), shards);
-        Ok((self.kept.complete(&unfinished, held)?, ()))
+        Ok((self.kept.complete(&version, held)?, ()))
     }
 }
 

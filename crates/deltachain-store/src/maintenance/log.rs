@@ -82,11 +82,8 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
         stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
     refuse_faults(&mut history)?;
     let place = (chain_of(&documents), objects.as_slice());
-    let mut notes = notes_of(store, place, &history.entries, trust)?;
-    let entries = history.entries.into_iter().rev();
-    let mut signers = |version| Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
-    let entry = |(version, entry)| LogEntry::new(version, entry, place, signers(version));
-    Ok(entries.map(entry).collect())
+    let notes = notes_of(store, place, &history.entries, trust)?;
+    Ok(history.entries.into_values().rev().map(|entry| LogEntry::new(entry, place, &notes, trust)).collect())
 }
 
 /// One version, or the head. `trust` says whose signatures count.
@@ -96,11 +93,9 @@ pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Ve
 pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Result<LogEntry> {
     let mut documents = Documents::new();
     let (read, entry) = one(store, version, &mut documents, &Limits::default())?;
-    let version = entry.commit.version;
     let place = (chain_of(&documents), read.objects.as_slice());
-    let mut notes = notes_of(store, place, &read.history.entries, trust)?;
-    let signers = Signers::of(&notes.remove(&version).unwrap_or_default(), trust);
-    Ok(LogEntry::new(version, entry, place, signers))
+    let notes = notes_of(store, place, &read.history.entries, trust)?;
+    Ok(LogEntry::new(entry, place, &notes, trust))
 }
 
 /// The notes on the commits of these versions that readers look at, as far as they have the right form.
@@ -128,8 +123,13 @@ pub(crate) fn notes_of(
 }
 
 impl LogEntry {
-    fn new(version: u64, entry: HistoryEntry, (chain, objects): (Digest, &[StoredObject]), signers: Signers) -> Self {
-        let HistoryEntry { digest, commit, routes, direct, .. } = entry;
+    fn new(
+        HistoryEntry { digest, commit, routes, direct, .. }: HistoryEntry,
+        (chain, objects): (Digest, &[StoredObject]),
+        notes: &BTreeMap<u64, Vec<Note>>,
+        trust: Option<&Trust>,
+    ) -> Self {
+        let version = commit.version;
         let in_place = |route: &Route| {
             commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
         };
@@ -150,7 +150,7 @@ impl LogEntry {
             assets: commit.assets,
             metadata: commit.metadata,
             stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),
-            signers,
+            signers: Signers::of(notes.get(&version).map_or(&[], Vec::as_slice), trust),
         }
     }
 }

@@ -9,8 +9,7 @@
 //!
 //! All of them are optional, and none says what the directory holds.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::thread;
@@ -23,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::lock::open_lock;
 use crate::directory::names::is_real_file;
+use crate::directory::own::replace;
 use crate::following::switched::SwitchReport;
 use crate::operation::time::Time;
 use crate::there::if_there;
@@ -33,8 +33,6 @@ const SERVERS: &str = "servers.json";
 /// So many versions are remembered that the directory has held.
 const VERSIONS: usize = 64;
 const LOCK: &str = "follow.lock";
-/// The suffix of the name of a file that is being written.
-const NEW: &str = ".new";
 
 /// No record is longer than this.
 const LONGEST: u64 = 1 << 20;
@@ -354,23 +352,11 @@ impl Records {
         record.map(Some).map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
     }
 
-    /// Writes a new file and renames it, so that readers see all of it or all of the old one.
+    /// Readers see all of it or all of the old one.
     fn write(&self, name: &str, record: &impl Serialize, sync: bool) -> Result<()> {
         let path = self.directory.join(name);
-        let new = self.directory.join(name.to_owned() + NEW);
         let bytes = serde_json::to_vec(record).map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
-        let write = || -> io::Result<()> {
-            // A killed process may have left this file. `create_new` does not write through a link.
-            if_there(fs::remove_file(&new))?;
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-            file.write_all(&bytes)?;
-            if sync {
-                file.sync_all()?;
-            }
-            fs::rename(&new, &path)?;
-            if sync && cfg!(unix) { File::open(&self.directory)?.sync_all() } else { Ok(()) }
-        };
-        write().map_err(|error| Error::io("writing", error).in_file(&path))
+        replace(&self.directory, name, &bytes, sync).map_err(|error| Error::io("writing", error).in_file(&path))
     }
 }
 
@@ -425,7 +411,7 @@ mod tests {
         fs::create_dir(directory.path().join("model")).unwrap();
         let other = directory.path().join("other");
         fs::write(&other, "mine").unwrap();
-        for name in ["status.json", "status.json.new", "follow.lock"] {
+        for name in ["status.json", "follow.lock"] {
             std::os::unix::fs::symlink(&other, directory.path().join("model").join(name)).unwrap();
         }
         records.write_status(&FollowStatus::default()).unwrap();

@@ -15,7 +15,7 @@ use crate::publishing::once::is_repeated;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
-use crate::publishing::published::{PublishReport, PublishedRoute};
+use crate::publishing::published::PublishReport;
 use crate::publishing::signing::{check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent: these.
@@ -93,19 +93,13 @@ pub(crate) fn commit(
     }
     let files = commit.routes.iter().flat_map(|route| &route.files).map(FileReference::name);
     let is_certain = was_in_time(store, attempts, name, files)?;
-    let routes = PublishedRoute::all(&commit);
     let published = PublishReport {
-        version: commit.version,
-        state,
-        commit: Digest::of_bytes(&bytes),
-        metadata: commit.metadata,
         shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
-        routes,
-        assets: commit.assets,
         changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
         elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
         is_new: true,
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
+        ..PublishReport::head(&commit, Digest::of_bytes(&bytes))
     };
     Ok((published, is_certain))
 }
@@ -116,7 +110,7 @@ fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Res
     let Ok(found) = Commit::parse(bytes, &options.limits) else { return Ok(None) };
     let is_repeated = is_repeated(options.once.as_deref(), &own.metadata, Some(&found.metadata))?;
     let is_there = is_repeated && found.version == own.version;
-    Ok(is_there.then(|| PublishReport::head(&found, Digest::of_bytes(bytes), Vec::new(), 0)))
+    Ok(is_there.then(|| PublishReport::head(&found, Digest::of_bytes(bytes))))
 }
 
 /// The routes for which every shard has a link. If there are several links from one version, which differ in their

@@ -41,27 +41,21 @@ pub struct PublishReport {
 }
 
 impl PublishReport {
-    /// The previous head; its state has these digests and this many lanes.
-    pub(crate) fn head(commit: &Commit, digest: Digest, shards: Vec<StateDigests>, elements: u64) -> Self {
+    /// The previous head, of whose state nothing has been hashed.
+    pub(crate) fn head(commit: &Commit, digest: Digest) -> Self {
         Self {
             version: commit.version,
             state: commit.state,
             commit: digest,
             metadata: commit.metadata.clone(),
-            shards,
+            shards: Vec::new(),
             routes: PublishedRoute::all(commit),
             assets: commit.assets.clone(),
             changed: 0,
-            elements,
+            elements: 0,
             unchanged_state: true,
             is_new: false,
         }
-    }
-
-    /// The same version as one that is there already.
-    pub(crate) fn as_head(&self) -> Self {
-        let shards = Vec::new();
-        Self { shards, changed: 0, elements: 0, unchanged_state: true, is_new: false, ..self.clone() }
     }
 }
 

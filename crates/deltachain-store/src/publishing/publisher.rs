@@ -186,7 +186,8 @@ impl Publisher {
         let own = OwnParts::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.last = Some((parent.digest(), own));
-            return Ok(PublishReport::head(head, parent.digest(), vec![part.table.digests], part.elements));
+            let (shards, elements) = (vec![part.table.digests], part.elements);
+            return Ok(PublishReport { shards, elements, ..PublishReport::head(head, parent.digest()) });
         }
         self.prepared = Some(PreparedParts { parent, path, attempt, session: part.session, own });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
@@ -275,7 +276,7 @@ impl Publisher {
         if is_repeated(options.once.as_deref(), &options.metadata, head.map(|head| &head.metadata))?
             && let Some(head) = head.filter(|_| !self.is_cut_off)
         {
-            return Ok(PublishReport::head(head, parent.digest(), Vec::new(), 0));
+            return Ok(PublishReport::head(head, parent.digest()));
         }
         let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
         // From when the store is asked for the time, this machine's clock goes on.
@@ -288,7 +289,8 @@ impl Publisher {
             self.signed = is_signed.then_some(published.commit);
             self.is_cut_off = !is_certain;
         }
-        self.newest = Some(published.as_head());
+        let unhashed = PublishReport { shards: Vec::new(), changed: 0, elements: 0, ..published.clone() };
+        self.newest = Some(PublishReport { unchanged_state: true, is_new: false, ..unhashed });
         if !is_certain {
             self.last = None;
             return Err(came_late(name));
@@ -314,7 +316,7 @@ impl Publisher {
         let parent = documents::head(&self.store, Some(&self.chain), known, &self.options.limits)?;
         self.check_head(&parent)?;
         self.head = parent.head().map(|head| (head.version, parent.digest()));
-        self.newest = parent.head().map(|head| PublishReport::head(head, parent.digest(), Vec::new(), 0));
+        self.newest = parent.head().map(|head| PublishReport::head(head, parent.digest()));
         Ok(parent)
     }
 
