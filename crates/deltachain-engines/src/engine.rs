@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deltachain::chain::version_name;
@@ -216,6 +217,11 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self { error, is_late: false, left: None, lease: None }
     }
+}
+
+/// The value, also if a thread that had it has panicked.
+pub(crate) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A text in an answer of a server.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use deltachain_store::{Records, ServerRecord, ServersRecord, Time};
 
-use crate::engine::{Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version};
+use crate::engine::{Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked};
 use crate::server::Server;
 
 /// How often a server is asked what it has while that changes.
@@ -130,7 +130,7 @@ impl Fleet {
         for at in 0..fleet.shared.servers.len() {
             let shared = Arc::clone(&fleet.shared);
             let thread = thread::Builder::new().name(format!("server {at}")).spawn(move || shared.serve(at));
-            fleet.threads().push(thread.map_err(|error| Error::io("starting a thread", error))?);
+            locked(&fleet.threads).push(thread.map_err(|error| Error::io("starting a thread", error))?);
         }
         Ok(fleet)
     }
@@ -207,11 +207,7 @@ impl Fleet {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         // A thread that has panicked has said so.
-        self.threads().drain(..).for_each(|thread| drop(thread.join()));
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.threads).drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -246,7 +242,7 @@ impl Drop for Fleet {
 
 impl FleetCore {
     fn lock(&self) -> MutexGuard<'_, FleetState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// The thread of a server.

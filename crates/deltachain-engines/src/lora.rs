@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use deltachain::{Error, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::{Client, Condition, Engine, Failure, Look, Target, Version, as_text, text};
+use crate::engine::{Client, Condition, Engine, Failure, Look, Target, Version, as_text, locked, text};
 use crate::server::{Ask, Server};
 
 /// Digits of a commit's digest that stand in the name of a copy.
@@ -92,7 +92,7 @@ impl Lora {
 
     /// Makes the copy of a version, unless it is there.
     fn make_copy(&self, target: &Target) -> Result<PathBuf> {
-        let _guard = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = locked(&self.in_use);
         let copy = self.copy_of(target);
         let make = || -> io::Result<()> {
             fs::create_dir_all(&self.copies)?;
@@ -111,7 +111,7 @@ impl Lora {
 
     /// Removes the copies that no server has any more, once it is known what each has.
     fn remove_copies(&self, server: &Server, loaded: Adapters, target: &Target) -> Result<()> {
-        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = locked(&self.in_use);
         in_use.insert(server.url.clone(), loaded.into_values().collect());
         if in_use.len() < self.servers {
             return Ok(());

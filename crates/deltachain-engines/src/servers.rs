@@ -2,13 +2,13 @@
 //! interface, and they stay paused until it says that they may go on.
 
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Result};
 
-use crate::engine::{Client, Failure, Pause, Preparation, READY_POLL, Version};
+use crate::engine::{Client, Failure, Pause, Preparation, READY_POLL, Version, locked};
 use crate::server::{Ask, Server, parse_url};
 use crate::vllm::Vllm;
 use crate::workers::{Update, Workers};
@@ -183,8 +183,4 @@ impl Servers {
         });
         if failures.is_empty() { Ok(()) } else { Err(failures) }
     }
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -113,9 +113,9 @@ pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
 #[non_exhaustive]
 pub struct Problem<'a> {
     /// Its class (SPEC section 11).
-    pub class: &'static str,
+    class: &'static str,
     /// The rule that was broken.
-    pub rule: Option<&'static str>,
+    rule: Option<&'static str>,
     /// The message, with what the operating system said.
     pub message: String,
     /// The file or object concerned.

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
@@ -95,24 +95,23 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
     let Ok(held) = held_in(version) else { return Ok(false) };
     if is_real_directory(&model) {
         let mut folders = BTreeSet::new();
-        for name in held.files.keys().map(Path::new) {
+        'files: for name in held.files.keys().map(Path::new) {
             if !name.components().all(|part| matches!(part, Component::Normal(_))) {
                 continue;
             }
-            let mut inner: Vec<&Path> = name.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
-            inner.reverse();
-            let depth = inner.len();
-            // Not through a symbolic link. A folder that is gone was removed before an interruption.
-            let real: Vec<PathBuf> = inner
-                .into_iter()
-                .map(|folder| model.join(folder))
-                .take_while(|folder| is_real_directory(folder))
-                .collect();
+            let mut folder = model.clone();
+            for part in name.parent().into_iter().flat_map(Path::components) {
+                folder.push(part);
+                // Not through a symbolic link. A folder that is gone was removed before an interruption.
+                if !is_real_directory(&folder) {
+                    continue 'files;
+                }
+                folders.insert(folder.clone());
+            }
             let file = model.join(name);
-            if real.len() == depth && is_real_file(&file) {
+            if is_real_file(&file) {
                 fs::remove_file(file)?;
             }
-            folders.extend(real);
         }
         // A folder comes after those that it lies in.
         for folder in folders.iter().rev() {

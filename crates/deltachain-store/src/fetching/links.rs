@@ -233,11 +233,7 @@ impl FetchedLink<'_> {
 
 impl Source for FetchedLink<'_> {
     fn length(&self) -> Result<u64> {
-        match &self.bytes {
-            LinkBytes::Here(file) => file.length(),
-            LinkBytes::Coming(download) => download.length(),
-            LinkBytes::InStore(ranges) => ranges.length(),
-        }
+        Ok(self.reference.size)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
