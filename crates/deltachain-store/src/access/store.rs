@@ -487,14 +487,11 @@ impl Store {
         if self.opened.is_watched {
             return operation.await;
         }
-        match tokio::time::timeout(self.options.timeout, operation).await {
-            Ok(result) => result,
-            Err(_) => {
-                let text = format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64());
-                let source = io::Error::new(io::ErrorKind::TimedOut, text);
-                Err(StoreError::Generic { store: "time-out", source: source.into() })
-            }
-        }
+        tokio::time::timeout(self.options.timeout, operation).await.unwrap_or_else(|_| {
+            let text = format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64());
+            let source = io::Error::new(io::ErrorKind::TimedOut, text);
+            Err(StoreError::Generic { store: "time-out", source: source.into() })
+        })
     }
 
     /// The error for a failure, of an object or of the store.

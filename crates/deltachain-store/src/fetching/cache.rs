@@ -59,10 +59,8 @@ impl Cache {
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
             return Err(Error::usage("not a regular file, so it is not replaced").in_file(path));
         }
-        match fetched.persist(&path) {
-            Ok(_) => Ok(()),
-            Err(failed) => Err(Error::io("renaming", failed.error).in_file(path)),
-        }
+        let kept = fetched.persist(&path).map(drop);
+        kept.map_err(|failed| Error::io("renaming", failed.error).in_file(path))
     }
 
     /// Adds a file that is known to be this one.

@@ -95,14 +95,13 @@ impl Follower<Directory> {
     /// # Errors
     /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
     pub fn apply(&mut self, prepared: PreparedVersion<Directory>) -> Result<SwitchReport> {
-        let PreparedVersion { held, mut preparation, .. } = prepared;
-        let place = &mut self.place;
+        let PreparedVersion { held, mut report, .. } = prepared;
         let began = Instant::now();
-        place.kept.switch(&held.directory)?;
-        preparation.times.switch = began.elapsed();
-        let from = place.held().map(|before| before.version);
-        place.files = FilesState::Proven;
-        Ok(SwitchReport::new(from, place.held.insert(held), preparation))
+        self.place.kept.switch(&held.directory)?;
+        report.times.switch = began.elapsed();
+        report.from = self.place.held().map(|before| before.version);
+        (self.place.held, self.place.files) = (Some(held), FilesState::Proven);
+        Ok(report)
     }
 
     /// The first shard here of the version held.

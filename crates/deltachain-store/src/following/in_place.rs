@@ -69,7 +69,6 @@ pub struct InPlace<M> {
 #[derive(Debug)]
 pub struct InPlaceChanges<M: PlacedMemory> {
     epoch: u64,
-    base: Option<u64>,
     is_whole: bool,
     links: OpenLinks,
     files: Vec<FileReference>,
@@ -263,11 +262,8 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         if prepared.change.is_whole || prepared.change.changes.is_some() {
             return ready;
         }
-        if let Err(error) = ready {
-            // The others do not wait for this one.
-            peers.add(&mut [], Some(&error)).ok();
-            return Err(error);
-        }
+        // The others do not wait for this one.
+        ready.inspect_err(|error| drop(peers.add(&mut [], Some(error))))?;
         let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
         let began = Instant::now();
         let building = InPhase::begin(observer, Phase::Build, 0);
@@ -294,7 +290,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
                 done.and(added)
             })
         });
-        prepared.preparation.times.build += began.elapsed();
+        prepared.report.times.build += began.elapsed();
         // If the observer ends the work, this says nothing about the memory.
         if let Err(error) = proven {
             // A link that is wrong is on no other path in place.
@@ -304,7 +300,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
             }
             return Err(error);
         }
-        prepared.preparation.received.written += changes.bytes();
+        prepared.report.written += changes.bytes();
         prepared.change.changes = Some(changes);
         Ok(())
     }
@@ -343,7 +339,7 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         if let Some(error) = done.err().or(failed) {
             return Err(self.place.go_back(prepared, peers, error));
         }
-        prepared.preparation.times.switch = began.elapsed();
+        prepared.report.times.switch = began.elapsed();
         let switched = self.finish(prepared)?;
         if !prepared.change.is_whole {
             return Ok(switched);
@@ -385,7 +381,8 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         }
         let sums = prepared.change.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let held = HeldVersion { sums, ..prepared.held.clone() };
-        let switched = SwitchReport::new(prepared.change.base, &held, prepared.preparation.clone());
+        let from = self.place.last.as_ref().map(|last| last.version);
+        let switched = SwitchReport { from, ..prepared.report.clone() };
         (self.place.last, self.place.fault, self.place.links_failed) = (Some(held), None, false);
         self.place.epoch += 1;
         Ok(switched)
@@ -409,16 +406,13 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// # Errors
     /// As for [`check`](Self::check).
     pub fn compare(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let expected = match self.place.expected(&self.reader) {
+        let expected = match self.place.to_prove() {
             Ok(None) => return Ok(None),
-            Ok(Some(expected)) => expected,
-            Err(error) => {
-                // The others do not wait for this one.
-                peers.add(&mut [], Some(&error)).ok();
-                return Err(error);
-            }
+            Ok(Some(held)) => self.place.expected(held, &self.reader),
+            Err(error) => Err(error),
         };
-        let ExpectedMemory::Sums(all) = expected else {
+        // The others do not wait for this one.
+        let Some(all) = expected.inspect_err(|error| drop(peers.add(&mut [], Some(error))))? else {
             // However it was compared, it is said in the same way.
             let done = self.place.verify(&self.reader, observer).map_err(|error| match error.class() {
                 ErrorClass::WrongBase => Error::refused(ErrorClass::StateMismatch, error.message()),
@@ -453,13 +447,9 @@ type OpenTensor = (Vec<Option<Vec<u8>>>, usize);
 /// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its bytes.
 type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) -> Result<()> + Send);
 
-/// The values that memory is compared with.
-enum ExpectedMemory {
-    /// The sums of each tensor, by its number in the memory.
-    Sums(Vec<(usize, Vec<Sums>)>),
-    /// Sums are not known, but the memory can be hashed.
-    Digests,
-}
+/// The sums that memory is compared with, of each tensor, by its number in the memory. `None` if sums are not known,
+/// but the memory can be hashed.
+type ExpectedSums = Option<Vec<(usize, Vec<Sums>)>>;
 
 fn unknown() -> Error {
     Error::usage("it is not known where the tensors are")
@@ -551,18 +541,14 @@ impl<M: PlacedMemory> InPlace<M> {
         error
     }
 
-    /// The contents that the memory has to hold; `None` if nothing has been held yet.
-    fn expected(&self, reader: &ChainReader) -> Result<Option<ExpectedMemory>> {
-        let Some(held) = self.to_prove()? else { return Ok(None) };
+    /// The sums that the memory has to have if it holds this version.
+    fn expected(&self, held: &HeldVersion<()>, reader: &ChainReader) -> Result<ExpectedSums> {
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let mut all = Vec::new();
         for (shard, sums) in held.shards.iter().zip(&held.sums) {
             let Some(known) = sums_of_taken(&reader.selection, &shard.table, sums) else {
-                return if memory.state().is_some() {
-                    Ok(Some(ExpectedMemory::Digests))
-                } else {
-                    Err(Error::refused(ErrorClass::Unsupported, "the sums of a tensor are not known"))
-                };
+                let unknown = Error::refused(ErrorClass::Unsupported, "the sums of a tensor are not known");
+                return memory.state().map_or(Err(unknown), |_| Ok(None));
             };
             let taken = shard.table.tensors.iter().filter(|info| reader.selection.takes(info.name()));
             for (info, sums) in taken.zip(known.tensors) {
@@ -570,7 +556,7 @@ impl<M: PlacedMemory> InPlace<M> {
                 all.push((number, sums.unwrap_or_default()));
             }
         }
-        Ok(Some(ExpectedMemory::Sums(all)))
+        Ok(Some(all))
     }
 
     /// Hashes the memory; its sums are known then.
@@ -682,7 +668,6 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
         let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
         let change = InPlaceChanges {
             epoch: self.epoch,
-            base: self.last().map(|last| last.version),
             is_whole,
             links,
             files: files.collect(),

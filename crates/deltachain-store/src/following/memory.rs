@@ -106,7 +106,7 @@ impl Follower<Memory> {
     /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has changed then.
     pub fn apply(&mut self, prepared: &mut PreparedVersion<Memory>) -> Result<SwitchReport<()>> {
         let began = Instant::now();
-        let PreparedVersion { held, change, preparation } = prepared;
+        let PreparedVersion { held, change, report } = prepared;
         let Memory { held: holds, memories: own, .. } = &mut self.place;
         if change.is_applied || holds.as_ref().map(HeldVersion::held) != change.base {
             return Err(Error::usage("the memory is not at the version that this was prepared for"));
@@ -115,9 +115,9 @@ impl Follower<Memory> {
         let mut memories = change.memories.take();
         fit(&mut change.sets, memories.as_mut().unwrap_or(own))?.iter_mut().try_for_each(Ready::apply)?;
         *own = memories.unwrap_or_else(|| std::mem::take(own));
-        let mut preparation = preparation.clone();
-        preparation.times.switch = began.elapsed();
-        Ok(SwitchReport::new(change.base.map(|base| base.version), holds.insert(held.clone()), preparation))
+        *holds = Some(held.clone());
+        report.times.switch = began.elapsed();
+        Ok(report.clone())
     }
 
     /// Hashes the memory and compares it with what the version held is.

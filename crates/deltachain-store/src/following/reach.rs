@@ -18,7 +18,7 @@ use crate::fetching::links::{Blame, FetchTotals, Links};
 use crate::following::replay::{Layouts, PlanReplay, PushedShard};
 use crate::following::selection::Selection;
 use crate::following::shard::BaseShard;
-use crate::following::switched::Preparation;
+use crate::following::switched::{PhaseTimes, SwitchReport};
 use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
@@ -30,7 +30,7 @@ pub trait Destination: Sized {
     /// The changes that a prepared version makes.
     type Change;
     /// Where a version is, as [`SwitchReport`](crate::SwitchReport) says it.
-    type At: Default;
+    type At: Default + Clone;
 
     /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
     const IS_IN_PLACE: bool = false;
@@ -97,7 +97,8 @@ pub struct PreparedVersion<P: Destination> {
     /// The version as it is held when it has been applied.
     pub(crate) held: HeldVersion<P::At>,
     pub(crate) change: P::Change,
-    pub(crate) preparation: Preparation,
+    /// The report of the switch to it, as far as it is known.
+    pub(crate) report: SwitchReport<P::At>,
 }
 
 impl<P: Destination> PreparedVersion<P> {
@@ -281,7 +282,7 @@ impl ChainReader {
             None => planner,
         };
         let mut planner = if P::IS_IN_PLACE { planner.in_place() } else { planner };
-        let mut preparation = Preparation::default();
+        let (mut times, mut received) = (PhaseTimes::default(), FetchTotals::default());
         let tell = |text: String, told: &mut BTreeSet<String>| {
             if told.len() <= MOST_TOLD && told.insert(text.clone()) {
                 let is_last = told.len() > MOST_TOLD;
@@ -293,7 +294,7 @@ impl ChainReader {
             let began = Instant::now();
             let list = |from, notes| if notes { self.store.listed_notes(from) } else { self.store.listing(from) };
             let plan = planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
-            preparation.times.plan += began.elapsed();
+            times.plan += began.elapsed();
             for fault in planner.passed_over() {
                 tell(format!("skipped a path: {fault}"), told);
             }
@@ -310,20 +311,34 @@ impl ChainReader {
                 return Ok(None);
             }
             let began = Instant::now();
-            let made = to.make(self, &plan, observer, &mut preparation.received);
-            preparation.times.build += began.elapsed();
-            preparation.times.download = preparation.received.time;
+            let made = to.make(self, &plan, observer, &mut received);
+            times.build += began.elapsed();
+            times.download = received.time;
             let failure = match made {
                 Ok((held, change)) => {
-                    if P::IS_IN_PLACE && is_whole(&plan) {
-                        preparation.fallback = to.fault().or(to.base().map(|_| Fallback::NoRoute));
-                    }
-                    if let Some(why) = preparation.fallback {
+                    let fallback = to.fault().or(to.base().map(|_| Fallback::NoRoute));
+                    let fallback = fallback.filter(|_| P::IS_IN_PLACE && is_whole(&plan));
+                    if let Some(why) = fallback {
                         tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
                     }
                     self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
-                    preparation.routes = plan.hops.iter().map(|hop| (hop.from, hop.version)).collect();
-                    return Ok(Some(PreparedVersion { held, change, preparation }));
+                    let report = SwitchReport {
+                        from: to.held().map(|held| held.version),
+                        version: held.version,
+                        state: held.state,
+                        commit: held.commit,
+                        metadata: held.metadata.clone(),
+                        directory: held.directory.clone(),
+                        routes: plan.hops.iter().map(|hop| (hop.from, hop.version)).collect(),
+                        downloaded: received.downloaded,
+                        from_cache: received.from_cache,
+                        written: received.written,
+                        times,
+                        proof: held.proof,
+                        fallback,
+                        lag: None,
+                    };
+                    return Ok(Some(PreparedVersion { held, change, report }));
                 }
                 Err(failure) => failure,
             };

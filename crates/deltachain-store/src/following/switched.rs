@@ -7,9 +7,7 @@ use std::time::Duration;
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 
-use crate::directory::held::HeldVersion;
 use crate::fallback::Fallback;
-use crate::fetching::links::FetchTotals;
 
 /// How long the phases took. Downloading and building overlap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,34 +66,4 @@ pub struct SwitchReport<D = PathBuf> {
     pub fallback: Option<Fallback>,
     /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
     pub lag: Option<Lag>,
-}
-
-impl<D: Clone> SwitchReport<D> {
-    pub(crate) fn new(from: Option<u64>, held: &HeldVersion<D>, preparation: Preparation) -> Self {
-        Self {
-            from,
-            version: held.version,
-            state: held.state,
-            commit: held.commit,
-            metadata: held.metadata.clone(),
-            directory: held.directory.clone(),
-            routes: preparation.routes,
-            downloaded: preparation.received.downloaded,
-            from_cache: preparation.received.from_cache,
-            written: preparation.received.written,
-            times: preparation.times,
-            proof: held.proof,
-            fallback: preparation.fallback,
-            lag: None,
-        }
-    }
-}
-
-/// The way to a version.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Preparation {
-    pub(crate) routes: Vec<(Option<u64>, u64)>,
-    pub(crate) received: FetchTotals,
-    pub(crate) times: PhaseTimes,
-    pub(crate) fallback: Option<Fallback>,
 }

@@ -28,7 +28,7 @@ pub(crate) enum KeptPlace<'a> {
 pub(crate) struct KeptVersion {
     follower: Follower<Directory>,
     /// The version that it was brought to last.
-    state: Option<(u64, HeldShard)>,
+    state: Option<HeldShard>,
     /// If it is removed with everything in it when this is dropped.
     passing: Option<UnfinishedDirectory>,
 }
@@ -86,12 +86,12 @@ impl KeptVersion {
             return Err(Error::usage(format!("the directory does not hold version {version}")));
         }
         let opened = opened.take().map_or_else(|| self.follower.open_shard(), Ok)?;
-        Ok(end(&self.state.insert((version, opened)).1))
+        Ok(end(self.state.insert(opened)))
     }
 
     /// The version that the directory was brought to last.
     pub(crate) fn end(&self) -> Option<End<'_>> {
-        self.state.as_ref().map(|(_, shard)| end(shard))
+        self.state.as_ref().map(end)
     }
 
     /// Makes a link from that version, whose shard this is. If it turns out that the files are something else, they are
@@ -103,8 +103,8 @@ impl KeptVersion {
         make: &dyn Fn(Option<End<'_>>) -> Result<NewLink>,
     ) -> Result<NewLink> {
         let mut link = make(self.end())?;
-        if let Some(&(version, ..)) = self.state.as_ref().filter(|_| Some(link.report.base) != shard) {
-            self.bring_to(version, None, observer)?;
+        if let Some(held) = self.follower.held().filter(|_| self.state.is_some() && Some(link.report.base) != shard) {
+            self.bring_to(held.version, None, observer)?;
             link = make(self.end())?;
         }
         if Some(link.report.base) == shard {
