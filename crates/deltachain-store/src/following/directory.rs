@@ -163,7 +163,7 @@ impl Destination for Directory {
     fn shards(&self, _: &Plan, selection: &Selection) -> Result<Vec<BaseShard<'_>>> {
         let Some((held, files)) = self.held().zip(self.model.as_ref()) else { return Ok(Vec::new()) };
         let shard = |record: &ShardRecord| {
-            let part = part(files, &record.table, &selection)?;
+            let part = part(files, &record.table, selection)?;
             BaseShard::held(record, Box::new(part), None)
         };
         held.shards.iter().map(shard).collect()
