@@ -22,7 +22,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, sleep_until};
 
-use crate::access::clock::Probe;
 use crate::access::legible::is_legible;
 use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
@@ -270,7 +269,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`objects`](Self::objects).
-    pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<Probe>)> {
+    pub(crate) fn objects_and_probes(&self) -> Result<(Vec<StoredObject>, Vec<ObjectMeta>)> {
         if !self.opened.can_list {
             return Err(Error::usage("this store cannot be listed").in_file(&self.name));
         }
