@@ -29,7 +29,7 @@ const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-C
 pub trait Destination: Sized {
     /// The changes that a prepared version makes.
     type Change;
-    /// Where a version is, as [`SwitchReport`](crate::SwitchReport) says it.
+    /// Where a version is, as [`SwitchReport`] says it.
     type At: Default + Clone;
 
     /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
