@@ -1,8 +1,10 @@
 //! The one legal form of JSON in documents and layouts (SPEC sections 18 and 12): what serde writes of a value, without
 //! spaces, with the members of an object in the order of its fields, or ascending by name.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::ops::RangeInclusive;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, Unexpected};
+use serde::ser::Serialize;
 
 use crate::error::{Error, Result};
 use crate::rules::Rule;
@@ -20,10 +22,14 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(text: &str, begin: usize, ru
     };
     let value: T = serde_json::from_str(text).map_err(|error| {
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        // Of what is no JSON, the last character that was read is the wrong one.
+        let read = before + error.column().saturating_sub(error.is_syntax().into());
+        let read = text.get(..read).unwrap_or(text);
+        // Where the number or word begins that is wrong.
+        let at = read.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || "+-.".contains(c)).len();
         let told = error.to_string();
         // The place is told as all errors tell it.
-        let why = told.rsplit_once(" at line ").map_or(&*told, |(why, _)| why);
-        refuse(before + error.column().saturating_sub(1), &printable(&why))
+        refuse(at, &printable(&told.rsplit_once(" at line ").map_or(&*told, |(why, _)| why)))
     })?;
     let form = write(&value);
     if form == text {
@@ -31,6 +37,31 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(text: &str, begin: usize, ru
     }
     let at = form.bytes().zip(text.bytes()).position(|(form, byte)| form != byte);
     Err(refuse(at.unwrap_or(form.len()), "from here on it is written in another way"))
+}
+
+/// Takes an integer of these bounds.
+pub(crate) fn bounded<E: serde::de::Error>(value: u64, bounds: &RangeInclusive<u64>) -> Result<u64, E> {
+    if bounds.contains(&value) {
+        return Ok(value);
+    }
+    let expected = format!("an integer from {} to {}", bounds.start(), bounds.end());
+    Err(E::invalid_value(Unexpected::Unsigned(value), &expected.as_str()))
+}
+
+/// Reads an integer of these bounds: for serde's `deserialize_with`, as are the next two.
+pub(crate) fn integer<'de, D: Deserializer<'de>, const LEAST: u64, const MOST: u64>(from: D) -> Result<u64, D::Error> {
+    bounded(u64::deserialize(from)?, &(LEAST..=MOST))
+}
+
+/// Reads `null` or an integer.
+pub(crate) fn integer_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    Option::deserialize(from)?.map(|value| bounded(value, &(0..=MAX_INTEGER))).transpose()
+}
+
+/// Reads an array with at least one item.
+pub(crate) fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let items = Vec::deserialize(from)?;
+    if items.is_empty() { Err(D::Error::invalid_length(0, &"at least one item")) } else { Ok(items) }
 }
 
 /// Writes a value in its one form. No value of this library, whose keys are text, cannot be written.

@@ -3,6 +3,7 @@
 //! A layout is not part of a state. A link carries it as JSON in its metadata where the base's does not fit the target.
 //! Each layout has exactly one such text.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::iter;
 
@@ -144,7 +145,7 @@ impl Layout {
             broken(format!("{}{place}", error.message()))
         })?;
         if let [only] = files.as_mut_slice()
-            && only.tensors.replace(names(tensors)).is_some()
+            && only.tensors.replace(names(tensors).into()).is_some()
         {
             return Err(broken("the only file lists its tensors, although it has all of them".to_owned()));
         }
@@ -153,9 +154,11 @@ impl Layout {
         }
         let files = files.into_iter().map(|FileForm { name, metadata, tensors }| match tensors {
             None => Err("a file among several does not list its tensors".to_owned()),
-            Some(tensors) if tensors.is_sorted_by(|left, right| left < right) => {
-                Ok(LayoutFile { name, metadata, tensors })
-            }
+            Some(tensors) if tensors.is_sorted_by(|left, right| left < right) => Ok(LayoutFile {
+                name: name.into_owned(),
+                metadata: metadata.into_owned(),
+                tensors: tensors.into_owned(),
+            }),
             Some(_) => Err("the tensors of a file are not in ascending order".to_owned()),
         });
         let layout = files.collect::<Result<Vec<_>, _>>().and_then(Self::new).map_err(broken)?;
@@ -189,12 +192,12 @@ impl Layout {
     /// The JSON text for [`LAYOUT_KEY`].
     pub fn to_json(&self) -> String {
         let is_only = self.files.len() == 1;
-        let form = |file: &LayoutFile| FileForm {
-            name: file.name.clone(),
-            metadata: file.metadata.clone(),
-            tensors: (!is_only).then(|| file.tensors.clone()),
-        };
-        json::write(&LayoutForm { files: self.files.iter().map(form).collect() })
+        let forms = self.files.iter().map(|LayoutFile { name, metadata, tensors }| FileForm {
+            name: Cow::Borrowed(name),
+            metadata: Cow::Borrowed(metadata),
+            tensors: (!is_only).then_some(Cow::Borrowed(tensors)),
+        });
+        json::write(&LayoutForm { files: forms.collect() })
     }
 
     /// The layout of a target with these tensors if its link does not state one; this is the base's layout. Each file
@@ -283,17 +286,17 @@ fn broken(message: String) -> Error {
 
 /// The JSON text.
 #[derive(Serialize, Deserialize)]
-struct LayoutForm {
-    files: Vec<FileForm>,
+struct LayoutForm<'a> {
+    files: Vec<FileForm<'a>>,
 }
 
 /// A file in it.
 #[derive(Serialize, Deserialize)]
-struct FileForm {
-    name: Option<String>,
-    metadata: Option<BTreeMap<String, String>>,
+struct FileForm<'a> {
+    name: Cow<'a, Option<String>>,
+    metadata: Cow<'a, Option<BTreeMap<String, String>>>,
     /// None for the only file, which has all of them.
-    tensors: Option<Vec<String>>,
+    tensors: Option<Cow<'a, [String]>>,
 }
 
 #[cfg(test)]

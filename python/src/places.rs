@@ -16,14 +16,17 @@ pub(crate) fn moved(name: &str) -> Error {
     Error::refused(ErrorClass::StateMismatch, text).of_tensor(name)
 }
 
-/// The refusal of a tensor of a class of torch whose values lie in tensors that it is made of.
-fn made_of_others(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+/// The refusal of a tensor without memory, if its class of torch has the values in tensors that it is made of.
+fn made_of_others(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<PyErr>> {
+    if !tensor.hasattr(intern!(tensor.py(), "__tensor_flatten__"))? {
+        return Ok(None);
+    }
     let text = format!(
         "a {} has no memory of its own, since it is made of other tensors: give these (__tensor_flatten__ names them), \
          or what its dequantize() returns",
         tensor.get_type().name()?
     );
-    Ok(usage(tensor.py(), text, Some(name)))
+    Ok(Some(usage(tensor.py(), text, Some(name))))
 }
 
 /// A tensor, what holds its memory, and where it lay when it was bound.
@@ -51,11 +54,7 @@ impl TensorPlace {
         if !tensor.hasattr(intern!(py, "untyped_storage"))? && !tensor.hasattr(intern!(py, "__array_interface__"))? {
             borrowed(name, &owner_of(tensor)?, true)?;
         }
-        let is_of_others = tensor.hasattr(intern!(py, "__tensor_flatten__"))?;
-        let form = match form_of(tensor) {
-            Err(_) if is_of_others => return Err(made_of_others(name, tensor)?),
-            form => form?,
-        };
+        let form = form_of(tensor).or_else(|error| Err(made_of_others(name, tensor)?.unwrap_or(error)))?;
         let storage = tensor.getattr_opt(intern!(py, "untyped_storage"))?;
         let storage = storage.map(|storage| storage.call0().map(Bound::unbind)).transpose()?;
         let number = |at: usize| form.get_item(at)?.extract::<usize>();
@@ -66,12 +65,9 @@ impl TensorPlace {
             let width: usize = tensor.call_method0(intern!(py, "element_size"))?.extract()?;
             let extent = reach.fold(1, usize::saturating_add).saturating_mul(width);
             let room = number(0)?.checked_sub(begin).and_then(|offset| number(6).ok()?.checked_sub(offset));
-            if begin == 0 && is_of_others {
-                return Err(made_of_others(name, tensor)?);
-            }
             if begin == 0 || room.is_none_or(|room| room < extent) {
                 let text = "the tensor has no data: its storage was freed, or is too small for it";
-                return Err(usage(py, text, Some(name)));
+                return Err(made_of_others(name, tensor)?.unwrap_or_else(|| usage(py, text, Some(name))));
             }
         }
         Ok(Self { name: name.to_owned(), tensor: tensor.clone().unbind(), storage, form: form.unbind() })

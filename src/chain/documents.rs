@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::chain::ObjectName;
 use crate::error::{Error, Result};
@@ -38,14 +38,17 @@ pub struct ChainDocument {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
     /// The version.
+    #[serde(deserialize_with = "json::integer::<_, 0, MAX_INTEGER>")]
     pub version: u64,
     /// Digest of the bytes of the commit before, or of the chain document for version 0.
     pub parent: Digest,
     /// State digest of the version.
     pub state: Digest,
     /// State digest of each shard.
+    #[serde(deserialize_with = "json::some")]
     pub shards: Vec<Digest>,
     /// The routes to the version as long as it has no routes document.
+    #[serde(deserialize_with = "json::some")]
     pub routes: Vec<Route>,
     /// Other files of the version, such as configuration and tokenizer.
     pub assets: Vec<Asset>,
@@ -57,8 +60,10 @@ pub struct Commit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutesDocument {
     /// The version that the routes lead to.
+    #[serde(deserialize_with = "json::integer::<_, 0, MAX_INTEGER>")]
     pub version: u64,
     /// Counts the routes documents of the version, from 1 on.
+    #[serde(deserialize_with = "json::integer::<_, 1, MAX_GENERATION>")]
     pub generation: u64,
     /// Digest of the bytes of the version's commit.
     pub commit: Digest,
@@ -72,8 +77,10 @@ pub struct RoutesDocument {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The version that the route comes from; `None` for nothing.
+    #[serde(deserialize_with = "json::integer_or_null")]
     pub from: Option<u64>,
     /// One per shard, in the order of the shards.
+    #[serde(deserialize_with = "links")]
     pub files: Vec<FileReference>,
 }
 
@@ -83,6 +90,7 @@ pub struct FileReference {
     /// Digest of the file's bytes.
     pub digest: Digest,
     /// Length of the file in bytes.
+    #[serde(deserialize_with = "json::integer::<_, 0, MAX_INTEGER>")]
     pub size: u64,
 }
 
@@ -108,7 +116,7 @@ fn check_object(
         .map_err(|error| error.in_file(name.to_string()))
 }
 
-/// Reads a document: R-LIM-05, R-DOC-01 to R-DOC-03, the last but for the bounds of numbers and lists.
+/// Reads a document: R-LIM-05, R-DOC-01 to R-DOC-03.
 fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Result<T> {
     let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
     ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
@@ -138,15 +146,11 @@ fn write<T: Serialize>(document: &T) -> Vec<u8> {
     json::write(document).replacen('{', &format!("{OPENING}{VERSION},"), 1).into_bytes()
 }
 
-/// R-DOC-03 for numbers and lists, whose bounds no form shows.
-fn check_bounds(are_kept: bool, routes: &[Route]) -> Result<()> {
-    let is_file = |file: &FileReference| (1..=MAX_INTEGER).contains(&file.size);
-    let is_route = |route: &Route| {
-        route.from.is_none_or(|from| from <= MAX_INTEGER) && !route.files.is_empty() && route.files.iter().all(is_file)
-    };
-    ensure(are_kept && routes.iter().all(is_route), &rules::DOC_03, || {
-        "a number, or the length of a list, is out of its bounds".into()
-    })
+/// The files of a route: none of them is empty, as assets may be.
+fn links<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileReference>, D::Error> {
+    let files: Vec<FileReference> = json::some(from)?;
+    files.iter().try_for_each(|file| json::bounded(file.size, &(1..=MAX_INTEGER)).map(drop))?;
+    Ok(files)
 }
 
 /// The identifier of a chain: 32 hexadecimal digits.
@@ -202,9 +206,6 @@ impl Commit {
     }
 
     fn check(&self, limits: &Limits) -> Result<()> {
-        let has_sizes = self.assets.iter().all(|asset| asset.file.size <= MAX_INTEGER);
-        let has_lists = !self.shards.is_empty() && !self.routes.is_empty();
-        check_bounds(self.version <= MAX_INTEGER && has_lists && has_sizes, &self.routes)?;
         check_order(self.version, &self.routes)?;
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
@@ -243,10 +244,8 @@ impl RoutesDocument {
     /// R-LIM-05, R-DOC-01 to R-DOC-04, R-DOC-07.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self> {
         let document: Self = read(bytes, limits)?;
-        let Self { version, generation, ref routes, ref metadata, .. } = document;
-        check_bounds(version <= MAX_INTEGER && (1..=MAX_GENERATION).contains(&generation), routes)?;
-        check_order(version, routes)?;
-        check_metadata(metadata)?;
+        check_order(document.version, &document.routes)?;
+        check_metadata(&document.metadata)?;
         Ok(document)
     }
 

@@ -99,7 +99,6 @@ impl Follower<Directory> {
         let began = Instant::now();
         self.place.kept.switch(&held.directory)?;
         report.times.switch = began.elapsed();
-        report.from = self.place.held().map(|before| before.version);
         (self.place.held, self.place.files) = (Some(held), FilesState::Proven);
         Ok(report)
     }

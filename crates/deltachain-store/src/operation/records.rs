@@ -411,7 +411,7 @@ mod tests {
         fs::create_dir(directory.path().join("model")).unwrap();
         let other = directory.path().join("other");
         fs::write(&other, "mine").unwrap();
-        for name in ["status.json", "follow.lock"] {
+        for name in ["status.json", "status.json.new", "follow.lock"] {
             std::os::unix::fs::symlink(&other, directory.path().join("model").join(name)).unwrap();
         }
         records.write_status(&FollowStatus::default()).unwrap();
