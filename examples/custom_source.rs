@@ -1,5 +1,5 @@
-//! Reads a link from a place that the library does not know: here a file in pieces, as an archive may keep it. Only what is
-//! needed is read.
+//! Reads a link from a place that the library does not know: here a file in pieces, as an archive
+//! may keep it. Only what is needed is read.
 //!
 //! `cargo run --example custom_source -- PIECE [PIECE ...]`
 
@@ -41,18 +41,27 @@ impl Pieces {
                 out = &mut out[count..];
             }
         }
-        if out.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        if out.is_empty() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 }
 
 impl Source for Pieces {
     fn length(&self) -> deltachain::Result<u64> {
-        let lengths = self.0.iter().map(|path| Ok(fs::metadata(path)?.len())).sum::<io::Result<u64>>();
+        let lengths = self
+            .0
+            .iter()
+            .map(|path| Ok(fs::metadata(path)?.len()))
+            .sum::<io::Result<u64>>();
         lengths.map_err(|error| deltachain::Error::io("looking for the pieces", error))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> deltachain::Result<()> {
-        self.read(offset, out).map_err(|error| deltachain::Error::io("reading the pieces", error))
+        self.read(offset, out)
+            .map_err(|error| deltachain::Error::io("reading the pieces", error))
     }
 }
 
@@ -70,5 +79,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// If the pieces cannot be read, or are not a link.
 pub(crate) fn changes(pieces: Vec<PathBuf>) -> Result<Vec<String>, Box<dyn Error>> {
     let link = LinkReader::open(Pieces(pieces), &Limits::default())?; // reads header and index, no data
-    Ok(link.index().tensors.iter().map(|tensor| tensor.name().to_owned()).collect())
+    Ok(link
+        .index()
+        .tensors
+        .iter()
+        .map(|tensor| tensor.name().to_owned())
+        .collect())
 }

@@ -1,4 +1,5 @@
-//! Changes weights where they lie in memory: everything that can fail comes first, then a patch that cannot.
+//! Changes weights where they lie in memory: everything that can fail comes first, then a patch
+//! that cannot.
 //!
 //! `cargo run --example patch_memory -- BASE.safetensors LINK.dcf [LINK.dcf ...]`
 
@@ -26,8 +27,9 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     // What an engine serves from. `memory::LentState` takes memory that belongs to somebody else.
     let mut weights = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
 
-    let read =
-        |path: &String| -> Result<_, Box<dyn Error>> { Ok(LinkReader::open(fs::read(path)?, &Limits::default())?) };
+    let read = |path: &String| -> Result<_, Box<dyn Error>> {
+        Ok(LinkReader::open(fs::read(path)?, &Limits::default())?)
+    };
     let links = links.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let mut replay = Replay::new(StateTable::of(&weights, &())?);
     for link in &links {
@@ -41,5 +43,8 @@ pub(crate) fn patch(base: &str, links: &[String]) -> Result<String, Box<dyn Erro
     patches.fit(&mut weights)?.apply()?;
 
     patches.table().check(&weights, &())?;
-    Ok(format!("{lanes} elements changed; the weights have the digest {}", patches.table().digests.state))
+    Ok(format!(
+        "{lanes} elements changed; the weights have the digest {}",
+        patches.table().digests.state
+    ))
 }

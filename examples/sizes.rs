@@ -21,17 +21,30 @@ fn main() -> Result {
     if cfg!(debug_assertions) {
         println!("(built without --release: sizes are right, times are not)");
     }
-    println!("{} threads; times are medians of {RUNS} runs, in memory", rayon::current_num_threads());
+    println!(
+        "{} threads; times are medians of {RUNS} runs, in memory",
+        rayon::current_num_threads()
+    );
     println!();
-    println!("| pair | changed | what | bytes | of the data | bits per changed lane | make | apply |");
+    println!(
+        "| pair | changed | what | bytes | of the data | bits per changed lane | make | apply |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for pair in arguments.chunks_exact(2) {
         let base = MemoryState::copy_of(&SafetensorsState::open(&pair[0])?)?;
         let target = MemoryState::copy_of(&SafetensorsState::open(&pair[1])?)?;
         let name = |path: &str| {
-            Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+            Path::new(path)
+                .file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+                .unwrap_or_default()
         };
-        Pair { name: format!("{} -> {}", name(&pair[0]), name(&pair[1])), base, target }.print()?;
+        Pair {
+            name: format!("{} -> {}", name(&pair[0]), name(&pair[1])),
+            base,
+            target,
+        }
+        .print()?;
     }
     Ok(())
 }
@@ -57,7 +70,11 @@ impl Pair {
         for (what, base, profile) in [
             ("link, compact", &self.base, Profile::Compact),
             ("link, direct", &self.base, Profile::Direct),
-            ("snapshot of the target", &MemoryState::new(), Profile::Compact),
+            (
+                "snapshot of the target",
+                &MemoryState::new(),
+                Profile::Compact,
+            ),
         ] {
             let (row, elements) = self.link(what, base, profile)?;
             // Of a snapshot everything has changed; the pair's figure is that of its links.
@@ -70,9 +87,25 @@ impl Pair {
             rows.push(self.rival(level, true)?);
         }
         rows.push(self.rival(19, false)?);
-        let data: u64 = self.target.tensors().iter().map(deltachain::tensor::TensorInfo::bytes).sum();
-        let lanes: u64 = self.target.tensors().iter().map(deltachain::tensor::TensorInfo::lanes).sum();
-        for Row { what, bytes, make, apply } in rows {
+        let data: u64 = self
+            .target
+            .tensors()
+            .iter()
+            .map(deltachain::tensor::TensorInfo::bytes)
+            .sum();
+        let lanes: u64 = self
+            .target
+            .tensors()
+            .iter()
+            .map(deltachain::tensor::TensorInfo::lanes)
+            .sum();
+        for Row {
+            what,
+            bytes,
+            make,
+            apply,
+        } in rows
+        {
             println!(
                 "| {} | {:.2} % | {what} | {bytes} | {:.4} | {:.2} | {:.3} s | {:.3} s |",
                 self.name,
@@ -105,12 +138,25 @@ impl Pair {
         if !exact {
             return Err(format!("{}: {what}: the result is not exact", self.name).into());
         }
-        Ok((Row { what: what.to_owned(), bytes: file.len(), make, apply: applied }, changed))
+        Ok((
+            Row {
+                what: what.to_owned(),
+                bytes: file.len(),
+                make,
+                apply: applied,
+            },
+            changed,
+        ))
     }
 
     /// zstd of the target's data, or of its XOR with the base's. Tensors must be the same in both.
     fn rival(&self, level: i32, xor: bool) -> Result<Row> {
-        let data = |state: &MemoryState| state.iter().flat_map(|(_, data)| data.iter().copied()).collect::<Vec<u8>>();
+        let data = |state: &MemoryState| {
+            state
+                .iter()
+                .flat_map(|(_, data)| data.iter().copied())
+                .collect::<Vec<u8>>()
+        };
         let (old, new) = (data(&self.base), data(&self.target));
         if self.base.tensors() != self.target.tensors() {
             return Err(format!("{}: the tensors differ", self.name).into());
@@ -126,11 +172,19 @@ impl Pair {
             };
             Ok(())
         };
-        let make = if level > 10 { timed(&mut once)? } else { median(&mut once)? };
+        let make = if level > 10 {
+            timed(&mut once)?
+        } else {
+            median(&mut once)?
+        };
         let mut exact = true;
         let applied = median(|| {
             let unpacked = zstd::bulk::decompress(&packed, new.len())?;
-            exact &= if xor { combine(&old, &unpacked) == new } else { unpacked == new };
+            exact &= if xor {
+                combine(&old, &unpacked) == new
+            } else {
+                unpacked == new
+            };
             Ok(())
         })?;
         if !exact {
@@ -141,7 +195,12 @@ impl Pair {
         } else {
             format!("zstd -{level} of the target")
         };
-        Ok(Row { what, bytes: packed.len(), make, apply: applied })
+        Ok(Row {
+            what,
+            bytes: packed.len(),
+            make,
+            apply: applied,
+        })
     }
 }
 
@@ -152,12 +211,18 @@ fn timed(mut work: impl FnMut() -> Result) -> Result<Duration> {
 }
 
 fn median(mut work: impl FnMut() -> Result) -> Result<Duration> {
-    let mut times = (0..RUNS).map(|_| timed(&mut work)).collect::<Result<Vec<_>>>()?;
+    let mut times = (0..RUNS)
+        .map(|_| timed(&mut work))
+        .collect::<Result<Vec<_>>>()?;
     times.sort_unstable();
     Ok(times[RUNS / 2])
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }

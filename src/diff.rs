@@ -16,16 +16,20 @@ use crate::limits::address;
 use crate::link_writer::LinkWriter;
 use crate::progress::Progress;
 use crate::sums::{LinkSums, PieceSums, Sums};
-use crate::tensor::{Digest, State, StateDigests, TensorInfo, digests_of, find, find_patchable, total_bytes};
+use crate::tensor::{
+    Digest, State, StateDigests, TensorInfo, digests_of, find, find_patchable, total_bytes,
+};
 
 crate::setters! {
     /// How to make a link.
     #[derive(Debug, Clone)]
     pub struct DiffOptions<'a> {
-        /// How values are coded: the smallest file, or what readers need that do not have all of the base at hand.
+        /// How values are coded: the smallest file, or what readers need that do not have all of
+        /// the base at hand.
         pub profile: Profile = Profile::default(),
-        /// The base's digests, if they are known: a publisher has them from the report of the link before this one.
-        /// They save hashing the base. `None`: they are computed. If they are not the base's, the link fits no state.
+        /// The base's digests, if they are known: a publisher has them from the report of the link
+        /// before this one. They save hashing the base. `None`: they are computed. If they are not
+        /// the base's, the link fits no state.
         pub base_digests: Option<&'a StateDigests> = None,
         /// Whether the link carries sums, so that readers can take it in place (SPEC section 24.3).
         pub sums: bool = false,
@@ -54,8 +58,8 @@ pub struct DiffReport {
     pub changed: u64,
     /// Tensors that the link lists.
     pub tensors: usize,
-    /// Whether all values in the link are absolute, so that it can be read without the base; not only if that was asked
-    /// for.
+    /// Whether all values in the link are absolute, so that it can be read without the base; not
+    /// only if that was asked for.
     pub is_direct: bool,
     /// Whether the link sets and removes no tensor: all of its entries start from the base's.
     pub patches_alone: bool,
@@ -69,14 +73,14 @@ struct PiecePair {
     base: Option<usize>,
 }
 
-/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per thread one group of
-/// pieces (32 MiB for both states) and what it compresses to. The same input gives the same bytes, whatever the number
-/// of threads.
+/// Writes the link from `base` to `target`. Reads each state once, in pieces of 16 MiB; memory: per
+/// thread one group of pieces (32 MiB for both states) and what it compresses to. The same input
+/// gives the same bytes, whatever the number of threads.
 ///
 /// # Errors
-/// The errors of reading the states, of writing, and of `options.progress`; LIMIT if a state exceeds the format's
-/// maxima; USAGE if `options.base_digests` are not as many as the base's tensors, or if a state [has
-/// changed](State::check_unchanged) meanwhile.
+/// The errors of reading the states, of writing, and of `options.progress`; LIMIT if a state
+/// exceeds the format's maxima; USAGE if `options.base_digests` are not as many as the base's
+/// tensors, or if a state [has changed](State::check_unchanged) meanwhile.
 pub fn diff(
     base: &dyn State,
     target: &dyn State,
@@ -85,17 +89,40 @@ pub fn diff(
 ) -> Result<DiffReport> {
     let mut base_digests: Vec<Option<Digest>> = match options.base_digests {
         None => vec![None; base.tensors().len()],
-        Some(known) if known.tensors.len() == base.tensors().len() => known.tensors.iter().copied().map(Some).collect(),
-        Some(_) => return Err(Error::usage("the digests are not those of the base's tensors")),
+        Some(known) if known.tensors.len() == base.tensors().len() => {
+            known.tensors.iter().copied().map(Some).collect()
+        }
+        Some(_) => {
+            return Err(Error::usage(
+                "the digests are not those of the base's tensors",
+            ));
+        }
     };
-    let mut drafts = target.tensors().iter().map(|info| Draft::of(base, info)).collect::<Result<Vec<_>>>()?;
-    let groups = grouped(drafts.iter().enumerate().flat_map(|(tensor, Draft { base, written, .. })| {
-        let pair = move |piece| (&written.info, piece, PiecePair { tensor, piece, base: *base });
-        (0..written.info.pieces()).map(pair)
-    }));
+    let mut drafts = target
+        .tensors()
+        .iter()
+        .map(|info| Draft::of(base, info))
+        .collect::<Result<Vec<_>>>()?;
+    let groups = grouped(drafts.iter().enumerate().flat_map(
+        |(tensor, Draft { base, written, .. })| {
+            let pair = move |piece| {
+                (
+                    &written.info,
+                    piece,
+                    PiecePair {
+                        tensor,
+                        piece,
+                        base: *base,
+                    },
+                )
+            };
+            (0..written.info.pieces()).map(pair)
+        },
+    ));
     let mut writer = LinkWriter::new();
     let mut changed = 0;
-    let encode = |context: &mut Context, group: &Vec<_>| encode_group(base, target, options, group, context);
+    let encode =
+        |context: &mut Context, group: &Vec<_>| encode_group(base, target, options, group, context);
     let take = |group: &Vec<PiecePair>, (segments, pieces): EncodedGroup| {
         for (compared, seen) in group.iter().zip(pieces) {
             let (draft, piece) = (&mut drafts[compared.tensor], address(compared.piece)?);
@@ -126,24 +153,45 @@ pub fn diff(
     let target_digests = drafts.iter().map(|draft| draft.written.digest()).collect();
     let target_digests = StateDigests::from_tensors(target.tensors(), target_digests);
 
-    let is_changed = |Draft { base: old, written, .. }: &Draft| {
-        old.is_none_or(|old| base.tensors()[old] != written.info || base_digests.tensors[old] != written.digest())
+    let is_changed = |Draft {
+                          base: old, written, ..
+                      }: &Draft| {
+        old.is_none_or(|old| {
+            base.tensors()[old] != written.info || base_digests.tensors[old] != written.digest()
+        })
     };
     let written = drafts.into_iter().filter(is_changed);
     let written = written.map(|draft| (TensorEntry::Write(draft.written.into()), draft.sums));
-    let removed = base.tensors().iter().filter(|info| find(target.tensors(), info.name()).is_none());
+    let removed = base
+        .tensors()
+        .iter()
+        .filter(|info| find(target.tensors(), info.name()).is_none());
     let removed = removed.map(|info| (TensorEntry::Remove(info.name().to_owned()), Vec::new()));
     let mut entries: Vec<_> = written.chain(removed).collect();
     entries.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
     let (tensors, sums): (Vec<TensorEntry>, Vec<Vec<PieceSums>>) = entries.into_iter().unzip();
     let listed = tensors.len();
-    let is_patch = |entry: &TensorEntry| entry.written().is_some_and(|written| written.start == Start::Base);
+    let is_patch = |entry: &TensorEntry| {
+        entry
+            .written()
+            .is_some_and(|written| written.start == Start::Base)
+    };
     let patches_alone = tensors.iter().all(is_patch);
 
-    let index = Index { metadata: options.metadata.clone(), segments: Vec::new(), tensors };
+    let index = Index {
+        metadata: options.metadata.clone(),
+        segments: Vec::new(),
+        tensors,
+    };
     let is_direct = writer.is_direct();
     let sums = options.sums.then_some(LinkSums { entries: sums });
-    let bytes = writer.finish(base_digests.state, target_digests.state, index, sums.as_ref(), out)?;
+    let bytes = writer.finish(
+        base_digests.state,
+        target_digests.state,
+        index,
+        sums.as_ref(),
+        out,
+    )?;
     Ok(DiffReport {
         base: base_digests.state,
         target: target_digests,
@@ -163,7 +211,8 @@ struct Draft {
     base: Option<usize>,
     written: WrittenTensor,
     sums: Vec<PieceSums>,
-    /// Digests of the pieces of the base's tensor, if they are asked for. Groups come in the order of pieces.
+    /// Digests of the pieces of the base's tensor, if they are asked for. Groups come in the order
+    /// of pieces.
     old: Vec<Digest>,
 }
 
@@ -171,11 +220,25 @@ impl Draft {
     fn of(base: &dyn State, info: &TensorInfo) -> Result<Self> {
         let base = find_patchable(base.tensors(), info);
         let pieces = address(info.pieces())?;
-        let start = if base.is_some() { Start::Base } else { Start::Zeros };
+        let start = if base.is_some() {
+            Start::Base
+        } else {
+            Start::Zeros
+        };
         // A tensor without pieces has the digest of no bytes.
         let digests = vec![Digest::of_bytes(&[]); pieces.max(1)];
-        let written = WrittenTensor { info: info.clone(), start, pieces: vec![None; pieces], digests };
-        Ok(Self { base, written, sums: vec![PieceSums::default(); pieces], old: Vec::new() })
+        let written = WrittenTensor {
+            info: info.clone(),
+            start,
+            pieces: vec![None; pieces],
+            digests,
+        };
+        Ok(Self {
+            base,
+            written,
+            sums: vec![PieceSums::default(); pieces],
+            old: Vec::new(),
+        })
     }
 }
 
@@ -233,14 +296,30 @@ impl PieceSink for PieceObserver<'_> {
     fn end(self, changed: u64) -> PieceFacts {
         let PieceInput { base, target, .. } = *self.piece;
         let new = Digest::of_hashed(&self.hasher);
-        let hash_old = |old| if changed == 0 { new } else { Digest::of_bytes(old) };
+        let hash_old = |old| {
+            if changed == 0 {
+                new
+            } else {
+                Digest::of_bytes(old)
+            }
+        };
         let old = base.filter(|_| !self.is_base_known).map(hash_old);
-        let changed = if base.is_some() { changed } else { (target.len() / self.lane_bytes) as u64 };
-        PieceFacts { changed, new, old, sums: self.sums.map_or_else(PieceSums::default, |seen| seen.sums) }
+        let changed = if base.is_some() {
+            changed
+        } else {
+            (target.len() / self.lane_bytes) as u64
+        };
+        PieceFacts {
+            changed,
+            new,
+            old,
+            sums: self.sums.map_or_else(PieceSums::default, |seen| seen.sums),
+        }
     }
 }
 
-/// Memory that a thread uses again for each group: fresh megabytes cost more, page by page, than the work on them.
+/// Memory that a thread uses again for each group: fresh megabytes cost more, page by page, than
+/// the work on them.
 #[derive(Default)]
 struct Context {
     compressor: Compressor,
@@ -260,16 +339,29 @@ fn encode_group(
     context: &mut Context,
 ) -> Result<EncodedGroup> {
     let range = |compared: &PiecePair| target.tensors()[compared.tensor].piece(compared.piece);
-    let olds = group.iter().filter_map(|compared| Some((compared.base?, range(compared))));
-    let news = group.iter().map(|compared| (compared.tensor, range(compared)));
+    let olds = group
+        .iter()
+        .filter_map(|compared| Some((compared.base?, range(compared))));
+    let news = group
+        .iter()
+        .map(|compared| (compared.tensor, range(compared)));
     let mut olds = PieceReader::of(base, olds, &mut context.old)?;
     let mut news = PieceReader::of(target, news, &mut context.new)?;
     let mut inputs = Vec::with_capacity(group.len());
     for compared in group {
         let new = news.next(compared.tensor, range(compared))?;
-        let old = compared.base.map(|number| olds.next(number, range(compared))).transpose()?;
-        options.progress.advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
-        inputs.push(PieceInput { base: old, target: new, sparse: false });
+        let old = compared
+            .base
+            .map(|number| olds.next(number, range(compared)))
+            .transpose()?;
+        options
+            .progress
+            .advance((new.len() + old.map_or(0, <[u8]>::len)) as u64)?;
+        inputs.push(PieceInput {
+            base: old,
+            target: new,
+            sparse: false,
+        });
     }
     let dtype = target.tensors()[group[0].tensor].dtype();
     let lane_bytes = dtype.lane_bytes();
@@ -283,8 +375,14 @@ fn encode_group(
         })
     })?;
     // Dense parts code all lanes.
-    for segment in segments.iter().filter(|segment| !segment.coding.is_sparse()) {
-        segment.pieces.iter().for_each(|&piece| pieces[piece].sums.coded = pieces[piece].sums.piece);
+    for segment in segments
+        .iter()
+        .filter(|segment| !segment.coding.is_sparse())
+    {
+        segment
+            .pieces
+            .iter()
+            .for_each(|&piece| pieces[piece].sums.coded = pieces[piece].sums.piece);
     }
     Ok((segments, pieces))
 }
@@ -303,8 +401,14 @@ impl<'a> PieceReader<'a> {
         buffer: &'a mut Vec<u8>,
     ) -> Result<Self> {
         let read = ranges.filter(|(tensor, range)| state.bytes(*tensor, range.clone()).is_none());
-        buffer.resize(address(read.map(|(_, range)| range.end - range.start).sum())?, 0);
-        Ok(Self { state, room: buffer })
+        buffer.resize(
+            address(read.map(|(_, range)| range.end - range.start).sum())?,
+            0,
+        );
+        Ok(Self {
+            state,
+            room: buffer,
+        })
     }
 
     /// The next range.
@@ -321,10 +425,17 @@ impl<'a> PieceReader<'a> {
 }
 
 /// Digests of the base's tensors that were not compared: removed, retyped or resized ones.
-fn fill_missing(base: &dyn State, known: Vec<Option<Digest>>, progress: &dyn Progress) -> Result<StateDigests> {
+fn fill_missing(
+    base: &dyn State,
+    known: Vec<Option<Digest>>,
+    progress: &dyn Progress,
+) -> Result<StateDigests> {
     let missing = (0..known.len()).filter(|&number| known[number].is_none());
     let mut hashed = digests_of(base, missing, progress)?.into_iter();
-    let all = known.into_iter().map(|digest| digest.or_else(|| hashed.next()).unwrap_or(Digest([0; 32]))).collect();
+    let all = known
+        .into_iter()
+        .map(|digest| digest.or_else(|| hashed.next()).unwrap_or(Digest([0; 32])))
+        .collect();
     Ok(StateDigests::from_tensors(base.tensors(), all))
 }
 
@@ -344,16 +455,20 @@ mod tests {
         let mut state = MemoryState::new();
         for (name, dtype, data) in tensors {
             let elements = data.len() as u64 * 8 / dtype.bits();
-            state.insert(name, *dtype, &[elements], data.clone()).unwrap();
+            state
+                .insert(name, *dtype, &[elements], data.clone())
+                .unwrap();
         }
         state
     }
 
-    /// Tensors that change in few lanes, in many, and in none; one has two pieces; others come, go, and change their
-    /// dtype or shape.
+    /// Tensors that change in few lanes, in many, and in none; one has two pieces; others come, go,
+    /// and change their dtype or shape.
     fn pair() -> (MemoryState, MemoryState) {
         let ramp = |count: usize, times: usize| {
-            (0..count).map(|byte| u8::try_from(byte * times % 251).unwrap()).collect::<Vec<u8>>()
+            (0..count)
+                .map(|byte| u8::try_from(byte * times % 251).unwrap())
+                .collect::<Vec<u8>>()
         };
         let long = address(PIECE_BYTES).unwrap() + 40_000;
         let mut changed = ramp(long, 1);
@@ -389,7 +504,9 @@ mod tests {
         fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
             self.0.read(tensor, offset, out)?;
             let times = self.1.fetch_add(1, Ordering::Relaxed);
-            out.iter_mut().step_by(1000).for_each(|byte| *byte = byte.wrapping_add(times));
+            out.iter_mut()
+                .step_by(1000)
+                .for_each(|byte| *byte = byte.wrapping_add(times));
             Ok(())
         }
 
@@ -404,7 +521,13 @@ mod tests {
         let (table, sums) = StateSums::hashed(&base, &()).unwrap();
         for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
             let mut file = Vec::new();
-            diff(&base, &target, &DiffOptions::default().profile(profile).sums(true), &mut file).unwrap();
+            diff(
+                &base,
+                &target,
+                &DiffOptions::default().profile(profile).sums(true),
+                &mut file,
+            )
+            .unwrap();
             let link = LinkReader::open(file.clone(), &Limits::default()).unwrap();
             link.verify(&()).unwrap();
             assert!(apply(&base, &link).unwrap() == target);
@@ -413,7 +536,10 @@ mod tests {
             let after = sums.follow(&origins, link_sums.as_ref());
             assert_eq!(after, StateSums::hashed(&target, &()).unwrap().1);
             after.check(&target, &()).unwrap();
-            assert_eq!(after.check(&base, &()).unwrap_err().rule(), Some("R-SUM-04"));
+            assert_eq!(
+                after.check(&base, &()).unwrap_err().rule(),
+                Some("R-SUM-04")
+            );
             // A damaged area is none, and nothing else changes.
             let end = file.len() - 1;
             file[end] ^= 1;

@@ -1,6 +1,8 @@
-//! The one error type of the library: an error class of the format, the rule that was broken, and where.
+//! The one error type of the library: an error class of the format, the rule that was broken, and
+//! where.
 //!
-//! Classes and rules are the contract (SPEC section 11); message texts are for people and may change.
+//! Classes and rules are the contract (SPEC section 11); message texts are for people and may
+//! change.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -22,7 +24,8 @@ pub enum ErrorClass {
     Truncated,
     /// A checksum does not match: download it again.
     Corrupt,
-    /// Checksums match, but the content breaks a rule: the writer has a bug, or the file was made by hand.
+    /// Checksums match, but the content breaks a rule: the writer has a bug, or the file was made
+    /// by hand.
     Malformed,
     /// A value is written in another than its one form: the writer has a bug.
     NonCanonical,
@@ -48,7 +51,8 @@ impl ErrorClass {
         self.words().0
     }
 
-    /// Advice in one phrase: how a user can deal with an error of this class. [`Error::advice`] knows more.
+    /// Advice in one phrase: how a user can deal with an error of this class. [`Error::advice`]
+    /// knows more.
     pub fn advice(self) -> &'static str {
         self.words().1
     }
@@ -58,14 +62,29 @@ impl ErrorClass {
             Self::NotDcf => ("NOT_DCF", "give a .dcf file made by deltachain"),
             Self::Truncated => ("TRUNCATED", "download the file again"),
             Self::Corrupt => ("CORRUPT", "download the file again"),
-            Self::Malformed => ("MALFORMED", "the program that wrote the file has a bug; report it there"),
-            Self::NonCanonical => ("NON_CANONICAL", "the program that wrote the file has a bug; report it there"),
+            Self::Malformed => (
+                "MALFORMED",
+                "the program that wrote the file has a bug; report it there",
+            ),
+            Self::NonCanonical => (
+                "NON_CANONICAL",
+                "the program that wrote the file has a bug; report it there",
+            ),
             Self::Unsupported => ("UNSUPPORTED", "update deltachain"),
             Self::Limit => ("LIMIT", "raise the limits if you trust the source"),
-            Self::WrongBase => ("WRONG_BASE", "give the base that the link was made from, or start from a snapshot"),
-            Self::StateMismatch => ("STATE_MISMATCH", "do not use the result; report the program that wrote the link"),
+            Self::WrongBase => (
+                "WRONG_BASE",
+                "give the base that the link was made from, or start from a snapshot",
+            ),
+            Self::StateMismatch => (
+                "STATE_MISMATCH",
+                "do not use the result; report the program that wrote the link",
+            ),
             Self::Chain => ("CHAIN", "retry later, or ask who publishes the chain"),
-            Self::Io => ("IO", "retry; if it fails again, check the disk, the network or the store"),
+            Self::Io => (
+                "IO",
+                "retry; if it fails again, check the disk, the network or the store",
+            ),
             Self::Usage => ("USAGE", "change the arguments as the message says"),
         }
     }
@@ -77,7 +96,9 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "check the path or the URL",
         ErrorKind::PermissionDenied => "check credentials and permissions",
         ErrorKind::AlreadyExists => "remove it, or choose another name",
-        ErrorKind::IsADirectory | ErrorKind::NotADirectory => "check the path: a file and a directory are confused",
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => {
+            "check the path: a file and a directory are confused"
+        }
         ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             "free space there, or choose another place; then retry"
@@ -93,7 +114,9 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted
         | ErrorKind::BrokenPipe
-        | ErrorKind::UnexpectedEof => "retry; if it fails again, check the file, the network and the server",
+        | ErrorKind::UnexpectedEof => {
+            "retry; if it fails again, check the file, the network and the server"
+        }
         ErrorKind::OutOfMemory => "free memory, or use fewer threads",
         _ => ErrorClass::Io.advice(),
     }
@@ -105,7 +128,8 @@ impl fmt::Display for ErrorClass {
     }
 }
 
-/// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`], never the text.
+/// Why something was refused or failed. One word wide; ask [`Error::class`] and [`Error::rule`],
+/// never the text.
 #[derive(Debug)]
 pub struct Error(Box<Repr>);
 
@@ -129,12 +153,18 @@ struct Repr {
 /// The beginning of a secret key as text (SPEC section 23.1).
 pub(crate) const SECRET_KEY: &str = "PRIVATE+KEY+";
 
-/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs without user, password
-/// and query, where tokens and signatures are. Errors are made so; this is for what else a program shows.
+/// A text as it may be shown: without what follows the beginning of a secret key, and of URLs
+/// without user, password and query, where tokens and signatures are. Errors are made so; this is
+/// for what else a program shows.
 pub fn without_secrets(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
-    let next = |rest: &str| [SECRET_KEY, "://"].iter().filter_map(|begin| Some((rest.find(begin)?, begin.len()))).min();
+    let next = |rest: &str| {
+        [SECRET_KEY, "://"]
+            .iter()
+            .filter_map(|begin| Some((rest.find(begin)?, begin.len())))
+            .min()
+    };
     while let Some((at, length)) = next(rest) {
         let (before, found) = rest.split_at(at + length);
         let (word, after) = found.split_at(found.find(is_end).unwrap_or(found.len()));
@@ -174,7 +204,10 @@ impl Error {
     /// A broken rule of the format; the rule fixes the class.
     pub(crate) fn broken(rule: &'static Rule, message: impl Into<String>) -> Self {
         if is_off(rule) {
-            return Self::usage(format!("rule {} is switched off, but needed to continue", rule.id));
+            return Self::usage(format!(
+                "rule {} is switched off, but needed to continue",
+                rule.id
+            ));
         }
         Self::new(rule.class, Some(rule.id), &message.into())
     }
@@ -197,7 +230,8 @@ impl Error {
         self
     }
 
-    /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files of other formats.
+    /// A refusal of this class that breaks no rule of SPEC.md: for crates that read and write files
+    /// of other formats.
     pub fn refused(class: ErrorClass, message: impl Into<String>) -> Self {
         Self::new(class, None, &message.into())
     }
@@ -244,7 +278,9 @@ impl Error {
     /// Names the file, unless one is named already.
     #[must_use]
     pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
-        self.0.file.get_or_insert_with(|| without_secrets(&file.as_ref().to_string_lossy()));
+        self.0
+            .file
+            .get_or_insert_with(|| without_secrets(&file.as_ref().to_string_lossy()));
         self
     }
 
@@ -263,19 +299,21 @@ impl Error {
         self.rule().is_some_and(|rule| rules.contains(&rule))
     }
 
-    /// Whether another process has locked the directory. This process can use it once that one has ended.
+    /// Whether another process has locked the directory. This process can use it once that one has
+    /// ended.
     pub fn is_in_use(&self) -> bool {
         self.0.is_in_use
     }
 
-    /// The version that the store has, but that the trusted keys have not signed, if that is why. Then R-CHN-14 need
-    /// not say that the chain was rolled back: the trust may not fit what is held.
+    /// The version that the store has, but that the trusted keys have not signed, if that is why.
+    /// Then R-CHN-14 need not say that the chain was rolled back: the trust may not fit what is
+    /// held.
     pub fn unsigned(&self) -> Option<UnsignedVersion> {
         self.0.unsigned
     }
 
-    /// Whether the same call may succeed later although its caller changes nothing: servers and networks recover, a
-    /// damaged transfer succeeds the next time, a chain gets a missing object.
+    /// Whether the same call may succeed later although its caller changes nothing: servers and
+    /// networks recover, a damaged transfer succeeds the next time, a chain gets a missing object.
     pub fn may_retry(&self) -> bool {
         match self.class() {
             ErrorClass::Truncated | ErrorClass::Corrupt | ErrorClass::Chain => true,
@@ -296,16 +334,20 @@ impl Error {
         }
     }
 
-    /// Advice in one phrase: how a user can deal with the error. It depends on the kind of failure if the operating
-    /// system failed, otherwise on the class.
+    /// Advice in one phrase: how a user can deal with the error. It depends on the kind of failure
+    /// if the operating system failed, otherwise on the class.
     pub fn advice(&self) -> &'static str {
         match &self.0.source {
             _ if self.is_in_use() => "end that process, or choose another directory",
             Some(source) => advice_for(source.kind()),
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
             // Nothing newer in a file, but something that cannot be done.
-            None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => "choose another way",
-            None if self.class() == ErrorClass::Usage && self.file().is_some_and(|file| !file.contains("://")) => {
+            None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => {
+                "choose another way"
+            }
+            None if self.class() == ErrorClass::Usage
+                && self.file().is_some_and(|file| !file.contains("://")) =>
+            {
                 "check the path, and what is there"
             }
             None => self.class().advice(),
@@ -317,8 +359,9 @@ impl Error {
         self.0.section.clone()
     }
 
-    /// Absolute byte offset in the file: of the field that broke the rule, or of the section that holds it. Compressed
-    /// bytes have no offset of their own in the file; then it is the offset of the compressed stream.
+    /// Absolute byte offset in the file: of the field that broke the rule, or of the section that
+    /// holds it. Compressed bytes have no offset of their own in the file; then it is the offset of
+    /// the compressed stream.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
@@ -333,7 +376,8 @@ impl Error {
         self.0.file.as_deref()
     }
 
-    /// If several links are applied one after another: the number of the link with the fault, counted from 0, if known.
+    /// If several links are applied one after another: the number of the link with the fault,
+    /// counted from 0, if known.
     pub fn link(&self) -> Option<usize> {
         self.0.link
     }
@@ -347,7 +391,17 @@ impl Error {
 /// Class, rule, message and place on a line. `{error:#}` also has what the operating system said.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Repr { class, rule, message, link, offset, tensor, file, source, .. } = &*self.0;
+        let Repr {
+            class,
+            rule,
+            message,
+            link,
+            offset,
+            tensor,
+            file,
+            source,
+            ..
+        } = &*self.0;
         write!(f, "{class}")?;
         if let Some(rule) = rule {
             write!(f, " {rule}")?;
@@ -365,7 +419,11 @@ impl fmt::Display for Error {
             tensor.as_ref().map(|tensor| format!("tensor {tensor:?}")),
         ];
         let places: Vec<String> = places.into_iter().flatten().collect();
-        if places.is_empty() { Ok(()) } else { write!(f, " ({})", places.join(", ")) }
+        if places.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({})", places.join(", "))
+        }
     }
 }
 
@@ -383,29 +441,56 @@ mod tests {
 
     #[test]
     fn an_error_is_a_line_with_its_place_and_if_wanted_its_source() {
-        let error =
-            Error::io("reading", std::io::Error::other("no disk")).of_link(2).in_file("a").at(7).of_tensor("\u{1b}");
-        assert_eq!(format!("{error}"), r#"IO: reading (link 2, file a, offset 7, tensor "\u{1b}")"#);
-        assert_eq!(format!("{error:#}"), r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#);
+        let error = Error::io("reading", std::io::Error::other("no disk"))
+            .of_link(2)
+            .in_file("a")
+            .at(7)
+            .of_tensor("\u{1b}");
+        assert_eq!(
+            format!("{error}"),
+            r#"IO: reading (link 2, file a, offset 7, tensor "\u{1b}")"#
+        );
+        assert_eq!(
+            format!("{error:#}"),
+            r#"IO: reading: no disk (link 2, file a, offset 7, tensor "\u{1b}")"#
+        );
         let error = Error::broken(&crate::rules::HDR_01, "no link");
-        assert_eq!(format!("{error:#}"), format!("{} R-HDR-01: no link", error.class()));
+        assert_eq!(
+            format!("{error:#}"),
+            format!("{} R-HDR-01: no link", error.class())
+        );
     }
 
     #[test]
     fn secrets_are_not_shown() {
         for (text, shown) in [
             ("PRIVATE+KEY+run7+0a1b2c3d+AYEK/ALV=", "PRIVATE+KEY+..."),
-            ("no 'PRIVATE+KEY+a+b+c' or PRIVATE+KEY+d", "no 'PRIVATE+KEY+...' or PRIVATE+KEY+..."),
-            ("(https://me:pass@host:8/a/b?sig=x&t=y)", "(https://...@host:8/a/b?...)"),
-            ("http://a@b@c#d http://host/x@y s3://b/k", "http://...@c#d http://host/x@y s3://b/k"),
-            ("https://h?token=x; C:\\a?b, run7+id+key", "https://h?... C:\\a?b, run7+id+key"),
+            (
+                "no 'PRIVATE+KEY+a+b+c' or PRIVATE+KEY+d",
+                "no 'PRIVATE+KEY+...' or PRIVATE+KEY+...",
+            ),
+            (
+                "(https://me:pass@host:8/a/b?sig=x&t=y)",
+                "(https://...@host:8/a/b?...)",
+            ),
+            (
+                "http://a@b@c#d http://host/x@y s3://b/k",
+                "http://...@c#d http://host/x@y s3://b/k",
+            ),
+            (
+                "https://h?token=x; C:\\a?b, run7+id+key",
+                "https://h?... C:\\a?b, run7+id+key",
+            ),
             ("://", "://"),
             ("", ""),
         ] {
             assert_eq!(without_secrets(text), shown);
         }
         let error = Error::usage("PRIVATE+KEY+a+b+c").in_file("http://me:pass@host/a?b");
-        assert_eq!(error.to_string(), "USAGE: PRIVATE+KEY+... (file http://...@host/a?...)");
+        assert_eq!(
+            error.to_string(),
+            "USAGE: PRIVATE+KEY+... (file http://...@host/a?...)"
+        );
     }
 
     #[test]
@@ -413,15 +498,22 @@ mod tests {
         use crate::rules::{CHN_03, CHN_13};
         let error = Error::broken(&CHN_13, "another chain");
         assert!(error.breaks(&[CHN_13.id]) && !error.breaks(&[CHN_03.id]));
-        assert!(error.breaks(&["R-CHN-03", "R-CHN-13"]) && !error.breaks(&["R-CHN-03", "R-HDR-01"]));
+        assert!(
+            error.breaks(&["R-CHN-03", "R-CHN-13"]) && !error.breaks(&["R-CHN-03", "R-HDR-01"])
+        );
         let text = "another process keeps this";
         assert!(Error::in_use(text).is_in_use() && !Error::usage(text).is_in_use());
-        assert_eq!(Error::in_use(text).to_string(), Error::usage(text).to_string());
+        assert_eq!(
+            Error::in_use(text).to_string(),
+            Error::usage(text).to_string()
+        );
     }
 
     #[test]
     fn every_error_has_advice_and_a_failure_that_of_its_kind() {
-        use ErrorClass::{Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch};
+        use ErrorClass::{
+            Chain, Corrupt, Io, Limit, Malformed, NonCanonical, NotDcf, StateMismatch,
+        };
         use ErrorClass::{Truncated, Unsupported, Usage, WrongBase};
         let all = [
             NotDcf,
@@ -438,22 +530,37 @@ mod tests {
             Usage,
         ];
         for class in all {
-            assert!(!class.advice().is_empty() && !Error::refused(class, "no").advice().is_empty(), "{class}");
+            assert!(
+                !class.advice().is_empty() && !Error::refused(class, "no").advice().is_empty(),
+                "{class}"
+            );
         }
         let of = |kind: ErrorKind| Error::io("reading", kind.into()).advice();
         assert!(of(ErrorKind::ConnectionRefused).contains("host and port"));
-        assert!(of(ErrorKind::StorageFull).contains("space") && of(ErrorKind::NotFound).contains("path"));
+        assert!(
+            of(ErrorKind::StorageFull).contains("space")
+                && of(ErrorKind::NotFound).contains("path")
+        );
         assert_eq!(of(ErrorKind::Other), Io.advice());
         assert!(Error::in_use("no").advice().contains("process"));
         // A newer reader could not do it either.
-        assert_ne!(Error::refused(Unsupported, "no").advice(), Unsupported.advice());
+        assert_ne!(
+            Error::refused(Unsupported, "no").advice(),
+            Unsupported.advice()
+        );
     }
 
     #[test]
     fn what_may_pass_may_be_retried() {
         let io = |kind: ErrorKind| Error::io("reading", kind.into());
-        assert!(io(ErrorKind::ConnectionReset).may_retry() && !io(ErrorKind::PermissionDenied).may_retry());
+        assert!(
+            io(ErrorKind::ConnectionReset).may_retry()
+                && !io(ErrorKind::PermissionDenied).may_retry()
+        );
         assert!(Error::broken(&crate::rules::CHN_10, "digest").may_retry());
-        assert!(!Error::broken(&crate::rules::HDR_01, "no link").may_retry() && !Error::usage("no").may_retry());
+        assert!(
+            !Error::broken(&crate::rules::HDR_01, "no link").may_retry()
+                && !Error::usage("no").may_retry()
+        );
     }
 }

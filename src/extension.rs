@@ -1,4 +1,5 @@
-//! The extension area: records of compatible additions (SPEC section 4.2). It is never a reason to refuse a file.
+//! The extension area: records of compatible additions (SPEC section 4.2). It is never a reason to
+//! refuse a file.
 
 use crate::error::Result;
 use crate::limits::address;
@@ -14,9 +15,9 @@ const RECORD_HEADER: usize = 16;
 pub(crate) const SUMS_BIT: u32 = 1;
 pub(crate) const SUMS_KIND: u32 = 1;
 
-/// The data of the record of this kind in an area of a file, which begins at `offset` and has `length` bytes, if the
-/// record has `expected` bytes. `None` if it is not there, damaged, or of another length. Takes no memory for other
-/// records.
+/// The data of the record of this kind in an area of a file, which begins at `offset` and has
+/// `length` bytes, if the record has `expected` bytes. `None` if it is not there, damaged, or of
+/// another length. Takes no memory for other records.
 ///
 /// # Errors
 /// IO.
@@ -30,7 +31,11 @@ pub(crate) fn record(
     // Reads these bytes, if there is room for them.
     let read = |place: u64, bytes: &mut [u8]| {
         let fits = bytes.len() as u64 <= end - place;
-        if fits { source.read_at(place, bytes).map(|()| true) } else { Ok(false) }
+        if fits {
+            source.read_at(place, bytes).map(|()| true)
+        } else {
+            Ok(false)
+        }
     };
     let (mut magic, mut header) = ([0; MAGIC.len()], [0; RECORD_HEADER]);
     if !read(offset, &mut magic)? || magic != MAGIC {
@@ -42,7 +47,10 @@ pub(crate) fn record(
         if !read(place, &mut header)? {
             return Ok(None);
         }
-        let ([own, crc, ..], [_, data_length]) = (header.as_chunks().0, header.as_chunks().0) else { return Ok(None) };
+        let ([own, crc, ..], [_, data_length]) = (header.as_chunks().0, header.as_chunks().0)
+        else {
+            return Ok(None);
+        };
         let (own, crc) = (u32::from_le_bytes(*own), u32::from_le_bytes(*crc));
         let data_length = u64::from_le_bytes(*data_length);
         place += RECORD_HEADER as u64;
@@ -55,7 +63,9 @@ pub(crate) fn record(
         last = Some(own);
         place += data_length;
     }
-    let Some((place, crc)) = found else { return Ok(None) };
+    let Some((place, crc)) = found else {
+        return Ok(None);
+    };
     let mut data = vec![0; address(expected)?];
     source.read_at(place, &mut data)?;
     Ok((crc32fast::hash(&data) == crc).then_some(data))
@@ -64,5 +74,12 @@ pub(crate) fn record(
 /// An area with one record.
 pub(crate) fn area(kind: u32, data: &[u8]) -> Vec<u8> {
     let (crc, length) = (crc32fast::hash(data), data.len() as u64);
-    [&MAGIC[..], &kind.to_le_bytes(), &crc.to_le_bytes(), &length.to_le_bytes(), data].concat()
+    [
+        &MAGIC[..],
+        &kind.to_le_bytes(),
+        &crc.to_le_bytes(),
+        &length.to_le_bytes(),
+        data,
+    ]
+    .concat()
 }

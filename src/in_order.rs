@@ -7,26 +7,38 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 
-/// Lets `make` work on each item, with a context for each thread, and `take` use the results one by one in the order of
-/// the items. Items are begun in this order too, by whichever thread is free: of items that come over a slow line none
-/// is waited for while an earlier one is there. Results that are early wait for their turn.
+/// Lets `make` work on each item, with a context for each thread, and `take` use the results one by
+/// one in the order of the items. Items are begun in this order too, by whichever thread is free:
+/// of items that come over a slow line none is waited for while an earlier one is there. Results
+/// that are early wait for their turn.
 ///
 /// # Errors
-/// The first failure in the order of the items, whatever the threads did. No item is begun after a failure is known.
+/// The first failure in the order of the items, whatever the threads did. No item is begun after a
+/// failure is known.
 pub(crate) fn in_order<I: Sync, C, T: Send>(
     items: &[I],
     context: impl Fn() -> C + Send + Sync,
     make: impl Fn(&mut C, &I) -> Result<T> + Send + Sync,
     take: impl FnMut(&I, T) -> Result<()> + Send,
 ) -> Result<()> {
-    let line = Mutex::new(ResultQueue { taken: 0, early: BTreeMap::new(), has_failed: false, take, result: Ok(()) });
+    let line = Mutex::new(ResultQueue {
+        taken: 0,
+        early: BTreeMap::new(),
+        has_failed: false,
+        take,
+        result: Ok(()),
+    });
     let lock = || line.lock().unwrap_or_else(PoisonError::into_inner);
     let numbers = (0..items.len()).take_while(|_| !lock().has_failed);
     numbers
         .par_bridge()
-        .map_init(context, |context, number| (number, make(context, &items[number])))
+        .map_init(context, |context, number| {
+            (number, make(context, &items[number]))
+        })
         .for_each(|(number, made)| lock().add(items, number, made));
-    line.into_inner().unwrap_or_else(PoisonError::into_inner).result
+    line.into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .result
 }
 
 /// Results that have been made.
@@ -95,7 +107,11 @@ mod tests {
         let make = |(): &mut (), &item: &u64| {
             begun.fetch_add(1, Ordering::Relaxed);
             work(item);
-            if item >= 100 { Err(Error::usage(item.to_string())) } else { Ok(item) }
+            if item >= 100 {
+                Err(Error::usage(item.to_string()))
+            } else {
+                Ok(item)
+            }
         };
         let mut taken = 0;
         let failed = in_order(
@@ -115,7 +131,11 @@ mod tests {
             || (),
             |(), &item| Ok(item),
             |_, item| {
-                if item < 7 { Ok(()) } else { Err(Error::usage(item.to_string())) }
+                if item < 7 {
+                    Ok(())
+                } else {
+                    Err(Error::usage(item.to_string()))
+                }
             },
         );
         assert_eq!(failed.unwrap_err().message(), "7");

@@ -1,9 +1,11 @@
-//! Lossless sparse deltas between versions of a model's weights: the reference library of the delta chain format.
+//! Lossless sparse deltas between versions of a model's weights: the reference library of the delta
+//! chain format.
 //!
-//! A *state* is one version of a model: a set of named tensors. A *link* is a file that turns one state, the base, into
-//! another, the target, bit for bit; a *snapshot* is a link from the empty state. The format is defined by
-//! [SPEC.md](https://docs.rs/crate/deltachain/latest/source/SPEC.md), whose sections and rule ids the documentation
-//! cites.
+//! A *state* is one version of a model: a set of named tensors. A *link* is a file that turns one
+//! state, the base, into another, the target, bit for bit; a *snapshot* is a link from the empty
+//! state. The format is defined by
+//! [SPEC.md](https://docs.rs/crate/deltachain/latest/source/SPEC.md), whose sections and rule ids
+//! the documentation cites.
 //!
 //! ```text
 //! +--------+-------+-----------+-----------+-----+
@@ -39,14 +41,16 @@
 //! # }
 //! ```
 //!
-//! States of any size are read and written piecewise. [`files::SafetensorsState`] reads a file or a directory of
-//! shards. [`Replay`] applies any number of links in one pass and builds the target into a [`tensor::StateWriter`]. One
-//! of these is [`files::StagedSafetensors`]; its files appear only when the result has been proven.
+//! States of any size are read and written piecewise. [`files::SafetensorsState`] reads a file or a
+//! directory of shards. [`Replay`] applies any number of links in one pass and builds the target
+//! into a [`tensor::StateWriter`]. One of these is [`files::StagedSafetensors`]; its files appear
+//! only when the result has been proven.
 //!
 //! # Files
 //!
-//! The functions of [`files`] do the same with safetensors files, or directories of them. They also keep how a model is
-//! spread over files, copy its other files, and never show a file that is not complete.
+//! The functions of [`files`] do the same with safetensors files, or directories of them. They also
+//! keep how a model is spread over files, copy its other files, and never show a file that is not
+//! complete.
 //!
 //! ```
 //! use std::fs;
@@ -74,26 +78,33 @@
 //!
 //! # Reading changes without building the target
 //!
-//! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for engines that patch
-//! memory; [`LinkReader::tensor_patches`] selects one tensor and a range, and reads no more of the file than these
-//! need. Links of [`Profile::Direct`] need no base for that.
+//! [`LinkReader::patches`] iterates over sorted lane numbers and new values, tensor by tensor, for
+//! engines that patch memory; [`LinkReader::tensor_patches`] selects one tensor and a range, and
+//! reads no more of the file than these need. Links of [`Profile::Direct`] need no base for that.
 //!
 //! # Chains
 //!
-//! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out which links lead to a
-//! version. It does no IO: the caller has the store and fetches the objects that it asks for.
+//! [`chain`] knows the objects of a chain of versions in a bucket or a directory, and finds out
+//! which links lead to a version. It does no IO: the caller has the store and fetches the objects
+//! that it asks for.
 //!
 //! # Guarantees
 //!
-//! No input makes the library panic, and nothing that a file says is allocated before it has been checked against
-//! [`Limits`]. Every refusal is an [`Error`] with class, rule id and place. Decoding does no IO of its own: bytes come
-//! from a [`Source`].
+//! No input makes the library panic, and nothing that a file says is allocated before it has been
+//! checked against [`Limits`]. Every refusal is an [`Error`] with class, rule id and place.
+//! Decoding does no IO of its own: bytes come from a [`Source`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::panic, clippy::dbg_macro, clippy::print_stdout, clippy::print_stderr)
+    deny(
+        clippy::unwrap_used,
+        clippy::panic,
+        clippy::dbg_macro,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
 )]
 
 pub mod chain;

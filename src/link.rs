@@ -16,7 +16,8 @@ use crate::tensor::Dtype;
 
 /// A link whose header and index have been read and checked (steps 1 to 6 of SPEC section 10).
 ///
-/// Segments are read when they are needed; each one is checked then. [`verify`](Self::verify) checks all of them.
+/// Segments are read when they are needed; each one is checked then. [`verify`](Self::verify)
+/// checks all of them.
 ///
 /// ```
 /// use deltachain::{DiffOptions, Limits, LinkReader, diff};
@@ -57,10 +58,14 @@ impl<S: Source> LinkReader<S> {
         let header = Header::parse(&first)?;
         Index::check_length(&header, limits)?;
         let declared = header.file_length();
-        ensure(length >= declared, &rules::HDR_09, || format!("only {length} of {declared} bytes are present"))
-            .map_err(|error| error.at(length))?;
-        ensure(length == declared, &rules::HDR_10, || format!("{} bytes follow the end", length - declared))
-            .map_err(|error| error.at(declared))?;
+        ensure(length >= declared, &rules::HDR_09, || {
+            format!("only {length} of {declared} bytes are present")
+        })
+        .map_err(|error| error.at(length))?;
+        ensure(length == declared, &rules::HDR_10, || {
+            format!("{} bytes follow the end", length - declared)
+        })
+        .map_err(|error| error.at(declared))?;
         let mut stored = vec![0; address(header.index_stored)?];
         source.read_at(HEADER_BYTES, &mut stored)?;
         let index = Index::parse(&stored, &header, limits)?;
@@ -70,7 +75,13 @@ impl<S: Source> LinkReader<S> {
             offsets.push(offset);
             offset += segment.stored_length;
         }
-        Ok(Self { parts: index.parts(), source, header, index, offsets })
+        Ok(Self {
+            parts: index.parts(),
+            source,
+            header,
+            index,
+            offsets,
+        })
     }
 
     /// The header.
@@ -88,29 +99,42 @@ impl<S: Source> LinkReader<S> {
         &self.index
     }
 
-    /// The parts of a segment, in the order in which it codes them; none if there is no such segment.
+    /// The parts of a segment, in the order in which it codes them; none if there is no such
+    /// segment.
     pub fn parts(&self, segment: usize) -> &[Part] {
         self.parts.get(segment).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether every segment has absolute values, so that patches can be read without a base (SPEC section 9.2).
+    /// Whether every segment has absolute values, so that patches can be read without a base (SPEC
+    /// section 9.2).
     pub fn is_direct(&self) -> bool {
-        !self.index.segments.iter().any(|segment| segment.coding.is_relative())
+        !self
+            .index
+            .segments
+            .iter()
+            .any(|segment| segment.coding.is_relative())
     }
 
-    /// The sums that the link carries (SPEC section 24.3); `None` if it has none, or if what is there is not right.
+    /// The sums that the link carries (SPEC section 24.3); `None` if it has none, or if what is
+    /// there is not right.
     ///
     /// # Errors
     /// IO.
     pub fn sums(&self) -> Result<Option<LinkSums>> {
-        let Some(expected) = LinkSums::record_bytes(&self.index) else { return Ok(None) };
-        if self.header.compatible_features & SUMS_BIT == 0 || self.header.extension_length < expected {
+        let Some(expected) = LinkSums::record_bytes(&self.index) else {
+            return Ok(None);
+        };
+        if self.header.compatible_features & SUMS_BIT == 0
+            || self.header.extension_length < expected
+        {
             return Ok(None);
         }
         // The area ends where the file does.
         let begin = self.header.file_length() - self.header.extension_length;
         let area = (begin, self.header.extension_length);
-        let Some(data) = extension::record(&self.source, area, SUMS_KIND, expected)? else { return Ok(None) };
+        let Some(data) = extension::record(&self.source, area, SUMS_KIND, expected)? else {
+            return Ok(None);
+        };
         let (rows, digests) = self.index.to_runs();
         let binding = LinkSums::binding(self.header.base, self.header.target, &[&rows, &digests]);
         Ok(LinkSums::parse(&data, binding, &self.index))
@@ -119,10 +143,13 @@ impl<S: Source> LinkReader<S> {
     /// The tensor that an entry writes.
     pub(crate) fn written(&self, entry: usize) -> Result<&WrittenTensor> {
         // Parts and lineages are made from written tensors only.
-        self.index.tensors[entry].written().ok_or_else(|| Error::usage("the tensor is removed"))
+        self.index.tensors[entry]
+            .written()
+            .ok_or_else(|| Error::usage("the tensor is removed"))
     }
 
-    /// Reads, checks and decodes a segment: step 8 of SPEC section 10 as far as it does not need the base.
+    /// Reads, checks and decodes a segment: step 8 of SPEC section 10 as far as it does not need
+    /// the base.
     ///
     /// # Errors
     /// The class and rule of the first check that fails; IO; USAGE if there is no such segment.
@@ -130,7 +157,8 @@ impl<S: Source> LinkReader<S> {
         if number >= self.offsets.len() {
             return Err(Error::usage(format!("the link has no segment {number}")));
         }
-        self.read_segment(number).map_err(|error| error.in_segment(number).at(self.offsets[number]))
+        self.read_segment(number)
+            .map_err(|error| error.in_segment(number).at(self.offsets[number]))
     }
 
     fn read_segment(&self, number: usize) -> Result<Segment> {
@@ -145,37 +173,48 @@ impl<S: Source> LinkReader<S> {
             .map(|&part| {
                 let info = &self.written(part.entry)?.info;
                 let lanes = info.piece_lanes(part.piece);
-                Ok((info.dtype(), u32::try_from(lanes.end - lanes.start).unwrap_or(u32::MAX)))
+                Ok((
+                    info.dtype(),
+                    u32::try_from(lanes.end - lanes.start).unwrap_or(u32::MAX),
+                ))
             })
             .collect::<Result<Vec<_>>>()?;
         Segment::decode(&bytes, self.offsets[number], entry.coding, parts)
     }
 
-    /// Checks every segment, without a base. What can only be checked with one is checked when the link is applied.
+    /// Checks every segment, without a base. What can only be checked with one is checked when the
+    /// link is applied.
     ///
     /// # Errors
-    /// The class and rule of the first check that fails; IO; errors of `progress`, which is called with the bytes of
-    /// the file.
+    /// The class and rule of the first check that fails; IO; errors of `progress`, which is called
+    /// with the bytes of the file.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         let check = |number: usize| {
             self.segment(number)?;
             progress.advance(self.index.segments[number].stored_length)
         };
-        let checked: Vec<Result<()>> = (0..self.index.segments.len()).into_par_iter().map(check).collect();
+        let checked: Vec<Result<()>> = (0..self.index.segments.len())
+            .into_par_iter()
+            .map(check)
+            .collect();
         // The first failure in file order, whatever the threads did.
         checked.into_iter().collect()
     }
 
     /// The number of the part that a segment has of a piece.
     pub(crate) fn part(&self, segment: usize, entry: usize, piece: u64) -> usize {
-        self.parts(segment).partition_point(|part| (part.entry, part.piece) < (entry, piece))
+        self.parts(segment)
+            .partition_point(|part| (part.entry, part.piece) < (entry, piece))
     }
 
     /// Adds segment, offset and tensor to the error of applying a part.
     pub(crate) fn locate<T>(&self, segment: usize, part: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let name = self.index.tensors[self.parts[segment][part].entry].name();
-            error.in_segment(segment).at(self.offsets[segment]).of_tensor(name)
+            error
+                .in_segment(segment)
+                .at(self.offsets[segment])
+                .of_tensor(name)
         })
     }
 }
@@ -219,12 +258,17 @@ macro_rules! each_width {
 }
 
 impl Segment {
-    /// Decodes a segment whose checksum matched. Pure: `bytes` are the segment, which stands in the file at `offset`;
-    /// `parts` gives dtype and lanes of each part.
+    /// Decodes a segment whose checksum matched. Pure: `bytes` are the segment, which stands in the
+    /// file at `offset`; `parts` gives dtype and lanes of each part.
     ///
     /// # Errors
     /// The class and rule of the first check that fails.
-    pub fn decode(bytes: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
+    pub fn decode(
+        bytes: &[u8],
+        offset: u64,
+        coding: Coding,
+        parts: Vec<(Dtype, u32)>,
+    ) -> Result<Self> {
         Ok(Self(match coding.lane_bytes {
             1 => SegmentLanes::One(DecodedSegment::new(bytes, offset, coding, parts)?),
             2 => SegmentLanes::Two(DecodedSegment::new(bytes, offset, coding, parts)?),
@@ -241,16 +285,22 @@ impl Segment {
     /// The segment's streams, in the order of SPEC section 7.
     pub fn streams(&self) -> impl Iterator<Item = StreamLengths> {
         let (coding, lengths) = each_width!(self, decoded => (decoded.coding, &decoded.streams));
-        coding.stream_names().zip(lengths).map(|(name, &(raw, stored))| StreamLengths { name, raw, stored })
+        coding
+            .stream_names()
+            .zip(lengths)
+            .map(|(name, &(raw, stored))| StreamLengths { name, raw, stored })
     }
 
-    /// The coded lanes of a part, for each context: the rank among the context's members (with one context, the lane's
-    /// number in its piece), and the value. The value is the new lane or, if the coding is relative, the difference of
-    /// SPEC section 8.3 modulo 2^W. Nothing if there is no such part.
+    /// The coded lanes of a part, for each context: the rank among the context's members (with one
+    /// context, the lane's number in its piece), and the value. The value is the new lane or, if
+    /// the coding is relative, the difference of SPEC section 8.3 modulo 2^W. Nothing if there is
+    /// no such part.
     pub fn ranks(&self, part: usize) -> Vec<Ranks<'_>> {
         fn boxed<L: Lane>(decoded: &DecodedSegment<L>, part: usize) -> Vec<Ranks<'_>> {
             let ranks = decoded.ranks(part);
-            ranks.map(|run| Box::new(run.map(|(rank, value)| (rank, value.to_u64()))) as Ranks<'_>).collect()
+            ranks
+                .map(|run| Box::new(run.map(|(rank, value)| (rank, value.to_u64()))) as Ranks<'_>)
+                .collect()
         }
         each_width!(self, decoded => boxed(decoded, part))
     }
@@ -281,13 +331,17 @@ impl Segment {
         each_width!(self, decoded => Box::new(decoded.changes(part)))
     }
 
-    /// The coded lanes of a part with one context: ascending lane numbers in the piece (`None` if all of them are
-    /// coded), and their values as little-endian bytes (new bits, or differences if the segment's coding is relative).
+    /// The coded lanes of a part with one context: ascending lane numbers in the piece (`None` if
+    /// all of them are coded), and their values as little-endian bytes (new bits, or differences if
+    /// the segment's coding is relative).
     ///
     /// # Errors
     /// USAGE if the part has several contexts.
     pub(crate) fn coded(&self, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
-        fn bytes<L: Lane>(decoded: &DecodedSegment<L>, part: usize) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
+        fn bytes<L: Lane>(
+            decoded: &DecodedSegment<L>,
+            part: usize,
+        ) -> Result<(Option<Vec<u32>>, Vec<u8>)> {
             let (lanes, values) = decoded.patches(part)?;
             let mut bytes = vec![0; size_of_val(values)];
             for (out, value) in L::chunks_mut(&mut bytes).iter_mut().zip(values) {

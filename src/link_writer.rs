@@ -27,25 +27,38 @@ pub(crate) struct LinkWriter {
 
 impl LinkWriter {
     pub(crate) fn new() -> Self {
-        Self { segments: Vec::new(), length: 0, spool: SpooledTempFile::new(SPOOL_BYTES) }
+        Self {
+            segments: Vec::new(),
+            length: 0,
+            spool: SpooledTempFile::new(SPOOL_BYTES),
+        }
     }
 
     /// Adds a segment; returns its number.
     pub(crate) fn push(&mut self, coding: Coding, bytes: &[u8]) -> Result<usize> {
         let stored_length = bytes.len() as u64;
-        self.segments.push(SegmentEntry { coding, stored_length, crc: crc32fast::hash(bytes) });
+        self.segments.push(SegmentEntry {
+            coding,
+            stored_length,
+            crc: crc32fast::hash(bytes),
+        });
         self.length += stored_length;
-        self.spool.write_all(bytes).map_err(|error| Error::io("writing a temporary file", error))?;
+        self.spool
+            .write_all(bytes)
+            .map_err(|error| Error::io("writing a temporary file", error))?;
         Ok(self.segments.len() - 1)
     }
 
     /// Whether every segment has absolute values.
     pub(crate) fn is_direct(&self) -> bool {
-        !self.segments.iter().any(|segment| segment.coding.is_relative())
+        !self
+            .segments
+            .iter()
+            .any(|segment| segment.coding.is_relative())
     }
 
-    /// Writes the whole link, with `sums` if they are given; `index.segments` is filled in here. Returns the link's
-    /// length.
+    /// Writes the whole link, with `sums` if they are given; `index.segments` is filled in here.
+    /// Returns the link's length.
     pub(crate) fn finish(
         mut self,
         base: Digest,
@@ -77,7 +90,11 @@ impl LinkWriter {
         out.write_all(&header.to_bytes()).map_err(writing)?;
         out.write_all(&stored).map_err(writing)?;
         self.spool.rewind().map_err(writing)?;
-        let copied = std::io::copy(&mut BufReader::with_capacity(COPIED_AT_ONCE, self.spool), out).map_err(writing)?;
+        let copied = std::io::copy(
+            &mut BufReader::with_capacity(COPIED_AT_ONCE, self.spool),
+            out,
+        )
+        .map_err(writing)?;
         if copied != self.length {
             return Err(writing(std::io::ErrorKind::UnexpectedEof.into()));
         }
@@ -95,18 +112,36 @@ mod tests {
 
     #[test]
     fn more_than_memory_should_hold_keeps_its_order() {
-        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
-        let segments: Vec<Vec<u8>> = (0..6).map(|number| vec![number; (SPOOL_BYTES >> 2) + 1]).collect();
+        let coding = Coding {
+            lane_bytes: 1,
+            positions: Positions::Dense,
+            values: Values::Absolute,
+        };
+        let segments: Vec<Vec<u8>> = (0..6)
+            .map(|number| vec![number; (SPOOL_BYTES >> 2) + 1])
+            .collect();
         let mut writer = LinkWriter::new();
-        let numbers = segments.iter().map(|bytes| Ok(Some(writer.push(coding, bytes)?)));
+        let numbers = segments
+            .iter()
+            .map(|bytes| Ok(Some(writer.push(coding, bytes)?)));
         let pieces = numbers.collect::<Result<Vec<_>>>().unwrap();
         assert!(writer.spool.is_rolled());
 
         let info = TensorInfo::new("t", Dtype::U8, [6 * PIECE_BYTES]).unwrap();
-        let written = WrittenTensor { info, start: Start::Zeros, pieces, digests: vec![Digest([0; 32]); 6] };
-        let index = Index { tensors: vec![TensorEntry::Write(written.into())], ..Index::default() };
+        let written = WrittenTensor {
+            info,
+            start: Start::Zeros,
+            pieces,
+            digests: vec![Digest([0; 32]); 6],
+        };
+        let index = Index {
+            tensors: vec![TensorEntry::Write(written.into())],
+            ..Index::default()
+        };
         let mut out = Vec::new();
-        let length = writer.finish(Digest([1; 32]), Digest([2; 32]), index, None, &mut out).unwrap();
+        let length = writer
+            .finish(Digest([1; 32]), Digest([2; 32]), index, None, &mut out)
+            .unwrap();
         assert_eq!(length, out.len() as u64);
         // Not `assert_eq`, which would print them.
         assert!(out.ends_with(&segments.concat()));

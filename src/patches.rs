@@ -1,5 +1,5 @@
-//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for engines that patch
-//! memory.
+//! Patches: what a link changes, tensor by tensor, as sorted lane numbers and new values; for
+//! engines that patch memory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,21 +12,22 @@ use crate::link::{LinkReader, Segment};
 use crate::source::Source;
 use crate::tensor::{Dtype, State, TensorInfo, find_patchable, read_piece};
 
-/// Segments that an iteration keeps decoded: small tensors share segments, and neighbours by name alternate between the
-/// segments of a few dtypes and methods.
+/// Segments that an iteration keeps decoded: small tensors share segments, and neighbours by name
+/// alternate between the segments of a few dtypes and methods.
 const KEPT_SEGMENTS: usize = 8;
 
 /// New values of some lanes of one piece of a tensor.
 ///
-/// A lane is an element, or a byte of a packed type. Lanes that no patch of a tensor names are what the tensor starts
-/// from: see [`Patch::start`].
+/// A lane is an element, or a byte of a packed type. Lanes that no patch of a tensor names are what
+/// the tensor starts from: see [`Patch::start`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch<'a> {
     /// Name, dtype and shape of the whole tensor in the target.
     pub tensor: &'a TensorInfo,
     /// Whether the tensor's other lanes are the base's, or zero.
     pub start: Start,
-    /// Changed lanes of the tensor, strictly ascending; `None` if all lanes of `lanes` are given, in order.
+    /// Changed lanes of the tensor, strictly ascending; `None` if all lanes of `lanes` are given,
+    /// in order.
     pub indices: Option<Vec<u64>>,
     /// The lanes of the tensor that this patch speaks of.
     pub lanes: Range<u64>,
@@ -50,20 +51,22 @@ impl Patch<'_> {
 struct Patches<'a, S> {
     link: &'a LinkReader<S>,
     base: Option<&'a dyn State>,
-    /// The pieces that are still to come: number of the entry, number of the piece, lanes of the tensor that are
-    /// wanted.
+    /// The pieces that are still to come: number of the entry, number of the piece, lanes of the
+    /// tensor that are wanted.
     pending: VecDeque<(usize, u64, Range<u64>)>,
     /// Decoded segments, the last used one last.
     kept: VecDeque<(usize, Segment)>,
 }
 
 impl<S: Source> LinkReader<S> {
-    /// The patches of all tensors whose names `select` accepts, by tensor, then by piece. Segments that hold none of them are not read.
+    /// The patches of all tensors whose names `select` accepts, by tensor, then by piece. Segments
+    /// that hold none of them are not read.
     ///
-    /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then names the lanes that
-    /// differ from it. Memory: a few segments.
+    /// Absolute values need no base. With relative values `base` gives the old lanes; a patch then
+    /// names the lanes that differ from it. Memory: a few segments.
     ///
-    /// The base's digest is not checked here: use [`Replay`](crate::Replay) where the result must be proven.
+    /// The base's digest is not checked here: use [`Replay`](crate::Replay) where the result must
+    /// be proven.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -92,14 +95,21 @@ impl<S: Source> LinkReader<S> {
     ) -> impl Iterator<Item = Result<Patch<'a>>> + use<'a, S, F> {
         let tensors = self.index().tensors.iter().enumerate();
         let pending = tensors
-            .filter_map(|(number, entry)| Some((number, entry.written().filter(|_| select(entry.name()))?)))
+            .filter_map(|(number, entry)| {
+                Some((number, entry.written().filter(|_| select(entry.name()))?))
+            })
             .flat_map(|(number, written)| wanted(number, written, &(0..written.info.lanes())))
             .collect();
-        Patches { link: self, base, pending, kept: VecDeque::new() }
+        Patches {
+            link: self,
+            base,
+            pending,
+            kept: VecDeque::new(),
+        }
     }
 
-    /// The patches of one tensor, as far as they concern the given lanes. Only segments that hold pieces of these
-    /// lanes are read. Nothing comes if the link does not write the tensor.
+    /// The patches of one tensor, as far as they concern the given lanes. Only segments that hold
+    /// pieces of these lanes are read. Nothing comes if the link does not write the tensor.
     pub fn tensor_patches<'a>(
         &'a self,
         name: &str,
@@ -107,14 +117,27 @@ impl<S: Source> LinkReader<S> {
         base: Option<&'a dyn State>,
     ) -> impl Iterator<Item = Result<Patch<'a>>> + use<'a, S> {
         let entry = self.index().find(name);
-        let written = entry.and_then(|number| Some((number, self.index().tensors[number].written()?)));
-        let pending = written.map(|(number, written)| wanted(number, written, &lanes)).unwrap_or_default().into();
-        Patches { link: self, base, pending, kept: VecDeque::new() }
+        let written =
+            entry.and_then(|number| Some((number, self.index().tensors[number].written()?)));
+        let pending = written
+            .map(|(number, written)| wanted(number, written, &lanes))
+            .unwrap_or_default()
+            .into();
+        Patches {
+            link: self,
+            base,
+            pending,
+            kept: VecDeque::new(),
+        }
     }
 }
 
 /// The pieces of a tensor that have parts and hold some of the wanted lanes.
-fn wanted(entry: usize, written: &WrittenTensor, lanes: &Range<u64>) -> Vec<(usize, u64, Range<u64>)> {
+fn wanted(
+    entry: usize,
+    written: &WrittenTensor,
+    lanes: &Range<u64>,
+) -> Vec<(usize, u64, Range<u64>)> {
     (0_u64..)
         .zip(&written.pieces)
         .filter(|(_, segment)| segment.is_some())
@@ -131,27 +154,43 @@ impl<'a, S: Source> Patches<'a, S> {
     fn patch(&mut self, entry: usize, piece: u64, lanes: Range<u64>) -> Result<Patch<'a>> {
         let link = self.link;
         let written = link.written(entry)?;
-        let number = written.pieces[address(piece)?].ok_or_else(|| Error::usage("the piece has no part"))?;
+        let number =
+            written.pieces[address(piece)?].ok_or_else(|| Error::usage("the piece has no part"))?;
         let part = link.part(number, entry, piece);
         let coding = link.index().segments[number].coding;
         let base = self.base;
         let first = written.info.piece_lanes(piece).start;
-        let in_tensor = |numbers: Vec<u32>| numbers.into_iter().map(|number| first + u64::from(number)).collect();
+        let in_tensor = |numbers: Vec<u32>| {
+            numbers
+                .into_iter()
+                .map(|number| first + u64::from(number))
+                .collect()
+        };
         let segment = self.segment(number)?;
         let (mut indices, mut values): (Option<Vec<u64>>, _) = if coding.is_relative() {
             let Some(base) = base else {
-                let message = format!("{} is coded relative to its base: give the base", written.info.name());
+                let message = format!(
+                    "{} is coded relative to its base: give the base",
+                    written.info.name()
+                );
                 return Err(Error::usage(message).of_tensor(written.info.name()));
             };
             let tensor = find_patchable(base.tensors(), &written.info).ok_or_else(|| {
-                Error::usage("the base has no such tensor of this dtype and length").of_tensor(written.info.name())
+                Error::usage("the base has no such tensor of this dtype and length")
+                    .of_tensor(written.info.name())
             })?;
             let mut old = Vec::new();
             read_piece(base, tensor, piece, &mut old)?;
             let mut new = old.clone();
             link.locate(number, part, segment.apply(part, &mut new))?;
             let (mut numbers, mut values) = (Vec::new(), Vec::new());
-            append_changes(coding.lane_bytes, 0, (&old, &new), &mut numbers, &mut values);
+            append_changes(
+                coding.lane_bytes,
+                0,
+                (&old, &new),
+                &mut numbers,
+                &mut values,
+            );
             (Some(in_tensor(numbers)), values)
         } else {
             let (numbers, values) = link.locate(number, part, segment.coded(part))?;
@@ -169,11 +208,18 @@ impl<'a, S: Source> Patches<'a, S> {
             indices.truncate(end);
             indices.drain(..begin);
         }
-        Ok(Patch { tensor: &written.info, start: written.start, indices, lanes, values })
+        Ok(Patch {
+            tensor: &written.info,
+            start: written.start,
+            indices,
+            lanes,
+            values,
+        })
     }
 
-    /// The failure to report if a piece has failed: that of the first segment in the file, of all that are wanted (SPEC
-    /// section 10). Nothing after it can be relied upon, so nothing more comes.
+    /// The failure to report if a piece has failed: that of the first segment in the file, of all
+    /// that are wanted (SPEC section 10). Nothing after it can be relied upon, so nothing more
+    /// comes.
     fn first_failure(&mut self, entry: usize, piece: u64, error: Error) -> Error {
         let segment_of = |entry: usize, piece: u64| {
             let written = self.link.index().tensors[entry].written()?;
@@ -181,14 +227,24 @@ impl<'a, S: Source> Patches<'a, S> {
         };
         // A failure that is no fault of the file comes first.
         let failed = error.rule().and_then(|_| segment_of(entry, piece));
-        let wanted = self.pending.drain(..).filter_map(|(entry, piece, _)| segment_of(entry, piece));
+        let wanted = self
+            .pending
+            .drain(..)
+            .filter_map(|(entry, piece, _)| segment_of(entry, piece));
         let before: BTreeSet<usize> = wanted.filter(|number| Some(*number) < failed).collect();
-        before.into_iter().find_map(|number| self.link.segment(number).err()).unwrap_or(error)
+        before
+            .into_iter()
+            .find_map(|number| self.link.segment(number).err())
+            .unwrap_or(error)
     }
 
     /// A decoded segment, kept for the next pieces.
     fn segment(&mut self, number: usize) -> Result<&Segment> {
-        let kept = self.kept.iter().position(|(kept, _)| *kept == number).and_then(|place| self.kept.remove(place));
+        let kept = self
+            .kept
+            .iter()
+            .position(|(kept, _)| *kept == number)
+            .and_then(|place| self.kept.remove(place));
         let decoded = match kept {
             Some(decoded) => decoded,
             None => (number, self.link.segment(number)?),
@@ -207,6 +263,9 @@ impl<'a, S: Source> Iterator for Patches<'a, S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (entry, piece, lanes) = self.pending.pop_front()?;
-        Some(self.patch(entry, piece, lanes).map_err(|error| self.first_failure(entry, piece, error)))
+        Some(
+            self.patch(entry, piece, lanes)
+                .map_err(|error| self.first_failure(entry, piece, error)),
+        )
     }
 }

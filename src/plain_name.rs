@@ -1,5 +1,5 @@
-//! Names that are safe as names of files and folders on every system (SPEC section 12): of files in a layout and of
-//! assets.
+//! Names that are safe as names of files and folders on every system (SPEC section 12): of files in
+//! a layout and of assets.
 
 /// The most parts that a path name has.
 pub(crate) const MOST_PARTS: usize = 8;
@@ -33,7 +33,9 @@ pub(crate) fn is_of_tensors(name: &str) -> bool {
 
 /// Whether a path name is that of a file in a folder of this name, regarding case or not.
 pub(crate) fn lies_in(name: &str, folder: &str) -> bool {
-    fold_case(name).strip_prefix(&fold_case(folder)).is_some_and(|rest| rest.starts_with('/'))
+    fold_case(name)
+        .strip_prefix(&fold_case(folder))
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The folder of a path name: up to and including its last `/`.
@@ -58,15 +60,24 @@ pub(crate) fn flaw_of_plain_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Windows takes `con.safetensors` for the console, and `con .txt` too: what counts is the part before the first dot,
-/// without spaces at its end.
+/// Windows takes `con.safetensors` for the console, and `con .txt` too: what counts is the part
+/// before the first dot, without spaces at its end.
 fn is_device_name(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or_default().trim_end_matches(' ').to_ascii_uppercase();
+    let stem = name
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(' ')
+        .to_ascii_uppercase();
     match stem.as_str() {
         "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$" => true,
-        _ => stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT")).is_some_and(|port| {
-            port.chars().count() == 1 && port.contains(|c| "0123456789\u{b9}\u{b2}\u{b3}".contains(c))
-        }),
+        _ => stem
+            .strip_prefix("COM")
+            .or_else(|| stem.strip_prefix("LPT"))
+            .is_some_and(|port| {
+                port.chars().count() == 1
+                    && port.contains(|c| "0123456789\u{b9}\u{b2}\u{b3}".contains(c))
+            }),
     }
 }
 
@@ -84,7 +95,14 @@ mod tests {
         let part = "x".repeat(255);
         let longest = [&part[..], &part, &part, &part].join("/");
         assert_eq!(longest.len(), 1023);
-        for name in ["a", "vae/a.safetensors", "1_Pooling/config.json", "a/b/c/d/e/f/g/h", "a.b/c. d", &longest] {
+        for name in [
+            "a",
+            "vae/a.safetensors",
+            "1_Pooling/config.json",
+            "a/b/c/d/e/f/g/h",
+            "a.b/c. d",
+            &longest,
+        ] {
             assert_eq!(flaw_of_path_name(name), None, "{name:?}");
         }
         for (name, flaw) in [
@@ -109,7 +127,10 @@ mod tests {
             (&format!("{longest}/x"), "1024"),
             (&format!("a/{}", "x".repeat(256)), "255"),
         ] {
-            assert!(flaw_of_path_name(name).is_some_and(|found| found.contains(flaw)), "{name:?}");
+            assert!(
+                flaw_of_path_name(name).is_some_and(|found| found.contains(flaw)),
+                "{name:?}"
+            );
         }
         assert!(lies_in("Vae/x", "vAE") && lies_in("a/b/c", "a") && lies_in("a/b/c", "a/b"));
         assert!(!lies_in("vae", "vae") && !lies_in("vae2/x", "vae") && !lies_in("a", "a/b"));

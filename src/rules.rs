@@ -1,5 +1,6 @@
 //! Every rule of SPEC.md and its additions that a reader checks, with its class.
-// A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this table with SPEC.md.
+// A check in the code reads `ensure(condition, &rules::IDX_05, || message)`. A test compares this
+// table with SPEC.md.
 
 use crate::error::{Error, ErrorClass, Result};
 
@@ -13,22 +14,35 @@ pub struct Rule {
 }
 
 /// Passes if `holds`, otherwise reports `rule` as broken.
-pub(crate) fn ensure(holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
-    if holds || is_off(rule) { Ok(()) } else { Err(Error::broken(rule, message())) }
+pub(crate) fn ensure(
+    holds: bool,
+    rule: &'static Rule,
+    message: impl FnOnce() -> String,
+) -> Result<()> {
+    if holds || is_off(rule) {
+        Ok(())
+    } else {
+        Err(Error::broken(rule, message()))
+    }
 }
 
 #[cfg(deltachain_rule_switch)]
 static SWITCHED_OFF: std::sync::OnceLock<&'static Rule> = std::sync::OnceLock::new();
 
-/// Stops checking the rule with this id, for good: to see whether any test notices. Where the library cannot go on
-/// without the rule, it reports USAGE, which no file deserves.
+/// Stops checking the rule with this id, for good: to see whether any test notices. Where the
+/// library cannot go on without the rule, it reports USAGE, which no file deserves.
 ///
 /// # Errors
 /// USAGE if the rule does not exist, or if another one has been switched off before.
 #[cfg(deltachain_rule_switch)]
 pub fn switch_off(id: &str) -> Result<()> {
-    let rule = RULES.iter().find(|rule| rule.id == id).ok_or_else(|| Error::usage(format!("there is no rule {id}")))?;
-    SWITCHED_OFF.set(rule).map_err(|_| Error::usage("only one rule can be switched off"))
+    let rule = RULES
+        .iter()
+        .find(|rule| rule.id == id)
+        .ok_or_else(|| Error::usage(format!("there is no rule {id}")))?;
+    SWITCHED_OFF
+        .set(rule)
+        .map_err(|_| Error::usage("only one rule can be switched off"))
 }
 
 /// Whether the rule is not to be checked: never, but in tests of tests.
@@ -150,15 +164,51 @@ rules! {
 }
 
 // Rules that bind writers, which no reader checks: they are not among `RULES`.
-pub(crate) const PUB_01: Rule = Rule { id: "R-PUB-01", class: ErrorClass::Chain };
-pub(crate) const PUB_03: Rule = Rule { id: "R-PUB-03", class: ErrorClass::Chain };
-pub(crate) const PUB_04: Rule = Rule { id: "R-PUB-04", class: ErrorClass::Chain };
-pub(crate) const PUB_06: Rule = Rule { id: "R-PUB-06", class: ErrorClass::Chain };
-pub(crate) const PUB_08: Rule = Rule { id: "R-PUB-08", class: ErrorClass::Chain };
-pub(crate) const PUB_09: Rule = Rule { id: "R-PUB-09", class: ErrorClass::Chain };
-pub(crate) const PUB_10: Rule = Rule { id: "R-PUB-10", class: ErrorClass::Chain };
-pub(crate) const PUB_11: Rule = Rule { id: "R-PUB-11", class: ErrorClass::Chain };
-pub(crate) const RET_01: Rule = Rule { id: "R-RET-01", class: ErrorClass::Chain };
-pub(crate) const RET_05: Rule = Rule { id: "R-RET-05", class: ErrorClass::Chain };
-pub(crate) const SIG_02: Rule = Rule { id: "R-SIG-02", class: ErrorClass::Chain };
-pub(crate) const SIG_03: Rule = Rule { id: "R-SIG-03", class: ErrorClass::Chain };
+pub(crate) const PUB_01: Rule = Rule {
+    id: "R-PUB-01",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_03: Rule = Rule {
+    id: "R-PUB-03",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_04: Rule = Rule {
+    id: "R-PUB-04",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_06: Rule = Rule {
+    id: "R-PUB-06",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_08: Rule = Rule {
+    id: "R-PUB-08",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_09: Rule = Rule {
+    id: "R-PUB-09",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_10: Rule = Rule {
+    id: "R-PUB-10",
+    class: ErrorClass::Chain,
+};
+pub(crate) const PUB_11: Rule = Rule {
+    id: "R-PUB-11",
+    class: ErrorClass::Chain,
+};
+pub(crate) const RET_01: Rule = Rule {
+    id: "R-RET-01",
+    class: ErrorClass::Chain,
+};
+pub(crate) const RET_05: Rule = Rule {
+    id: "R-RET-05",
+    class: ErrorClass::Chain,
+};
+pub(crate) const SIG_02: Rule = Rule {
+    id: "R-SIG-02",
+    class: ErrorClass::Chain,
+};
+pub(crate) const SIG_03: Rule = Rule {
+    id: "R-SIG-03",
+    class: ErrorClass::Chain,
+};

@@ -23,8 +23,11 @@ impl Source for [u8] {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let bytes = usize::try_from(offset).ok().and_then(|start| self.get(start..start.checked_add(out.len())?));
-        let bytes = bytes.ok_or_else(|| Error::io("reading", std::io::ErrorKind::UnexpectedEof.into()))?;
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..start.checked_add(out.len())?));
+        let bytes =
+            bytes.ok_or_else(|| Error::io("reading", std::io::ErrorKind::UnexpectedEof.into()))?;
         out.copy_from_slice(bytes);
         Ok(())
     }

@@ -15,8 +15,9 @@ pub struct StateSums {
 }
 
 impl StateSums {
-    /// The table and the sums of a state, both from one reading of all of it: bytes whose sums are taken are hashed
-    /// (R-SUM-02). The caller compares the table with the one that it expects. Reports bytes read to `progress`.
+    /// The table and the sums of a state, both from one reading of all of it: bytes whose sums are
+    /// taken are hashed (R-SUM-02). The caller compares the table with the one that it expects.
+    /// Reports bytes read to `progress`.
     ///
     /// # Errors
     /// The errors of reading the state, and of `progress`.
@@ -28,11 +29,15 @@ impl StateSums {
             (Digest::of_pieces(&digests), Some(sums))
         };
         let (digests, tensors) = pieces.into_iter().map(of_tensor).unzip();
-        Ok((StateTable::new(state.tensors().to_vec(), digests), Self { tensors }))
+        Ok((
+            StateTable::new(state.tensors().to_vec(), digests),
+            Self { tensors },
+        ))
     }
 
-    /// The sums of a target, of which it is known what becomes of each tensor. `link_sums` are those of the link
-    /// ([`LinkReader::sums`](crate::LinkReader::sums)); without them, those of the tensors that it lists are not known.
+    /// The sums of a target, of which it is known what becomes of each tensor. `link_sums` are
+    /// those of the link ([`LinkReader::sums`](crate::LinkReader::sums)); without them, those of
+    /// the tensors that it lists are not known.
     pub(crate) fn follow(&self, origins: &[Origin], link_sums: Option<&LinkSums>) -> Self {
         let tensors = origins.iter().map(|origin| match origin.entry {
             None => self.tensors.get(origin.base?).cloned().flatten(),
@@ -41,24 +46,30 @@ impl StateSums {
                 Some(pieces.iter().map(|sums| sums.piece).collect())
             }
         });
-        Self { tensors: tensors.collect() }
+        Self {
+            tensors: tensors.collect(),
+        }
     }
 
-    /// Reads all of a state and compares its sums: nothing has changed by accident since they were known to be right.
-    /// A state that passes is *memory proven*, which says less than hashing it. Tensors whose sums are not known are
-    /// refused, too. Reports bytes read to `progress`.
+    /// Reads all of a state and compares its sums: nothing has changed by accident since they were
+    /// known to be right. A state that passes is *memory proven*, which says less than hashing it.
+    /// Tensors whose sums are not known are refused, too. Reports bytes read to `progress`.
     ///
     /// # Errors
-    /// R-SUM-04, with the first tensor that differs, or if there are not as many tensors; those of reading the state,
-    /// and of `progress`.
+    /// R-SUM-04, with the first tensor that differs, or if there are not as many tensors; those of
+    /// reading the state, and of `progress`.
     pub fn check(&self, state: &dyn State, progress: &dyn Progress) -> Result<()> {
         let count = state.tensors().len();
-        ensure(self.tensors.len() == count, &rules::SUM_04, || format!("the memory has {count} tensors"))?;
+        ensure(self.tensors.len() == count, &rules::SUM_04, || {
+            format!("the memory has {count} tensors")
+        })?;
         let found = each_piece(state, 0..count, progress, |bytes| Sums::of_bytes(0, bytes))?;
         for ((info, found), expected) in state.tensors().iter().zip(&found).zip(&self.tensors) {
             let is_same = expected.as_ref() == Some(found);
-            ensure(is_same, &rules::SUM_04, || "the memory has other sums than the version".into())
-                .map_err(|error| error.of_tensor(info.name()))?;
+            ensure(is_same, &rules::SUM_04, || {
+                "the memory has other sums than the version".into()
+            })
+            .map_err(|error| error.of_tensor(info.name()))?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Writing varints (SPEC section 1): what stands in links and in the digests of states. A cursor reads them.
+//! Writing varints (SPEC section 1): what stands in links and in the digests of states. A cursor
+//! reads them.
 
 /// Appends a number in its one form.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {

@@ -1,6 +1,6 @@
-//! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a bound that follows from
-//! its length and the caller's limits; and memory is changed in place without any. Measured with a counting allocator,
-//! hence a program of its own with a single test.
+//! Sizes in a file are claims: whatever a small file says, reading it allocates no more than a
+//! bound that follows from its length and the caller's limits; and memory is changed in place
+//! without any. Measured with a counting allocator, hence a program of its own with a single test.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -8,7 +8,9 @@ use std::time::Instant;
 use deltachain::StateSums;
 use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
-use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply, diff};
+use deltachain::{
+    DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, StateTable, apply, diff,
+};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -30,7 +32,8 @@ fn small_files_cannot_ask_for_much() {
     changing_memory_of_others_allocates_little();
 }
 
-/// For each segment of a good file, whose index is stored as it is: where its checksum stands, and its bytes.
+/// For each segment of a good file, whose index is stored as it is: where its checksum stands, and
+/// its bytes.
 fn segments(file: &[u8]) -> Vec<(usize, Range<usize>)> {
     let link = LinkReader::open(file, &Limits::default()).unwrap();
     assert_eq!(link.header().index_stored, link.header().index_raw);
@@ -58,7 +61,8 @@ fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
             file[*checksum..*checksum + 4].copy_from_slice(&crc.to_le_bytes());
         }
     }
-    let stored = usize::try_from(u64::from_le_bytes(file[88..96].try_into().unwrap())).unwrap_or(usize::MAX);
+    let stored =
+        usize::try_from(u64::from_le_bytes(file[88..96].try_into().unwrap())).unwrap_or(usize::MAX);
     if let Some(bytes) = file.get(128..128_usize.saturating_add(stored)) {
         let crc = crc32fast::hash(bytes);
         file[120..124].copy_from_slice(&crc.to_le_bytes());
@@ -70,22 +74,39 @@ fn reseal(file: &mut [u8], segments: &[(usize, Range<usize>)], changed: usize) {
 /// Any byte of a good file replaced by bytes that are large numbers in one reading or another.
 fn damaged_files_cannot() {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    for (name, dtype, length) in [("a", Dtype::BF16, 64), ("b", Dtype::U8, 40), ("c", Dtype::F32, 32)] {
+    for (name, dtype, length) in [
+        ("a", Dtype::BF16, 64),
+        ("b", Dtype::U8, 40),
+        ("c", Dtype::F32, 32),
+    ] {
         let old: Vec<u8> = (0..length).collect();
-        let new: Vec<u8> = old.iter().map(|byte| byte ^ u8::from(byte % 5 == 0)).collect();
+        let new: Vec<u8> = old
+            .iter()
+            .map(|byte| byte ^ u8::from(byte % 5 == 0))
+            .collect();
         let elements = u64::from(length) / dtype.lane_bytes() as u64;
         base.insert(name, dtype, &[elements], old).unwrap();
         target.insert(name, dtype, &[elements], new).unwrap();
     }
     let mut files = Vec::new();
-    for (from, profile) in [(&base, Profile::Compact), (&base, Profile::Direct), (&MemoryState::new(), Profile::Direct)]
-    {
+    for (from, profile) in [
+        (&base, Profile::Compact),
+        (&base, Profile::Direct),
+        (&MemoryState::new(), Profile::Direct),
+    ] {
         let mut file = Vec::new();
-        diff(from, &target, &DiffOptions::default().profile(profile), &mut file).unwrap();
+        diff(
+            from,
+            &target,
+            &DiffOptions::default().profile(profile),
+            &mut file,
+        )
+        .unwrap();
         files.push(((*from).clone(), file));
     }
     let limits = Limits::default().index_bytes(1 << 16).set_bytes(1 << 16);
-    // The result may have as many bytes as the limit for new tensors, twice while it is compared; the rest is small.
+    // The result may have as many bytes as the limit for new tensors, twice while it is compared;
+    // the rest is small.
     let bound = 256 << 10;
 
     let mut worst = 0;
@@ -106,19 +127,27 @@ fn damaged_files_cannot() {
                 let end = (at + patch.len()).min(changed.len());
                 changed[at..end].copy_from_slice(&patch[..end - at]);
                 reseal(&mut changed, &segments, at);
-                let (result, peak) =
-                    peak_of(|| LinkReader::open(&changed, &limits).and_then(|link| apply(from, &link)));
+                let (result, peak) = peak_of(|| {
+                    LinkReader::open(&changed, &limits).and_then(|link| apply(from, &link))
+                });
                 worst = worst.max(peak);
                 refused += u32::from(result.is_err());
-                beyond_checksums += u32::from(result.is_err_and(|error| error.class() != ErrorClass::Corrupt));
+                beyond_checksums +=
+                    u32::from(result.is_err_and(|error| error.class() != ErrorClass::Corrupt));
             }
         }
     }
     println!(
         "peak {worst} bytes, bound {bound}; {refused} files refused, {beyond_checksums} of them behind good checksums"
     );
-    assert!(refused > 1000 && beyond_checksums > 1000, "{refused} {beyond_checksums}");
-    assert!(worst < bound, "a small file made the reader allocate {worst} bytes");
+    assert!(
+        refused > 1000 && beyond_checksums > 1000,
+        "{refused} {beyond_checksums}"
+    );
+    assert!(
+        worst < bound,
+        "a small file made the reader allocate {worst} bytes"
+    );
 }
 
 fn varint(mut value: u64) -> Vec<u8> {
@@ -134,8 +163,15 @@ fn varint(mut value: u64) -> Vec<u8> {
 /// Bytes as a stream: raw and stored length, and what is stored.
 fn stream(raw: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let frame = zstd::bulk::compress(raw, 1).unwrap();
-    let stored = if frame.len() < raw.len() { frame } else { raw.to_vec() };
-    ([varint(raw.len() as u64), varint(stored.len() as u64)].concat(), stored)
+    let stored = if frame.len() < raw.len() {
+        frame
+    } else {
+        raw.to_vec()
+    };
+    (
+        [varint(raw.len() as u64), varint(stored.len() as u64)].concat(),
+        stored,
+    )
 }
 
 fn segment(streams: &[&[u8]]) -> Vec<u8> {
@@ -143,7 +179,8 @@ fn segment(streams: &[&[u8]]) -> Vec<u8> {
     [directory.concat(), stored.concat()].concat()
 }
 
-/// A patch of one U8 tensor for each segment, as long as a segment's pieces may be: its entry without name.
+/// A patch of one U8 tensor for each segment, as long as a segment's pieces may be: its entry
+/// without name.
 const PATCH_U8: [u8; 9] = [2, 5, 1, 0x80, 0x80, 0x80, 0x10, 0, 0];
 
 /// A link that patches a tensor of 2^25 bytes by each of these segments; `rest` ends its index.
@@ -170,7 +207,10 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
     }
     let (lengths, stored) = stream(&index);
     assert!(!lengths.is_empty());
-    let segments: Vec<u8> = segments.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    let segments: Vec<u8> = segments
+        .iter()
+        .flat_map(|(_, bytes)| bytes.clone())
+        .collect();
     let mut file = b"\x89DCF\r\n\x1a\n".to_vec();
     file.resize(128, 0);
     file[8] = 1;
@@ -183,8 +223,8 @@ fn link(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
     [file, stored, segments].concat()
 }
 
-/// Files that are as greedy as the format lets them be, with default limits. What they need is compared with the bound
-/// that `Limits` documents, and work with what their bytes can stand for.
+/// Files that are as greedy as the format lets them be, with default limits. What they need is
+/// compared with the bound that `Limits` documents, and work with what their bytes can stand for.
 fn files_made_for_it_cannot() {
     const LANES: usize = 1 << 25;
     const SPARSE_ABSOLUTE: u8 = 0b100;
@@ -198,11 +238,31 @@ fn files_made_for_it_cannot() {
     let (zeros, ones) = (vec![0; LANES], vec![0xFF; LANES]);
     // Every gap escaped, each escape as long as the limit lets it be.
     let gap_escapes = [0xFF, 0xFF, 0xFF, 1].repeat(LANES);
-    let bitmap = segment(&[&table(SPARSE_ABSOLUTE, 32, half), &ones[..LANES / 8], &[], &[], &[], &zeros]);
-    let gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &zeros, &[], &zeros]);
+    let bitmap = segment(&[
+        &table(SPARSE_ABSOLUTE, 32, half),
+        &ones[..LANES / 8],
+        &[],
+        &[],
+        &[],
+        &zeros,
+    ]);
+    let gaps = segment(&[
+        &table(SPARSE_ABSOLUTE, 0, half),
+        &[],
+        &[],
+        &zeros,
+        &[],
+        &zeros,
+    ]);
     let no_gaps = segment(&[&table(SPARSE_ABSOLUTE, 0, half), &[], &[], &[], &[], &[]]);
-    let escapes =
-        segment(&[&table(SPARSE_ABSOLUTE, 23, half), &[], &vec![0; LANES / 8 * 23], &ones, &gap_escapes, &[]]);
+    let escapes = segment(&[
+        &table(SPARSE_ABSOLUTE, 23, half),
+        &[],
+        &vec![0; LANES / 8 * 23],
+        &ones,
+        &gap_escapes,
+        &[],
+    ]);
     let small = segment(&[
         &table(SPARSE_SMALL, 32, half),
         &ones[..LANES / 8],
@@ -213,29 +273,59 @@ fn files_made_for_it_cannot() {
         &ones,
         &vec![0x7F; LANES],
     ]);
-    // A patch of 2^60 bytes, of which 2^24 pieces name no segment; and tensor entries that are not there.
-    let huge_tensor = [&[1, 1, b'a', 2, 5, 1][..], &varint(1 << 60), &vec![0; 1 << 24]].concat();
+    // A patch of 2^60 bytes, of which 2^24 pieces name no segment; and tensor entries that are not
+    // there.
+    let huge_tensor = [
+        &[1, 1, b'a', 2, 5, 1][..],
+        &varint(1 << 60),
+        &vec![0; 1 << 24],
+    ]
+    .concat();
     let many_tensors = [&varint(1 << 24)[..], &vec![0; 1 << 25]].concat();
-    let removals: Vec<u8> =
-        (0..1_u32 << 20).flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat()).collect();
+    let removals: Vec<u8> = (0..1_u32 << 20)
+        .flat_map(|n| [&[5][..], format!("{n:05x}").as_bytes(), &[0]].concat())
+        .collect();
     let removals = [varint(1 << 20), removals].concat();
-    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests. Then some that each
-    // have another dtype, and a piece in a segment with the others.
-    let numbers = || (0..1_u32 << 20).map(|n| [7, 14, 21].map(|bits| u8::try_from(n >> (21 - bits) & 0x7F).unwrap()));
-    let scalars: Vec<u8> = numbers().flat_map(|name| [&[3][..], &name, &[1, 5, 0, 0]].concat()).collect();
+    // Tensors that take as few bytes as can be: scalars that no segment changes, and no digests.
+    // Then some that each have another dtype, and a piece in a segment with the others.
+    let numbers = || {
+        (0..1_u32 << 20)
+            .map(|n| [7, 14, 21].map(|bits| u8::try_from(n >> (21 - bits) & 0x7F).unwrap()))
+    };
+    let scalars: Vec<u8> = numbers()
+        .flat_map(|name| [&[3][..], &name, &[1, 5, 0, 0]].concat())
+        .collect();
     let scalars = [varint(1 << 20), scalars].concat();
     let dtypes = (0..1_u32 << 16).zip(numbers()).flat_map(|(n, name)| {
         let [low, high, ..] = n.to_le_bytes();
-        let description = [255, 2, b'A' + high % 16, b'A' + high / 16, low.max(1), 1, 0, 0];
+        let description = [
+            255,
+            2,
+            b'A' + high % 16,
+            b'A' + high / 16,
+            low.max(1),
+            1,
+            0,
+            0,
+        ];
         [&[3][..], &name, &[2], &description, &[1, 8, 1]].concat()
     });
     let dtypes = [varint(1 << 16), dtypes.collect()].concat();
 
     let files = [
-        ("bitmap of ones", link(&[(SPARSE_ABSOLUTE, bitmap.clone())], &[])),
-        ("four such bitmaps", link(&vec![(SPARSE_ABSOLUTE, bitmap); 4], &[])),
+        (
+            "bitmap of ones",
+            link(&[(SPARSE_ABSOLUTE, bitmap.clone())], &[]),
+        ),
+        (
+            "four such bitmaps",
+            link(&vec![(SPARSE_ABSOLUTE, bitmap); 4], &[]),
+        ),
         ("all lanes by gaps", link(&[(SPARSE_ABSOLUTE, gaps)], &[])),
-        ("gaps that are not there, 50 times", link(&vec![(SPARSE_ABSOLUTE, no_gaps); 50], &[])),
+        (
+            "gaps that are not there, 50 times",
+            link(&vec![(SPARSE_ABSOLUTE, no_gaps); 50], &[]),
+        ),
         ("gap escapes", link(&[(SPARSE_ABSOLUTE, escapes)], &[])),
         ("magnitude escapes", link(&[(SPARSE_SMALL, small)], &[])),
         ("a tensor of 2^60 bytes", link(&[], &huge_tensor)),
@@ -249,17 +339,27 @@ fn files_made_for_it_cannot() {
     for (name, file) in files {
         let length = file.len() as u64;
         let start = Instant::now();
-        let (result, peak) = peak_of(|| -> Result<(), Error> { LinkReader::open(&file, &limits)?.verify(&()) });
+        let (result, peak) =
+            peak_of(|| -> Result<(), Error> { LinkReader::open(&file, &limits)?.verify(&()) });
         let time = start.elapsed();
         let bound = limits.memory_to_decode(length, threads);
-        let verdict = result.map_or_else(|error| error.rule().unwrap_or_default().to_owned(), |()| "valid".to_owned());
+        let verdict = result.map_or_else(
+            |error| error.rule().unwrap_or_default().to_owned(),
+            |()| "valid".to_owned(),
+        );
         println!(
             "{name:34} {length:8} bytes: {verdict:9} peak {:5} MiB, bound {:6} MiB, {time:?}",
             peak >> 20,
             bound >> 20
         );
-        assert!(peak <= bound, "{name}: {length} bytes made the reader allocate {peak}, at most {bound}");
-        assert!(length > 1024 || peak < 1 << 30, "{name}: {length} bytes made the reader allocate {peak}");
+        assert!(
+            peak <= bound,
+            "{name}: {length} bytes made the reader allocate {peak}, at most {bound}"
+        );
+        assert!(
+            length > 1024 || peak < 1 << 30,
+            "{name}: {length} bytes made the reader allocate {peak}"
+        );
     }
 }
 
@@ -267,10 +367,18 @@ fn files_made_for_it_cannot() {
 fn changing_memory_allocates_nothing() {
     let state = |number: u8, own: &str| {
         let mut state = MemoryState::new();
-        let sparse = (0..1 << 16).map(|byte| if byte % 400 == 0 { number } else { 0 }).collect();
-        state.insert("sparse", Dtype::BF16, &[1 << 15], sparse).unwrap();
-        state.insert("dense", Dtype::F32, &[1 << 12], vec![number; 1 << 14]).unwrap();
-        state.insert(own, Dtype::U8, &[1 << 12], vec![number; 1 << 12]).unwrap();
+        let sparse = (0..1 << 16)
+            .map(|byte| if byte % 400 == 0 { number } else { 0 })
+            .collect();
+        state
+            .insert("sparse", Dtype::BF16, &[1 << 15], sparse)
+            .unwrap();
+        state
+            .insert("dense", Dtype::F32, &[1 << 12], vec![number; 1 << 14])
+            .unwrap();
+        state
+            .insert(own, Dtype::U8, &[1 << 12], vec![number; 1 << 12])
+            .unwrap();
         state
     };
     let (base, target) = (state(1, "removed"), state(2, "new"));
@@ -278,7 +386,10 @@ fn changing_memory_allocates_nothing() {
     diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     let digests = StateDigests::of(&base, &()).unwrap();
-    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests });
+    let mut replay = Replay::new(StateTable {
+        tensors: base.tensors().to_vec(),
+        digests,
+    });
     replay.push(&link).unwrap();
     let mut set = replay.patches(&base, &base, u64::MAX, &()).unwrap();
     assert!(set.runs().len() == 2 && set.whole_tensors().count() == 1);
@@ -293,27 +404,48 @@ fn changing_memory_allocates_nothing() {
     assert_eq!((peak, memory), (0, target));
 }
 
-/// What has been proven in memory of others is written with room for a few lanes, however many they are, and with none
-/// on the way back.
+/// What has been proven in memory of others is written with room for a few lanes, however many they
+/// are, and with none on the way back.
 fn changing_memory_of_others_allocates_little() {
     let state = |number: u8| {
         let mut state = MemoryState::new();
-        let sparse = (0..1 << 23).map(|byte| if byte % 40 == 0 { number } else { 0 }).collect();
-        state.insert("sparse", Dtype::BF16, &[1 << 22], sparse).unwrap();
-        state.insert("dense", Dtype::F32, &[1 << 20], vec![number; 1 << 22]).unwrap();
+        let sparse = (0..1 << 23)
+            .map(|byte| if byte % 40 == 0 { number } else { 0 })
+            .collect();
+        state
+            .insert("sparse", Dtype::BF16, &[1 << 22], sparse)
+            .unwrap();
+        state
+            .insert("dense", Dtype::F32, &[1 << 20], vec![number; 1 << 22])
+            .unwrap();
         state
     };
     let (base, target) = (state(1), state(2));
     let mut file = Vec::new();
-    diff(&base, &target, &DiffOptions::default().profile(Profile::Local).sums(true), &mut file).unwrap();
+    diff(
+        &base,
+        &target,
+        &DiffOptions::default().profile(Profile::Local).sums(true),
+        &mut file,
+    )
+    .unwrap();
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     let (table, sums) = StateSums::hashed(&base, &()).unwrap();
     let mut replay = Replay::new(table).with_sums(sums);
     replay.push(&link).unwrap();
-    let mut own: Vec<_> = base.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect();
-    let mut memory = LentState::new(own.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap();
+    let mut own: Vec<_> = base
+        .iter()
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .collect();
+    let mut memory = LentState::new(
+        own.iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+    )
+    .unwrap();
     let mut changes = Changes::new(u64::MAX);
-    replay.in_place(&mut memory, &mut changes, &Alone, &()).unwrap();
+    replay
+        .in_place(&mut memory, &mut changes, &Alone, &())
+        .unwrap();
     assert!(changes.lanes() > 1 << 20);
     let ((), written) = peak_of(|| changes.write(&mut memory).unwrap());
     assert_eq!(MemoryState::copy_of(&memory).unwrap(), target);

@@ -1,4 +1,5 @@
-//! Any bytes as a document of a chain: refused by a rule, or written again as they were; memory in proportion to them.
+//! Any bytes as a document of a chain: refused by a rule, or written again as they were; memory in
+//! proportion to them.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as header fields and raw index behind good checksums: what is accepted is written again with the same bytes.
+//! Any bytes as header fields and raw index behind good checksums: what is accepted is written
+//! again with the same bytes.
 
 #![no_main]
 

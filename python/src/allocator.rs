@@ -1,7 +1,10 @@
-//! Where the package's memory comes from. The allocator of glibc keeps long pieces that are freed, for each thread that
-//! ever freed one; this package lives for days in processes that need the memory themselves, so it asks the system for
-//! long pieces and gives them back at once.
-#![allow(unsafe_code, reason = "an allocator is unsafe code by its nature; the reason stands at each block")]
+//! Where the package's memory comes from. The allocator of glibc keeps long pieces that are freed,
+//! for each thread that ever freed one; this package lives for days in processes that need the
+//! memory themselves, so it asks the system for long pieces and gives them back at once.
+#![allow(
+    unsafe_code,
+    reason = "an allocator is unsafe code by its nature; the reason stands at each block"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -26,13 +29,20 @@ fn is_long(layout: Layout) -> bool {
 /// A long piece of zeros; null if there is no room.
 fn long(bytes: usize) -> *mut u8 {
     // SAFETY: A mapping at an address that the system chooses overlaps nothing.
-    let mapped =
-        unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let mapped = unsafe {
+        mmap_anonymous(
+            ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
     mapped.map_or(ptr::null_mut(), <*mut _>::cast)
 }
 
-// SAFETY: Whether a piece is long follows from its layout, which callers hand in again when they free it, so that each
-// goes back to where it came from. A mapping has all of its bytes, aligned to a page, and belongs to nobody else.
+// SAFETY: Whether a piece is long follows from its layout, which callers hand in again when they
+// free it, so that each goes back to where it came from. A mapping has all of its bytes, aligned to
+// a page, and belongs to nobody else.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_long(layout) {
@@ -62,14 +72,17 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: The caller promises that the new length does not overflow when it is rounded up to the alignment.
+        // SAFETY: The caller promises that the new length does not overflow when it is rounded up
+        // to the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
         match (is_long(layout), is_long(new)) {
             // SAFETY: The caller's promise is the same.
             (false, false) => unsafe { System.realloc(piece, layout, bytes) },
             (true, true) => {
-                // SAFETY: The caller says that the piece has this length; the old place is not used any more.
-                let moved = unsafe { mremap(piece.cast(), layout.size(), bytes, MremapFlags::MAYMOVE) };
+                // SAFETY: The caller says that the piece has this length; the old place is not used
+                // any more.
+                let moved =
+                    unsafe { mremap(piece.cast(), layout.size(), bytes, MremapFlags::MAYMOVE) };
                 moved.map_or(ptr::null_mut(), <*mut _>::cast)
             }
             _ => {

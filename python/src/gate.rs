@@ -1,8 +1,8 @@
-//! The end of the interpreter: no thread of this library may wait for the interpreter's lock when it has gone, because
-//! Python ends threads that do so in a way that Rust cannot survive.
+//! The end of the interpreter: no thread of this library may wait for the interpreter's lock when
+//! it has gone, because Python ends threads that do so in a way that Rust cannot survive.
 //!
-//! A thread that is not Python's own goes through the gate before it takes the lock. At exit the gate is closed: the
-//! threads inside come out first, and no other one enters.
+//! A thread that is not Python's own goes through the gate before it takes the lock. At exit the
+//! gate is closed: the threads inside come out first, and no other one enters.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

@@ -57,7 +57,11 @@ impl Readable<'_> {
 
     /// Refuses an output that is an input, or lies in one.
     pub(crate) fn check_apart(&self, out: &Path) -> Result<()> {
-        if let Self::Files(files) = self { files.check_apart(out) } else { Ok(()) }
+        if let Self::Files(files) = self {
+            files.check_apart(out)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn layout(&self) -> Option<&Layout> {

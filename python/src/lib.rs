@@ -1,5 +1,6 @@
-//! `deltachain._native`: the library and the store library for Python. What users see is in `deltachain/*.py`, which
-//! gives it names, documentation and types; here are the functions that it calls.
+//! `deltachain._native`: the library and the store library for Python. What users see is in
+//! `deltachain/*.py`, which gives it names, documentation and types; here are the functions that it
+//! calls.
 
 #![allow(
     clippy::needless_pass_by_value,
@@ -44,7 +45,10 @@ mod native {
         lent::FoundTensors,
         link::Link,
         memory::Buffer,
-        operations::{apply_files, apply_tensors, check_settings, diff, digest, open_link, squash_files, write_file},
+        operations::{
+            apply_files, apply_tensors, check_settings, diff, digest, open_link, squash_files,
+            write_file,
+        },
         patches::compare,
         places::TensorPlace,
         publisher::{Publisher, Snapshot, checkpoint},
@@ -64,11 +68,12 @@ mod native {
 
     use super::{Bound, PyModule, PyModuleMethods, PyResult, Python};
 
-    /// The command-line tool: runs it with these arguments and returns the exit code. The first argument is the
-    /// program's name.
+    /// The command-line tool: runs it with these arguments and returns the exit code. The first
+    /// argument is the program's name.
     #[pyfunction]
     fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
-        py.detach(|| caught(|| deltachain_cli::main(arguments))).ok_or_else(|| internal(py))
+        py.detach(|| caught(|| deltachain_cli::main(arguments)))
+            .ok_or_else(|| internal(py))
     }
 
     /// A text as it may be shown: without secret keys, and passwords and queries of URLs.

@@ -29,8 +29,15 @@ impl Source for LinkSource {
     }
 }
 
-/// A tensor that a link lists: name, operation, dtype, shape, digest; without dtype and digest if it is removed.
-type LinkEntry = (String, &'static str, Option<String>, Vec<u64>, Option<String>);
+/// A tensor that a link lists: name, operation, dtype, shape, digest; without dtype and digest if
+/// it is removed.
+type LinkEntry = (
+    String,
+    &'static str,
+    Option<String>,
+    Vec<u64>,
+    Option<String>,
+);
 
 /// A link, shared by what works with it.
 pub(crate) type OpenLink = Arc<LinkReader<LinkSource>>;
@@ -45,12 +52,19 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(link: LinkReader<LinkSource>, path: Option<PathBuf>) -> Self {
-        Self { link: Mutex::new(Some(Arc::new(link))), path }
+        Self {
+            link: Mutex::new(Some(Arc::new(link))),
+            path,
+        }
     }
 
     /// The link, unless it has been closed.
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<OpenLink> {
-        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let link = self
+            .link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         link.ok_or_else(|| usage(py, "the link has been closed", None))
     }
 
@@ -103,9 +117,23 @@ impl Link {
     fn header(&self, py: Python<'_>) -> PyResult<[u64; 6]> {
         let link = self.opened(py)?;
         let header = link.header();
-        let Header { compatible_features, index_stored, index_raw, segments_length, extension_length, .. } = *header;
+        let Header {
+            compatible_features,
+            index_stored,
+            index_raw,
+            segments_length,
+            extension_length,
+            ..
+        } = *header;
         let length = header.file_length();
-        Ok([compatible_features.into(), index_stored, index_raw, segments_length, extension_length, length])
+        Ok([
+            compatible_features.into(),
+            index_stored,
+            index_raw,
+            segments_length,
+            extension_length,
+            length,
+        ])
     }
 
     /// Name, operation, dtype, shape and digest of each tensor that it lists.
@@ -115,7 +143,11 @@ impl Link {
             TensorEntry::Remove(name) => (name.clone(), "remove", None, Vec::new(), None),
             TensorEntry::Write(written) => {
                 let info = &written.info;
-                let operation = if written.start == Start::Base { "patch" } else { "set" };
+                let operation = if written.start == Start::Base {
+                    "patch"
+                } else {
+                    "set"
+                };
                 let dtype = info.dtype().name().to_owned();
                 (
                     info.name().to_owned(),
@@ -130,17 +162,35 @@ impl Link {
     }
 
     /// Decodes and checks all segments.
-    fn verify(&self, py: Python<'_>, threads: Option<Threads>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+    fn verify(
+        &self,
+        py: Python<'_>,
+        threads: Option<Threads>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let link = self.opened(py)?;
-        run(py, &How { threads, progress, ..How::default() }, |watch| {
-            let check = watch.of(Phase::Check);
-            deltachain::Progress::expect(&check, link.header().segments_length);
-            self.named(link.verify(&check))
-        })
+        run(
+            py,
+            &How {
+                threads,
+                progress,
+                ..How::default()
+            },
+            |watch| {
+                let check = watch.of(Phase::Check);
+                deltachain::Progress::expect(&check, link.header().segments_length);
+                self.named(link.verify(&check))
+            },
+        )
     }
 
     /// The changes in the tensors with these numbers in the index, ascending.
-    fn patches(&self, py: Python<'_>, numbers: Vec<usize>, base: &Bound<'_, PyAny>) -> PyResult<Vec<PatchRow>> {
+    fn patches(
+        &self,
+        py: Python<'_>,
+        numbers: Vec<usize>,
+        base: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<PatchRow>> {
         let link = self.opened(py)?;
         let base = GivenState::of(base)?;
         let collected = run(py, &How::default(), |_| {
@@ -148,8 +198,13 @@ impl Link {
                 GivenState::Nothing => None,
                 ref given => Some(given.open()?),
             };
-            let rows = self.named(collected(&link, &numbers, base.as_ref().map(Readable::state)))?;
-            base.map_or(Ok(()), |base| base.state().check_unchanged()).map(|()| rows)
+            let rows = self.named(collected(
+                &link,
+                &numbers,
+                base.as_ref().map(Readable::state),
+            ))?;
+            base.map_or(Ok(()), |base| base.state().check_unchanged())
+                .map(|()| rows)
         })?;
         Ok(collected.finish())
     }
@@ -158,31 +213,46 @@ impl Link {
     fn to_bytes(&self, py: Python<'_>) -> PyResult<Buffer> {
         let link = self.opened(py)?;
         let bytes = run(py, &How::default(), |_| {
-            let length =
-                usize::try_from(link.header().file_length()).map_err(|_| Error::usage("the link is too long"))?;
+            let length = usize::try_from(link.header().file_length())
+                .map_err(|_| Error::usage("the link is too long"))?;
             let mut bytes = vec![0; length];
-            self.named(link.source().read_at(0, &mut bytes)).map(|()| bytes)
+            self.named(link.source().read_at(0, &mut bytes))
+                .map(|()| bytes)
         })?;
         Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
 
     /// Gives up the file or the memory.
     fn close(&self) {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 }
 
 /// The patches of the tensors with these numbers in the index.
-fn collected(link: &LinkReader<LinkSource>, numbers: &[usize], base: Option<&dyn State>) -> Result<PatchRows> {
+fn collected(
+    link: &LinkReader<LinkSource>,
+    numbers: &[usize],
+    base: Option<&dyn State>,
+) -> Result<PatchRows> {
     let mut rows = PatchRows::default();
     let entries = &link.index().tensors;
-    let wanted = numbers.iter().filter_map(|&number| entries.get(number)?.written());
+    let wanted = numbers
+        .iter()
+        .filter_map(|&number| entries.get(number)?.written());
     let mut names: Vec<&str> = wanted.clone().map(|written| written.info.name()).collect();
     names.sort_unstable();
-    let mut patches = link.patches(|name| names.binary_search(&name).is_ok(), base).peekable();
+    let mut patches = link
+        .patches(|name| names.binary_search(&name).is_ok(), base)
+        .peekable();
     for written in wanted {
-        let is_own =
-            |patch: &Result<Patch<'_>>| patch.as_ref().map_or(true, |patch| patch.tensor.name() == written.info.name());
+        let is_own = |patch: &Result<Patch<'_>>| {
+            patch
+                .as_ref()
+                .map_or(true, |patch| patch.tensor.name() == written.info.name())
+        };
         let mut changes = TensorChanges::new(&written.info, written.start == Start::Zeros)?;
         while let Some(patch) = patches.next_if(is_own) {
             let patch = patch?;

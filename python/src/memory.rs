@@ -1,8 +1,11 @@
-//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes of ours as buffers of
-//! Python.
+//! Memory that Python and this library share: bytes of Python's objects without copies, and bytes
+//! of ours as buffers of Python.
 //!
 //! With the allocator the only file with unsafe code. What it relies on is said at each block.
-#![allow(unsafe_code, reason = "memory of Python's objects is reached by pointers; the reason stands at each block")]
+#![allow(
+    unsafe_code,
+    reason = "memory of Python's objects is reached by pointers; the reason stands at each block"
+)]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -16,8 +19,9 @@ use pyo3::prelude::*;
 
 use crate::errors::usage;
 
-/// Bytes of an object of Python. The object is held, so that they stay where they are, unless its library moves them:
-/// then there are places to be compared, by whoever uses the bytes later than in the call in which they were bound.
+/// Bytes of an object of Python. The object is held, so that they stay where they are, unless its
+/// library moves them: then there are places to be compared, by whoever uses the bytes later than
+/// in the call in which they were bound.
 pub(crate) struct ByteView {
     pointer: NonNull<u8>,
     length: usize,
@@ -27,46 +31,62 @@ pub(crate) struct ByteView {
     owner: Option<Py<PyAny>>,
 }
 
-// SAFETY: `pointer` is an address of memory that the buffer or the owner keeps, valid in every thread. These may be
-// dropped in any thread: PyO3 attaches to the interpreter first, or puts it off.
+// SAFETY: `pointer` is an address of memory that the buffer or the owner keeps, valid in every
+// thread. These may be dropped in any thread: PyO3 attaches to the interpreter first, or puts it
+// off.
 unsafe impl Send for ByteView {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for ByteView {}
 
 impl ByteView {
-    /// The bytes that an object shows through the buffer protocol; `None` if they are not in one contiguous row.
+    /// The bytes that an object shows through the buffer protocol; `None` if they are not in one
+    /// contiguous row.
     pub(crate) fn of_buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() {
             return None;
         }
         let pointer = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
-        Some(Self { pointer, length: buffer.len_bytes(), buffer: Some(buffer), owner: None })
+        Some(Self {
+            pointer,
+            length: buffer.len_bytes(),
+            buffer: Some(buffer),
+            owner: None,
+        })
     }
 
     /// The bytes that a call has returned, which has to return this many.
     pub(crate) fn returned(object: &Bound<'_, PyAny>, length: usize) -> PyResult<Self> {
-        let bytes = Self::of_buffer(PyUntypedBuffer::get(object)?).filter(|bytes| bytes.length == length);
+        let bytes =
+            Self::of_buffer(PyUntypedBuffer::get(object)?).filter(|bytes| bytes.length == length);
         bytes.ok_or_else(|| PyTypeError::new_err("a reader returned other than the bytes wanted"))
     }
 
-    /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller has asked its
-    /// library where they are, that they are on the CPU, and how many they are.
+    /// The bytes at an address, which `owner` keeps as long as it is not told otherwise: the caller
+    /// has asked its library where they are, that they are on the CPU, and how many they are.
     pub(crate) fn of_address(address: usize, length: usize, owner: Py<PyAny>) -> Self {
-        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
-        Self { pointer: pointer.unwrap_or(NonNull::dangling()), length, buffer: None, owner: Some(owner) }
+        let pointer =
+            NonNull::new(std::ptr::with_exposed_provenance_mut(address)).filter(|_| length > 0);
+        Self {
+            pointer: pointer.unwrap_or(NonNull::dangling()),
+            length,
+            buffer: None,
+            owner: Some(owner),
+        }
     }
 
-    /// The bytes. The documentation of the package forbids to write to them during a call, and to move them.
+    /// The bytes. The documentation of the package forbids to write to them during a call, and to
+    /// move them.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the object keeps `length` bytes there, or there are none and the pointer is dangling. Whoever uses
-        // this later than in the call in which it was made has asked whether they are here. They are plain bytes, which
-        // have no invalid values.
+        // SAFETY: the object keeps `length` bytes there, or there are none and the pointer is
+        // dangling. Whoever uses this later than in the call in which it was made has asked whether
+        // they are here. They are plain bytes, which have no invalid values.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
     /// The bytes, to be written. The caller has asked that the object may be written to.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`. Nobody else in this library has a reference, since `self` is borrowed.
+        // SAFETY: as for `bytes`. Nobody else in this library has a reference, since `self` is
+        // borrowed.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }
@@ -91,15 +111,16 @@ pub(crate) fn borrowed(
     }
     let format = buffer.format().to_string_lossy().into_owned();
     let shape = buffer.shape().iter().map(|&length| length as u64).collect();
-    let bytes = ByteView::of_buffer(buffer).ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
+    let bytes = ByteView::of_buffer(buffer)
+        .ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
     Ok((bytes, format, shape))
 }
 
-/// Numbers or bytes that have been copied for Python, shown through the buffer protocol: `memoryview`,
-/// `numpy.frombuffer` and `torch.frombuffer` take them without another copy.
+/// Numbers or bytes that have been copied for Python, shown through the buffer protocol:
+/// `memoryview`, `numpy.frombuffer` and `torch.frombuffer` take them without another copy.
 ///
-/// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable). This library reads
-/// the memory no more, so whatever Python does to it stays there.
+/// The view is one-dimensional, contiguous and read-only, unless it is [writable](Self::writable).
+/// This library reads the memory no more, so whatever Python does to it stays there.
 #[pyclass(frozen, module = "deltachain._native")]
 pub(crate) struct Buffer {
     kept: Arc<BufferOwner>,
@@ -129,7 +150,10 @@ impl BufferOwner {
 
 impl Buffer {
     pub(crate) fn new(kept: BufferOwner) -> Self {
-        Self { kept: Arc::new(kept), is_writable: false }
+        Self {
+            kept: Arc::new(kept),
+            is_writable: false,
+        }
     }
 }
 
@@ -141,33 +165,45 @@ impl Buffer {
 
     /// The same memory, which may be written to: torch has no tensors that may not.
     fn writable(&self) -> Self {
-        Self { kept: Arc::clone(&self.kept), is_writable: true }
+        Self {
+            kept: Arc::clone(&self.kept),
+            is_writable: true,
+        }
     }
 
     /// Shows the memory. Python calls this; see the buffer protocol of its C interface.
     ///
     /// # Safety
     /// `view` is what Python gives.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
-        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for any failure from
-        // here on.
+        // SAFETY: `view` points to a structure of the caller's; nothing holds an object yet, as for
+        // any failure from here on.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { kept, is_writable } = slf.get();
         if flags & ffi::PyBUF_WRITABLE != 0 && !is_writable {
-            return Err(PyBufferError::new_err("it is read-only: copy what you change"));
+            return Err(PyBufferError::new_err(
+                "it is read-only: copy what you change",
+            ));
         }
         let (pointer, items, width, format) = kept.view();
         let wrong = |_| PyBufferError::new_err("too long");
         let length = isize::try_from(items * width).map_err(wrong)?;
-        let shape = Box::new([isize::try_from(items).map_err(wrong)?, isize::try_from(width).map_err(wrong)?]);
+        let shape = Box::new([
+            isize::try_from(items).map_err(wrong)?,
+            isize::try_from(width).map_err(wrong)?,
+        ]);
         // Shape and stride, freed by `__releasebuffer__`.
         let shape = Box::into_raw(shape).cast::<isize>();
-        // SAFETY: `view` points to a structure of the caller's. All fields are set: the memory stays where it is as
-        // long as the object lives, which `obj` holds; `shape` has two numbers, of which the second is the stride;
-        // `format` is static.
+        // SAFETY: `view` points to a structure of the caller's. All fields are set: the memory
+        // stays where it is as long as the object lives, which `obj` holds; `shape` has two
+        // numbers, of which the second is the stride; `format` is static.
         unsafe {
             (*view).buf = pointer.cast_mut();
             (*view).len = length;
@@ -187,8 +223,8 @@ impl Buffer {
     /// # Safety
     /// `view` is one that `__getbuffer__` has filled.
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python calls this once for
-        // each.
+        // SAFETY: `internal` is the box of two numbers that `__getbuffer__` has leaked; Python
+        // calls this once for each.
         drop(unsafe { Box::from_raw((*view).internal.cast::<[isize; 2]>()) });
     }
 }

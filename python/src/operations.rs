@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use deltachain::files::{self, FileOptions, LAYOUT_KEY, Layout, OutputFile};
 use deltachain::tensor::{Digest, StateDigests, TensorInfo, total_bytes};
 use deltachain::{
-    DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay, Result, Source,
-    StateTable, check_sequence,
+    DiffOptions, DiffReport, Error, FileSource, Limits, LinkReader, Profile, Progress, Replay,
+    Result, Source, StateTable, check_sequence,
 };
 use deltachain_store::Phase;
 use pyo3::prelude::*;
@@ -22,7 +22,9 @@ use crate::work::{How, Threads, run};
 
 /// A digest that is given as text.
 pub(crate) fn digest_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Digest>> {
-    let parse = |text| Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None));
+    let parse = |text| {
+        Digest::from_hex(text).ok_or_else(|| usage(py, format!("{text:?} is not a digest"), None))
+    };
     text.map(parse).transpose()
 }
 
@@ -33,13 +35,22 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ProfileName {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let is_named = |profile: &Profile| object.extract::<String>().is_ok_and(|name| name == profile.name());
-        let found = [Profile::Compact, Profile::Local, Profile::Direct].into_iter().find(is_named);
-        found.map(Self).ok_or_else(|| refused(&object, "profile= must be 'compact', 'local' or 'direct'"))
+        let is_named = |profile: &Profile| {
+            object
+                .extract::<String>()
+                .is_ok_and(|name| name == profile.name())
+        };
+        let found = [Profile::Compact, Profile::Local, Profile::Direct]
+            .into_iter()
+            .find(is_named);
+        found
+            .map(Self)
+            .ok_or_else(|| refused(&object, "profile= must be 'compact', 'local' or 'direct'"))
     }
 }
 
-/// Refuses settings of what is about to be begun: they are checked when they are made of Python's objects.
+/// Refuses settings of what is about to be begun: they are checked when they are made of Python's
+/// objects.
 #[pyfunction]
 pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<ProfileName>) {
     drop((threads, profiles));
@@ -49,8 +60,23 @@ pub(crate) fn check_settings(threads: Option<Threads>, profiles: Vec<ProfileName
 type DiffRow = (String, String, u64, u64, u64, u64, usize);
 
 fn diff_row(made: &DiffReport) -> DiffRow {
-    let DiffReport { bytes, target_bytes, elements, changed, tensors, .. } = *made;
-    (made.base.to_string(), made.target.state.to_string(), bytes, target_bytes, elements, changed, tensors)
+    let DiffReport {
+        bytes,
+        target_bytes,
+        elements,
+        changed,
+        tensors,
+        ..
+    } = *made;
+    (
+        made.base.to_string(),
+        made.target.state.to_string(),
+        bytes,
+        target_bytes,
+        elements,
+        changed,
+        tensors,
+    )
 }
 
 /// Makes a link between states of any kind: in memory, or a file if there is a path.
@@ -67,47 +93,63 @@ pub(crate) fn diff(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Option<Link>, DiffRow)> {
     let (base, target) = (GivenState::of(base)?, GivenState::of(target)?);
-    let (made, link) = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let mut metadata = metadata;
-        let compare = watch.of(Phase::Compare);
-        if let (Some(out), GivenState::Path(target)) = (&out, &target)
-            && !matches!(base, GivenState::Tensors(_))
-        {
-            // From files to a file: with the layout, as the tool does it.
-            let options = FileOptions::default().profile(profile.0).metadata(metadata);
-            let options = options.replace(replace).progress(&compare);
-            let made = if let GivenState::Path(base) = &base {
-                files::diff(base, target, out, &options)?
-            } else {
-                files::snapshot(target, out, &options)?
+    let (made, link) = run(
+        py,
+        &How {
+            threads,
+            progress,
+            ..How::default()
+        },
+        |watch| {
+            let mut metadata = metadata;
+            let compare = watch.of(Phase::Compare);
+            if let (Some(out), GivenState::Path(target)) = (&out, &target)
+                && !matches!(base, GivenState::Tensors(_))
+            {
+                // From files to a file: with the layout, as the tool does it.
+                let options = FileOptions::default().profile(profile.0).metadata(metadata);
+                let options = options.replace(replace).progress(&compare);
+                let made = if let GivenState::Path(base) = &base {
+                    files::diff(base, target, out, &options)?
+                } else {
+                    files::snapshot(target, out, &options)?
+                };
+                return Ok((made, None));
+            }
+            let (base, target) = (base.open()?, target.open()?);
+            metadata.remove(LAYOUT_KEY);
+            // Tensors in memory have no files: their result is divided into files like the base.
+            if let Some(layout) = target.layout()
+                && let Some(text) =
+                    Layout::metadata_value(layout, base.layout(), target.state().tensors())
+            {
+                metadata.insert(LAYOUT_KEY.to_owned(), text);
+            }
+            compare.expect(
+                total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()),
+            );
+            let options = DiffOptions::default()
+                .profile(profile.0)
+                .metadata(metadata)
+                .progress(&compare);
+            let diff = |out: &mut dyn std::io::Write| {
+                deltachain::diff(base.state(), target.state(), &options, out)
             };
-            return Ok((made, None));
-        }
-        let (base, target) = (base.open()?, target.open()?);
-        metadata.remove(LAYOUT_KEY);
-        // Tensors in memory have no files: their result is divided into files like the base.
-        if let Some(layout) = target.layout()
-            && let Some(text) = Layout::metadata_value(layout, base.layout(), target.state().tensors())
-        {
-            metadata.insert(LAYOUT_KEY.to_owned(), text);
-        }
-        compare.expect(total_bytes(base.state().tensors()) + total_bytes(target.state().tensors()));
-        let options = DiffOptions::default().profile(profile.0).metadata(metadata).progress(&compare);
-        let diff = |out: &mut dyn std::io::Write| deltachain::diff(base.state(), target.state(), &options, out);
-        if let Some(out) = &out {
-            base.check_apart(out)?;
-            target.check_apart(out)?;
-            let mut file = OutputFile::create(out, replace)?;
-            let made = diff(&mut file).map_err(|error| error.in_file(out))?;
-            compare.advance(0)?;
-            file.commit()?;
-            return Ok((made, None));
-        }
-        let mut bytes = Vec::new();
-        let made = diff(&mut bytes)?;
-        let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
-        Ok((made, Some(link)))
-    })?;
+            if let Some(out) = &out {
+                base.check_apart(out)?;
+                target.check_apart(out)?;
+                let mut file = OutputFile::create(out, replace)?;
+                let made = diff(&mut file).map_err(|error| error.in_file(out))?;
+                compare.advance(0)?;
+                file.commit()?;
+                return Ok((made, None));
+            }
+            let mut bytes = Vec::new();
+            let made = diff(&mut bytes)?;
+            let link = LinkReader::open(LinkSource(Box::new(bytes)), &Limits::default())?;
+            Ok((made, Some(link)))
+        },
+    )?;
     Ok((link.map(|link| Link::new(link, None)), diff_row(&made)))
 }
 
@@ -125,13 +167,27 @@ pub(crate) fn apply_files(
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<ApplyRow> {
-    let built = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let build = watch.of(Phase::Build);
-        let options = FileOptions::default().replace(replace).progress(&build);
-        files::apply(base.as_deref(), &links, &out, &options)
-    })?;
+    let built = run(
+        py,
+        &How {
+            threads,
+            progress,
+            ..How::default()
+        },
+        |watch| {
+            let build = watch.of(Phase::Build);
+            let options = FileOptions::default().replace(replace).progress(&build);
+            files::apply(base.as_deref(), &links, &out, &options)
+        },
+    )?;
     let (base, target) = (built.base.to_string(), built.target.state.to_string());
-    Ok((base, target, built.target_bytes, built.written, built.copied))
+    Ok((
+        base,
+        target,
+        built.target_bytes,
+        built.written,
+        built.copied,
+    ))
 }
 
 /// `squash` from paths to a path, as the tool does it.
@@ -147,11 +203,23 @@ pub(crate) fn squash_files(
     threads: Option<Threads>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<DiffRow> {
-    let made = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let build = watch.of(Phase::Build);
-        let options = FileOptions::default().profile(profile.0).metadata(metadata).replace(replace).progress(&build);
-        files::squash(base.as_deref(), &links, &out, &options)
-    })?;
+    let made = run(
+        py,
+        &How {
+            threads,
+            progress,
+            ..How::default()
+        },
+        |watch| {
+            let build = watch.of(Phase::Build);
+            let options = FileOptions::default()
+                .profile(profile.0)
+                .metadata(metadata)
+                .replace(replace)
+                .progress(&build);
+            files::squash(base.as_deref(), &links, &out, &options)
+        },
+    )?;
     Ok(diff_row(&made))
 }
 
@@ -159,13 +227,19 @@ pub(crate) fn squash_files(
 pub(crate) type Info = (String, String, Vec<u64>);
 
 pub(crate) fn rows<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Vec<Info> {
-    let row = |info: &TensorInfo| (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec());
+    let row = |info: &TensorInfo| {
+        (
+            info.name().to_owned(),
+            info.dtype().name().to_owned(),
+            info.shape().to_vec(),
+        )
+    };
     tensors.into_iter().map(row).collect()
 }
 
-/// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the target's tensors and
-/// returns a mapping of new tensors of zeros, into which the target is built and which is returned with its digest.
-/// Only the returned result has been proven.
+/// Applies links to a state in memory or in files. `allocate` gets name, dtype and shape of the
+/// target's tensors and returns a mapping of new tensors of zeros, into which the target is built
+/// and which is returned with its digest. Only the returned result has been proven.
 #[pyfunction]
 pub(crate) fn apply_tensors<'py>(
     py: Python<'py>,
@@ -179,8 +253,15 @@ pub(crate) fn apply_tensors<'py>(
         return Err(usage(py, "no link to apply", None));
     }
     let given = GivenState::of(base)?;
-    let links = links.iter().map(|link| link.get().opened(py)).collect::<PyResult<Vec<OpenLink>>>()?;
-    let how = How { threads, progress, ..How::default() };
+    let links = links
+        .iter()
+        .map(|link| link.get().opened(py))
+        .collect::<PyResult<Vec<OpenLink>>>()?;
+    let how = How {
+        threads,
+        progress,
+        ..How::default()
+    };
     let (base, table, tensors) = {
         let links = &links;
         run(py, &how, |watch| {
@@ -197,7 +278,11 @@ pub(crate) fn apply_tensors<'py>(
     let made = allocate.call1((rows(&tensors),))?;
     let mut room = TensorRoom::of(&made)?;
     if room.tensors() != tensors {
-        return Err(usage(py, "other tensors were made than those of the target", None));
+        return Err(usage(
+            py,
+            "other tensors were made than those of the target",
+            None,
+        ));
     }
     let digest = run(py, &how, |watch| {
         let replay = pushed(table, &links)?;
@@ -226,39 +311,66 @@ pub(crate) fn digest<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Vec<(Info, String)>)> {
     let state = GivenState::of(state)?;
-    let table = run(py, &How { threads, progress, ..How::default() }, |watch| {
-        let state = state.open()?;
-        let hash = watch.of(Phase::Hash);
-        hash.expect(total_bytes(state.state().tensors()));
-        StateTable::of(state.state(), &hash)
-    })?;
+    let table = run(
+        py,
+        &How {
+            threads,
+            progress,
+            ..How::default()
+        },
+        |watch| {
+            let state = state.open()?;
+            let hash = watch.of(Phase::Hash);
+            hash.expect(total_bytes(state.state().tensors()));
+            StateTable::of(state.state(), &hash)
+        },
+    )?;
     let digests = table.digests.tensors.iter().map(ToString::to_string);
-    Ok((table.digests.state.to_string(), rows(&table.tensors).into_iter().zip(digests).collect()))
+    Ok((
+        table.digests.state.to_string(),
+        rows(&table.tensors).into_iter().zip(digests).collect(),
+    ))
 }
 
 /// Opens a link: a path, or an object with the buffer protocol, whose bytes are copied.
 #[pyfunction]
-pub(crate) fn open_link(py: Python<'_>, path: Option<PathBuf>, bytes: Option<Vec<u8>>) -> PyResult<Link> {
+pub(crate) fn open_link(
+    py: Python<'_>,
+    path: Option<PathBuf>,
+    bytes: Option<Vec<u8>>,
+) -> PyResult<Link> {
     let link = run(py, &How::default(), |_| {
         let open = |source| LinkReader::open(LinkSource(source), &Limits::default());
-        let Some(path) = &path else { return open(Box::new(bytes.unwrap_or_default())) };
-        FileSource::open(path).and_then(|source| open(Box::new(source))).map_err(|error| error.in_file(path))
+        let Some(path) = &path else {
+            return open(Box::new(bytes.unwrap_or_default()));
+        };
+        FileSource::open(path)
+            .and_then(|source| open(Box::new(source)))
+            .map_err(|error| error.in_file(path))
     })?;
     Ok(Link::new(link, path))
 }
 
 /// Writes a link to a file, which appears when it is complete.
 #[pyfunction]
-pub(crate) fn write_file(py: Python<'_>, path: PathBuf, link: &Bound<'_, Link>, replace: bool) -> PyResult<()> {
+pub(crate) fn write_file(
+    py: Python<'_>,
+    path: PathBuf,
+    link: &Bound<'_, Link>,
+    replace: bool,
+) -> PyResult<()> {
     let link = link.get().opened(py)?;
     run(py, &How::default(), |_| {
         let mut file = OutputFile::create(&path, replace)?;
         let mut buffer = vec![0; 1 << 20];
         let (mut offset, length) = (0, link.header().file_length());
         while offset < length {
-            let part = usize::try_from(length - offset).unwrap_or(usize::MAX).min(buffer.len());
+            let part = usize::try_from(length - offset)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
             link.source().read_at(offset, &mut buffer[..part])?;
-            file.write_all(&buffer[..part]).map_err(|error| Error::io("writing", error).in_file(&path))?;
+            file.write_all(&buffer[..part])
+                .map_err(|error| Error::io("writing", error).in_file(&path))?;
             offset += part as u64;
         }
         file.commit()

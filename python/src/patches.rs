@@ -10,7 +10,8 @@ use crate::given::GivenState;
 use crate::memory::{Buffer, BufferOwner};
 use crate::work::{How, Threads, run};
 
-/// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their values.
+/// A patch: the tensor's name, dtype and shape, numbers of lanes unless all are given, and their
+/// values.
 pub(crate) type PatchRow = (String, String, Vec<u64>, Option<Buffer>, Buffer);
 
 /// How much is copied, or compared, at once.
@@ -41,7 +42,10 @@ pub(crate) struct TensorChanges {
 }
 
 fn too_long(info: &TensorInfo) -> Error {
-    Error::usage(format!("the tensor {:?} is too long for this machine", info.name()))
+    Error::usage(format!(
+        "the tensor {:?} is too long for this machine",
+        info.name()
+    ))
 }
 
 fn length(info: &TensorInfo) -> Result<usize> {
@@ -51,10 +55,22 @@ fn length(info: &TensorInfo) -> Result<usize> {
 impl TensorChanges {
     /// Nothing changes yet; `is_whole` makes it a tensor of zeros.
     pub(crate) fn new(info: &TensorInfo, is_whole: bool) -> Result<Self> {
-        let lanes =
-            if info.lanes() <= 1 << 31 { LaneNumbers::Short(Vec::new()) } else { LaneNumbers::Long(Vec::new()) };
-        let values = if is_whole { vec![0; length(info)?] } else { Vec::new() };
-        Ok(Self { info: info.clone(), lanes, values, is_whole })
+        let lanes = if info.lanes() <= 1 << 31 {
+            LaneNumbers::Short(Vec::new())
+        } else {
+            LaneNumbers::Long(Vec::new())
+        };
+        let values = if is_whole {
+            vec![0; length(info)?]
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            info: info.clone(),
+            lanes,
+            values,
+            is_whole,
+        })
     }
 
     /// Adds lanes, ascending and beyond those before, and their values.
@@ -63,8 +79,14 @@ impl TensorChanges {
         let wrong = || too_long(&self.info);
         if self.is_whole {
             for (lane, value) in lanes.zip(values.chunks_exact(width)) {
-                let place = usize::try_from(lane).ok().and_then(|lane| lane.checked_mul(width)).ok_or_else(wrong)?;
-                self.values.get_mut(place..place + width).ok_or_else(wrong)?.copy_from_slice(value);
+                let place = usize::try_from(lane)
+                    .ok()
+                    .and_then(|lane| lane.checked_mul(width))
+                    .ok_or_else(wrong)?;
+                self.values
+                    .get_mut(place..place + width)
+                    .ok_or_else(wrong)?
+                    .copy_from_slice(value);
             }
             return Ok(());
         }
@@ -88,7 +110,12 @@ impl TensorChanges {
 impl PatchRows {
     /// Adds a patch, unless nothing changes.
     pub(crate) fn add(&mut self, changes: TensorChanges) {
-        let TensorChanges { info, lanes, values, is_whole } = changes;
+        let TensorChanges {
+            info,
+            lanes,
+            values,
+            is_whole,
+        } = changes;
         if values.is_empty() && !is_whole {
             return;
         }
@@ -100,25 +127,47 @@ impl PatchRows {
         self.push(&info, lanes, values.into());
     }
 
-    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change within, then for
-    /// tensors that come whole. As many as `passed` says are passed over before.
+    /// Adds patches of a set until there are [enough](Self::is_full): first for tensors that change
+    /// within, then for tensors that come whole. As many as `passed` says are passed over before.
     pub(crate) fn add_set(&mut self, set: &PatchSet, passed: &mut usize) -> Result<()> {
         let mut is_next = |rows: &Self| {
             let is_next = *passed == 0 && !rows.is_full();
             *passed = passed.saturating_sub(1);
             is_next
         };
-        for runs in set.runs().chunk_by(|left, right| left.tensor == right.tensor) {
+        for runs in set
+            .runs()
+            .chunk_by(|left, right| left.tensor == right.tensor)
+        {
             if is_next(self) {
                 let info = &set.table().tensors[runs[0].tensor];
                 match runs {
                     // In a row already, and in numbers that engines take.
-                    [Run { first_lane: 0, kind: RunKind::Lanes(numbers), values, .. }] if info.lanes() <= 1 << 31 => {
-                        let numbers = set.numbers()[numbers.clone()].iter().map(|number| number.cast_signed());
+                    [
+                        Run {
+                            first_lane: 0,
+                            kind: RunKind::Lanes(numbers),
+                            values,
+                            ..
+                        },
+                    ] if info.lanes() <= 1 << 31 => {
+                        let numbers = set.numbers()[numbers.clone()]
+                            .iter()
+                            .map(|number| number.cast_signed());
                         let values = &set.values()[values.clone()];
-                        self.push(info, Some(BufferOwner::Int32(numbers.collect())), values.into());
+                        self.push(
+                            info,
+                            Some(BufferOwner::Int32(numbers.collect())),
+                            values.into(),
+                        );
                     }
-                    [Run { kind: RunKind::Whole, values, .. }] if values.len() as u64 == info.bytes() => {
+                    [
+                        Run {
+                            kind: RunKind::Whole,
+                            values,
+                            ..
+                        },
+                    ] if values.len() as u64 == info.bytes() => {
                         self.push(info, None, set.values()[values.clone()].into());
                     }
                     _ => self.add(joined(set, info, runs)?),
@@ -137,7 +186,13 @@ impl PatchRows {
         self.bytes += values.len();
         let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
         let values = Buffer::new(BufferOwner::Bytes(values));
-        self.rows.push((name, dtype, info.shape().to_vec(), lanes.map(Buffer::new), values));
+        self.rows.push((
+            name,
+            dtype,
+            info.shape().to_vec(),
+            lanes.map(Buffer::new),
+            values,
+        ));
     }
 
     /// Whether there are as many as are made at once.
@@ -158,7 +213,12 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChang
         match &run.kind {
             RunKind::Lanes(numbers) => {
                 let numbers = &set.numbers()[numbers.clone()];
-                changes.add(numbers.iter().map(|&number| run.first_lane + u64::from(number)), values)?;
+                changes.add(
+                    numbers
+                        .iter()
+                        .map(|&number| run.first_lane + u64::from(number)),
+                    values,
+                )?;
             }
             RunKind::Whole => {
                 let count = (values.len() / info.dtype().lane_bytes()) as u64;
@@ -169,9 +229,9 @@ fn joined(set: &PatchSet, info: &TensorInfo, runs: &[Run]) -> Result<TensorChang
     Ok(changes)
 }
 
-/// The differences between two states, in some tensors of the new one from number `begin` on, and the number to go on
-/// with, None at the end. For states that have been proven, such as two versions in a directory. Tensors that are not
-/// in the old one come whole.
+/// The differences between two states, in some tensors of the new one from number `begin` on, and
+/// the number to go on with, None at the end. For states that have been proven, such as two
+/// versions in a directory. Tensors that are not in the old one come whole.
 #[pyfunction]
 pub(crate) fn compare(
     py: Python<'_>,
@@ -181,26 +241,38 @@ pub(crate) fn compare(
     threads: Option<Threads>,
 ) -> PyResult<(Vec<PatchRow>, Option<usize>)> {
     let (old, new) = (GivenState::of(old)?, GivenState::of(new)?);
-    let (rows, next) = run(py, &How { threads, ..How::default() }, |_| {
-        let (old, new) = (old.open()?, new.open()?);
-        let all = new.state().tensors();
-        let (mut end, mut bytes) = (begin, 0_u64);
-        while end < all.len() && end - begin < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE as u64 {
-            bytes = bytes.saturating_add(all[end].bytes());
-            end += 1;
-        }
-        let found = (begin..end).into_par_iter().map(|number| between(old.state(), new.state(), number));
-        let mut rows = PatchRows::default();
-        for changes in found.collect::<Result<Vec<_>>>()? {
-            rows.add(changes);
-        }
-        Ok((rows, (end < all.len()).then_some(end)))
-    })?;
+    let (rows, next) = run(
+        py,
+        &How {
+            threads,
+            ..How::default()
+        },
+        |_| {
+            let (old, new) = (old.open()?, new.open()?);
+            let all = new.state().tensors();
+            let (mut end, mut bytes) = (begin, 0_u64);
+            while end < all.len() && end - begin < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE as u64 {
+                bytes = bytes.saturating_add(all[end].bytes());
+                end += 1;
+            }
+            let found = (begin..end)
+                .into_par_iter()
+                .map(|number| between(old.state(), new.state(), number));
+            let mut rows = PatchRows::default();
+            for changes in found.collect::<Result<Vec<_>>>()? {
+                rows.add(changes);
+            }
+            Ok((rows, (end < all.len()).then_some(end)))
+        },
+    )?;
     Ok((rows.finish(), next))
 }
 
 fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChanges> {
-    let info = new.tensors().get(number).ok_or_else(|| Error::usage("no such tensor"))?;
+    let info = new
+        .tensors()
+        .get(number)
+        .ok_or_else(|| Error::usage("no such tensor"))?;
     let (width, total) = (info.dtype().lane_bytes(), info.bytes());
     let is_same = |other: &TensorInfo| (info.dtype(), total) == (other.dtype(), other.bytes());
     let base = find(old.tensors(), info.name()).filter(|&base| is_same(&old.tensors()[base]));
@@ -220,7 +292,10 @@ fn between(old: &dyn State, new: &dyn State, number: usize) -> Result<TensorChan
         let (mut numbers, mut values) = (Vec::new(), Vec::new());
         changes_between(width, 0, (&before, &after), &mut numbers, &mut values)?;
         let first = begin / width as u64;
-        changes.add(numbers.iter().map(|&number| first + u64::from(number)), &values)?;
+        changes.add(
+            numbers.iter().map(|&number| first + u64::from(number)),
+            &values,
+        )?;
     }
     Ok(changes)
 }

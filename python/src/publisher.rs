@@ -1,7 +1,9 @@
-//! Publishing what a training process has in memory: snapshots of its tensors, links from them, commits.
+//! Publishing what a training process has in memory: snapshots of its tensors, links from them,
+//! commits.
 //!
-//! Two buffers take turns. One holds what was published last, from which links are made; a snapshot is copied into the
-//! other one. When it has been published, the next snapshot overwrites the older buffer.
+//! Two buffers take turns. One holds what was published last, from which links are made; a snapshot
+//! is copied into the other one. When it has been published, the next snapshot overwrites the older
+//! buffer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -11,7 +13,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart, Snapshots, Stop,
+    Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart, Snapshots,
+    Stop,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -30,12 +33,12 @@ const LARGE: usize = 4 << 20;
 /// A tensor to be copied.
 type CopyRow<'py> = (usize, String, Bound<'py, PyAny>, Option<(String, Vec<u64>)>);
 
-/// Tensors of a checkpoint, ascending by name; where the data of each are: a file, and the offset of their first byte
-/// in it; and the `__metadata__` of the files, as one.
+/// Tensors of a checkpoint, ascending by name; where the data of each are: a file, and the offset
+/// of their first byte in it; and the `__metadata__` of the files, as one.
 type Checkpoint = (Vec<Info>, Vec<(PathBuf, u64)>, BTreeMap<String, String>);
 
-/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata have the folder of
-/// their file before them, like tensors.
+/// Reads the headers of a safetensors file, or of a directory of them. Keys and values of metadata
+/// have the folder of their file before them, like tensors.
 #[pyfunction]
 pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> {
     let files = run(py, &How::default(), |_| SafetensorsState::open(&path))?;
@@ -46,7 +49,10 @@ pub(crate) fn checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<Checkpoint> 
     let places = (0..files.tensors().len()).map(place).collect();
     let notes = files.layout().files().iter().flat_map(|file| {
         let named = |text: &str| format!("{}{text}", file.folder());
-        file.metadata.iter().flatten().map(move |(key, value)| (named(key), named(value)))
+        file.metadata
+            .iter()
+            .flatten()
+            .map(move |(key, value)| (named(key), named(value)))
     });
     Ok((rows(files.tensors()), places, notes.collect()))
 }
@@ -63,7 +69,9 @@ fn shard_of(tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>) -> Result<MemorySt
 /// Memory of shards, to be used again, by the names of the tensors.
 fn spare_of(shards: BTreeMap<usize, MemoryState>) -> HashMap<String, Vec<u8>> {
     let tensors = shards.into_values().flat_map(MemoryState::into_tensors);
-    tensors.map(|(info, data)| (info.name().to_owned(), data)).collect()
+    tensors
+        .map(|(info, data)| (info.name().to_owned(), data))
+        .collect()
 }
 
 /// A copy of the trainer's tensors, or of the tensors of its shards, while it is being taken.
@@ -76,8 +84,8 @@ pub(crate) struct Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number of the shard, name,
-    /// tensor, and the dtype and shape that it is expected to have, if any.
+    /// Copies tensors, each instead of one of the same name if there is one. Rows have the number
+    /// of the shard, name, tensor, and the dtype and shape that it is expected to have, if any.
     fn add(&mut self, py: Python<'_>, rows: Vec<CopyRow<'_>>) -> PyResult<()> {
         let mut finder = Finder::new(py)?;
         let mut copies = Vec::with_capacity(rows.len());
@@ -87,34 +95,73 @@ impl Snapshot {
                 && (info.dtype().name(), info.shape()) != (dtype, shape)
             {
                 let found = format!("{} of shape {:?}", info.dtype(), info.shape());
-                let text = format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
+                let text =
+                    format!("the checkpoint has {dtype} of shape {shape:?}, this is {found}");
                 return Err(usage(py, text, Some(&name)));
             }
-            let length = usize::try_from(info.bytes()).map_err(|_| usage(py, "the tensor is too long", Some(&name)))?;
+            let length = usize::try_from(info.bytes())
+                .map_err(|_| usage(py, "the tensor is too long", Some(&name)))?;
             let tensors = self.shards.entry(shard).or_default();
-            let old = tensors.remove(&name).map(|(_, data)| data).or_else(|| self.spare.remove(&name));
+            let old = tensors
+                .remove(&name)
+                .map(|(_, data)| data)
+                .or_else(|| self.spare.remove(&name));
             let data = match old {
                 Some(data) if data.len() == length => data,
                 _ => allocated(py, &name, length)?,
             };
-            copies.push(TensorCopy { shard, name, info, bytes, data });
+            copies.push(TensorCopy {
+                shard,
+                name,
+                info,
+                bytes,
+                data,
+            });
         }
         fill(py, &mut copies)?;
-        for TensorCopy { shard, name, info, data, .. } in copies {
-            self.shards.entry(shard).or_default().insert(name, (info, data));
+        for TensorCopy {
+            shard,
+            name,
+            info,
+            data,
+            ..
+        } in copies
+        {
+            self.shards
+                .entry(shard)
+                .or_default()
+                .insert(name, (info, data));
         }
         Ok(())
     }
 
     /// Whether the copy of a tensor has these dtype, shape and bytes.
-    fn is_same(&self, py: Python<'_>, shard: usize, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Some((own, data)) = self.shards.get(&shard).and_then(|tensors| tensors.get(name)) else { return Ok(false) };
+    fn is_same(
+        &self,
+        py: Python<'_>,
+        shard: usize,
+        name: &str,
+        tensor: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let Some((own, data)) = self
+            .shards
+            .get(&shard)
+            .and_then(|tensors| tensors.get(name))
+        else {
+            return Ok(false);
+        };
         let (info, bytes) = Finder::new(py)?.find(name, tensor, false)?;
         if (info.dtype(), info.shape()) != (own.dtype(), own.shape()) {
             return Ok(false);
         }
         let (info, other) = (info.clone(), allocated(py, name, data.len())?);
-        let mut copies = [TensorCopy { shard, name: name.to_owned(), info, bytes, data: other }];
+        let mut copies = [TensorCopy {
+            shard,
+            name: name.to_owned(),
+            info,
+            bytes,
+            data: other,
+        }];
         fill(py, &mut copies)?;
         Ok(py.detach(|| copies.iter().all(|copy| copy.data == *data)))
     }
@@ -123,7 +170,13 @@ impl Snapshot {
 fn allocated(py: Python<'_>, name: &str, length: usize) -> PyResult<Vec<u8>> {
     let mut data = Vec::new();
     let room = data.try_reserve_exact(length);
-    room.map_err(|error| usage(py, format!("{length} bytes for a copy: {error}"), Some(name)))?;
+    room.map_err(|error| {
+        usage(
+            py,
+            format!("{length} bytes for a copy: {error}"),
+            Some(name),
+        )
+    })?;
     data.resize(length, 0);
     Ok(data)
 }
@@ -141,7 +194,10 @@ struct TensorCopy {
 fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
     let mut stretches = Vec::new();
     let mut length = 0;
-    for TensorCopy { name, bytes, data, .. } in copies {
+    for TensorCopy {
+        name, bytes, data, ..
+    } in copies
+    {
         match bytes {
             TensorBytes::Here(here) => {
                 length += data.len();
@@ -159,11 +215,19 @@ fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
         }
     }
     if length <= LARGE {
-        stretches.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
+        stretches
+            .into_iter()
+            .for_each(|(to, from)| to.copy_from_slice(from));
         return Ok(());
     }
     let pool = pool(py, None)?;
-    py.detach(|| pool.install(|| stretches.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from))));
+    py.detach(|| {
+        pool.install(|| {
+            stretches
+                .into_par_iter()
+                .for_each(|(to, from)| to.copy_from_slice(from))
+        })
+    });
     Ok(())
 }
 
@@ -222,11 +286,25 @@ impl Publisher {
             .sign(signers(py, sign)?)
             .trust(trusted(py, trust)?)
             .vouch(digest_of(py, vouch)?);
-        let like = like.map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like))).transpose()?;
+        let like = like
+            .map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like)))
+            .transpose()?;
         let store = store.get().get(py)?;
-        let publisher = run(py, &How::default(), |_| ChainPublisher::open(store, options))?;
-        let (last, pending, spare, parts) = (BTreeMap::new(), BTreeMap::new(), HashMap::new(), Vec::new());
-        Ok(Self { inner: OfProcess::new(Inner { publisher, like, last, pending, spare, parts }) })
+        let publisher = run(py, &How::default(), |_| {
+            ChainPublisher::open(store, options)
+        })?;
+        let (last, pending, spare, parts) =
+            (BTreeMap::new(), BTreeMap::new(), HashMap::new(), Vec::new());
+        Ok(Self {
+            inner: OfProcess::new(Inner {
+                publisher,
+                like,
+                last,
+                pending,
+                spare,
+                parts,
+            }),
+        })
     }
 
     /// Version and number of shards of the chain's head; None if it has no version yet.
@@ -236,8 +314,8 @@ impl Publisher {
         Ok(head.map(|head| (head.version, head.shards.len())))
     }
 
-    /// The newest version, if one with this metadata would repeat a step. Without `until`, which ends it, the store is
-    /// not asked.
+    /// The newest version, if one with this metadata would repeat a step. Without `until`, which
+    /// ends it, the store is not asked.
     fn repeated(
         &mut self,
         py: Python<'_>,
@@ -247,7 +325,11 @@ impl Publisher {
         let inner = self.inner.get_mut(py)?;
         let asks = until.is_some();
         let head = run(py, &inner.how(until), |_| {
-            if asks { inner.publisher.repeated(&metadata) } else { inner.publisher.known_repeated(&metadata) }
+            if asks {
+                inner.publisher.repeated(&metadata)
+            } else {
+                inner.publisher.known_repeated(&metadata)
+            }
         })?;
         Ok(head.as_ref().map(published_row))
     }
@@ -261,7 +343,10 @@ impl Publisher {
     /// An empty snapshot, with memory of the one before the last.
     fn snapshot(&mut self, py: Python<'_>) -> PyResult<Snapshot> {
         let inner = self.inner.get_mut(py)?;
-        Ok(Snapshot { shards: BTreeMap::new(), spare: std::mem::take(&mut inner.spare) })
+        Ok(Snapshot {
+            shards: BTreeMap::new(),
+            spare: std::mem::take(&mut inner.spare),
+        })
     }
 
     /// Gives the memory of a snapshot back that is not to be published.
@@ -269,12 +354,15 @@ impl Publisher {
         let inner = self.inner.get_mut(py)?;
         inner.spare = std::mem::take(&mut snapshot.spare);
         let tensors = std::mem::take(&mut snapshot.shards).into_values().flatten();
-        inner.spare.extend(tensors.map(|(name, (_, data))| (name, data)));
+        inner
+            .spare
+            .extend(tensors.map(|(name, (_, data))| (name, data)));
         Ok(())
     }
 
-    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot holds. Returns the
-    /// parts that another process must commit, as a list of JSON; an empty one if this process commits.
+    /// Makes and stores the links of the shards with these numbers, of `of`, to what the snapshot
+    /// holds. Returns the parts that another process must commit, as a list of JSON; an empty one
+    /// if this process commits.
     fn store(
         &mut self,
         py: Python<'_>,
@@ -290,13 +378,32 @@ impl Publisher {
         // Tensors that older snapshots had, and this one has not, are not needed any more.
         snapshot.spare.clear();
         let mut tensors = std::mem::take(&mut snapshot.shards);
-        run(py, &How { threads, progress, ..inner.how(until) }, |watch| {
-            let shard = |number| Ok((number, shard_of(tensors.remove(&number).unwrap_or_default())?));
-            inner.store(numbers.into_iter().map(shard).collect::<Result<_>>()?, of, commits, watch)
-        })
+        run(
+            py,
+            &How {
+                threads,
+                progress,
+                ..inner.how(until)
+            },
+            |watch| {
+                let shard = |number| {
+                    Ok((
+                        number,
+                        shard_of(tensors.remove(&number).unwrap_or_default())?,
+                    ))
+                };
+                inner.store(
+                    numbers.into_iter().map(shard).collect::<Result<_>>()?,
+                    of,
+                    commits,
+                    watch,
+                )
+            },
+        )
     }
 
-    /// Commits what this process has stored, with the parts that all processes have returned, as the next version.
+    /// Commits what this process has stored, with the parts that all processes have returned, as
+    /// the next version.
     fn commit(
         &mut self,
         py: Python<'_>,
@@ -313,7 +420,8 @@ impl Publisher {
             inner.publisher.commit(all, metadata, watch)
         })?;
         // The store may have taken it.
-        let published = published.ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
+        let published = published
+            .ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
         if published.is_new {
             inner.settle();
         } else {
@@ -325,7 +433,9 @@ impl Publisher {
     /// Another process has committed the shards that were stored last.
     fn committed(&mut self, py: Python<'_>, version: u64, commit: &str) -> PyResult<()> {
         let inner = self.inner.get_mut(py)?;
-        let Some(commit) = Digest::from_hex(commit) else { return Err(usage(py, "that is not a digest", None)) };
+        let Some(commit) = Digest::from_hex(commit) else {
+            return Err(usage(py, "that is not a digest", None));
+        };
         inner.publisher.committed(version, commit);
         inner.settle();
         Ok(())
@@ -349,16 +459,37 @@ impl Inner {
     fn how(&mut self, until: Option<Py<PyAny>>) -> How {
         let stop = Stop::default();
         self.publisher.stop_with(stop.clone());
-        How { stop: Some(stop), until, ..How::default() }
+        How {
+            stop: Some(stop),
+            until,
+            ..How::default()
+        }
     }
 
-    /// Makes and stores links, from what was published last, or from the chain if that is not the head.
-    fn store(&mut self, shards: Vec<(usize, MemoryState)>, of: usize, commits: bool, watch: &Watch) -> Result<Vec<u8>> {
+    /// Makes and stores links, from what was published last, or from the chain if that is not the
+    /// head.
+    fn store(
+        &mut self,
+        shards: Vec<(usize, MemoryState)>,
+        of: usize,
+        commits: bool,
+        watch: &Watch,
+    ) -> Result<Vec<u8>> {
         self.pending.clear();
-        let Self { publisher, like, last, .. } = self;
-        let model = |shard| like.as_ref().map_or(Model::State(shard), |like| Model::Like(shard, like));
+        let Self {
+            publisher,
+            like,
+            last,
+            ..
+        } = self;
+        let model = |shard| {
+            like.as_ref()
+                .map_or(Model::State(shard), |like| Model::Like(shard, like))
+        };
         let new = shards.iter().map(|(number, shard)| {
-            let base = last.get(number).map_or(Base::Chain, |last| Base::Last(model(last)));
+            let base = last
+                .get(number)
+                .map_or(Base::Chain, |last| Base::Last(model(last)));
             (*number, model(shard), base)
         });
         let mut parts = publisher.prepare(new, of, watch)?;
@@ -399,9 +530,28 @@ fn when(cost: Option<f64>, every: Option<u64>) -> Snapshots {
 type PublishedRow = (u64, String, String, u64, u64, u64, bool, bool);
 
 fn published_row(published: &PublishReport) -> PublishedRow {
-    let PublishReport { version, changed, elements, is_new, .. } = *published;
+    let PublishReport {
+        version,
+        changed,
+        elements,
+        is_new,
+        ..
+    } = *published;
     let (state, commit) = (published.state.to_string(), published.commit.to_string());
-    let bytes = published.routes.iter().map(|route| route.bytes).fold(0, u64::saturating_add);
+    let bytes = published
+        .routes
+        .iter()
+        .map(|route| route.bytes)
+        .fold(0, u64::saturating_add);
     let has_snapshot = published.routes.iter().any(|route| route.from.is_none());
-    (version, state, commit, bytes, changed, elements, has_snapshot, is_new)
+    (
+        version,
+        state,
+        commit,
+        bytes,
+        changed,
+        elements,
+        has_snapshot,
+        is_new,
+    )
 }

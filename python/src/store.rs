@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use deltachain::{Error, Result};
 use deltachain_store::{
-    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop, Store as ChainStore, StoreOptions,
-    check_directory, followed_directory, plan_prune,
+    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop,
+    Store as ChainStore, StoreOptions, check_directory, followed_directory, plan_prune,
 };
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -34,7 +34,14 @@ impl Store {
     ) -> PyResult<T> {
         let stop = Stop::default();
         let store = self.get(py)?.with_stop(stop.clone());
-        run(py, &How { stop: Some(stop), ..how }, |watch| work(&store, watch))
+        run(
+            py,
+            &How {
+                stop: Some(stop),
+                ..how
+            },
+            |watch| work(&store, watch),
+        )
     }
 
     /// The store; clones share its connections.
@@ -60,17 +67,25 @@ impl Store {
         max_rate: Option<u64>,
         copies: Vec<PyRef<'_, Self>>,
     ) -> PyResult<Self> {
-        let copies = copies.iter().map(|copy| copy.get(py)).collect::<PyResult<Vec<_>>>()?;
-        let credentials =
-            credentials.map(|callable| Arc::new(CredentialsFunction(callable)) as Arc<dyn CredentialSource>);
-        let mut options = StoreOptions::default().settings(settings).credentials(credentials).max_rate(max_rate);
+        let copies = copies
+            .iter()
+            .map(|copy| copy.get(py))
+            .collect::<PyResult<Vec<_>>>()?;
+        let credentials = credentials
+            .map(|callable| Arc::new(CredentialsFunction(callable)) as Arc<dyn CredentialSource>);
+        let mut options = StoreOptions::default()
+            .settings(settings)
+            .credentials(credentials)
+            .max_rate(max_rate);
         if let Some(timeout) = timeout {
             options = options.timeout(seconds(timeout));
         }
         if let Some(attempts) = attempts {
             options = options.attempts(attempts);
         }
-        let store = run(py, &How::default(), |_| ChainStore::open_awaited(&url, options))?;
+        let store = run(py, &How::default(), |_| {
+            ChainStore::open_awaited(&url, options)
+        })?;
         Ok(Self(OfProcess::new(store.with_copies(copies))))
     }
 
@@ -89,20 +104,27 @@ impl Store {
 
     /// At most `last` versions, the newest first.
     fn log(&self, py: Python<'_>, last: Option<u64>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| report(&deltachain_store::log(store, last, None)?))
+        self.work(py, How::default(), |store, _| {
+            report(&deltachain_store::log(store, last, None)?)
+        })
     }
 
     /// One version; the newest if `version` is None.
     fn show(&self, py: Python<'_>, version: Option<u64>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| report(&deltachain_store::show(store, version, None)?))
+        self.work(py, How::default(), |store, _| {
+            report(&deltachain_store::show(store, version, None)?)
+        })
     }
 
     /// The abilities of the store, as `doctor` finds them.
     fn doctor(&self, py: Python<'_>) -> PyResult<String> {
-        self.work(py, How::default(), |store, _| report(&deltachain_store::doctor(store)?))
+        self.work(py, How::default(), |store, _| {
+            report(&deltachain_store::doctor(store)?)
+        })
     }
 
-    /// Checks the chain, or the directory of a follower that it is: what is wrong, and the whole report.
+    /// Checks the chain, or the directory of a follower that it is: what is wrong, and the whole
+    /// report.
     fn fsck(
         &self,
         py: Python<'_>,
@@ -111,21 +133,40 @@ impl Store {
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<(Vec<Py<PyBaseException>>, String)> {
-        let (report, problems) = self.work(py, How { threads, progress, ..How::default() }, |store, watch| {
-            let Some(directory) = followed_directory(store) else {
-                let place = if deep { Some(Scratch::new(scratch.as_deref(), watch)?) } else { None };
-                let options = FsckOptions::default().deep(place.as_ref().map(|place| place.path().to_owned()));
-                let found = deltachain_store::fsck(store, &options, watch)?;
-                return Ok((report(&found)?, found.problems));
-            };
-            if deep {
-                let text = "deep= is for chains; of this directory all files are read anyway";
-                return Err(Error::usage(text).in_file(directory));
-            }
-            let found = check_directory(&directory, watch)?;
-            Ok((report(&found)?, found.problems))
-        })?;
-        Ok((problems.iter().map(|problem| raised(py, problem).into_value(py)).collect(), report))
+        let (report, problems) = self.work(
+            py,
+            How {
+                threads,
+                progress,
+                ..How::default()
+            },
+            |store, watch| {
+                let Some(directory) = followed_directory(store) else {
+                    let place = if deep {
+                        Some(Scratch::new(scratch.as_deref(), watch)?)
+                    } else {
+                        None
+                    };
+                    let options = FsckOptions::default()
+                        .deep(place.as_ref().map(|place| place.path().to_owned()));
+                    let found = deltachain_store::fsck(store, &options, watch)?;
+                    return Ok((report(&found)?, found.problems));
+                };
+                if deep {
+                    let text = "deep= is for chains; of this directory all files are read anyway";
+                    return Err(Error::usage(text).in_file(directory));
+                }
+                let found = check_directory(&directory, watch)?;
+                Ok((report(&found)?, found.problems))
+            },
+        )?;
+        Ok((
+            problems
+                .iter()
+                .map(|problem| raised(py, problem).into_value(py))
+                .collect(),
+            report,
+        ))
     }
 
     /// Removes old versions, or says what would be removed.
@@ -141,11 +182,28 @@ impl Store {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let last = keep_last.map_or(u64::MAX, NonZeroU64::get);
-        let keep = Keep { last, every: keep_every.map(NonZeroU64::get), versions: keep, abandoned, accept_loss };
-        self.work(py, How { progress, ..How::default() }, |store, watch| {
-            let plan = plan_prune(store, &keep)?;
-            report(&if dry_run { plan.expected } else { deltachain_store::prune(store, &plan, watch)? })
-        })
+        let keep = Keep {
+            last,
+            every: keep_every.map(NonZeroU64::get),
+            versions: keep,
+            abandoned,
+            accept_loss,
+        };
+        self.work(
+            py,
+            How {
+                progress,
+                ..How::default()
+            },
+            |store, watch| {
+                let plan = plan_prune(store, &keep)?;
+                report(&if dry_run {
+                    plan.expected
+                } else {
+                    deltachain_store::prune(store, &plan, watch)?
+                })
+            },
+        )
     }
 
     /// Copies what is new of the chain to another store, and makes its directory.
@@ -157,16 +215,30 @@ impl Store {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let destination = destination.get(py)?;
-        self.work(py, How { progress, ..How::default() }, |store, watch| {
-            make_directory(&destination)?;
-            let place = Scratch::new(scratch.as_deref(), watch)?;
-            report(&deltachain_store::mirror(store, &destination, place.path(), watch)?)
-        })
+        self.work(
+            py,
+            How {
+                progress,
+                ..How::default()
+            },
+            |store, watch| {
+                make_directory(&destination)?;
+                let place = Scratch::new(scratch.as_deref(), watch)?;
+                report(&deltachain_store::mirror(
+                    store,
+                    &destination,
+                    place.path(),
+                    watch,
+                )?)
+            },
+        )
     }
 
     /// Takes back what was pruned: the versions that can be built again.
     fn undo_prune(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        self.work(py, How::default(), |store, watch| deltachain_store::undo_prune(store, watch))
+        self.work(py, How::default(), |store, watch| {
+            deltachain_store::undo_prune(store, watch)
+        })
     }
 
     /// Adds a snapshot, or links from older versions, to a version.
@@ -181,17 +253,34 @@ impl Store {
         threads: Option<Threads>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        self.work(py, How { threads, progress, ..How::default() }, |store, watch| {
-            let place = Scratch::new(scratch.as_deref(), watch)?;
-            let options = CompactOptions::new(place.path()).version(version).snapshot(snapshot).from(bases);
-            report(&deltachain_store::compact(store, &options.profiles(vec![profile.0]), watch)?)
-        })
+        self.work(
+            py,
+            How {
+                threads,
+                progress,
+                ..How::default()
+            },
+            |store, watch| {
+                let place = Scratch::new(scratch.as_deref(), watch)?;
+                let options = CompactOptions::new(place.path())
+                    .version(version)
+                    .snapshot(snapshot)
+                    .from(bases);
+                report(&deltachain_store::compact(
+                    store,
+                    &options.profiles(vec![profile.0]),
+                    watch,
+                )?)
+            },
+        )
     }
 }
 
 /// Makes the directory that a store is, if it is missing.
 fn make_directory(store: &ChainStore) -> Result<()> {
-    let Some(directory) = store.missing_directory() else { return Ok(()) };
+    let Some(directory) = store.missing_directory() else {
+        return Ok(());
+    };
     fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))
 }
 
@@ -212,8 +301,18 @@ impl CredentialSource for CredentialsFunction {
             let optional = |name: &str| given.call_method1("get", (name,));
             let token = optional("token")?.extract()?;
             let expires: Option<SystemTime> = optional("expires_at")?.extract()?;
-            PyResult::Ok(Credentials::new(text("access_key_id")?, text("secret_access_key")?, token, expires))
+            PyResult::Ok(Credentials::new(
+                text("access_key_id")?,
+                text("secret_access_key")?,
+                token,
+                expires,
+            ))
         })?;
-        asked.map_err(|error| Error::io("asking for credentials", std::io::Error::other(error.to_string())))
+        asked.map_err(|error| {
+            Error::io(
+                "asking for credentials",
+                std::io::Error::other(error.to_string()),
+            )
+        })
     }
 }

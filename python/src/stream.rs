@@ -1,5 +1,5 @@
-//! Whole tensors of a version, for a function of the caller's that loads them: built in one pass, in a thread beside
-//! it.
+//! Whole tensors of a version, for a function of the caller's that loads them: built in one pass,
+//! in a thread beside it.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +29,13 @@ type Message = Result<Option<Vec<(TensorInfo, Vec<u8>)>>>;
 pub(crate) struct Stream(Mutex<Option<(Receiver<Message>, JoinHandle<()>)>>);
 
 impl Stream {
-    pub(crate) fn of(py: Python<'_>, version: Arc<LentVersion>, threads: Option<Threads>) -> PyResult<Self> {
-        // Not the others' threads, which would wait for as long as somebody keeps this and takes nothing.
+    pub(crate) fn of(
+        py: Python<'_>,
+        version: Arc<LentVersion>,
+        threads: Option<Threads>,
+    ) -> PyResult<Self> {
+        // Not the others' threads, which would wait for as long as somebody keeps this and takes
+        // nothing.
         let pool = new_pool(py, threads)?;
         let (sender, receiver) = sync_channel(AHEAD);
         let make = move || {
@@ -50,7 +55,9 @@ impl Stream {
             // Whoever does not listen any more wants no end.
             let _ = sender.send(made.map(|()| None));
         };
-        let thread = thread::Builder::new().name("deltachain-tensors".to_owned()).spawn(make);
+        let thread = thread::Builder::new()
+            .name("deltachain-tensors".to_owned())
+            .spawn(make);
         let thread = thread.map_err(|error| usage(py, format!("threads: {error}"), None))?;
         Ok(Self(Mutex::new(Some((receiver, thread)))))
     }
@@ -62,7 +69,8 @@ impl Drop for Stream {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((receiver, thread)) = taken {
             drop(receiver);
-            // It does not need the interpreter's lock. Nothing of the version is in use any more then.
+            // It does not need the interpreter's lock. Nothing of the version is in use any more
+            // then.
             let _ = thread.join();
         }
     }
@@ -73,19 +81,32 @@ impl Stream {
     /// The next ones; None at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<TensorRow>>> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((receiver, thread)) = taken else { return Ok(None) };
+        let Some((receiver, thread)) = taken else {
+            return Ok(None);
+        };
         let receiver = Mutex::new(receiver);
         // Not in the pool, whose only thread may be the one that is waited for.
         let message = run_apart(py, &How::default(), |_| {
-            Ok(receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok())
+            Ok(receiver
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv()
+                .ok())
         })?;
         match message.flatten() {
             Some(Ok(Some(tensors))) => {
-                let receiver = receiver.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let receiver = receiver
+                    .into_inner()
+                    .unwrap_or_else(PoisonError::into_inner);
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((receiver, thread));
                 let rows = tensors.into_iter().map(|(info, data)| {
                     let (name, dtype) = (info.name().to_owned(), info.dtype().name().to_owned());
-                    (name, dtype, info.shape().to_vec(), Buffer::new(BufferOwner::Bytes(data.into())))
+                    (
+                        name,
+                        dtype,
+                        info.shape().to_vec(),
+                        Buffer::new(BufferOwner::Bytes(data.into())),
+                    )
                 });
                 Ok(Some(rows.collect()))
             }
@@ -101,5 +122,7 @@ impl Stream {
 
 /// Waits until the last one has been taken.
 fn send(sender: &SyncSender<Message>, tensors: Vec<(TensorInfo, Vec<u8>)>) -> Result<()> {
-    sender.send(Ok(Some(tensors))).map_err(|_| Error::usage("stopped"))
+    sender
+        .send(Ok(Some(tensors)))
+        .map_err(|_| Error::usage("stopped"))
 }

@@ -1,5 +1,5 @@
-//! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors, and what changes in
-//! it.
+//! Following a chain: a copy of the model in memory, in a directory or in the caller's own tensors,
+//! and what changes in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -14,8 +14,9 @@ use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, InPlace, Lag, Memory, Observer,
-    OtherFiles, Phase, Place, Poller as ChainPoller, PreparedVersion, Stop, SwitchReport, lag, stored,
+    Directory, Fallback, FollowOptions, Follower as ChainFollower, FollowerOptions, InPlace, Lag,
+    Memory, Observer, OtherFiles, Phase, Place, Poller as ChainPoller, PreparedVersion, Stop,
+    SwitchReport, lag, stored,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -81,7 +82,10 @@ enum PollResult {
 
 impl PollResult {
     /// From what has been prepared, or why nothing was.
-    fn of(made: Result<Option<PreparedUpdate>>, is_missing: impl FnOnce(&Error) -> bool) -> Result<Self> {
+    fn of(
+        made: Result<Option<PreparedUpdate>>,
+        is_missing: impl FnOnce(&Error) -> bool,
+    ) -> Result<Self> {
         match made {
             Ok(None) => Ok(Self::Held),
             Ok(Some(prepared)) => Ok(Self::New(Box::new(prepared))),
@@ -100,19 +104,29 @@ pub(crate) struct Poller {
 
 #[pymethods]
 impl Poller {
-    /// With the shortest and the longest pause, in seconds; for versions whose number is a multiple of `every`.
+    /// With the shortest and the longest pause, in seconds; for versions whose number is a multiple
+    /// of `every`.
     #[new]
     fn new(poll: f64, poll_longest: f64, every: Option<NonZeroU64>) -> Self {
         let (poll, longest) = (seconds(poll), seconds(poll_longest));
-        let options = FollowOptions::default().poll(poll).poll_longest(longest.max(poll)).every(every);
+        let options = FollowOptions::default()
+            .poll(poll)
+            .poll_longest(longest.max(poll))
+            .every(every);
         let polling = ChainPoller::new(&options);
-        Self { polling: Mutex::new(polling), failure: Mutex::default() }
+        Self {
+            polling: Mutex::new(polling),
+            failure: Mutex::default(),
+        }
     }
 
     /// Why the last poll failed.
     #[getter]
     fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -136,16 +150,26 @@ impl Poller {
     fn wait(&self, py: Python<'_>, how: &How) -> PyResult<bool> {
         let waited = run_apart(py, how, |watch| {
             let mut polling = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-            polling.wait(watch, || Ok(ControlFlow::Continue(()))).map(drop)
+            polling
+                .wait(watch, || Ok(ControlFlow::Continue(())))
+                .map(drop)
         })?;
         Ok(waited.is_none())
     }
 }
 
-/// Number, state digest, digest of the commit, metadata, and directory of the files if there is one.
-type HeldRow = (u64, String, String, BTreeMap<String, String>, Option<PathBuf>);
+/// Number, state digest, digest of the commit, metadata, and directory of the files if there is
+/// one.
+type HeldRow = (
+    u64,
+    String,
+    String,
+    BTreeMap<String, String>,
+    Option<PathBuf>,
+);
 
-/// Address of a storage, number of 16 MiB of it, and sums of old and of new values of what changes there.
+/// Address of a storage, number of 16 MiB of it, and sums of old and of new values of what changes
+/// there.
 type SumsRow = (usize, u64, [u32; 2], [u32; 2]);
 
 /// Name, dtype, shape and digest.
@@ -199,22 +223,28 @@ struct SwitchFacts {
     fallback: Option<&'static str>,
 }
 
-/// Locks a value. One that another thread is using is not waited for: that thread may itself wait for the interpreter's
-/// lock.
+/// Locks a value. One that another thread is using is not waited for: that thread may itself wait
+/// for the interpreter's lock.
 fn free<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T>> {
     match mutex.try_lock() {
         Ok(guard) => Ok(guard),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(PoisonError::into_inner(poisoned)),
-        Err(std::sync::TryLockError::WouldBlock) => Err(usage(py, "another thread is using it: one at a time", None)),
+        Err(std::sync::TryLockError::WouldBlock) => {
+            Err(usage(py, "another thread is using it: one at a time", None))
+        }
     }
 }
 
 #[pymethods]
 impl Follower {
-    /// Keeps a copy in a directory if one is given, otherwise in memory: of its own, or, if `is_into`, in tensors of
-    /// the caller's, which are bound when the tensors of a version are known.
+    /// Keeps a copy in a directory if one is given, otherwise in memory: of its own, or, if
+    /// `is_into`, in tensors of the caller's, which are bound when the tensors of a version are
+    /// known.
     #[new]
-    #[expect(clippy::fn_params_excessive_bools, reason = "what Python's constructor is given")]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "what Python's constructor is given"
+    )]
     fn new(
         py: Python<'_>,
         store: Py<Store>,
@@ -231,7 +261,11 @@ impl Follower {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let rollback = digest_of(py, allow_rollback)?;
-        let others = if other_files { OtherFiles::Assets } else { OtherFiles::None };
+        let others = if other_files {
+            OtherFiles::Assets
+        } else {
+            OtherFiles::None
+        };
         let options = FollowerOptions::default()
             .tensors(tensors)
             .cache(cache)
@@ -242,13 +276,22 @@ impl Follower {
             .allow_rollback(rollback);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
-        let copy = run(py, &How { stop: Some(stop.clone()), ..How::default() }, |_| {
-            Ok(match &directory {
-                Some(directory) => Keeper::Directory(ChainFollower::in_directory(chain, directory, options)?),
-                None if is_into => Keeper::Into(ChainFollower::in_place(chain, options)?),
-                None => Keeper::Memory(ChainFollower::in_memory(chain, options)?),
-            })
-        })?;
+        let copy = run(
+            py,
+            &How {
+                stop: Some(stop.clone()),
+                ..How::default()
+            },
+            |_| {
+                Ok(match &directory {
+                    Some(directory) => {
+                        Keeper::Directory(ChainFollower::in_directory(chain, directory, options)?)
+                    }
+                    None if is_into => Keeper::Into(ChainFollower::in_place(chain, options)?),
+                    None => Keeper::Memory(ChainFollower::in_memory(chain, options)?),
+                })
+            },
+        )?;
         let (switches, is_torn) = (AtomicU64::new(0), AtomicBool::new(false));
         Ok(Self {
             copy: Mutex::new(OfProcess::new(copy)),
@@ -267,18 +310,25 @@ impl Follower {
     fn held(&self, py: Python<'_>) -> PyResult<Option<HeldRow>> {
         let copy = free(py, &self.copy)?;
         let copy = copy.get(py)?;
-        let files =
-            if let Keeper::Directory(kept) = copy { kept.held().map(|held| held.directory.clone()) } else { None };
-        Ok(of_each!(copy, follower, _wrap => follower.held().map(|held| {
-            (held.version, held.state.to_string(), held.commit.to_string(), held.metadata.clone(), files)
-        })))
+        let files = if let Keeper::Directory(kept) = copy {
+            kept.held().map(|held| held.directory.clone())
+        } else {
+            None
+        };
+        Ok(
+            of_each!(copy, follower, _wrap => follower.held().map(|held| {
+                (held.version, held.state.to_string(), held.commit.to_string(), held.metadata.clone(), files)
+            })),
+        )
     }
 
     /// How far the copy is proven to be the version held; None if nothing is.
     #[getter]
     fn proof(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let copy = free(py, &self.copy)?;
-        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.held().map(|held| held.proof.name())))
+        Ok(
+            of_each!(copy.get(py)?, follower, _wrap => follower.held().map(|held| held.proof.name())),
+        )
     }
 
     /// How often the copy has been switched.
@@ -296,8 +346,8 @@ impl Follower {
         Ok(self.is_torn.load(Ordering::SeqCst))
     }
 
-    /// Polls once for a version, or the head: whether it is there, and what has been prepared unless it is held
-    /// already. `until` ends it, as it ends `prepare`.
+    /// Polls once for a version, or the head: whether it is there, and what has been prepared
+    /// unless it is held already. `until` ends it, as it ends `prepare`.
     fn poll(
         &self,
         py: Python<'_>,
@@ -305,7 +355,11 @@ impl Follower {
         timeout: Option<f64>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<PreparedUpdate>)> {
-        let mut how = How { deadline: deadline(timeout), waits_for: self.unsigned(py)?, ..self.stoppable(py, until) };
+        let mut how = How {
+            deadline: deadline(timeout),
+            waits_for: self.unsigned(py)?,
+            ..self.stoppable(py, until)
+        };
         Ok(match self.prepared(py, version, &mut how)? {
             PollResult::Missing(_) => (false, None),
             PollResult::Held => (true, None),
@@ -313,7 +367,8 @@ impl Follower {
         })
     }
 
-    /// Waits for a version, or for another one than the one held. None if the version is held already.
+    /// Waits for a version, or for another one than the one held. None if the version is held
+    /// already.
     fn prepare(
         &self,
         py: Python<'_>,
@@ -322,20 +377,26 @@ impl Follower {
         poll: f64,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<PreparedUpdate>> {
-        let mut how = How { deadline: deadline(timeout), waits_for: self.unsigned(py)?, ..self.stoppable(py, until) };
+        let mut how = How {
+            deadline: deadline(timeout),
+            waits_for: self.unsigned(py)?,
+            ..self.stoppable(py, until)
+        };
         let polling = Poller::new(poll, poll, None);
         loop {
             match self.prepared(py, version, &mut how)? {
                 PollResult::New(prepared) => return Ok(Some(*prepared)),
                 PollResult::Held if version.is_some() => return Ok(None),
-                PollResult::Held | PollResult::Missing(_) if polling.wait(py, &how)? => return Err(cancelled(py)),
+                PollResult::Held | PollResult::Missing(_) if polling.wait(py, &how)? => {
+                    return Err(cancelled(py));
+                }
                 PollResult::Held | PollResult::Missing(_) => {}
             }
         }
     }
 
-    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until` returns something
-    /// true.
+    /// Waits for the next version, after a pause if `waits`; retries what fails. None once `until`
+    /// returns something true.
     fn next(
         &self,
         py: Python<'_>,
@@ -357,9 +418,15 @@ impl Follower {
         }
     }
 
-    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes fetched, routes, and
-    /// seconds of each phase. `ranks` are the processes that hold the caller's tensors together.
-    fn switch(&self, py: Python<'_>, prepared: &PreparedUpdate, ranks: Option<Py<PyAny>>) -> PyResult<SwitchFacts> {
+    /// Makes the copy hold the prepared version, also after that was interrupted. Returns bytes
+    /// fetched, routes, and seconds of each phase. `ranks` are the processes that hold the caller's
+    /// tensors together.
+    fn switch(
+        &self,
+        py: Python<'_>,
+        prepared: &PreparedUpdate,
+        ranks: Option<Py<PyAny>>,
+    ) -> PyResult<SwitchFacts> {
         let mut copy = free(py, &self.copy)?;
         let mut made = free(py, &prepared.made)?;
         if prepared.told().is_none() {
@@ -367,33 +434,50 @@ impl Follower {
             let how = self.with_caller(py, self.stoppable(py, None), ranks.is_some())?;
             let peers = self.peers(ranks);
             let (copy_of, made) = (copy.get_mut(py)?, made.get_mut(py)?);
-            let switched = self.exchange(py, (copy_of, made), (prepared, &*peers), &is_half_done, &how);
+            let switched = self.exchange(
+                py,
+                (copy_of, made),
+                (prepared, &*peers),
+                &is_half_done,
+                &how,
+            );
             if is_half_done.into_inner() {
                 // It has panicked, and nobody knows what the copy holds.
                 close(py, &mut copy)?;
             }
             switched?;
         }
-        prepared.told().ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
+        prepared
+            .told()
+            .ok_or_else(|| usage(py, "this was prepared by another subscriber", None))
     }
 
-    /// How far a version is behind the head: versions, and seconds since its commit was stored, if the store tells.
+    /// How far a version is behind the head: versions, and seconds since its commit was stored, if
+    /// the store tells.
     fn lag(&self, py: Python<'_>, version: u64) -> PyResult<(u64, Option<f64>)> {
-        let Lag { versions, seconds, .. } =
-            self.store.get().work(py, How::default(), |store, _| Ok(lag(store, version)))?;
+        let Lag {
+            versions, seconds, ..
+        } = self
+            .store
+            .get()
+            .work(py, How::default(), |store, _| Ok(lag(store, version)))?;
         Ok((versions, seconds))
     }
 
     /// When a version was published, by the store's clock, if the store tells.
     fn stored(&self, py: Python<'_>, version: u64) -> PyResult<Option<SystemTime>> {
-        self.store.get().work(py, How::default(), |store, _| stored(store, version))
+        self.store
+            .get()
+            .work(py, How::default(), |store, _| stored(store, version))
     }
 
     /// Name, dtype and shape of the tensors in memory.
     fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
         match free(py, &self.copy)?.get(py)? {
             Keeper::Memory(subscriber) => Ok(rows(subscriber.state().tensors())),
-            Keeper::Into(_) | Keeper::Directory(_) => Err(usage(py, "its tensors are elsewhere", None)),
+            Keeper::Into(_) | Keeper::Directory(_) => {
+                Err(usage(py, "its tensors are elsewhere", None))
+            }
         }
     }
 
@@ -403,7 +487,9 @@ impl Follower {
         let copy = copy.get(py)?;
         let bytes = run(py, &How::default(), |_| match copy {
             Keeper::Memory(subscriber) => read_whole(&subscriber.state(), number),
-            Keeper::Into(_) | Keeper::Directory(_) => Err(Error::usage("its tensors are elsewhere")),
+            Keeper::Into(_) | Keeper::Directory(_) => {
+                Err(Error::usage("its tensors are elsewhere"))
+            }
         })?;
         Ok(Buffer::new(BufferOwner::Bytes(bytes.into())))
     }
@@ -414,26 +500,37 @@ impl Follower {
         self.compared(py, &how, |copy, watch| match copy {
             Keeper::Memory(own) => own.verify(watch),
             Keeper::Into(lent) => lent.verify(watch),
-            Keeper::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+            Keeper::Directory(_) => Err(Error::usage(
+                "the files of a directory are checked by `deltachain fsck DIR`",
+            )),
         })
     }
 
-    /// Compares the sums of the caller's tensors with those of the version held; hashes a copy of its own. If they
-    /// differ, the caller's tensors hold no version any more, if it `doubts`.
-    fn check(&self, py: Python<'_>, ranks: Option<Py<PyAny>>, doubts: bool, until: Option<Py<PyAny>>) -> PyResult<()> {
+    /// Compares the sums of the caller's tensors with those of the version held; hashes a copy of
+    /// its own. If they differ, the caller's tensors hold no version any more, if it `doubts`.
+    fn check(
+        &self,
+        py: Python<'_>,
+        ranks: Option<Py<PyAny>>,
+        doubts: bool,
+        until: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let how = self.with_caller(py, self.how(py, until), ranks.is_some())?;
         let peers = self.peers(ranks);
         self.compared(py, &how, |copy, watch| match copy {
             Keeper::Memory(own) => own.verify(watch),
             Keeper::Into(lent) if doubts => lent.check(&*peers, watch).map(drop),
             Keeper::Into(lent) => lent.compare(&*peers, watch).map(drop),
-            Keeper::Directory(_) => Err(Error::usage("the files of a directory are checked by `deltachain fsck DIR`")),
+            Keeper::Directory(_) => Err(Error::usage(
+                "the files of a directory are checked by `deltachain fsck DIR`",
+            )),
         })
     }
 
     // For tensors of the caller's.
 
-    /// Where those are that are given of a version's tensors; `torch` reads and writes them if some are on a device.
+    /// Where those are that are given of a version's tensors; `torch` reads and writes them if some
+    /// are on a device.
     fn place(
         &self,
         py: Python<'_>,
@@ -445,48 +542,95 @@ impl Follower {
         let version = prepared.version_in_place(py)?;
         let tensors = version.tensors();
         let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| (*info).clone()).collect();
-        let lent = LentMemory::new(py, infos, &given, torch, (Arc::clone(&self.caller), wants_sums))?;
-        version.check_ties(lent.places()).map_err(|error| raised(py, &error))?;
+        let lent = LentMemory::new(
+            py,
+            infos,
+            &given,
+            torch,
+            (Arc::clone(&self.caller), wants_sums),
+        )?;
+        version
+            .check_ties(lent.places())
+            .map_err(|error| raised(py, &error))?;
         Ok(FoundTensors(Mutex::new(Some(lent))))
     }
 
-    /// Whether a version has the tensors that are bound. It is refused if tensors differ that lie in the same memory.
+    /// Whether a version has the tensors that are bound. It is refused if tensors differ that lie
+    /// in the same memory.
     fn fits(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<bool> {
         let version = prepared.version_in_place(py)?;
         let fits = |places: &Places| {
-            let is_same = places.tensors().iter().eq(version.tensors().into_iter().map(|(info, _)| info));
-            if is_same { version.check_ties(places).map(|()| true) } else { Ok(false) }
+            let is_same = places
+                .tensors()
+                .iter()
+                .eq(version.tensors().into_iter().map(|(info, _)| info));
+            if is_same {
+                version.check_ties(places).map(|()| true)
+            } else {
+                Ok(false)
+            }
         };
-        let found = self.with_into(py, |follower| follower.memory().map_or(Ok(false), |lent| fits(lent.places())));
+        let found = self.with_into(py, |follower| {
+            follower
+                .memory()
+                .map_or(Ok(false), |lent| fits(lent.places()))
+        });
         found?.map_err(|error| raised(py, &error))
     }
 
-    /// Follows the chain with these from now on. `all` is what the places of each process have told, `own` is the
-    /// number of this one.
-    fn bind(&self, py: Python<'_>, placed: &FoundTensors, own: usize, all: Vec<PyBackedBytes>) -> PyResult<()> {
-        let lent = placed.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Follows the chain with these from now on. `all` is what the places of each process have
+    /// told, `own` is the number of this one.
+    fn bind(
+        &self,
+        py: Python<'_>,
+        placed: &FoundTensors,
+        own: usize,
+        all: Vec<PyBackedBytes>,
+    ) -> PyResult<()> {
+        let lent = placed
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let mut lent = lent.ok_or_else(|| usage(py, "this has been bound", None))?;
-        let told = all.iter().map(|word| serde_json::from_slice(word)).collect::<serde_json::Result<Vec<_>>>();
-        let told = told.map_err(|error| usage(py, format!("what another process has told: {error}"), None))?;
-        let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) = told.into_iter().unzip();
+        let told = all
+            .iter()
+            .map(|word| serde_json::from_slice(word))
+            .collect::<serde_json::Result<Vec<_>>>();
+        let told = told
+            .map_err(|error| usage(py, format!("what another process has told: {error}"), None))?;
+        let (all, unused): (Vec<Vec<Vec<Elements>>>, Vec<BTreeSet<String>>) =
+            told.into_iter().unzip();
         let needs = |name: &str| !unused.iter().all(|unused| unused.contains(name));
-        lent.places_mut().divide(own, &all, needs).map_err(|error| raised(py, &error))?;
+        lent.places_mut()
+            .divide(own, &all, needs)
+            .map_err(|error| raised(py, &error))?;
         self.with_into(py, |follower| follower.bind(lent))
     }
 
     /// Proves the changes of a version.
-    fn prove(&self, py: Python<'_>, prepared: &PreparedUpdate, ranks: Option<Py<PyAny>>) -> PyResult<()> {
+    fn prove(
+        &self,
+        py: Python<'_>,
+        prepared: &PreparedUpdate,
+        ranks: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let how = self.with_caller(py, self.how(py, None), ranks.is_some())?;
         let peers = self.peers(ranks);
         let mut made = free(py, &prepared.made)?;
-        let Pending::Into(version) = made.get_mut(py)? else { return Err(not_into(py)) };
+        let Pending::Into(version) = made.get_mut(py)? else {
+            return Err(not_into(py));
+        };
         let version = Arc::get_mut(version).ok_or_else(|| being_read(py))?;
         self.compared(py, &how, |copy, watch| match copy {
             Keeper::Into(follower) => {
                 // Sums of an earlier proof that came to no end do not count.
                 drop(follower.memory().map(LentMemory::take_sums));
                 follower.prove(version, &*peers, watch)?;
-                let sums = follower.memory().map(LentMemory::take_sums).unwrap_or_default();
+                let sums = follower
+                    .memory()
+                    .map(LentMemory::take_sums)
+                    .unwrap_or_default();
                 *prepared.sums.lock().unwrap_or_else(PoisonError::into_inner) = sums;
                 Ok(())
             }
@@ -497,7 +641,8 @@ impl Follower {
     /// The caller begins to load a version in its own way.
     fn begin(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<()> {
         let version = prepared.version_in_place(py)?;
-        self.with_into(py, |follower| follower.begin(&version))?.map_err(|error| raised(py, &error))
+        self.with_into(py, |follower| follower.begin(&version))?
+            .map_err(|error| raised(py, &error))
     }
 
     /// All tensors of a version that is loaded as a whole, one by one.
@@ -508,18 +653,24 @@ impl Follower {
     /// It has loaded all of the version. Returns what `switch` does.
     fn finish(&self, py: Python<'_>, prepared: &PreparedUpdate) -> PyResult<SwitchFacts> {
         let version = prepared.version_in_place(py)?;
-        let told = self.with_into(py, |follower| follower.finish(&version))?.map_err(|error| raised(py, &error))?;
+        let told = self
+            .with_into(py, |follower| follower.finish(&version))?
+            .map_err(|error| raised(py, &error))?;
         let told = SwitchFacts::of(&told);
         self.switches.fetch_add(1, Ordering::SeqCst);
         *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told.clone());
         Ok(told)
     }
 
-    /// The next version is loaded as a whole, because of `torn`: nobody knows what the tensors hold; `place`: they lie
-    /// elsewhere than before, or it is not known where; or `budget`: there was no room for changes.
+    /// The next version is loaded as a whole, because of `torn`: nobody knows what the tensors
+    /// hold; `place`: they lie elsewhere than before, or it is not known where; or `budget`: there
+    /// was no room for changes.
     fn doubt(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         let is_named = |fallback: &Fallback| fallback.name() == why;
-        let why = [Fallback::Torn, Fallback::Place].into_iter().find(is_named).unwrap_or(Fallback::Budget);
+        let why = [Fallback::Torn, Fallback::Place]
+            .into_iter()
+            .find(is_named)
+            .unwrap_or(Fallback::Budget);
         self.with_into(py, |follower| follower.doubt(why))
     }
 
@@ -567,7 +718,11 @@ impl Follower {
             }
             pool.clone_from(&own);
         }
-        Ok(How { caller: Some(Arc::clone(&self.caller)), pool, ..how })
+        Ok(How {
+            caller: Some(Arc::clone(&self.caller)),
+            pool,
+            ..how
+        })
     }
 
     fn with_into<T>(
@@ -576,20 +731,30 @@ impl Follower {
         work: impl FnOnce(&mut ChainFollower<InPlace<LentMemory>>) -> T,
     ) -> PyResult<T> {
         let mut copy = free(py, &self.copy)?;
-        let Keeper::Into(follower) = copy.get_mut(py)? else { return Err(not_into(py)) };
+        let Keeper::Into(follower) = copy.get_mut(py)? else {
+            return Err(not_into(py));
+        };
         Ok(work(follower))
     }
 
     /// The processes that hold the tensors together.
     fn peers(&self, ranks: Option<Py<PyAny>>) -> Box<dyn Peers + Send> {
         match ranks {
-            Some(ranks) => Box::new(ProcessGroup { ranks: Arc::new(ranks), caller: Arc::clone(&self.caller) }),
+            Some(ranks) => Box::new(ProcessGroup {
+                ranks: Arc::new(ranks),
+                caller: Arc::clone(&self.caller),
+            }),
             None => Box::new(Alone),
         }
     }
 
     /// Prepares a version, or the head.
-    fn prepared(&self, py: Python<'_>, version: Option<u64>, how: &mut How) -> PyResult<PollResult> {
+    fn prepared(
+        &self,
+        py: Python<'_>,
+        version: Option<u64>,
+        how: &mut How,
+    ) -> PyResult<PollResult> {
         let polled = self.with_copy(py, how, |copy, watch| {
             of_each!(copy, follower, wrap => {
                 let made = follower.prepare(version, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
@@ -603,8 +768,8 @@ impl Follower {
         polled.ok_or_else(|| cancelled(py))
     }
 
-    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the waiting for a
-    /// switch, not the switch.
+    /// Switches the copy. What comes of it is noted before anything else can fail: Ctrl-C ends the
+    /// waiting for a switch, not the switch.
     fn exchange(
         &self,
         py: Python<'_>,
@@ -619,25 +784,31 @@ impl Follower {
             is_half_done.store(is_in_memory, Ordering::SeqCst);
             let failed = || Error::usage("the switch to this version has failed: prepare it again");
             let told = match (&mut *copy, made) {
-                (Keeper::Memory(own), Pending::Memory(patches)) => {
-                    own.apply(patches).map(|switched| SwitchFacts::of(&switched))
-                }
+                (Keeper::Memory(own), Pending::Memory(patches)) => own
+                    .apply(patches)
+                    .map(|switched| SwitchFacts::of(&switched)),
                 (Keeper::Into(lent), Pending::Into(version)) => {
-                    let version = Arc::get_mut(version).ok_or_else(|| Error::usage("the version is being read"));
+                    let version = Arc::get_mut(version)
+                        .ok_or_else(|| Error::usage("the version is being read"));
                     version
                         .and_then(|version| lent.apply(version, peers, watch))
                         .map(|switched| SwitchFacts::of(&switched))
                 }
                 (Keeper::Directory(directory), Pending::Directory(files)) => {
                     let files = files.take().ok_or_else(failed);
-                    files.and_then(|files| directory.apply(files)).map(|switched| SwitchFacts::of(&switched))
+                    files
+                        .and_then(|files| directory.apply(files))
+                        .map(|switched| SwitchFacts::of(&switched))
                 }
                 _ => Err(Error::usage("this was prepared by another subscriber")),
             };
             is_half_done.store(false, Ordering::SeqCst);
-            // In memory an error comes before anything is changed, or it knows; in a directory, `current` may lead to
-            // either version then.
-            self.is_torn.store(told.is_err() && (was_torn || !is_in_memory), Ordering::SeqCst);
+            // In memory an error comes before anything is changed, or it knows; in a directory,
+            // `current` may lead to either version then.
+            self.is_torn.store(
+                told.is_err() && (was_torn || !is_in_memory),
+                Ordering::SeqCst,
+            );
             let told = told?;
             self.switches.fetch_add(1, Ordering::SeqCst);
             *prepared.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
@@ -645,21 +816,35 @@ impl Follower {
         })
     }
 
-    /// The newest version that exists and that the trusted keys have not signed, as far as is known.
+    /// The newest version that exists and that the trusted keys have not signed, as far as is
+    /// known.
     fn unsigned(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let copy = free(py, &self.copy)?;
-        Ok(of_each!(copy.get(py)?, follower, _wrap => follower.unsigned().map(|unsigned| unsigned.to_string())))
+        Ok(
+            of_each!(copy.get(py)?, follower, _wrap => follower.unsigned().map(|unsigned| unsigned.to_string())),
+        )
     }
 
     fn how(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
-        let progress = self.progress.as_ref().map(|progress| progress.clone_ref(py));
-        How { threads: self.threads, progress, until, ..How::default() }
+        let progress = self
+            .progress
+            .as_ref()
+            .map(|progress| progress.clone_ref(py));
+        How {
+            threads: self.threads,
+            progress,
+            until,
+            ..How::default()
+        }
     }
 
     /// The same for work that may wait for the store. What was stopped before goes on now.
     fn stoppable(&self, py: Python<'_>, until: Option<Py<PyAny>>) -> How {
         self.stop.reset();
-        How { stop: Some(self.stop.clone()), ..self.how(py, until) }
+        How {
+            stop: Some(self.stop.clone()),
+            ..self.how(py, until)
+        }
     }
 }
 
@@ -685,15 +870,25 @@ fn deadline(timeout: Option<f64>) -> Option<Instant> {
 impl SwitchFacts {
     fn of<D>(switched: &SwitchReport<D>) -> Self {
         let times = switched.times;
-        let times = [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
+        let times =
+            [times.plan, times.download, times.build, times.switch].map(|time| time.as_secs_f64());
         let fallback = switched.fallback.map(Fallback::name);
-        Self { downloaded: switched.downloaded, routes: switched.routes.clone(), times, fallback }
+        Self {
+            downloaded: switched.downloaded,
+            routes: switched.routes.clone(),
+            times,
+            fallback,
+        }
     }
 }
 
 fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
-    let info = state.tensors().get(number).ok_or_else(|| Error::usage("no such tensor"))?;
-    let length = usize::try_from(info.bytes()).map_err(|_| Error::usage("the tensor is too long"))?;
+    let info = state
+        .tensors()
+        .get(number)
+        .ok_or_else(|| Error::usage("no such tensor"))?;
+    let length =
+        usize::try_from(info.bytes()).map_err(|_| Error::usage("the tensor is too long"))?;
     let mut bytes = vec![0; length];
     state.read(number, 0, &mut bytes)?;
     Ok(bytes)
@@ -701,7 +896,10 @@ fn read_whole(state: &dyn State, number: usize) -> Result<Vec<u8>> {
 
 impl PreparedUpdate {
     /// The version that a kind of copy has prepared, as Python gets it.
-    fn of<P: Place>(version: PreparedVersion<P>, wrap: impl FnOnce(PreparedVersion<P>) -> Pending) -> Self {
+    fn of<P: Place>(
+        version: PreparedVersion<P>,
+        wrap: impl FnOnce(PreparedVersion<P>) -> Pending,
+    ) -> Self {
         let held = version.held();
         Self {
             version: held.version,
@@ -728,19 +926,24 @@ impl PreparedUpdate {
     /// The directory of its files, if it is for a directory and has not been switched to.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         let made = free(py, &self.made)?;
-        let Pending::Directory(Some(files)) = made.get(py)? else { return Ok(None) };
+        let Pending::Directory(Some(files)) = made.get(py)? else {
+            return Ok(None);
+        };
         Ok(Some(files.held().directory.clone()))
     }
 
-    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the order of shards and
-    /// names.
+    /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the
+    /// order of shards and names.
     fn patches(&self, py: Python<'_>, begin: usize) -> PyResult<Vec<PatchRow>> {
         let guard = free(py, &self.made)?;
         let made = guard.get(py)?;
         let rows = run(py, &How::default(), |_| {
             let (mut rows, mut passed) = (PatchRows::default(), begin);
             if let Pending::Memory(patches) = made {
-                patches.patch_sets().iter().try_for_each(|set| rows.add_set(set, &mut passed))?;
+                patches
+                    .patch_sets()
+                    .iter()
+                    .try_for_each(|set| rows.add_set(set, &mut passed))?;
             }
             Ok(rows)
         })?;
@@ -750,7 +953,10 @@ impl PreparedUpdate {
     /// The facts that have been told of the switch to it; None before.
     #[getter]
     fn told(&self) -> Option<SwitchFacts> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Whether a version for the caller's tensors is taken in place, or else loaded as a whole.
@@ -759,8 +965,9 @@ impl PreparedUpdate {
         Ok(!self.version_in_place(py)?.is_whole())
     }
 
-    /// The changes that a version that is taken in place writes, by the addresses of the storages and the numbers of
-    /// the 16 MiB of each: sums of old and of new values; None for a version that is loaded as a whole.
+    /// The changes that a version that is taken in place writes, by the addresses of the storages
+    /// and the numbers of the 16 MiB of each: sums of old and of new values; None for a version
+    /// that is loaded as a whole.
     fn changes(&self, py: Python<'_>) -> PyResult<Option<Vec<SumsRow>>> {
         if self.version_in_place(py)?.is_whole() {
             return Ok(None);
@@ -782,7 +989,12 @@ impl PreparedUpdate {
     fn table(&self, py: Python<'_>) -> PyResult<Vec<TableRow>> {
         let version = self.version_in_place(py)?;
         let row = |(info, digest): (&TensorInfo, Digest)| {
-            (info.name().to_owned(), info.dtype().name().to_owned(), info.shape().to_vec(), digest.to_string())
+            (
+                info.name().to_owned(),
+                info.dtype().name().to_owned(),
+                info.shape().to_vec(),
+                digest.to_string(),
+            )
         };
         Ok(version.tensors().into_iter().map(row).collect())
     }

@@ -1,5 +1,6 @@
-//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with the buffer
-//! protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by piece.
+//! Tensors of Python as states of the library, without copies: of torch, of numpy, of anything with
+//! the buffer protocol, and `deltachain.Tensor`, which can be of any dtype and can be read piece by
+//! piece.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +24,8 @@ pub(crate) const STRETCH: usize = 16 << 20;
 pub(crate) enum TensorBytes {
     /// In memory that is read where it is.
     Here(ByteView),
-    /// Somewhere else, such as a device: an object that is called with an offset and a length in bytes and returns an
-    /// object with the buffer protocol.
+    /// Somewhere else, such as a device: an object that is called with an offset and a length in
+    /// bytes and returns an object with the buffer protocol.
     Elsewhere(Py<PyAny>),
 }
 
@@ -38,14 +39,18 @@ impl TensorBytes {
                 out.copy_from_slice(ByteView::returned(read.bind(py), out.len())?.bytes());
                 Ok(())
             })?
-            .map_err(|error: PyErr| Error::io("reading a tensor", std::io::Error::other(error.to_string())))?,
+            .map_err(|error: PyErr| {
+                Error::io("reading a tensor", std::io::Error::other(error.to_string()))
+            })?,
         }
         Ok(())
     }
 }
 
 fn stretch(bytes: &ByteView, range: Range<u64>) -> Option<&[u8]> {
-    bytes.bytes().get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    bytes
+        .bytes()
+        .get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
 /// One tensor: its description and its bytes.
@@ -55,22 +60,29 @@ struct FoundTensor {
     bytes: TensorBytes,
 }
 
-/// Finds out what objects are. One for many tensors: names that are the same for all are looked up once.
+/// Finds out what objects are. One for many tensors: names that are the same for all are looked up
+/// once.
 pub(crate) struct Finder<'py> {
     torch: Option<Bound<'py, PyAny>>,
     numpy: Option<Bound<'py, PyAny>>,
     own: Bound<'py, PyAny>,
-    /// Dtypes by the address of the object that stands for them, which lives as long as its library.
+    /// Dtypes by the address of the object that stands for them, which lives as long as its
+    /// library.
     dtypes: HashMap<usize, Dtype>,
 }
 
 impl<'py> Finder<'py> {
     pub(crate) fn new(py: Python<'py>) -> PyResult<Self> {
-        let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        let modules = py
+            .import("sys")?
+            .getattr("modules")?
+            .cast_into::<PyDict>()?;
         // Nobody has tensors of a library that has not been imported.
         let class = |module: &str, class: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
             // While it is being imported, a module may lack it.
-            Ok(modules.get_item(module)?.and_then(|module| module.getattr(class).ok()))
+            Ok(modules
+                .get_item(module)?
+                .and_then(|module| module.getattr(class).ok()))
         };
         Ok(Self {
             torch: class("torch", "Tensor")?,
@@ -82,16 +94,20 @@ impl<'py> Finder<'py> {
 
     /// Whether it is a tensor of torch.
     pub(crate) fn is_torch(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
-        self.torch.as_ref().map_or(Ok(false), |class| object.is_instance(class))
+        self.torch
+            .as_ref()
+            .map_or(Ok(false), |class| object.is_instance(class))
     }
 
     /// Whether it is an array of numpy.
     pub(crate) fn is_numpy(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
-        self.numpy.as_ref().map_or(Ok(false), |class| object.is_instance(class))
+        self.numpy
+            .as_ref()
+            .map_or(Ok(false), |class| object.is_instance(class))
     }
 
-    /// The tensor that an object is, if its length is what dtype and shape say. `writable` asks for one that can be
-    /// written to.
+    /// The tensor that an object is, if its length is what dtype and shape say. `writable` asks for
+    /// one that can be written to.
     pub(crate) fn find(
         &mut self,
         name: &str,
@@ -115,50 +131,92 @@ impl<'py> Finder<'py> {
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
         let layout = object.getattr(intern!(py, "layout"))?.str()?;
         // Nested tensors have no shape, and the others' elements are not in one row.
-        if layout.to_cow()? != "torch.strided" || object.getattr(intern!(py, "is_nested"))?.is_truthy()? {
-            return Err(usage(py, "the tensor is sparse or nested: give a dense one", Some(name)));
+        if layout.to_cow()? != "torch.strided"
+            || object.getattr(intern!(py, "is_nested"))?.is_truthy()?
+        {
+            return Err(usage(
+                py,
+                "the tensor is sparse or nested: give a dense one",
+                Some(name),
+            ));
         }
         let mut shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         if object.hasattr(intern!(py, "to_local"))? {
-            let text =
-                "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
+            let text = "the tensor is spread over processes (DTensor): gather it, or let a Publisher with a group do so";
             return Err(usage(py, text, Some(name)));
         }
         if dtype == Dtype::F4 {
             // torch counts bytes of two elements.
-            shape.iter_mut().rev().take(1).for_each(|last| *last = last.saturating_mul(2));
+            shape
+                .iter_mut()
+                .rev()
+                .take(1)
+                .for_each(|last| *last = last.saturating_mul(2));
         }
         if !object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
-            let reader = py.import("deltachain._device")?.getattr("reader")?.call1((name, object))?;
-            return Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Elsewhere(reader.unbind()) });
+            let reader = py
+                .import("deltachain._device")?
+                .getattr("reader")?
+                .call1((name, object))?;
+            return Ok(FoundTensor {
+                dtype,
+                shape,
+                bytes: TensorBytes::Elsewhere(reader.unbind()),
+            });
         }
-        if !object.call_method0(intern!(py, "is_contiguous"))?.is_truthy()? {
-            return Err(usage(py, "the tensor is not contiguous: give tensor.contiguous()", Some(name)));
+        if !object
+            .call_method0(intern!(py, "is_contiguous"))?
+            .is_truthy()?
+        {
+            return Err(usage(
+                py,
+                "the tensor is not contiguous: give tensor.contiguous()",
+                Some(name),
+            ));
         }
         if object.call_method0(intern!(py, "is_conj"))?.is_truthy()?
             || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?
         {
-            return Err(usage(py, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()", Some(name)));
+            return Err(usage(
+                py,
+                "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()",
+                Some(name),
+            ));
         }
         let length: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
         let address = TensorPlace::of(name, object)?.layout(py)?.address;
         let bytes = ByteView::of_address(address, length, object.clone().unbind());
-        Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
+        Ok(FoundTensor {
+            dtype,
+            shape,
+            bytes: TensorBytes::Here(bytes),
+        })
     }
 
-    fn of_numpy(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<FoundTensor> {
+    fn of_numpy(
+        &mut self,
+        name: &str,
+        object: &Bound<'py, PyAny>,
+        writable: bool,
+    ) -> PyResult<FoundTensor> {
         let py = object.py();
         let dtype = self.dtype(name, &object.getattr(intern!(py, "dtype"))?)?;
         let shape: Vec<u64> = object.getattr(intern!(py, "shape"))?.extract()?;
         let flags = object.getattr(intern!(py, "flags"))?;
         if !flags.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
-            return Err(usage(py, "the array is not C-contiguous: give numpy.ascontiguousarray(array)", Some(name)));
+            return Err(usage(
+                py,
+                "the array is not C-contiguous: give numpy.ascontiguousarray(array)",
+                Some(name),
+            ));
         }
         if writable && !flags.getattr(intern!(py, "writeable"))?.is_truthy()? {
             return Err(usage(py, "the array is read-only", Some(name)));
         }
         // Quick, but arrays of dtypes that numpy does not know itself have none.
-        let bytes = PyUntypedBuffer::get(object).ok().and_then(ByteView::of_buffer);
+        let bytes = PyUntypedBuffer::get(object)
+            .ok()
+            .and_then(ByteView::of_buffer);
         let bytes = match bytes {
             Some(bytes) => bytes,
             None => {
@@ -167,18 +225,38 @@ impl<'py> Finder<'py> {
                 ByteView::of_address(address, length, object.clone().unbind())
             }
         };
-        Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
+        Ok(FoundTensor {
+            dtype,
+            shape,
+            bytes: TensorBytes::Here(bytes),
+        })
     }
 
-    fn own(&mut self, name: &str, object: &Bound<'py, PyAny>, writable: bool) -> PyResult<FoundTensor> {
+    fn own(
+        &mut self,
+        name: &str,
+        object: &Bound<'py, PyAny>,
+        writable: bool,
+    ) -> PyResult<FoundTensor> {
         let py = object.py();
-        let (dtype, shape) = (object.getattr(intern!(py, "dtype"))?, object.getattr(intern!(py, "shape"))?);
+        let (dtype, shape) = (
+            object.getattr(intern!(py, "dtype"))?,
+            object.getattr(intern!(py, "shape"))?,
+        );
         let Ok(text) = dtype.extract::<String>() else {
-            return Err(usage(py, format!("there is no dtype {}", dtype.repr()?), Some(name)));
+            return Err(usage(
+                py,
+                format!("there is no dtype {}", dtype.repr()?),
+                Some(name),
+            ));
         };
         let dtype = dtype_named(py, name, &text)?;
         let Ok(shape) = shape.extract::<Vec<u64>>() else {
-            return Err(usage(py, format!("{} is no shape", shape.repr()?), Some(name)));
+            return Err(usage(
+                py,
+                format!("{} is no shape", shape.repr()?),
+                Some(name),
+            ));
         };
         let data = object.getattr(intern!(py, "data"))?;
         let bytes = if data.is_callable() && !writable {
@@ -186,7 +264,11 @@ impl<'py> Finder<'py> {
         } else {
             TensorBytes::Here(borrowed(name, &data, writable)?.0)
         };
-        Ok(FoundTensor { dtype, shape, bytes })
+        Ok(FoundTensor {
+            dtype,
+            shape,
+            bytes,
+        })
     }
 
     /// The dtype that an object of torch or numpy stands for.
@@ -195,8 +277,12 @@ impl<'py> Finder<'py> {
         if let Some(dtype) = self.dtypes.get(&key) {
             return Ok(*dtype);
         }
-        let named: String =
-            object.py().import("deltachain._tensors")?.getattr("dtype_name")?.call1((object,))?.extract()?;
+        let named: String = object
+            .py()
+            .import("deltachain._tensors")?
+            .getattr("dtype_name")?
+            .call1((object,))?
+            .extract()?;
         let unknown = || usage(object.py(), format!("unknown dtype {object}"), Some(name));
         let dtype = Dtype::from_name(&named).ok_or_else(unknown)?;
         self.dtypes.insert(key, dtype);
@@ -206,12 +292,14 @@ impl<'py> Finder<'py> {
 
 /// The dtype with a name of SPEC section 2.1.
 pub(crate) fn dtype_named(py: Python<'_>, tensor: &str, name: &str) -> PyResult<Dtype> {
-    Dtype::from_name(name).ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
+    Dtype::from_name(name)
+        .ok_or_else(|| usage(py, format!("there is no dtype {name:?}"), Some(tensor)))
 }
 
 fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<FoundTensor> {
     let (bytes, format, shape) = borrowed(name, object, writable)?;
-    // Formats of Python's module `struct`, in the machine's order, which is little-endian wherever this is built.
+    // Formats of Python's module `struct`, in the machine's order, which is little-endian wherever
+    // this is built.
     let dtype = match format.trim_start_matches(['@', '=', '<']) {
         "?" => Dtype::BOOL,
         "B" | "c" => Dtype::U8,
@@ -226,10 +314,18 @@ fn of_buffer(name: &str, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<
         "f" => Dtype::F32,
         "d" => Dtype::F64,
         _ => {
-            return Err(usage(object.py(), format!("unsupported buffer format {format:?}"), Some(name)));
+            return Err(usage(
+                object.py(),
+                format!("unsupported buffer format {format:?}"),
+                Some(name),
+            ));
         }
     };
-    Ok(FoundTensor { dtype, shape, bytes: TensorBytes::Here(bytes) })
+    Ok(FoundTensor {
+        dtype,
+        shape,
+        bytes: TensorBytes::Here(bytes),
+    })
 }
 
 /// A mapping from names to tensors, held as long as this lives.
@@ -239,10 +335,12 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of safetensors.
+    /// From a mapping, or from an object with `keys()` and `get_tensor()`, such as an open file of
+    /// safetensors.
     ///
     /// # Errors
-    /// USAGE if it is neither, a name is not a string, or an object is not a tensor or cannot be taken, which says why.
+    /// USAGE if it is neither, a name is not a string, or an object is not a tensor or cannot be
+    /// taken, which says why.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (infos, bytes) = found(object, false)?.into_iter().unzip();
         Ok(Self { infos, bytes })
@@ -250,17 +348,28 @@ impl Tensors {
 }
 
 /// Name, dtype, shape and bytes of all tensors, ascending by name.
-fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
+fn found<'py>(
+    object: &Bound<'py, PyAny>,
+    writable: bool,
+) -> PyResult<Vec<(TensorInfo, TensorBytes)>> {
     let py = object.py();
     let mut finder = Finder::new(py)?;
     let mut all = Vec::new();
     let mut add = |name: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>| -> PyResult<()> {
         let Ok(name) = name.cast::<PyString>() else {
-            return Err(usage(py, format!("names of tensors must be strings, not {}", name.repr()?), None));
+            return Err(usage(
+                py,
+                format!("names of tensors must be strings, not {}", name.repr()?),
+                None,
+            ));
         };
-        let name = name
-            .to_cow()
-            .or_else(|_| Err(usage(py, format!("the name {} is not Unicode text", name.repr()?), None)))?;
+        let name = name.to_cow().or_else(|_| {
+            Err(usage(
+                py,
+                format!("the name {} is not Unicode text", name.repr()?),
+                None,
+            ))
+        })?;
         all.push(finder.find(&name, value, writable)?);
         Ok(())
     };
@@ -281,7 +390,11 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
         }
     } else {
         let kind = object.get_type();
-        return Err(usage(py, format!("a state is a path or a mapping from names to tensors, not {kind}"), None));
+        return Err(usage(
+            py,
+            format!("a state is a path or a mapping from names to tensors, not {kind}"),
+            None,
+        ));
     }
     all.sort_by(|(left, _): &(TensorInfo, TensorBytes), (right, _)| left.name().cmp(right.name()));
     Ok(all)
@@ -289,7 +402,11 @@ fn found<'py>(object: &Bound<'py, PyAny>, writable: bool) -> PyResult<Vec<(Tenso
 
 /// The description and the bytes of a tensor, if its length is what dtype and shape say.
 fn checked(py: Python<'_>, name: &str, found: FoundTensor) -> PyResult<(TensorInfo, TensorBytes)> {
-    let FoundTensor { dtype, shape, bytes } = found;
+    let FoundTensor {
+        dtype,
+        shape,
+        bytes,
+    } = found;
     let info = TensorInfo::new(name, dtype, shape.as_slice());
     let length = match &bytes {
         TensorBytes::Here(bytes) => Some(bytes.bytes().len() as u64),
@@ -298,7 +415,11 @@ fn checked(py: Python<'_>, name: &str, found: FoundTensor) -> PyResult<(TensorIn
     let info = info.filter(|info| length.is_none_or(|length| length == info.bytes()));
     let info = info.ok_or_else(|| {
         let held = length.map_or_else(String::new, |length| format!("{length} bytes do not fit "));
-        usage(py, format!("{held}dtype {dtype} of shape {shape:?}"), Some(name))
+        usage(
+            py,
+            format!("{held}dtype {dtype} of shape {shape:?}"),
+            Some(name),
+        )
     })?;
     Ok((info, bytes))
 }
@@ -325,7 +446,8 @@ impl State for Tensors {
     }
 }
 
-/// Tensors that were made for a state, ascending by name: written within the call in which they are bound.
+/// Tensors that were made for a state, ascending by name: written within the call in which they are
+/// bound.
 pub(crate) struct TensorRoom {
     infos: Vec<TensorInfo>,
     bytes: Vec<ByteView>,
@@ -335,14 +457,19 @@ impl TensorRoom {
     /// From a mapping of tensors that can be written to.
     ///
     /// # Errors
-    /// As for [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares memory with another one.
+    /// As for [`Tensors::of`]; USAGE if a tensor is read-only, is not on the CPU, or shares memory
+    /// with another one.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let (mut infos, mut all) = (Vec::new(), Vec::new());
         let mut places: Vec<(usize, usize, String)> = Vec::new();
         for (info, bytes) in found(object, true)? {
             let TensorBytes::Here(bytes) = bytes else {
-                return Err(usage(py, "only memory of the CPU can be written to", Some(info.name())));
+                return Err(usage(
+                    py,
+                    "only memory of the CPU can be written to",
+                    Some(info.name()),
+                ));
             };
             let begin = bytes.bytes().as_ptr().addr();
             places.push((begin, begin + bytes.bytes().len(), info.name().to_owned()));
@@ -351,7 +478,10 @@ impl TensorRoom {
         }
         places.retain(|(begin, end, _)| begin < end);
         places.sort();
-        if let Some([(_, _, first), (_, _, second)]) = places.array_windows().find(|[left, right]| left.1 > right.0) {
+        if let Some([(_, _, first), (_, _, second)]) = places
+            .array_windows()
+            .find(|[left, right]| left.1 > right.0)
+        {
             let text = format!("the tensor shares memory with {first:?}: give each tensor once");
             return Err(usage(py, text, Some(second)));
         }

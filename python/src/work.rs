@@ -1,5 +1,5 @@
-//! Long work: other threads do it while the caller's thread waits without the interpreter's lock, shows progress and
-//! sees Ctrl-C.
+//! Long work: other threads do it while the caller's thread waits without the interpreter's lock,
+//! shows progress and sees Ctrl-C.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -38,7 +38,10 @@ const PHASES: [(Phase, &str); 7] = [
 ];
 
 fn row(phase: Phase) -> usize {
-    PHASES.iter().position(|(other, _)| *other == phase).unwrap_or(0)
+    PHASES
+        .iter()
+        .position(|(other, _)| *other == phase)
+        .unwrap_or(0)
 }
 
 /// A number of threads, as callers give it.
@@ -49,10 +52,16 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let number = if object.is_instance_of::<PyBool>() { None } else { object.extract::<usize>().ok() };
+        let number = if object.is_instance_of::<PyBool>() {
+            None
+        } else {
+            object.extract::<usize>().ok()
+        };
         let number = number.filter(|number| (1..=MOST_THREADS).contains(number));
         let wanted = format!("threads= must be a whole number from 1 to {MOST_THREADS}");
-        number.map(Self).ok_or_else(|| errors::refused(&object, &wanted))
+        number
+            .map(Self)
+            .ok_or_else(|| errors::refused(&object, &wanted))
     }
 }
 
@@ -69,18 +78,21 @@ pub(crate) struct How {
     pub(crate) waits_for: Option<String>,
     /// Ends what the work waits for in the store.
     pub(crate) stop: Option<Stop>,
-    /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns something true.
+    /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns
+    /// something true.
     pub(crate) until: Option<Py<PyAny>>,
     /// The caller's thread, which the work may ask to do something.
     pub(crate) caller: Option<Arc<Caller>>,
-    /// Threads of its own, of work that waits for other processes; those that all work shares if `None`.
+    /// Threads of its own, of work that waits for other processes; those that all work shares if
+    /// `None`.
     pub(crate) pool: Option<Arc<ThreadPool>>,
 }
 
 /// Something that is done in the caller's thread, for the work that waits for it.
 type Request = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// The thread that waits for work: torch's streams, devices and modes belong to it, and Ctrl-C comes to it.
+/// The thread that waits for work: torch's streams, devices and modes belong to it, and Ctrl-C
+/// comes to it.
 #[derive(Default)]
 pub(crate) struct Caller {
     asks: Mutex<Option<mpsc::Sender<Request>>>,
@@ -92,14 +104,19 @@ impl Caller {
     /// Does something in the caller's thread.
     ///
     /// # Errors
-    /// USAGE if nobody waits; IO if it has raised something, which the call then [raises](Self::take).
+    /// USAGE if nobody waits; IO if it has raised something, which the call then
+    /// [raises](Self::take).
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(Python<'_>) -> PyResult<T> + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = mpsc::channel();
         let ask = Box::new(move |py: Python<'_>| drop(sender.send(work(py))));
-        let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asks = self
+            .asks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let sent = asks.is_some_and(|asks| asks.send(ask).is_ok());
         match receiver.recv().ok().filter(|_| sent) {
             Some(Ok(done)) => Ok(done),
@@ -113,7 +130,10 @@ impl Caller {
 
     /// The call raises this, unless something has been raised before.
     pub(crate) fn raise(&self, error: PyErr) {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.raised
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(error);
     }
 
     /// The call raises this, whatever was raised before.
@@ -123,12 +143,19 @@ impl Caller {
 
     /// The exception that has been raised, which stays.
     pub(crate) fn raised(&self, py: Python<'_>) -> Option<PyErr> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|error| error.clone_ref(py))
+        self.raised
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|error| error.clone_ref(py))
     }
 
     /// Takes the exception that has been raised.
     fn take(&self) -> Option<PyErr> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.raised
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     fn listens(&self, asks: Option<mpsc::Sender<Request>>) {
@@ -138,7 +165,9 @@ impl Caller {
 
 impl How {
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        self.until.as_ref().map_or(Ok(false), |until| until.bind(py).call0()?.is_truthy())
+        self.until
+            .as_ref()
+            .map_or(Ok(false), |until| until.bind(py).call0()?.is_truthy())
     }
 
     fn stop(&self, watch: &Watch) {
@@ -168,7 +197,13 @@ impl Watch {
     fn new(deadline: Option<Instant>) -> Self {
         let counts = std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0)));
         let (stopped, was_late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { stopped, deadline, was_late, counts, remarks: Mutex::default() }
+        Self {
+            stopped,
+            deadline,
+            was_late,
+            counts,
+            remarks: Mutex::default(),
+        }
     }
 
     /// The same for functions that do one kind of work.
@@ -178,7 +213,9 @@ impl Watch {
 
     /// Whether it is to be given up now because it is late.
     fn is_late(&self) -> bool {
-        let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let is_late = self
+            .deadline
+            .is_some_and(|deadline| Instant::now() >= deadline);
         self.was_late.fetch_or(is_late, Ordering::Relaxed) || is_late
     }
 
@@ -194,14 +231,19 @@ impl Watch {
 
     /// Tells the caller about news.
     fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
-        let remarks = std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
+        let remarks =
+            std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
         if !remarks.is_empty() {
-            let logger = py.import("logging")?.call_method1("getLogger", ("deltachain",))?;
+            let logger = py
+                .import("logging")?
+                .call_method1("getLogger", ("deltachain",))?;
             for remark in remarks {
                 logger.call_method1("warning", ("%s", remark))?;
             }
         }
-        let Some(progress) = progress else { return Ok(()) };
+        let Some(progress) = progress else {
+            return Ok(());
+        };
         for ((_, name), (done, total)) in PHASES.iter().zip(&self.counts) {
             let (done, total) = (done.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
             if total > 0 {
@@ -214,11 +256,15 @@ impl Watch {
 
 impl Observer for Watch {
     fn begin(&self, phase: Phase, bytes: u64) {
-        self.counts[row(phase)].1.fetch_add(bytes, Ordering::Relaxed);
+        self.counts[row(phase)]
+            .1
+            .fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
-        self.counts[row(phase)].0.fetch_add(bytes, Ordering::Relaxed);
+        self.counts[row(phase)]
+            .0
+            .fetch_add(bytes, Ordering::Relaxed);
         if self.stopped.load(Ordering::Relaxed) || self.is_late() {
             return Err(Error::usage("stopped"));
         }
@@ -226,7 +272,10 @@ impl Observer for Watch {
     }
 
     fn remark(&self, text: &str) {
-        self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        self.remarks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(text.to_owned());
     }
 }
 
@@ -246,26 +295,34 @@ impl Progress for WorkPhase<'_> {
     }
 }
 
-/// Does `work`, which must not panic; nothing if it does. Python would get an exception that `except Exception` does
-/// not catch.
+/// Does `work`, which must not panic; nothing if it does. Python would get an exception that
+/// `except Exception` does not catch.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 /// As [`run_until`], for callers to whom it is an error that [`How::until`] has ended the work.
-pub(crate) fn run<T: Send>(py: Python<'_>, how: &How, work: impl FnOnce(&Watch) -> Result<T> + Send) -> PyResult<T> {
+pub(crate) fn run<T: Send>(
+    py: Python<'_>,
+    how: &How,
+    work: impl FnOnce(&Watch) -> Result<T> + Send,
+) -> PyResult<T> {
     run_until(py, how, work)?.ok_or_else(|| errors::cancelled(py))
 }
 
-/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock; it sees signals, so
-/// that Ctrl-C ends the work, and calls the caller's progress, whose exceptions end it too. Work that panics is an
-/// `InternalError`; what it was changing is the caller's to give up. None if [`How::until`] has ended it.
+/// Does `work` in threads of this package. The calling thread waits without the interpreter's lock;
+/// it sees signals, so that Ctrl-C ends the work, and calls the caller's progress, whose exceptions
+/// end it too. Work that panics is an `InternalError`; what it was changing is the caller's to give
+/// up. None if [`How::until`] has ended it.
 pub(crate) fn run_until<T: Send>(
     py: Python<'_>,
     how: &How,
     work: impl FnOnce(&Watch) -> Result<T> + Send,
 ) -> PyResult<Option<T>> {
-    let pool = how.pool.as_ref().map_or_else(|| pool(py, how.threads), |pool| Ok(Arc::clone(pool)))?;
+    let pool = how
+        .pool
+        .as_ref()
+        .map_or_else(|| pool(py, how.threads), |pool| Ok(Arc::clone(pool)))?;
     run_apart(py, how, |watch| pool.install(|| work(watch)))
 }
 
@@ -317,7 +374,9 @@ pub(crate) fn run_apart<T: Send>(
             }
             if stopped.is_none() && looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                let told = py.check_signals().and_then(|()| watch.tell(py, how.progress.as_ref()));
+                let told = py
+                    .check_signals()
+                    .and_then(|()| watch.tell(py, how.progress.as_ref()));
                 match told.and_then(|()| how.is_over(py)) {
                     Err(error) => stopped = Some(error),
                     Ok(now) => is_over |= now,
@@ -342,19 +401,29 @@ pub(crate) fn run_apart<T: Send>(
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
         Err(_) if watch.was_late.load(Ordering::Relaxed) => {
-            let why = how.waits_for.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            Err(errors::own(py, "TIMEOUT", &format!("the time is over{why}"), None))
+            let why = how
+                .waits_for
+                .as_ref()
+                .map(|why| format!(": {why}"))
+                .unwrap_or_default();
+            Err(errors::own(
+                py,
+                "TIMEOUT",
+                &format!("the time is over{why}"),
+                None,
+            ))
         }
         Err(error) => Err(errors::raised(py, &error)),
     }
 }
 
-/// Pools by their number of threads, and the process that they belong to. They stay: threads that come and go leave
-/// memory behind that the allocator keeps for each.
+/// Pools by their number of threads, and the process that they belong to. They stay: threads that
+/// come and go leave memory behind that the allocator keeps for each.
 type Pools = BTreeMap<Option<Threads>, Arc<ThreadPool>>;
 static POOLS: Mutex<Option<(u32, Pools)>> = Mutex::new(None);
 
-/// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new ones.
+/// Threads of this process. Those of a parent do not exist after a fork, so that a child begins new
+/// ones.
 pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<ThreadPool>> {
     let mut all = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = process::id();
@@ -374,9 +443,16 @@ pub(crate) fn pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Arc<Thr
 /// Threads for one kind of work, that end with it.
 pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<ThreadPool> {
     // Also where a process is bound to one processor: a thread that downloads computes nothing.
-    let own = || thread::available_parallelism().map_or(1, NonZeroUsize::get).max(2);
-    let builder = ThreadPoolBuilder::new().num_threads(threads.map_or_else(own, |threads| threads.0));
-    let built = builder.thread_name(|number| format!("deltachain-{number}")).build();
+    let own = || {
+        thread::available_parallelism()
+            .map_or(1, NonZeroUsize::get)
+            .max(2)
+    };
+    let builder =
+        ThreadPoolBuilder::new().num_threads(threads.map_or_else(own, |threads| threads.0));
+    let built = builder
+        .thread_name(|number| format!("deltachain-{number}"))
+        .build();
     built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))
 }
 
@@ -385,7 +461,8 @@ pub(crate) fn seconds(pause: f64) -> Duration {
     Duration::try_from_secs_f64(pause.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Something that belongs to one process: its threads and connections are not there in a child that was forked.
+/// Something that belongs to one process: its threads and connections are not there in a child that
+/// was forked.
 pub(crate) struct OfProcess<T> {
     value: Option<T>,
     process: u32,
@@ -393,7 +470,10 @@ pub(crate) struct OfProcess<T> {
 
 impl<T> OfProcess<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Some(value), process: process::id() }
+        Self {
+            value: Some(value),
+            process: process::id(),
+        }
     }
 
     /// The value.
@@ -402,13 +482,17 @@ impl<T> OfProcess<T> {
     /// `ForkedError` in any other process than the one that made it; USAGE once it has been closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         self.check(py)?;
-        self.value.as_ref().ok_or_else(|| errors::usage(py, "it has been closed", None))
+        self.value
+            .as_ref()
+            .ok_or_else(|| errors::usage(py, "it has been closed", None))
     }
 
     /// As [`get`](Self::get).
     pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
         self.check(py)?;
-        self.value.as_mut().ok_or_else(|| errors::usage(py, "it has been closed", None))
+        self.value
+            .as_mut()
+            .ok_or_else(|| errors::usage(py, "it has been closed", None))
     }
 
     /// Gives it up; nothing if that was done before.
@@ -421,7 +505,8 @@ impl<T> OfProcess<T> {
         if self.process == process::id() {
             return Ok(());
         }
-        let message = "this was opened before a fork: open it anew in the child, or start processes by spawn";
+        let message =
+            "this was opened before a fork: open it anew in the child, or start processes by spawn";
         Err(errors::own(py, "FORKED", message, None))
     }
 }

@@ -1,4 +1,5 @@
-//! How documents of a chain fit each other, and links and shards the commit (SPEC section 19, steps 3 to 6).
+//! How documents of a chain fit each other, and links and shards the commit (SPEC section 19, steps
+//! 3 to 6).
 
 use crate::chain::{Commit, ObjectName, Route, RoutesDocument};
 use crate::error::{Error, Result};
@@ -8,8 +9,10 @@ use crate::tensor::{Digest, StateDigests, TensorInfo};
 
 /// R-CHN-02, for the commit of a version.
 pub(super) fn check_version(version: u64, commit: &Commit) -> Result<()> {
-    ensure(commit.version == version, &rules::CHN_02, || format!("the document is of version {}", commit.version))
-        .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
+    ensure(commit.version == version, &rules::CHN_02, || {
+        format!("the document is of version {}", commit.version)
+    })
+    .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
 /// R-CHN-03.
@@ -21,38 +24,64 @@ pub(super) fn no_commit(version: u64) -> Error {
 /// R-CHN-04. `before` is the digest of the document before.
 pub(super) fn check_parent(version: u64, commit: &Commit, before: Digest) -> Result<()> {
     ensure(commit.parent == before, &rules::CHN_04, || {
-        format!("the parent is {}, the document before is {before}", commit.parent)
+        format!(
+            "the parent is {}, the document before is {before}",
+            commit.parent
+        )
     })
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the version's commit.
-pub(super) fn check_routes(name: ObjectName, document: &RoutesDocument, commit: Option<Digest>) -> Result<()> {
+/// R-CHN-02 and R-CHN-06, for the routes document under this name; `commit` is the digest of the
+/// version's commit.
+pub(super) fn check_routes(
+    name: ObjectName,
+    document: &RoutesDocument,
+    commit: Option<Digest>,
+) -> Result<()> {
     let stated = document.name();
-    ensure(stated == name, &rules::CHN_02, || format!("the document is that of {stated}"))?;
+    ensure(stated == name, &rules::CHN_02, || {
+        format!("the document is that of {stated}")
+    })?;
     ensure(commit == Some(document.commit), &rules::CHN_06, || {
         format!("the document is for another commit, {}", document.commit)
     })
 }
 
 /// R-CHN-07, for a route to this version, as far as the numbers of shards are known.
-pub(super) fn check_files(version: u64, route: &Route, shards_of: impl Fn(u64) -> Option<usize>) -> Result<()> {
+pub(super) fn check_files(
+    version: u64,
+    route: &Route,
+    shards_of: impl Fn(u64) -> Option<usize>,
+) -> Result<()> {
     let ends = [Some(version), route.from].into_iter().flatten();
-    let misfit = ends.filter_map(shards_of).find(|&shards| shards != route.files.len());
+    let misfit = ends
+        .filter_map(shards_of)
+        .find(|&shards| shards != route.files.len());
     ensure(misfit.is_none(), &rules::CHN_07, || {
         let files = route.files.len();
-        format!("a route to version {version} has {files} files for {} shards", misfit.unwrap_or_default())
+        format!(
+            "a route to version {version} has {files} files for {} shards",
+            misfit.unwrap_or_default()
+        )
     })
 }
 
-/// Checks that the shards held are the ones that the commit of the held version names. `of` is how many there are of
-/// that version; each that is held is given by its number and its state digest.
+/// Checks that the shards held are the ones that the commit of the held version names. `of` is how
+/// many there are of that version; each that is held is given by its number and its state digest.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
-pub fn check_held(shards: &[Digest], of: usize, held: impl IntoIterator<Item = (usize, Digest)>) -> Result<()> {
+pub fn check_held(
+    shards: &[Digest],
+    of: usize,
+    held: impl IntoIterator<Item = (usize, Digest)>,
+) -> Result<()> {
     ensure(of == shards.len(), &rules::APP_01, || {
-        format!("the held version has {of} shards, its commit has {}", shards.len())
+        format!(
+            "the held version has {of} shards, its commit has {}",
+            shards.len()
+        )
     })?;
     held.into_iter().try_for_each(|(number, digest)| {
         let named = shards.get(number);
@@ -63,25 +92,31 @@ pub fn check_held(shards: &[Digest], of: usize, held: impl IntoIterator<Item = (
     })
 }
 
-/// Checks that a link is made from this shard of the version that its route comes from, or from the empty state: what
-/// applying it would find out.
+/// Checks that a link is made from this shard of the version that its route comes from, or from the
+/// empty state: what applying it would find out.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`).
 pub fn check_base(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.base == shard, &rules::APP_01, || {
-        format!("the link is for base {}, its route starts from {shard}", header.base)
+        format!(
+            "the link is for base {}, its route starts from {shard}",
+            header.base
+        )
     })
 }
 
-/// Checks that a link leads to this shard of the version that its route leads to. Its place is between steps 6 and 7 of
-/// SPEC section 10.
+/// Checks that a link leads to this shard of the version that its route leads to. Its place is
+/// between steps 6 and 7 of SPEC section 10.
 ///
 /// # Errors
 /// R-CHN-11 (`STATE_MISMATCH`).
 pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
     ensure(header.target == shard, &rules::CHN_11, || {
-        format!("the link leads to {}, the commit has the shard {shard}", header.target)
+        format!(
+            "the link leads to {}, the commit has the shard {shard}",
+            header.target
+        )
     })
 }
 
@@ -89,10 +124,13 @@ pub fn check_target(header: &Header, shard: Digest) -> Result<()> {
 ///
 /// # Errors
 /// R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same name.
-pub fn union_of<'a>(shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>) -> Result<Digest> {
+pub fn union_of<'a>(
+    shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
+) -> Result<Digest> {
     let shards = shards.into_iter();
-    let mut tensors: Vec<(&TensorInfo, Digest)> =
-        shards.flat_map(|(infos, digests)| infos.iter().zip(digests.tensors.iter().copied())).collect();
+    let mut tensors: Vec<(&TensorInfo, Digest)> = shards
+        .flat_map(|(infos, digests)| infos.iter().zip(digests.tensors.iter().copied()))
+        .collect();
     tensors.sort_unstable_by_key(|(info, _)| info.name());
     for pair in tensors.windows(2) {
         let name = pair[0].0.name();
@@ -104,7 +142,8 @@ pub fn union_of<'a>(shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a Stat
     Ok(Digest::of_state(tensors.into_iter()))
 }
 
-/// Checks that the shards, each given by its tensors and their digests, are together the commit's state.
+/// Checks that the shards, each given by its tensors and their digests, are together the commit's
+/// state.
 ///
 /// # Errors
 /// R-CHN-12 (`STATE_MISMATCH`).
@@ -113,7 +152,9 @@ pub fn check_union<'a>(
     shards: impl IntoIterator<Item = (&'a [TensorInfo], &'a StateDigests)>,
 ) -> Result<()> {
     let union = union_of(shards)?;
-    ensure(union == state, &rules::CHN_12, || format!("the shards are together {union}, the commit says {state}"))
+    ensure(union == state, &rules::CHN_12, || {
+        format!("the shards are together {union}, the commit says {state}")
+    })
 }
 
 #[cfg(test)]
@@ -140,14 +181,26 @@ mod tests {
     fn a_link_leads_from_shard_to_shard() {
         let target = state(&[("a", 1)]);
         let mut file = Vec::new();
-        diff(&MemoryState::new(), &target, &DiffOptions::default(), &mut file).unwrap();
+        diff(
+            &MemoryState::new(),
+            &target,
+            &DiffOptions::default(),
+            &mut file,
+        )
+        .unwrap();
         let link = LinkReader::open(file, &Limits::default()).unwrap();
         check_target(link.header(), digests(&target).state).unwrap();
         let error = check_target(link.header(), digests(&state(&[("a", 2)])).state).unwrap_err();
-        assert_eq!((error.rule(), error.class().name()), (Some("R-CHN-11"), "STATE_MISMATCH"));
+        assert_eq!(
+            (error.rule(), error.class().name()),
+            (Some("R-CHN-11"), "STATE_MISMATCH")
+        );
         check_base(link.header(), Digest::of_empty_state()).unwrap();
         let error = check_base(link.header(), digests(&target).state).unwrap_err();
-        assert_eq!((error.rule(), error.class().name()), (Some("R-APP-01"), "WRONG_BASE"));
+        assert_eq!(
+            (error.rule(), error.class().name()),
+            (Some("R-APP-01"), "WRONG_BASE")
+        );
     }
 
     #[test]
@@ -161,7 +214,12 @@ mod tests {
         for held in [&[(0, "0"), (1, "1")][..], &[(1, "1")], &[]] {
             assert_eq!(check(2, held), Ok(()));
         }
-        for (of, held) in [(1, &[(0, "0")][..]), (3, &[(0, "0"), (1, "1")]), (2, &[(1, "0")]), (2, &[(2, "1")])] {
+        for (of, held) in [
+            (1, &[(0, "0")][..]),
+            (3, &[(0, "0"), (1, "1")]),
+            (2, &[(1, "0")]),
+            (2, &[(2, "1")]),
+        ] {
             assert_eq!(check(of, held), Err((Some("R-APP-01"), "WRONG_BASE")));
         }
     }
@@ -171,10 +229,17 @@ mod tests {
         let check = |whole: &[(&str, u8)], shards: &[&[(&str, u8)]]| {
             let shards: Vec<MemoryState> = shards.iter().map(|shard| state(shard)).collect();
             let digests_of: Vec<StateDigests> = shards.iter().map(digests).collect();
-            check_union(digests(&state(whole)).state, shards.iter().map(State::tensors).zip(&digests_of))
+            check_union(
+                digests(&state(whole)).state,
+                shards.iter().map(State::tensors).zip(&digests_of),
+            )
         };
         check(&[], &[]).unwrap();
-        check(&[("a", 1), ("b", 2), ("c", 3)], &[&[("b", 2)], &[("a", 1), ("c", 3)], &[]]).unwrap();
+        check(
+            &[("a", 1), ("b", 2), ("c", 3)],
+            &[&[("b", 2)], &[("a", 1), ("c", 3)], &[]],
+        )
+        .unwrap();
         for (whole, shards) in [
             (&[("a", 1), ("b", 2)], &[&[("a", 1)][..], &[("b", 3)]]),
             (&[("a", 1), ("b", 2)], &[&[("a", 1)], &[]]),
@@ -182,7 +247,11 @@ mod tests {
         ] {
             assert_eq!(check(whole, shards).unwrap_err().rule(), Some("R-CHN-12"));
         }
-        let error = check(&[("a", 1), ("b", 2)], &[&[("a", 1), ("b", 2)], &[("b", 2)]]).unwrap_err();
-        assert_eq!((error.rule(), error.tensor()), (Some("R-CHN-12"), Some("b")));
+        let error =
+            check(&[("a", 1), ("b", 2)], &[&[("a", 1), ("b", 2)], &[("b", 2)]]).unwrap_err();
+        assert_eq!(
+            (error.rule(), error.tensor()),
+            (Some("R-CHN-12"), Some("b"))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The documents of a chain (SPEC section 18): values on one side, the one legal form of their bytes on the other.
+//! The documents of a chain (SPEC section 18): values on one side, the one legal form of their
+//! bytes on the other.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,8 @@ const VERSION: u64 = 1;
 const OPENING: &str = "{\"deltachain\":";
 /// The highest generation that a name can hold.
 const MAX_GENERATION: u64 = 9_999_999_999;
-/// Metadata keys that begin like this must be understood; none is defined. Those that begin with `deltachain.` need
-/// not.
+/// Metadata keys that begin like this must be understood; none is defined. Those that begin with
+/// `deltachain.` need not.
 const MUST_KNOW: &str = "deltachain!";
 
 /// The chain document, `chain.json`: the beginning of a chain.
@@ -73,7 +74,8 @@ pub struct RoutesDocument {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// One link per shard, which lead together to a version. Several routes may come from the same version.
+/// One link per shard, which lead together to a version. Several routes may come from the same
+/// version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The version that the route comes from; `None` for nothing.
@@ -104,25 +106,40 @@ pub struct Asset {
     pub file: FileReference,
 }
 
-/// Checks that a store has the object that a document names, by its size and the digest of its bytes.
+/// Checks that a store has the object that a document names, by its size and the digest of its
+/// bytes.
 fn check_object(
     (name, file): (ObjectName, FileReference),
     (size, digest): (u64, Digest),
     rule: &'static Rule,
     what: &str,
 ) -> Result<()> {
-    ensure(size == file.size, rule, || format!("the {what} has {size} bytes instead of {}", file.size))
-        .and_then(|()| ensure(digest == file.digest, rule, || format!("the digest of the {what}'s bytes is {digest}")))
-        .map_err(|error| error.in_file(name.to_string()))
+    ensure(size == file.size, rule, || {
+        format!("the {what} has {size} bytes instead of {}", file.size)
+    })
+    .and_then(|()| {
+        ensure(digest == file.digest, rule, || {
+            format!("the digest of the {what}'s bytes is {digest}")
+        })
+    })
+    .map_err(|error| error.in_file(name.to_string()))
 }
 
 /// Reads a document: R-LIM-05, R-DOC-01 to R-DOC-03.
 fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Result<T> {
-    let (length, limit) = (bytes.len() as u64, limits.document_bytes.min(MAX_DOCUMENT_BYTES));
-    ensure(length <= limit, &rules::LIM_05, || format!("the document has {length} bytes, the limit is {limit}"))?;
+    let (length, limit) = (
+        bytes.len() as u64,
+        limits.document_bytes.min(MAX_DOCUMENT_BYTES),
+    );
+    ensure(length <= limit, &rules::LIM_05, || {
+        format!("the document has {length} bytes, the limit is {limit}")
+    })?;
     let opening = bytes.strip_prefix(OPENING.as_bytes()).and_then(|rest| {
         let digits = str::from_utf8(rest.split(|byte| *byte == b',').next()?).ok()?;
-        let version: u64 = digits.parse().ok().filter(|version| *version <= MAX_INTEGER)?;
+        let version: u64 = digits
+            .parse()
+            .ok()
+            .filter(|version| *version <= MAX_INTEGER)?;
         (version.to_string() == digits).then_some((version, rest.get(digits.len() + 1..)?))
     });
     let Some((version, rest)) = opening else {
@@ -135,7 +152,8 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
     .map_err(|error| error.at(OPENING.len() as u64))?;
     let begin = bytes.len() - rest.len();
     let rest = str::from_utf8(rest).map_err(|error| {
-        Error::broken(&rules::DOC_03, "the document is not UTF-8").at((begin + error.valid_up_to()) as u64)
+        Error::broken(&rules::DOC_03, "the document is not UTF-8")
+            .at((begin + error.valid_up_to()) as u64)
     })?;
     // The members that are left, as an object of their own.
     json::read(&format!("{{{rest}"), begin - 1, &rules::DOC_03)
@@ -143,13 +161,17 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
 
 /// Writes a document.
 fn write<T: Serialize>(document: &T) -> Vec<u8> {
-    json::write(document).replacen('{', &format!("{OPENING}{VERSION},"), 1).into_bytes()
+    json::write(document)
+        .replacen('{', &format!("{OPENING}{VERSION},"), 1)
+        .into_bytes()
 }
 
 /// The files of a route: none of them is empty, as assets may be.
 fn links<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileReference>, D::Error> {
     let files: Vec<FileReference> = json::some(from)?;
-    files.iter().try_for_each(|file| json::bounded(file.size, &(1..=MAX_INTEGER)).map(drop))?;
+    files
+        .iter()
+        .try_for_each(|file| json::bounded(file.size, &(1..=MAX_INTEGER)).map(drop))?;
     Ok(files)
 }
 
@@ -157,7 +179,10 @@ fn links<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileReference>, D::Er
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        number: &u128,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{number:032x}"))
     }
 
@@ -169,7 +194,10 @@ mod hexadecimal {
 impl ChainDocument {
     /// A chain document without metadata.
     pub fn new(chain: u128) -> Self {
-        Self { chain, metadata: BTreeMap::new() }
+        Self {
+            chain,
+            metadata: BTreeMap::new(),
+        }
     }
 
     /// Reads and checks a chain document.
@@ -185,8 +213,8 @@ impl ChainDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
-    /// cannot read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
+    /// written that one cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -209,12 +237,23 @@ impl Commit {
         check_order(self.version, &self.routes)?;
         for Route { files, .. } in &self.routes {
             ensure(files.len() == self.shards.len(), &rules::DOC_05, || {
-                format!("a route has {} files, the commit has {} shards", files.len(), self.shards.len())
+                format!(
+                    "a route has {} files, the commit has {} shards",
+                    files.len(),
+                    self.shards.len()
+                )
             })?;
         }
-        ensure(self.shards.len() != 1 || self.shards[0] == self.state, &rules::DOC_06, || {
-            format!("the only shard is {}, the state is {}", self.shards[0], self.state)
-        })?;
+        ensure(
+            self.shards.len() != 1 || self.shards[0] == self.state,
+            &rules::DOC_06,
+            || {
+                format!(
+                    "the only shard is {}, the state is {}",
+                    self.shards[0], self.state
+                )
+            },
+        )?;
         check_metadata(&self.metadata)?;
         check_assets(&self.assets)?;
         check_size_of_assets(&self.assets, limits)
@@ -223,8 +262,8 @@ impl Commit {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
-    /// cannot read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
+    /// written that one cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -235,7 +274,10 @@ impl Commit {
 impl RoutesDocument {
     /// The document's name in the store.
     pub fn name(&self) -> ObjectName {
-        ObjectName::Routes { version: self.version, generation: self.generation }
+        ObjectName::Routes {
+            version: self.version,
+            generation: self.generation,
+        }
     }
 
     /// Reads and checks a routes document; how it fits its chain is not checked.
@@ -252,8 +294,8 @@ impl RoutesDocument {
     /// The document's bytes.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is written that one
-    /// cannot read.
+    /// As [`parse`](Self::parse) with the limits that every reader supports, so that no document is
+    /// written that one cannot read.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let bytes = write(self);
         Self::parse(&bytes, &Limits::default())?;
@@ -263,12 +305,20 @@ impl RoutesDocument {
 
 /// R-DOC-04.
 fn check_order(version: u64, routes: &[Route]) -> Result<()> {
-    ensure(routes.is_sorted_by(|left, right| left.order(right).is_lt()), &rules::DOC_04, || {
-        "the routes are not in ascending order of their starting versions, bytes and digests".into()
-    })?;
+    ensure(
+        routes.is_sorted_by(|left, right| left.order(right).is_lt()),
+        &rules::DOC_04,
+        || {
+            "the routes are not in ascending order of their starting versions, bytes and digests"
+                .into()
+        },
+    )?;
     let last = routes.last().and_then(|route| route.from);
     ensure(last < Some(version), &rules::DOC_04, || {
-        format!("a route to version {version} starts from version {}", last.unwrap_or_default())
+        format!(
+            "a route to version {version} starts from version {}",
+            last.unwrap_or_default()
+        )
     })
 }
 
@@ -276,26 +326,37 @@ fn check_order(version: u64, routes: &[Route]) -> Result<()> {
 fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<()> {
     let unknown = metadata.keys().find(|key| key.starts_with(MUST_KNOW));
     ensure(unknown.is_none(), &rules::DOC_07, || {
-        format!("unknown metadata key {:?}, which readers must understand", unknown.map_or("", String::as_str))
+        format!(
+            "unknown metadata key {:?}, which readers must understand",
+            unknown.map_or("", String::as_str)
+        )
     })
 }
 
 /// R-DOC-08.
 fn check_assets(assets: &[Asset]) -> Result<()> {
-    ensure(assets.is_sorted_by(|left, right| left.name < right.name), &rules::DOC_08, || {
-        "the assets are not in ascending order of their names".into()
-    })?;
+    ensure(
+        assets.is_sorted_by(|left, right| left.name < right.name),
+        &rules::DOC_08,
+        || "the assets are not in ascending order of their names".into(),
+    )?;
     let mut folded = BTreeSet::new();
     for Asset { name, .. } in assets {
         let flaw = Asset::flaw_of_name(name);
-        ensure(flaw.is_none(), &rules::DOC_08, || format!("the asset name {name:?} {}", flaw.unwrap_or_default()))?;
+        ensure(flaw.is_none(), &rules::DOC_08, || {
+            format!("the asset name {name:?} {}", flaw.unwrap_or_default())
+        })?;
         ensure(folded.insert(fold_case(name)), &rules::DOC_08, || {
             format!("duplicate asset name {name:?} (compared with and without case)")
         })?;
     }
     for Asset { name, .. } in assets {
-        let inner = name.match_indices('/').find(|(end, _)| folded.contains(&fold_case(&name[..*end])));
-        ensure(inner.is_none(), &rules::DOC_08, || format!("the asset name {name:?} lies in another asset"))?;
+        let inner = name
+            .match_indices('/')
+            .find(|(end, _)| folded.contains(&fold_case(&name[..*end])));
+        ensure(inner.is_none(), &rules::DOC_08, || {
+            format!("the asset name {name:?} lies in another asset")
+        })?;
     }
     Ok(())
 }
@@ -303,7 +364,9 @@ fn check_assets(assets: &[Asset]) -> Result<()> {
 /// R-LIM-07.
 fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
     let (count, most) = (assets.len() as u64, limits.assets.min(MAX_ASSETS));
-    ensure(count <= most, &rules::LIM_07, || format!("the commit has {count} assets, the limit is {most}"))?;
+    ensure(count <= most, &rules::LIM_07, || {
+        format!("the commit has {count} assets, the limit is {most}")
+    })?;
     let most = limits.asset_bytes.min(MAX_ASSET_BYTES);
     let longest = assets.iter().find(|asset| asset.file.size > most);
     ensure(longest.is_none(), &rules::LIM_07, || {
@@ -313,10 +376,17 @@ fn check_size_of_assets(assets: &[Asset], limits: &Limits) -> Result<()> {
 }
 
 impl Route {
-    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first; then by their bytes;
-    /// then by the digests of their files. No two routes of a document are equal in all of these.
+    /// How routes of a document are ordered (R-DOC-04): by where they come from, nothing first;
+    /// then by their bytes; then by the digests of their files. No two routes of a document are
+    /// equal in all of these.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        let digests = |route: &Self| route.files.iter().map(|file| file.digest).collect::<Vec<_>>();
+        let digests = |route: &Self| {
+            route
+                .files
+                .iter()
+                .map(|file| file.digest)
+                .collect::<Vec<_>>()
+        };
         (self.from.cmp(&other.from))
             .then_with(|| self.bytes().cmp(&other.bytes()))
             .then_with(|| digests(self).cmp(&digests(other)))
@@ -343,7 +413,8 @@ impl FileReference {
 
     /// R-CHN-09: the failure to report if the store has no such link.
     pub fn missing(&self) -> Error {
-        Error::broken(&rules::CHN_09, "missing file: a route needs it").in_file(self.name().to_string())
+        Error::broken(&rules::CHN_09, "missing file: a route needs it")
+            .in_file(self.name().to_string())
     }
 
     /// Checks that a link with this size and digest is the one.
@@ -390,7 +461,12 @@ impl Asset {
     /// # Errors
     /// R-CHN-16 (`CORRUPT`).
     pub fn check(&self, size: u64, digest: Digest) -> Result<()> {
-        check_object((self.object_name(), self.file), (size, digest), &rules::CHN_16, "asset")
+        check_object(
+            (self.object_name(), self.file),
+            (size, digest),
+            &rules::CHN_16,
+            "asset",
+        )
     }
 }
 

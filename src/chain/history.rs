@@ -1,7 +1,8 @@
-//! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in force, and every
-//! fault.
+//! A chain as a whole, or a stretch of it, as maintenance sees it: every commit with its routes in
+//! force, and every fault.
 //!
-//! A reader needs only a path and does not look at the rest; that is the [`Planner`](crate::chain::Planner).
+//! A reader needs only a path and does not look at the rest; that is the
+//! [`Planner`](crate::chain::Planner).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,28 +29,53 @@ pub struct HistoryEntry {
     pub direct: Vec<Route>,
     /// The highest generation that has a routes document, usable or not; 0 if there is none.
     pub(crate) generation: u64,
-    /// The routes that were in force before, by generation, as far as there are usable documents: the commit is
-    /// generation 0. All routes of these documents, also those that are still in force.
+    /// The routes that were in force before, by generation, as far as there are usable documents:
+    /// the commit is generation 0. All routes of these documents, also those that are still in
+    /// force.
     pub superseded: BTreeMap<u64, Vec<Route>>,
 }
 
 impl HistoryEntry {
-    /// The routes that were in force before, by generation, each generation with the document that replaced it.
+    /// The routes that were in force before, by generation, each generation with the document that
+    /// replaced it.
     pub fn replaced(&self) -> impl Iterator<Item = (u64, &Vec<Route>, ObjectName)> {
         let version = self.commit.version;
-        let next = self.superseded.keys().skip(1).copied().chain([self.source.generation()]);
+        let next = self
+            .superseded
+            .keys()
+            .skip(1)
+            .copied()
+            .chain([self.source.generation()]);
         let replaced = self.superseded.iter().zip(next);
         replaced.map(move |((&generation, routes), next)| {
-            (generation, routes, ObjectName::Routes { version, generation: next })
+            (
+                generation,
+                routes,
+                ObjectName::Routes {
+                    version,
+                    generation: next,
+                },
+            )
         })
     }
 
-    /// The routes document by which these routes, given in any order, come into force. Its metadata say which routes
-    /// are direct: those that are said to be so already, and those of the new ones of which `is_direct` says it.
-    pub fn successor(&self, routes: Vec<Route>, is_direct: impl Fn(&Route) -> bool) -> RoutesDocument {
+    /// The routes document by which these routes, given in any order, come into force. Its metadata
+    /// say which routes are direct: those that are said to be so already, and those of the new ones
+    /// of which `is_direct` says it.
+    pub fn successor(
+        &self,
+        routes: Vec<Route>,
+        is_direct: impl Fn(&Route) -> bool,
+    ) -> RoutesDocument {
         let (version, commit) = (self.commit.version, self.digest);
         let (routes, metadata) = (Route::in_order(routes), BTreeMap::new());
-        let mut document = RoutesDocument { version, generation: self.generation + 1, commit, routes, metadata };
+        let mut document = RoutesDocument {
+            version,
+            generation: self.generation + 1,
+            commit,
+            routes,
+            metadata,
+        };
         document.mark_direct(|route| self.direct.contains(route) || is_direct(route));
         document
     }
@@ -69,25 +95,37 @@ pub struct History {
 }
 
 impl History {
-    /// From the chain document, and the commits and routes documents of all versions from `first` on.
+    /// From the chain document, and the commits and routes documents of all versions from `first`
+    /// on.
     pub fn read(documents: &BTreeMap<ObjectName, Vec<u8>>, first: u64, limits: &Limits) -> Self {
         let mut history = Self::default();
         let content = |name: ObjectName| documents.get(&name).map(Vec::as_slice);
         let chain = history.note(read_chain(content(ObjectName::Chain), limits));
         let mut next = first;
         for (&name, bytes) in documents {
-            let ObjectName::Commit(version) = name else { continue };
+            let ObjectName::Commit(version) = name else {
+                continue;
+            };
             if version > next {
                 history.commit_faults.push(gap(next, version - 1));
             }
             next = version + 1;
-            if let Some((digest, commit)) = history.note(read_commit(version, Some(bytes), limits)) {
+            if let Some((digest, commit)) = history.note(read_commit(version, Some(bytes), limits))
+            {
                 let routes = commit.routes.clone();
                 let direct = marked(&routes, &commit.direct_routes());
                 let superseded = BTreeMap::new();
                 history.entries.insert(
                     version,
-                    HistoryEntry { digest, commit, source: name, routes, direct, generation: 0, superseded },
+                    HistoryEntry {
+                        digest,
+                        commit,
+                        source: name,
+                        routes,
+                        direct,
+                        generation: 0,
+                        superseded,
+                    },
                 );
             }
         }
@@ -102,14 +140,21 @@ impl History {
     /// # Errors
     /// R-CHN-03 (`CHAIN`) if it has no commit, or a commit with a fault.
     pub fn entry(&self, version: u64) -> Result<&HistoryEntry> {
-        self.entries.get(&version).ok_or_else(|| gap(version, version))
+        self.entries
+            .get(&version)
+            .ok_or_else(|| gap(version, version))
     }
 
     /// The files that a commit or a routes document names, usable or not.
     pub fn named(&self) -> BTreeSet<ObjectName> {
         let entries = self.entries.values();
-        let routes = entries.flat_map(|entry| entry.superseded.values().flatten().chain(&entry.routes));
-        routes.chain(&self.unusable).flat_map(|route| &route.files).map(FileReference::name).collect()
+        let routes =
+            entries.flat_map(|entry| entry.superseded.values().flatten().chain(&entry.routes));
+        routes
+            .chain(&self.unusable)
+            .flat_map(|route| &route.files)
+            .map(FileReference::name)
+            .collect()
     }
 
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
@@ -130,7 +175,13 @@ impl History {
     /// For each version, the usable routes document with the highest generation.
     fn find_routes(&mut self, documents: &BTreeMap<ObjectName, Vec<u8>>, limits: &Limits) {
         for (&name, bytes) in documents {
-            let ObjectName::Routes { version, generation } = name else { continue };
+            let ObjectName::Routes {
+                version,
+                generation,
+            } = name
+            else {
+                continue;
+            };
             let entry = self.entries.get_mut(&version);
             let digest = entry.as_ref().map(|entry| entry.digest);
             let read = RoutesDocument::parse(bytes, limits).and_then(|document| {
@@ -150,20 +201,25 @@ impl History {
             if let Some(entry) = self.entries.get_mut(&version) {
                 entry.generation = generation;
             }
-            self.route_faults.extend(read.err().map(|fault| fault.in_file(name.to_string())));
+            self.route_faults
+                .extend(read.err().map(|fault| fault.in_file(name.to_string())));
         }
     }
 
     /// R-CHN-07.
     fn check_routes(&mut self) {
-        let shards: BTreeMap<u64, usize> =
-            self.entries.iter().map(|(&version, entry)| (version, entry.commit.shards.len())).collect();
+        let shards: BTreeMap<u64, usize> = self
+            .entries
+            .iter()
+            .map(|(&version, entry)| (version, entry.commit.shards.len()))
+            .collect();
         for (&version, HistoryEntry { source, routes, .. }) in &mut self.entries {
             routes.retain(|route| {
                 let fits = check_files(version, route, |version| shards.get(&version).copied());
                 let keep = fits.is_ok();
                 self.unusable.extend(Some(route).filter(|_| !keep).cloned());
-                self.route_faults.extend(fits.err().map(|fault| fault.in_file(source.to_string())));
+                self.route_faults
+                    .extend(fits.err().map(|fault| fault.in_file(source.to_string())));
                 keep
             });
         }
@@ -172,7 +228,12 @@ impl History {
 
 /// The routes that are known to be direct.
 fn marked(routes: &[Route], direct: &[bool]) -> Vec<Route> {
-    routes.iter().zip(direct).filter(|(_, direct)| **direct).map(|(route, _)| route.clone()).collect()
+    routes
+        .iter()
+        .zip(direct)
+        .filter(|(_, direct)| **direct)
+        .map(|(route, _)| route.clone())
+        .collect()
 }
 
 /// R-CHN-03.
@@ -190,7 +251,16 @@ mod tests {
     use crate::chain::ChainDocument;
 
     fn route(from: Option<u64>, files: usize) -> Route {
-        Route { from, files: vec![FileReference { digest: Digest::of_bytes(b"a file"), size: 6 }; files] }
+        Route {
+            from,
+            files: vec![
+                FileReference {
+                    digest: Digest::of_bytes(b"a file"),
+                    size: 6
+                };
+                files
+            ],
+        }
     }
 
     /// A chain of `count` versions, each with a link from the one before.
@@ -202,7 +272,17 @@ mod tests {
             let state = Digest::of_bytes(&version.to_le_bytes());
             let routes = vec![route(version.checked_sub(1), 1)];
             let (shards, assets, metadata) = (vec![state], Vec::new(), BTreeMap::new());
-            let commit = Commit { version, parent, state, shards, routes, assets, metadata }.to_bytes().unwrap();
+            let commit = Commit {
+                version,
+                parent,
+                state,
+                shards,
+                routes,
+                assets,
+                metadata,
+            }
+            .to_bytes()
+            .unwrap();
             parent = Digest::of_bytes(&commit);
             documents.insert(ObjectName::Commit(version), commit);
         }
@@ -214,7 +294,10 @@ mod tests {
     }
 
     fn rules(faults: &[Error]) -> Vec<(&str, &str)> {
-        faults.iter().map(|fault| (fault.rule().unwrap(), fault.file().unwrap())).collect()
+        faults
+            .iter()
+            .map(|fault| (fault.rule().unwrap(), fault.file().unwrap()))
+            .collect()
     }
 
     const COMMITS: [&str; 4] = [
@@ -230,26 +313,53 @@ mod tests {
         let entry = read(&documents).entries[&2].clone();
         assert_eq!((entry.source, entry.generation), (ObjectName::Commit(2), 0));
         let first = entry.successor(vec![route(None, 1)], |_| false);
-        let name = |generation| ObjectName::Routes { version: 2, generation };
+        let name = |generation| ObjectName::Routes {
+            version: 2,
+            generation,
+        };
         documents.insert(name(1), first.to_bytes().unwrap());
         let entry = read(&documents).entries[&2].clone();
-        assert_eq!((entry.source, entry.generation, &entry.routes), (name(1), 1, &first.routes));
+        assert_eq!(
+            (entry.source, entry.generation, &entry.routes),
+            (name(1), 1, &first.routes)
+        );
 
         // For another commit, of another name, no document.
-        let stray = RoutesDocument { generation: 2, commit: Digest::of_bytes(b""), ..first.clone() };
+        let stray = RoutesDocument {
+            generation: 2,
+            commit: Digest::of_bytes(b""),
+            ..first.clone()
+        };
         documents.insert(name(2), stray.to_bytes().unwrap());
         documents.insert(name(3), first.to_bytes().unwrap());
         documents.insert(name(4), b"{}".to_vec());
-        documents.insert(ObjectName::Routes { version: 9, generation: 1 }, first.to_bytes().unwrap());
+        documents.insert(
+            ObjectName::Routes {
+                version: 9,
+                generation: 1,
+            },
+            first.to_bytes().unwrap(),
+        );
         let history = read(&documents);
         let entry = &history.entries[&2];
         assert_eq!((entry.source, entry.generation), (name(1), 4));
         assert_eq!(entry.successor(Vec::new(), |_| false).generation, 5);
-        let names: Vec<String> = [2, 3, 4].map(|generation| name(generation).to_string()).into();
-        let stray = ObjectName::Routes { version: 9, generation: 1 }.to_string();
+        let names: Vec<String> = [2, 3, 4]
+            .map(|generation| name(generation).to_string())
+            .into();
+        let stray = ObjectName::Routes {
+            version: 9,
+            generation: 1,
+        }
+        .to_string();
         assert_eq!(
             rules(&history.route_faults),
-            [("R-CHN-06", &*names[0]), ("R-CHN-02", &*names[1]), ("R-DOC-01", &*names[2]), ("R-CHN-02", &*stray)]
+            [
+                ("R-CHN-06", &*names[0]),
+                ("R-CHN-02", &*names[1]),
+                ("R-DOC-01", &*names[2]),
+                ("R-CHN-02", &*stray)
+            ]
         );
         assert!(history.commit_faults.is_empty());
     }
@@ -260,13 +370,25 @@ mod tests {
         let marks = |document: &RoutesDocument| document.metadata.get("deltachain.direct").cloned();
         let entry = read(&documents).entries[&2].clone();
         let stays = route(Some(1), 1);
-        let first = entry.successor(vec![route(None, 1), route(Some(0), 1), stays.clone()], |route| *route == stays);
+        let first = entry.successor(
+            vec![route(None, 1), route(Some(0), 1), stays.clone()],
+            |route| *route == stays,
+        );
         assert_eq!(marks(&first).as_deref(), Some("2"));
-        documents.insert(ObjectName::Routes { version: 2, generation: 1 }, first.to_bytes().unwrap());
+        documents.insert(
+            ObjectName::Routes {
+                version: 2,
+                generation: 1,
+            },
+            first.to_bytes().unwrap(),
+        );
         let entry = read(&documents).entries[&2].clone();
         let without = entry.successor(vec![stays.clone(), route(Some(0), 1)], |_| false);
         assert_eq!(marks(&without).as_deref(), Some("1"));
-        assert_eq!(marks(&entry.successor(vec![route(Some(0), 1)], |_| false)), None);
+        assert_eq!(
+            marks(&entry.successor(vec![route(Some(0), 1)], |_| false)),
+            None
+        );
         let both = entry.successor(vec![stays, route(Some(0), 1), route(None, 1)], |_| true);
         assert_eq!(marks(&both).as_deref(), Some("1 2"));
         // Marks of the commit are carried over likewise.
@@ -274,14 +396,24 @@ mod tests {
         commit.mark_direct(|_| true);
         documents = BTreeMap::from([(ObjectName::Commit(2), commit.to_bytes().unwrap())]);
         let entry = History::read(&documents, 2, &Limits::default()).entries[&2].clone();
-        assert_eq!(marks(&entry.successor(commit.routes, |_| false)).as_deref(), Some("0"));
+        assert_eq!(
+            marks(&entry.successor(commit.routes, |_| false)).as_deref(),
+            Some("0")
+        );
     }
 
     #[test]
     fn faults_of_commits_are_told_and_the_rest_is_read() {
         let whole = documents(4);
         let history = read(&whole);
-        assert_eq!((history.entries.len(), history.commit_faults.len(), history.route_faults.len()), (4, 0, 0));
+        assert_eq!(
+            (
+                history.entries.len(),
+                history.commit_faults.len(),
+                history.route_faults.len()
+            ),
+            (4, 0, 0)
+        );
 
         let mut gap = whole.clone();
         gap.remove(&ObjectName::Commit(1));
@@ -299,11 +431,17 @@ mod tests {
             other.metadata.insert("a".to_owned(), String::new());
             other.to_bytes().unwrap()
         });
-        assert_eq!(rules(&read(&fork).commit_faults), [("R-CHN-04", COMMITS[2])]);
+        assert_eq!(
+            rules(&read(&fork).commit_faults),
+            [("R-CHN-04", COMMITS[2])]
+        );
 
         let mut other_chain = whole.clone();
         other_chain.insert(ObjectName::Chain, ChainDocument::new(2).to_bytes().unwrap());
-        assert_eq!(rules(&read(&other_chain).commit_faults), [("R-CHN-04", COMMITS[0])]);
+        assert_eq!(
+            rules(&read(&other_chain).commit_faults),
+            [("R-CHN-04", COMMITS[0])]
+        );
 
         let mut broken = whole.clone();
         broken.insert(ObjectName::Commit(3), whole[&ObjectName::Commit(2)].clone());
@@ -311,7 +449,11 @@ mod tests {
         broken.remove(&ObjectName::Chain);
         assert_eq!(
             rules(&read(&broken).commit_faults),
-            [("R-CHN-01", "chain.json"), ("R-DOC-01", COMMITS[0]), ("R-CHN-02", COMMITS[3])]
+            [
+                ("R-CHN-01", "chain.json"),
+                ("R-DOC-01", COMMITS[0]),
+                ("R-CHN-02", COMMITS[3])
+            ]
         );
     }
 
@@ -329,15 +471,29 @@ mod tests {
     fn routes_have_a_file_for_each_shard() {
         let mut documents = documents(2);
         let entry = read(&documents).entries[&1].clone();
-        let routes = vec![route(Some(0), 1), route(Some(0), 2), route(None, 2), route(Some(0), 1)];
+        let routes = vec![
+            route(Some(0), 1),
+            route(Some(0), 2),
+            route(None, 2),
+            route(Some(0), 1),
+        ];
         let document = entry.successor(routes, |_| false);
-        assert_eq!(document.routes, [route(None, 2), route(Some(0), 1), route(Some(0), 2)]);
-        let name = ObjectName::Routes { version: 1, generation: 1 };
+        assert_eq!(
+            document.routes,
+            [route(None, 2), route(Some(0), 1), route(Some(0), 2)]
+        );
+        let name = ObjectName::Routes {
+            version: 1,
+            generation: 1,
+        };
         documents.insert(name, document.to_bytes().unwrap());
         let history = read(&documents);
         // Each route by itself; other routes from the same version do not matter.
         let name = name.to_string();
-        assert_eq!(rules(&history.route_faults), [("R-CHN-07", &*name), ("R-CHN-07", &*name)]);
+        assert_eq!(
+            rules(&history.route_faults),
+            [("R-CHN-07", &*name), ("R-CHN-07", &*name)]
+        );
         assert_eq!(history.entries[&1].routes, [route(Some(0), 1)]);
     }
 }

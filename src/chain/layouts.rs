@@ -9,16 +9,23 @@ use crate::tensor::Digest;
 
 const KEY: &str = "deltachain.layouts";
 
-/// The digests of the layouts of so many shards, as the metadata of their commit name them (SPEC section 25.1). `None`
-/// without the key, or if it has another form.
+/// The digests of the layouts of so many shards, as the metadata of their commit name them (SPEC
+/// section 25.1). `None` without the key, or if it has another form.
 pub fn named_layouts(metadata: &BTreeMap<String, String>, shards: usize) -> Option<Vec<Digest>> {
     let text = metadata.get(KEY)?;
-    let named = text.split(' ').map(names::digest).collect::<Option<Vec<Digest>>>()?;
+    let named = text
+        .split(' ')
+        .map(names::digest)
+        .collect::<Option<Vec<Digest>>>()?;
     (named.len() == shards).then_some(named)
 }
 
 fn value(layouts: &[Digest]) -> String {
-    layouts.iter().map(Digest::to_string).collect::<Vec<_>>().join(" ")
+    layouts
+        .iter()
+        .map(Digest::to_string)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 impl Commit {
@@ -28,14 +35,15 @@ impl Commit {
     }
 }
 
-/// The knowledge about the layout of one shard while the files of a path are applied (SPEC section 25.2). It begins
-/// with nothing, or with the version [held](Self::held).
+/// The knowledge about the layout of one shard while the files of a path are applied (SPEC section
+/// 25.2). It begins with nothing, or with the version [held](Self::held).
 #[derive(Debug, Clone, Default)]
 pub struct LayoutProof {
     is_proven: bool,
     /// How many routes have been followed.
     routes: usize,
-    /// The route that the layout comes from: the one at fault if it is another one. `None` for what is held.
+    /// The route that the layout comes from: the one at fault if it is another one. `None` for what
+    /// is held.
     origin: Option<usize>,
     /// The last route that proves nothing by itself.
     unproven: Option<usize>,
@@ -44,7 +52,10 @@ pub struct LayoutProof {
 impl LayoutProof {
     /// The knowledge about a version held, whose layout was recorded as proven, or not.
     pub fn held(is_proven: bool) -> Self {
-        Self { is_proven, ..Self::default() }
+        Self {
+            is_proven,
+            ..Self::default()
+        }
     }
 
     /// Whether the layout is proven.
@@ -52,12 +63,13 @@ impl LayoutProof {
         self.is_proven
     }
 
-    /// After the file of a route for this shard: whether it states a layout, whether the whole of it is hashed, and the
-    /// digest of the layout then.
+    /// After the file of a route for this shard: whether it states a layout, whether the whole of
+    /// it is hashed, and the digest of the layout then.
     ///
     /// # Errors
-    /// R-LAY-03 (`STATE_MISMATCH`) if the commit of the version that the route leads to names another layout. The
-    /// [link](Error::link) of the error is the number of the route at fault; without one it is what is held.
+    /// R-LAY-03 (`STATE_MISMATCH`) if the commit of the version that the route leads to names
+    /// another layout. The [link](Error::link) of the error is the number of the route at fault;
+    /// without one it is what is held.
     pub fn follow(
         &mut self,
         hop: &Hop,
@@ -75,14 +87,21 @@ impl LayoutProof {
         }
         self.routes += 1;
         self.is_proven = stands && (is_new || self.is_proven);
-        self.compare(hop.layouts.as_deref().and_then(|named| named.get(shard)), layout)
+        self.compare(
+            hop.layouts.as_deref().and_then(|named| named.get(shard)),
+            layout,
+        )
     }
 
     /// Compares the digest of the layout with the one that a commit names, if it does.
     ///
     /// # Errors
     /// As [`follow`](Self::follow).
-    pub fn compare(&mut self, named: Option<&Digest>, layout: impl FnOnce() -> Digest) -> Result<()> {
+    pub fn compare(
+        &mut self,
+        named: Option<&Digest>,
+        layout: impl FnOnce() -> Digest,
+    ) -> Result<()> {
         let Some(named) = named else { return Ok(()) };
         let layout = layout();
         ensure(layout == *named, &rules::LAY_03, || {
@@ -99,7 +118,8 @@ impl LayoutProof {
     /// R-LAY-03 if the layout is not proven, as [`follow`](Self::follow).
     pub fn check_proven(&self) -> Result<()> {
         ensure(self.is_proven, &rules::LAY_03, || {
-            "no signed commit names the layout, and it does not come from files of commits alone".into()
+            "no signed commit names the layout, and it does not come from files of commits alone"
+                .into()
         })
         .map_err(|error| at_fault(error, self.unproven))
     }
@@ -123,7 +143,8 @@ mod tests {
     #[test]
     fn the_key_has_one_form() {
         let named = |text: &str, shards| {
-            named_layouts(&BTreeMap::from([(KEY.to_owned(), text.to_owned())]), shards).map(|named| named.len())
+            named_layouts(&BTreeMap::from([(KEY.to_owned(), text.to_owned())]), shards)
+                .map(|named| named.len())
         };
         let (a, b) = (digest("a").to_string(), digest("b").to_string());
         assert_eq!(named(&a, 1), Some(1));
@@ -143,13 +164,24 @@ mod tests {
         assert_eq!(named_layouts(&BTreeMap::new(), 1), None);
     }
 
-    /// A path of routes: from nothing or not, in the commit or not, whether the file states a layout, what is named.
-    fn follow(held: Option<bool>, path: &[(bool, bool, bool, Option<Digest>)]) -> (LayoutProof, Option<Error>) {
+    /// A path of routes: from nothing or not, in the commit or not, whether the file states a
+    /// layout, what is named.
+    fn follow(
+        held: Option<bool>,
+        path: &[(bool, bool, bool, Option<Digest>)],
+    ) -> (LayoutProof, Option<Error>) {
         let mut proof = held.map_or_else(LayoutProof::default, LayoutProof::held);
         for (version, &(is_from_nothing, is_in_commit, states, named)) in (1..).zip(path) {
             let layouts = named.map(|named| vec![named]);
             let from = (!is_from_nothing).then_some(version - 1);
-            let hop = Hop { version, from, files: Vec::new(), shards: Vec::new(), layouts, is_in_commit };
+            let hop = Hop {
+                version,
+                from,
+                files: Vec::new(),
+                shards: Vec::new(),
+                layouts,
+                is_in_commit,
+            };
             if let Err(error) = proof.follow(&hop, 0, (states, true), || digest("layout")) {
                 return (proof, Some(error));
             }
@@ -161,25 +193,84 @@ mod tests {
     #[test]
     fn who_is_at_fault() {
         let (right, other) = (Some(digest("layout")), Some(digest("other")));
-        let fault = |held, path: &[_]| follow(held, path).1.map(|error| (error.rule().unwrap(), error.link()));
+        let fault = |held, path: &[_]| {
+            follow(held, path)
+                .1
+                .map(|error| (error.rule().unwrap(), error.link()))
+        };
         let at = |route| Some(("R-LAY-03", route));
         let (nothing, version) = (true, false);
         // From nothing, by files of commits.
-        assert_eq!(fault(None, &[(nothing, true, false, None), (version, true, false, None)]), None);
-        assert_eq!(fault(None, &[(nothing, false, false, right), (version, true, false, None)]), None);
-        // A file that only a routes document names proves nothing, and a commit that names the layout does.
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, true, false, None), (version, true, false, None)]
+            ),
+            None
+        );
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, false, false, right), (version, true, false, None)]
+            ),
+            None
+        );
+        // A file that only a routes document names proves nothing, and a commit that names the
+        // layout does.
         assert_eq!(fault(None, &[(nothing, false, true, None)]), at(Some(0)));
-        assert_eq!(fault(None, &[(nothing, false, true, None), (version, true, false, right)]), None);
-        assert_eq!(fault(None, &[(nothing, false, true, None), (version, true, false, other)]), at(Some(0)));
-        assert_eq!(fault(None, &[(nothing, true, false, right), (version, true, false, other)]), at(Some(1)));
-        assert_eq!(fault(None, &[(nothing, true, false, None), (version, true, true, other)]), at(Some(1)));
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, false, true, None), (version, true, false, right)]
+            ),
+            None
+        );
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, false, true, None), (version, true, false, other)]
+            ),
+            at(Some(0))
+        );
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, true, false, right), (version, true, false, other)]
+            ),
+            at(Some(1))
+        );
+        assert_eq!(
+            fault(
+                None,
+                &[(nothing, true, false, None), (version, true, true, other)]
+            ),
+            at(Some(1))
+        );
         // The layout of the version held may be wrong.
-        assert_eq!(fault(Some(false), &[(version, true, false, other)]), at(None));
-        assert_eq!(fault(Some(true), &[(version, true, false, other)]), at(Some(0)));
-        assert_eq!(fault(Some(false), &[(version, true, false, None)]), at(None));
+        assert_eq!(
+            fault(Some(false), &[(version, true, false, other)]),
+            at(None)
+        );
+        assert_eq!(
+            fault(Some(true), &[(version, true, false, other)]),
+            at(Some(0))
+        );
+        assert_eq!(
+            fault(Some(false), &[(version, true, false, None)]),
+            at(None)
+        );
         assert_eq!(fault(Some(false), &[(version, true, true, None)]), None);
-        assert_eq!(fault(Some(false), &[(version, false, false, None), (version, true, false, None)]), at(Some(0)));
-        assert_eq!(fault(Some(true), &[(version, false, false, None)]), at(Some(0)));
+        assert_eq!(
+            fault(
+                Some(false),
+                &[(version, false, false, None), (version, true, false, None)]
+            ),
+            at(Some(0))
+        );
+        assert_eq!(
+            fault(Some(true), &[(version, false, false, None)]),
+            at(Some(0))
+        );
         assert_eq!(fault(Some(false), &[]), at(None));
     }
 }

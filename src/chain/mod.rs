@@ -1,6 +1,6 @@
-//! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here reads or writes. A
-//! program with a store drives the [`Planner`], fetches the objects that it asks for, and applies the links of its
-//! [`Plan`].
+//! Chains of links (SPEC part 2): names, documents, and which files lead to a version. Nothing here
+//! reads or writes. A program with a store drives the [`Planner`], fetches the objects that it asks
+//! for, and applies the links of its [`Plan`].
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -60,13 +60,14 @@ pub use plan::{Hop, Listing, Plan, SignatureCheck, VersionId};
 pub use planner::Planner;
 pub use signatures::{Note, Signer, SigningKey, Trust, TrustedKey, VerifierKey};
 
-// For deltachain-store, which writes chains, and the conformance kit; no part of the stable interface.
+// For deltachain-store, which writes chains, and the conformance kit; no part of the stable
+// interface.
 #[doc(hidden)]
 pub use history::{History, HistoryEntry};
 #[doc(hidden)]
 pub use publishing::{
-    Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap, head_not_signed,
-    note_taken, routes_taken,
+    Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap,
+    head_not_signed, note_taken, routes_taken,
 };
 #[doc(hidden)]
 pub use retention::{base_lost, commits_missing, no_path_without, retain, unreachable};

@@ -7,8 +7,8 @@ use serde::{Serialize, Serializer};
 use crate::json::MAX_INTEGER;
 use crate::tensor::Digest;
 
-/// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix. Displayed as the store
-/// spells it.
+/// The name of one of a chain's objects (SPEC section 17.1), below the chain's own prefix.
+/// Displayed as the store spells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
     /// `chain.json`: the chain document.
@@ -32,8 +32,8 @@ pub enum ObjectName {
         version: u64,
         /// Digest of the bytes of its commit.
         commit: Digest,
-        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note) of a key that of the
-        /// key.
+        /// Digest of the note's own bytes; of the [own note](crate::chain::VerifierKey::own_note)
+        /// of a key that of the key.
         note: Digest,
     },
 }
@@ -41,7 +41,8 @@ pub enum ObjectName {
 /// Digits of the state digest in the name of a version.
 const STATE_DIGITS: usize = 12;
 
-/// The name that a server gives to a version: its number, and digits of its state digest, such as `12@9417bf72d3e1`.
+/// The name that a server gives to a version: its number, and digits of its state digest, such as
+/// `12@9417bf72d3e1`.
 pub fn version_name(version: u64, state: &str) -> String {
     format!("{version}@{}", state.get(..STATE_DIGITS).unwrap_or(state))
 }
@@ -50,8 +51,8 @@ impl ObjectName {
     /// The folders in which objects of a chain lie; no name in another one is read.
     pub const FOLDERS: [&str; 5] = ["commits", "routes", "files", "assets", "signatures"];
 
-    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the chain; among these
-    /// are names whose version no document can hold, and generation 0.
+    /// Reads a name as the store gives it. `None` for all other objects, which are not part of the
+    /// chain; among these are names whose version no document can hold, and generation 0.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "chain.json" {
             return Some(Self::Chain);
@@ -62,14 +63,21 @@ impl ObjectName {
             "routes" => {
                 let (before, after) = rest.strip_suffix(".json")?.split_once('-')?;
                 let generation = number(after, 10).filter(|&generation| generation > 0)?;
-                Some(Self::Routes { version: version(before)?, generation })
+                Some(Self::Routes {
+                    version: version(before)?,
+                    generation,
+                })
             }
             "files" => digest(rest.strip_suffix(".dcf")?).map(Self::File),
             "assets" => digest(rest).map(Self::Asset),
             "signatures" => {
                 let (before, rest) = rest.split_once('-')?;
                 let (commit, note) = rest.split_once('-')?;
-                Some(Self::Signature { version: version(before)?, commit: digest(commit)?, note: digest(note)? })
+                Some(Self::Signature {
+                    version: version(before)?,
+                    commit: digest(commit)?,
+                    note: digest(note)?,
+                })
             }
             _ => None,
         }
@@ -77,7 +85,11 @@ impl ObjectName {
 
     /// Which of the documents that name routes to a version this is: 0 for its commit.
     pub fn generation(self) -> u64 {
-        if let Self::Routes { generation, .. } = self { generation } else { 0 }
+        if let Self::Routes { generation, .. } = self {
+            generation
+        } else {
+            0
+        }
     }
 }
 
@@ -107,10 +119,17 @@ impl fmt::Display for ObjectName {
         match self {
             Self::Chain => f.write_str("chain.json"),
             Self::Commit(version) => write!(f, "commits/{version:020}.json"),
-            Self::Routes { version, generation } => write!(f, "routes/{version:020}-{generation:010}.json"),
+            Self::Routes {
+                version,
+                generation,
+            } => write!(f, "routes/{version:020}-{generation:010}.json"),
             Self::File(digest) => write!(f, "files/{digest}.dcf"),
             Self::Asset(digest) => write!(f, "assets/{digest}"),
-            Self::Signature { version, commit, note } => write!(f, "signatures/{version:020}-{commit}-{note}"),
+            Self::Signature {
+                version,
+                commit,
+                note,
+            } => write!(f, "signatures/{version:020}-{commit}-{note}"),
         }
     }
 }
@@ -124,17 +143,33 @@ mod tests {
         let digest = Digest::of_bytes(b"link");
         let names = [
             (ObjectName::Chain, "chain.json".to_owned()),
-            (ObjectName::Commit(0), "commits/00000000000000000000.json".to_owned()),
-            (ObjectName::Commit(MAX_INTEGER), "commits/00009007199254740991.json".to_owned()),
             (
-                ObjectName::Routes { version: 12, generation: 9_999_999_999 },
+                ObjectName::Commit(0),
+                "commits/00000000000000000000.json".to_owned(),
+            ),
+            (
+                ObjectName::Commit(MAX_INTEGER),
+                "commits/00009007199254740991.json".to_owned(),
+            ),
+            (
+                ObjectName::Routes {
+                    version: 12,
+                    generation: 9_999_999_999,
+                },
                 "routes/00000000000000000012-9999999999.json".to_owned(),
             ),
             (ObjectName::File(digest), format!("files/{digest}.dcf")),
             (ObjectName::Asset(digest), format!("assets/{digest}")),
             (
-                ObjectName::Signature { version: 12, commit: digest, note: Digest([0xab; 32]) },
-                format!("signatures/00000000000000000012-{digest}-{}", "ab".repeat(32)),
+                ObjectName::Signature {
+                    version: 12,
+                    commit: digest,
+                    note: Digest([0xab; 32]),
+                },
+                format!(
+                    "signatures/00000000000000000012-{digest}-{}",
+                    "ab".repeat(32)
+                ),
             ),
         ];
         for (name, text) in names {
@@ -150,7 +185,13 @@ mod tests {
             commit: Digest([commit; 32]),
             note: Digest([note; 32]),
         };
-        let names = [name(9, 0xff, 0xff), name(10, 0, 9), name(10, 0x0a, 0), name(10, 0x0a, 0xa0), name(10, 0xa0, 0)];
+        let names = [
+            name(9, 0xff, 0xff),
+            name(10, 0, 9),
+            name(10, 0x0a, 0),
+            name(10, 0x0a, 0xa0),
+            name(10, 0xa0, 0),
+        ];
         assert!(names.is_sorted() && names.map(|name| name.to_string()).is_sorted());
     }
 
@@ -184,7 +225,10 @@ mod tests {
             format!("signatures/00000000000000000012-{digest}"),
             format!("signatures/00000000000000000012-{digest}-{digest}.json"),
             format!("signatures/00000000000000000012-{digest}-{digest}-{digest}"),
-            format!("signatures/00000000000000000012-{}-{digest}", digest.to_uppercase()),
+            format!(
+                "signatures/00000000000000000012-{}-{digest}",
+                digest.to_uppercase()
+            ),
         ];
         for name in others {
             assert_eq!(ObjectName::parse(&name), None, "{name}");

@@ -1,10 +1,10 @@
-//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest versions, then the
-//! routes that stand first in their documents. For the cheapest direct path, the bytes of routes that are not known to
-//! be direct come before all that; for the cheapest path in place, those of routes that are not known to be takeable in
-//! place.
+//! The cheapest path (SPEC section 19): the least bytes, then the fewest routes, then the lowest
+//! versions, then the routes that stand first in their documents. For the cheapest direct path, the
+//! bytes of routes that are not known to be direct come before all that; for the cheapest path in
+//! place, those of routes that are not known to be takeable in place.
 //!
-//! Costs are reckoned backwards, from the version wanted. So they need the routes of no version below those looked at,
-//! and tell what the cheapest path through a lower version costs at least.
+//! Costs are reckoned backwards, from the version wanted. So they need the routes of no version
+//! below those looked at, and tell what the cheapest path through a lower version costs at least.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub(super) struct Cost {
 struct PathCost {
     cost: Cost,
     routes: u64,
-    /// The version that the first route leads to. Ways of equal cost that begin alike go on alike, so that the lowest
-    /// version here decides between them.
+    /// The version that the first route leads to. Ways of equal cost that begin alike go on alike,
+    /// so that the lowest version here decides between them.
     next: u64,
     /// The place of the first route among those to that version.
     place: usize,
@@ -48,13 +48,14 @@ struct PathCost {
 #[derive(Debug)]
 pub(super) struct Ways {
     wanted: u64,
-    /// From each version from which one is known; also from versions whose own routes are not known.
+    /// From each version from which one is known; also from versions whose own routes are not
+    /// known.
     from_version: BTreeMap<u64, PathCost>,
     from_nothing: Option<PathCost>,
 }
 
-/// A path: where it starts, and the versions that its routes lead to, with the place of each route among those to that
-/// version.
+/// A path: where it starts, and the versions that its routes lead to, with the place of each route
+/// among those to that version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) cost: Cost,
@@ -63,19 +64,25 @@ pub(super) struct Path {
 }
 
 impl Cost {
-    const NOTHING: Self = Self { avoided: 0, bytes: 0 };
+    const NOTHING: Self = Self {
+        avoided: 0,
+        bytes: 0,
+    };
 
     /// With a route more.
     fn and(self, route: &Route, is_avoided: bool) -> Self {
         let bytes = route.bytes();
         let avoided = if is_avoided { bytes } else { 0 };
-        Self { avoided: self.avoided + avoided, bytes: self.bytes + bytes }
+        Self {
+            avoided: self.avoided + avoided,
+            bytes: self.bytes + bytes,
+        }
     }
 }
 
 impl Path {
-    /// The lesser is the better path. Paths of equal cost that begin with the same version differ in the route to it
-    /// alone.
+    /// The lesser is the better path. Paths of equal cost that begin with the same version differ
+    /// in the route to it alone.
     pub(super) fn order(&self) -> (Cost, usize, Option<(u64, usize)>) {
         (self.cost, self.routes.len(), self.routes.first().copied())
     }
@@ -87,14 +94,18 @@ impl Path {
 }
 
 impl Ways {
-    /// Finds the ways to `wanted`, given the routes to each version, in the order of their document, and which of them
-    /// are avoided.
+    /// Finds the ways to `wanted`, given the routes to each version, in the order of their
+    /// document, and which of them are avoided.
     pub(super) fn find<'a>(
         wanted: u64,
         routes_to: impl DoubleEndedIterator<Item = (u64, &'a [Candidate])>,
         is_avoided: fn(&Candidate) -> bool,
     ) -> Self {
-        let mut ways = Self { wanted, from_version: BTreeMap::new(), from_nothing: None };
+        let mut ways = Self {
+            wanted,
+            from_version: BTreeMap::new(),
+            from_nothing: None,
+        };
         // Routes ascend, so all ways from a version are known when its turn comes.
         for (version, candidates) in routes_to.rev() {
             let (cost, count) = match ways.from_version.get(&version) {
@@ -110,9 +121,15 @@ impl Ways {
                     place,
                 };
                 match candidate.route.from {
-                    None => ways.from_nothing = Some(ways.from_nothing.map_or(way, |known| known.min(way))),
+                    None => {
+                        ways.from_nothing =
+                            Some(ways.from_nothing.map_or(way, |known| known.min(way)))
+                    }
                     Some(from) => {
-                        ways.from_version.entry(from).and_modify(|known| *known = way.min(*known)).or_insert(way);
+                        ways.from_version
+                            .entry(from)
+                            .and_modify(|known| *known = way.min(*known))
+                            .or_insert(way);
                     }
                 }
             }
@@ -122,30 +139,50 @@ impl Ways {
 
     /// The cheapest path from nothing or from the version held.
     pub(super) fn cheapest(&self, held: Option<u64>) -> Option<Path> {
-        self.from(None).into_iter().chain(held.and_then(|held| self.from(Some(held)))).min_by_key(Path::order)
+        self.from(None)
+            .into_iter()
+            .chain(held.and_then(|held| self.from(Some(held))))
+            .min_by_key(Path::order)
     }
 
     /// The cheapest path from there.
     pub(super) fn from(&self, start: Option<u64>) -> Option<Path> {
         if start == Some(self.wanted) {
-            return Some(Path { cost: Cost::NOTHING, start, routes: Vec::new() });
+            return Some(Path {
+                cost: Cost::NOTHING,
+                start,
+                routes: Vec::new(),
+            });
         }
-        let way = start.map_or(self.from_nothing.as_ref(), |start| self.from_version.get(&start));
+        let way = start.map_or(self.from_nothing.as_ref(), |start| {
+            self.from_version.get(&start)
+        });
         let (cost, mut next) = (way?.cost, way);
         let mut routes = Vec::new();
         while let Some(way) = next {
             routes.push((way.next, way.place));
-            next = self.from_version.get(&way.next).filter(|_| way.next != self.wanted);
+            next = self
+                .from_version
+                .get(&way.next)
+                .filter(|_| way.next != self.wanted);
         }
-        Some(Path { cost, start, routes })
+        Some(Path {
+            cost,
+            start,
+            routes,
+        })
     }
 
-    /// A bound for the cost of each path that begins at one of these versions, or below and goes through them: the
-    /// least cost from one of them to the version wanted. No such path costs less.
+    /// A bound for the cost of each path that begins at one of these versions, or below and goes
+    /// through them: the least cost from one of them to the version wanted. No such path costs
+    /// less.
     pub(super) fn least_cost_from(&self, versions: Range<u64>) -> Option<Cost> {
         if versions.is_empty() {
             return None;
         }
-        self.from_version.range(versions).map(|(_, way)| way.cost).min()
+        self.from_version
+            .range(versions)
+            .map(|(_, way)| way.cost)
+            .min()
     }
 }

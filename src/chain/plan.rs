@@ -16,7 +16,8 @@ pub struct VersionId {
     pub chain: Digest,
 }
 
-/// The objects of a chain that lists have shown: the head, which routes documents there are, and which notes.
+/// The objects of a chain that lists have shown: the head, which routes documents there are, and
+/// which notes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     head: Option<u64>,
@@ -28,15 +29,24 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From names below the chain's prefix, in any order. Names that are not part of the chain are ignored. Of the
-    /// commits the last is enough: they are needed to find the head.
+    /// From names below the chain's prefix, in any order. Names that are not part of the chain are
+    /// ignored. Of the commits the last is enough: they are needed to find the head.
     pub fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        Self::default().with(names.into_iter().filter_map(|name| ObjectName::parse(name.as_ref())))
+        Self::default().with(
+            names
+                .into_iter()
+                .filter_map(|name| ObjectName::parse(name.as_ref())),
+        )
     }
 
-    /// The listing of a store that cannot list: the head alone, found by asking for one commit after another.
+    /// The listing of a store that cannot list: the head alone, found by asking for one commit
+    /// after another.
     pub fn of_head(head: Option<u64>) -> Self {
-        Self { head, is_head_alone: true, ..Self::default() }
+        Self {
+            head,
+            is_head_alone: true,
+            ..Self::default()
+        }
     }
 
     /// With more objects that a list has shown.
@@ -45,11 +55,26 @@ impl Listing {
         for name in names {
             match name {
                 ObjectName::Commit(version) => self.head = self.head.max(Some(version)),
-                ObjectName::Routes { version, generation } => {
-                    self.generations.entry(version).or_default().insert(generation);
+                ObjectName::Routes {
+                    version,
+                    generation,
+                } => {
+                    self.generations
+                        .entry(version)
+                        .or_default()
+                        .insert(generation);
                 }
-                ObjectName::Signature { version, commit, note } => {
-                    self.notes.entry(version).or_default().entry(commit).or_default().insert(note);
+                ObjectName::Signature {
+                    version,
+                    commit,
+                    note,
+                } => {
+                    self.notes
+                        .entry(version)
+                        .or_default()
+                        .entry(commit)
+                        .or_default()
+                        .insert(note);
                 }
                 ObjectName::Chain | ObjectName::File(_) | ObjectName::Asset(_) => {}
             }
@@ -65,18 +90,35 @@ impl Listing {
     /// The routes documents of a version, the highest generation first.
     pub(super) fn routes_documents(&self, version: u64) -> impl Iterator<Item = ObjectName> {
         let generations = self.generations.get(&version).into_iter().flatten().rev();
-        generations.map(move |&generation| ObjectName::Routes { version, generation })
+        generations.map(move |&generation| ObjectName::Routes {
+            version,
+            generation,
+        })
     }
 
     /// The notes on a commit of a version that readers look at: those of `own`, which are the
-    /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others. If the store cannot
-    /// list, all of `own`.
-    pub fn notes(&self, version: u64, commit: Digest, own: &BTreeSet<ObjectName>) -> Vec<ObjectName> {
+    /// [own notes](crate::chain::Trust::own_notes) of trusted keys, and the first 64 of the others.
+    /// If the store cannot list, all of `own`.
+    pub fn notes(
+        &self,
+        version: u64,
+        commit: Digest,
+        own: &BTreeSet<ObjectName>,
+    ) -> Vec<ObjectName> {
         if self.is_head_alone {
             return own.iter().copied().collect();
         }
-        let notes = self.notes.get(&version).and_then(|notes| notes.get(&commit)).into_iter().flatten();
-        let names = notes.map(|&note| ObjectName::Signature { version, commit, note });
+        let notes = self
+            .notes
+            .get(&version)
+            .and_then(|notes| notes.get(&commit))
+            .into_iter()
+            .flatten();
+        let names = notes.map(|&note| ObjectName::Signature {
+            version,
+            commit,
+            note,
+        });
         let (mut notes, others): (Vec<_>, Vec<_>) = names.partition(|name| own.contains(name));
         notes.extend(others.into_iter().take(Note::MOST_OF_COMMIT));
         notes
@@ -89,7 +131,9 @@ impl Listing {
 
     /// Whether both show the same routes documents of all versions from this one on.
     pub(super) fn has_same_routes_documents(&self, other: &Self, from: u64) -> bool {
-        self.generations.range(from..).eq(other.generations.range(from..))
+        self.generations
+            .range(from..)
+            .eq(other.generations.range(from..))
     }
 }
 
@@ -112,25 +156,28 @@ pub struct Plan {
     pub metadata: BTreeMap<String, String>,
     /// Bytes of all files on the path together.
     pub bytes: u128,
-    /// If the path starts from the version held, the state digest of each shard that this has to have, for
-    /// [`check_held`](crate::chain::check_held); `None` if it starts from nothing.
+    /// If the path starts from the version held, the state digest of each shard that this has to
+    /// have, for [`check_held`](crate::chain::check_held); `None` if it starts from nothing.
     pub start: Option<Vec<Digest>>,
     /// One after another. None if the version held is the one wanted.
     pub hops: Vec<Hop>,
-    /// The check of who signed the version; `None` for a planner without [trust](crate::chain::Planner::trust).
+    /// The check of who signed the version; `None` for a planner without
+    /// [trust](crate::chain::Planner::trust).
     pub signed: Option<SignatureCheck>,
 }
 
 /// The findings of a planner with [trust](crate::chain::Planner::trust).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignatureCheck {
-    /// The trusted keys that have signed the version of the plan: at least as many as the quorum says.
+    /// The trusted keys that have signed the version of the plan: at least as many as the quorum
+    /// says.
     pub by: Vec<VerifierKey>,
-    /// The newest signed head that has been met, by version and digest of its commit: to be recorded before the plan is
-    /// followed, and given to the next planner. If the version was asked for by its number, it is what was given.
+    /// The newest signed head that has been met, by version and digest of its commit: to be
+    /// recorded before the plan is followed, and given to the next planner. If the version was
+    /// asked for by its number, it is what was given.
     pub seen: Option<(u64, Digest)>,
-    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or have not been
-    /// signed by all who have to.
+    /// The head as listed, if it is above the signed one: the versions between are a stranger's, or
+    /// have not been signed by all who have to.
     pub unsigned_head: Option<UnsignedVersion>,
 }
 
@@ -145,9 +192,10 @@ pub struct Hop {
     pub files: Vec<FileReference>,
     /// State digest of each shard of the version that the route leads to.
     pub shards: Vec<Digest>,
-    /// Digest of the layout of each shard of that version, if its commit names them (SPEC section 25.1).
+    /// Digest of the layout of each shard of that version, if its commit names them (SPEC section
+    /// 25.1).
     pub layouts: Option<Vec<Digest>>,
-    /// Whether the route stands in the version's commit, and not in a routes document alone. No other one may be taken
-    /// in place (SPEC R-SUM-08).
+    /// Whether the route stands in the version's commit, and not in a routes document alone. No
+    /// other one may be taken in place (SPEC R-SUM-08).
     pub is_in_commit: bool,
 }

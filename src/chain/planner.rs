@@ -1,10 +1,11 @@
 //! Planning (SPEC section 19, steps 1 to 4): from the documents of a chain to the cheapest path.
 //!
-//! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the version held, or from the
-//! one wanted alone. It makes the window larger as long as a cheaper path may begin below, twice as large each time. A
-//! path through a version below costs more than what leads from there into the window, so that a long chain is not read
-//! to its beginning. It is not listed to its beginning either: if the window goes below what has been listed, the
-//! planner asks for a longer list.
+//! The planner does no IO. It looks at a *window* of versions up to the one wanted: from the
+//! version held, or from the one wanted alone. It makes the window larger as long as a cheaper path
+//! may begin below, twice as large each time. A path through a version below costs more than what
+//! leads from there into the window, so that a long chain is not read to its beginning. It is not
+//! listed to its beginning either: if the window goes below what has been listed, the planner asks
+//! for a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -13,7 +14,9 @@ use crate::chain::checks::{check_files, check_parent, check_routes, check_versio
 use crate::chain::path::{Candidate, Cost, Path, Ways};
 use crate::chain::received::{ReadCommit, ReceivedDocument};
 use crate::chain::signatures::Signatures;
-use crate::chain::{Commit, FileReference, Hop, Listing, ObjectName, Plan, RoutesDocument, VersionId, named_layouts};
+use crate::chain::{
+    Commit, FileReference, Hop, Listing, ObjectName, Plan, RoutesDocument, VersionId, named_layouts,
+};
 use crate::error::{Error, Result};
 use crate::json::MAX_INTEGER;
 use crate::limits::Limits;
@@ -22,15 +25,19 @@ use crate::tensor::Digest;
 
 /// Above a version held no more commits are asked for at once, so that a gap ends the reading soon.
 const MAX_STRIDE: u64 = 1024;
-/// A reader that holds a version further than this below the one wanted has been away for a long time: it does not read
-/// all commits since.
+/// A reader that holds a version further than this below the one wanted has been away for a long
+/// time: it does not read all commits since.
 const LONG_TIME: u64 = 4096;
 
-/// Finds the cheapest path to a version of a chain. The documentation of [this module](crate::chain) has an example.
+/// Finds the cheapest path to a version of a chain. The documentation of
+/// [this module](crate::chain) has an example.
 ///
 /// Unusable objects and routes are passed over as long as there is another path (SPEC section 19).
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is about something else"
+)]
 pub struct Planner {
     /// `None` if the head is wanted, until it is known.
     pub(super) wanted: Option<u64>,
@@ -79,7 +86,8 @@ pub struct Planner {
     bad_documents: BTreeSet<ObjectName>,
     /// Files that no path may need.
     bad_files: BTreeSet<FileReference>,
-    /// Faults of commits and of the held version that did not end the search, in the order in which they were met.
+    /// Faults of commits and of the held version that did not end the search, in the order in which
+    /// they were met.
     faults: Vec<Error>,
     /// Whatever else has been passed over.
     failures: Vec<Error>,
@@ -92,7 +100,8 @@ enum Order {
     Cheapest,
     /// The least bytes of routes that are not known to be direct, then the least bytes.
     Direct,
-    /// Likewise of routes that are not known to be takeable in place. All of a path from nothing counts as that.
+    /// Likewise of routes that are not known to be takeable in place. All of a path from nothing
+    /// counts as that.
     InPlace,
 }
 
@@ -105,41 +114,70 @@ struct RoutesInForce {
 
 impl RoutesInForce {
     fn of_commit(source: ObjectName, commit: &Commit) -> Self {
-        let known = commit.direct_routes().into_iter().zip(commit.in_place_routes());
-        let routes = commit.routes.iter().zip(known).map(|(route, (is_direct, is_in_place))| Candidate {
-            route: route.clone(),
-            is_in_commit: true,
-            is_direct,
-            is_in_place,
-        });
-        Self { source, routes: routes.collect() }
+        let known = commit
+            .direct_routes()
+            .into_iter()
+            .zip(commit.in_place_routes());
+        let routes = commit
+            .routes
+            .iter()
+            .zip(known)
+            .map(|(route, (is_direct, is_in_place))| Candidate {
+                route: route.clone(),
+                is_in_commit: true,
+                is_direct,
+                is_in_place,
+            });
+        Self {
+            source,
+            routes: routes.collect(),
+        }
     }
 
-    /// A routes document is never trusted to name files that are taken in place; but it may leave the commit's in
-    /// force.
+    /// A routes document is never trusted to name files that are taken in place; but it may leave
+    /// the commit's in force.
     fn of_document(source: ObjectName, document: RoutesDocument, commit: &Commit) -> Self {
         let in_place = commit.in_place_routes();
         let direct = document.direct_routes();
-        let routes = document.routes.into_iter().zip(direct).map(|(route, is_direct)| {
-            let place = commit.routes.iter().position(|own| *own == route);
-            let is_in_place = place.is_some_and(|place| in_place[place]);
-            Candidate { route, is_in_commit: place.is_some(), is_direct, is_in_place }
-        });
-        Self { source, routes: routes.collect() }
+        let routes = document
+            .routes
+            .into_iter()
+            .zip(direct)
+            .map(|(route, is_direct)| {
+                let place = commit.routes.iter().position(|own| *own == route);
+                let is_in_place = place.is_some_and(|place| in_place[place]);
+                Candidate {
+                    route,
+                    is_in_commit: place.is_some(),
+                    is_direct,
+                    is_in_place,
+                }
+            });
+        Self {
+            source,
+            routes: routes.collect(),
+        }
     }
 }
 
 impl Planner {
-    /// Plans how to reach a version, or the head if `wanted` is `None`, from the held version or from nothing. From a
-    /// version held that is above the one wanted no path starts; the commits up to it are checked all the same.
+    /// Plans how to reach a version, or the head if `wanted` is `None`, from the held version or
+    /// from nothing. From a version held that is above the one wanted no path starts; the commits
+    /// up to it are checked all the same.
     ///
-    /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the planner plans as if
-    /// nothing were held: the chain may then be another one than before, or have gone back. Without it, R-CHN-13 and
-    /// R-CHN-14 say that it has. If it is the commit held, it has no effect.
+    /// `accept` is the digest of a commit's bytes. If the version wanted has this commit, the
+    /// planner plans as if nothing were held: the chain may then be another one than before, or
+    /// have gone back. Without it, R-CHN-13 and R-CHN-14 say that it has. If it is the commit held,
+    /// it has no effect.
     ///
-    /// From a version held more than 4096 versions below the one wanted no path starts: its commit is checked, and then
-    /// the planner goes on as if nothing were held.
-    pub fn new(wanted: Option<u64>, held: Option<VersionId>, accept: Option<Digest>, limits: &Limits) -> Self {
+    /// From a version held more than 4096 versions below the one wanted no path starts: its commit
+    /// is checked, and then the planner goes on as if nothing were held.
+    pub fn new(
+        wanted: Option<u64>,
+        held: Option<VersionId>,
+        accept: Option<Digest>,
+        limits: &Limits,
+    ) -> Self {
         let above = held.filter(|held| wanted.is_none_or(|wanted| held.version <= wanted));
         Self {
             wanted,
@@ -171,42 +209,55 @@ impl Planner {
         }
     }
 
-    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to have absolute
-    /// values only, which can be decoded without a base. See
+    /// Plans the cheapest direct path: the one with the least bytes of routes that are not known to
+    /// have absolute values only, which can be decoded without a base. See
     /// [`Commit::direct_routes`](crate::chain::Commit::direct_routes).
     #[must_use]
     pub fn direct(self) -> Self {
-        Self { order: Order::Direct, ..self }
+        Self {
+            order: Order::Direct,
+            ..self
+        }
     }
 
-    /// Plans the cheapest path in place: from the version held the one with the least bytes of routes that are not
-    /// known to be takeable in place ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the
-    /// cheapest path from nothing if that has less. Routes that only routes documents name are never known to be
+    /// Plans the cheapest path in place: from the version held the one with the least bytes of
+    /// routes that are not known to be takeable in place
+    /// ([`Commit::in_place_routes`](crate::chain::Commit::in_place_routes)), or the cheapest path
+    /// from nothing if that has less. Routes that only routes documents name are never known to be
     /// ([`Hop::is_in_commit`](crate::chain::Hop::is_in_commit)).
     #[must_use]
     pub fn in_place(self) -> Self {
-        Self { order: Order::InPlace, ..self }
+        Self {
+            order: Order::InPlace,
+            ..self
+        }
     }
 
     /// Only these shards will be taken: R-CHN-17 refuses those that the version has not.
     #[must_use]
     pub fn shards(self, taken: impl IntoIterator<Item = usize>) -> Self {
-        Self { last_shard: taken.into_iter().max(), ..self }
+        Self {
+            last_shard: taken.into_iter().max(),
+            ..self
+        }
     }
 
-    /// Finds the next plan. To be called again after [`fail_file`](Self::fail_file), [`fail_route`](Self::fail_route)
-    /// and [`fail_held`](Self::fail_held).
+    /// Finds the next plan. To be called again after [`fail_file`](Self::fail_file),
+    /// [`fail_route`](Self::fail_route) and [`fail_held`](Self::fail_held).
     ///
-    /// `list` gives what a list of the chain's objects shows: the commits and routes documents of all versions from a
-    /// number on, or the notes alone, if these are wanted; other objects do no harm. A store that cannot list gives the
-    /// [head alone](Listing::of_head), and is not asked for notes.
+    /// `list` gives what a list of the chain's objects shows: the commits and routes documents of
+    /// all versions from a number on, or the notes alone, if these are wanted; other objects do no
+    /// harm. A store that cannot list gives the [head alone](Listing::of_head), and is not asked
+    /// for notes.
     ///
-    /// `fetch` gives the contents of objects, each `None` if there is no such object. It also gets the version held, if
-    /// paths may start from it: what is held vouches for its commit and for the chain document by their digests.
+    /// `fetch` gives the contents of objects, each `None` if there is no such object. It also gets
+    /// the version held, if paths may start from it: what is held vouches for its commit and for
+    /// the chain document by their digests.
     ///
     /// # Errors
-    /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19. Failures of step 5 are those that
-    /// were reported by these three functions. The planner is of no further use then. Those of `list` and `fetch`.
+    /// If there is no path: one of the failures of steps 1 to 5 of SPEC section 19. Failures of
+    /// step 5 are those that were reported by these three functions. The planner is of no further
+    /// use then. Those of `list` and `fetch`.
     pub fn plan_with<B: AsRef<[u8]>>(
         &mut self,
         mut list: impl FnMut(u64, bool) -> Result<Listing>,
@@ -230,7 +281,11 @@ impl Planner {
 
     /// Takes what the chain's objects are now.
     fn list(&mut self, listing: Listing) {
-        if let Some(signatures) = self.signatures.as_mut().filter(|_| mem::take(&mut self.must_list_notes)) {
+        if let Some(signatures) = self
+            .signatures
+            .as_mut()
+            .filter(|_| mem::take(&mut self.must_list_notes))
+        {
             signatures.listed = listing;
             return;
         }
@@ -277,31 +332,38 @@ impl Planner {
             signatures.supply(name, content, &self.limits);
         }
         if !matches!(name, ObjectName::Signature { .. }) {
-            let document = content.map(|bytes| ReceivedDocument::parse(name, bytes, &self.limits)).transpose();
-            self.supplied.insert(name, document.map_err(|error| error.in_file(name.to_string())));
+            let document = content
+                .map(|bytes| ReceivedDocument::parse(name, bytes, &self.limits))
+                .transpose();
+            self.supplied.insert(
+                name,
+                document.map_err(|error| error.in_file(name.to_string())),
+            );
         }
     }
 
-    /// Passes over a file of the plan that is missing (R-CHN-09) or another one (R-CHN-10), and so over all routes that
-    /// name it.
+    /// Passes over a file of the plan that is missing (R-CHN-09) or another one (R-CHN-10), and so
+    /// over all routes that name it.
     pub fn fail_file(&mut self, file: &FileReference, error: Error) {
         self.bad_files.insert(*file);
         self.failures.push(error);
         self.is_current = false;
     }
 
-    /// Passes over a route of the plan because one of its links was refused. Other routes may be right to name it, and
-    /// others may come from the same version.
+    /// Passes over a route of the plan because one of its links was refused. Other routes may be
+    /// right to name it, and others may come from the same version.
     pub fn fail_route(&mut self, hop: &Hop, error: Error) {
         if let Some(RoutesInForce { routes, .. }) = self.routes.get_mut(&hop.version) {
-            routes.retain(|Candidate { route, .. }| (route.from, &route.files) != (hop.from, &hop.files));
+            routes.retain(|Candidate { route, .. }| {
+                (route.from, &route.files) != (hop.from, &hop.files)
+            });
         }
         self.failures.push(error);
         self.is_current = false;
     }
 
-    /// Gives up the held version, because it is not what the plan's `start` says (R-APP-01), and with it all paths that
-    /// start from it.
+    /// Gives up the held version, because it is not what the plan's `start` says (R-APP-01), and
+    /// with it all paths that start from it.
     pub fn fail_held(&mut self, error: Error) {
         self.held = None;
         self.faults.push(error);
@@ -318,7 +380,8 @@ impl Planner {
     }
 
     fn head_not_below_held(&self) -> Option<u64> {
-        self.head().filter(|&head| self.held.is_none_or(|held| held.version <= head))
+        self.head()
+            .filter(|&head| self.held.is_none_or(|held| held.version <= head))
     }
 
     /// This is the version wanted.
@@ -353,7 +416,8 @@ impl Planner {
         }
     }
 
-    /// A path through the version held costs more than the rest of it, so routes to that version are of no use.
+    /// A path through the version held costs more than the rest of it, so routes to that version
+    /// are of no use.
     fn needs_routes(&self, version: u64) -> bool {
         Some(version) <= self.wanted && self.held.is_none_or(|held| held.version != version)
     }
@@ -361,15 +425,24 @@ impl Planner {
     /// The routes document of a version with the highest generation that is usable.
     fn routes_document(&self, version: u64) -> Option<ObjectName> {
         let (_, listed) = self.listed.as_ref()?;
-        listed.routes_documents(version).find(|name| !self.bad_documents.contains(name))
+        listed
+            .routes_documents(version)
+            .find(|name| !self.bad_documents.contains(name))
     }
 
     /// Looks at the objects that have been supplied, and asks for more or finds the path.
     fn advance(&mut self) -> Result<Option<Plan>> {
         self.check_chain()?;
         self.find_head()?;
-        let Some(wanted) = self.wanted.filter(|_| !self.waits()) else { return Ok(None) };
-        if wanted > MAX_INTEGER || matches!(self.supplied.get(&ObjectName::Commit(wanted)), Some(Ok(None))) {
+        let Some(wanted) = self.wanted.filter(|_| !self.waits()) else {
+            return Ok(None);
+        };
+        if wanted > MAX_INTEGER
+            || matches!(
+                self.supplied.get(&ObjectName::Commit(wanted)),
+                Some(Ok(None))
+            )
+        {
             return Err(no_commit(wanted));
         }
         self.check_signed(wanted)?;
@@ -394,7 +467,10 @@ impl Planner {
         self.pass_over_routes();
         let (path, below) = self.best_path(wanted);
         if below.is_some_and(|below| path.as_ref().is_none_or(|path| below < path.cost)) {
-            let low = self.low.saturating_sub(self.commits.len() as u64).max(self.floor);
+            let low = self
+                .low
+                .saturating_sub(self.commits.len() as u64)
+                .max(self.floor);
             if self.listed.as_ref().is_some_and(|(from, _)| low < *from) {
                 self.list_from = low;
                 self.must_list = true;
@@ -417,7 +493,11 @@ impl Planner {
 
     /// The best path through the window, and what those that begin below it cost more than.
     fn best_path(&self, wanted: u64) -> (Option<Path>, Option<Cost>) {
-        let routes = || self.routes.iter().map(|(&version, known)| (version, known.routes.as_slice()));
+        let routes = || {
+            self.routes
+                .iter()
+                .map(|(&version, known)| (version, known.routes.as_slice()))
+        };
         let ways = Ways::find(
             wanted,
             routes(),
@@ -431,7 +511,9 @@ impl Planner {
         let path = if self.order == Order::InPlace {
             let in_place = Ways::find(wanted, routes(), |candidate| !candidate.is_in_place);
             let held = held.and_then(|held| in_place.from(Some(held)));
-            held.into_iter().chain(ways.from(None)).min_by_key(Path::order)
+            held.into_iter()
+                .chain(ways.from(None))
+                .min_by_key(Path::order)
         } else {
             ways.cheapest(held)
         };
@@ -441,11 +523,18 @@ impl Planner {
 
     /// Step 1.
     fn check_chain(&mut self) -> Result<()> {
-        match self.supplied.remove(&ObjectName::Chain).transpose()?.flatten() {
+        match self
+            .supplied
+            .remove(&ObjectName::Chain)
+            .transpose()?
+            .flatten()
+        {
             Some(ReceivedDocument::Chain(digest)) => {
                 self.chain = Some(digest);
                 // Nothing sets it aside (R-SIG-05).
-                self.signatures.iter().try_for_each(|signatures| signatures.trust.check_chain(digest))?;
+                self.signatures
+                    .iter()
+                    .try_for_each(|signatures| signatures.trust.check_chain(digest))?;
                 let recorded = self.held.map_or(digest, |held| held.chain);
                 ensure(recorded == digest, &rules::CHN_13, || {
                     format!(
@@ -455,14 +544,16 @@ impl Planner {
                 .map_err(|error| error.in_file(ObjectName::Chain.to_string()))
                 .or_else(|error| self.doubt_held(error))?;
             }
-            _ => ensure(self.chain.is_some(), &rules::CHN_01, || "there is no chain".into())
-                .map_err(|error| error.in_file(ObjectName::Chain.to_string()))?,
+            _ => ensure(self.chain.is_some(), &rules::CHN_01, || {
+                "there is no chain".into()
+            })
+            .map_err(|error| error.in_file(ObjectName::Chain.to_string()))?,
         }
         Ok(())
     }
 
-    /// Reports a failure that says that this is not the chain of the held version; or keeps it for later, if the caller
-    /// accepts another chain.
+    /// Reports a failure that says that this is not the chain of the held version; or keeps it for
+    /// later, if the caller accepts another chain.
     fn doubt_held(&mut self, error: Error) -> Result<()> {
         if self.accept.is_none() {
             return Err(error);
@@ -476,7 +567,11 @@ impl Planner {
         if self.wanted.is_some() {
             return Ok(());
         }
-        let head = if self.signatures.is_some() { self.find_signed_head() } else { self.head() };
+        let head = if self.signatures.is_some() {
+            self.find_signed_head()
+        } else {
+            self.head()
+        };
         if self.waits() {
             return Ok(());
         }
@@ -492,16 +587,24 @@ impl Planner {
                 return Ok(());
             }
             Some(known) => {
-                let what = if self.held.is_some_and(|held| held.version == known) { "held" } else { "known" };
+                let what = if self.held.is_some_and(|held| held.version == known) {
+                    "held"
+                } else {
+                    "known"
+                };
                 let refused = |why: &str| {
-                    let error = Error::broken(&rules::CHN_14, format!("version {known} is {what}, but {why}"));
+                    let error = Error::broken(
+                        &rules::CHN_14,
+                        format!("version {known} is {what}, but {why}"),
+                    );
                     error.in_file(ObjectName::Commit(known).to_string())
                 };
                 self.doubt_held(match self.unsigned_from(known) {
                     None => refused("the chain has no commit from that version on"),
-                    Some(unsigned) => {
-                        refused(&format!("the chain has no signed one from there on: {unsigned}")).because_of(unsigned)
-                    }
+                    Some(unsigned) => refused(&format!(
+                        "the chain has no signed one from there on: {unsigned}"
+                    ))
+                    .because_of(unsigned),
                 })?;
             }
             None => {}
@@ -510,42 +613,58 @@ impl Planner {
         Ok(())
     }
 
-    /// If the commit of the version wanted is the one that the caller accepts, nothing is held from here on.
+    /// If the commit of the version wanted is the one that the caller accepts, nothing is held from
+    /// here on.
     fn compare_with_accepted(&mut self, wanted: u64) -> Result<()> {
         let Some(accepted) = self.accept.take().filter(|_| self.known().next().is_some()) else {
             return Ok(());
         };
         let name = ObjectName::Commit(wanted);
         let document = self.supplied.remove(&name).transpose()?.flatten();
-        let Some(ReceivedDocument::Commit(read)) = document else { return Err(no_commit(wanted)) };
+        let Some(ReceivedDocument::Commit(read)) = document else {
+            return Err(no_commit(wanted));
+        };
         check_version(wanted, &read.commit)?;
         if read.digest == accepted {
             (self.held, self.doubt) = (None, None);
             self.leave_seen();
-            self.signatures.iter_mut().for_each(|signatures| signatures.recorded = Some((wanted, accepted)));
+            self.signatures
+                .iter_mut()
+                .for_each(|signatures| signatures.recorded = Some((wanted, accepted)));
             self.low = wanted;
         }
-        self.supplied.insert(name, Ok(Some(ReceivedDocument::Commit(read))));
+        self.supplied
+            .insert(name, Ok(Some(ReceivedDocument::Commit(read))));
         self.doubt.take().map_or(Ok(()), Err)
     }
 
-    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from here on. Likewise of
-    /// what has been seen.
+    /// R-CHN-05 alone, if the version held is far below the one wanted. Then nothing is held from
+    /// here on. Likewise of what has been seen.
     fn leave_what_is_long_ago(&mut self, wanted: u64) -> Result<()> {
         let is_far = |version: u64| wanted.saturating_sub(version) > self.long_time;
-        let held = self.held.map(|held| held.version).filter(|version| is_far(*version));
-        let seen = self.seen().map(|(version, _)| version).filter(|version| is_far(*version));
+        let held = self
+            .held
+            .map(|held| held.version)
+            .filter(|version| is_far(*version));
+        let seen = self
+            .seen()
+            .map(|(version, _)| version)
+            .filter(|version| is_far(*version));
         let far: BTreeSet<u64> = held.into_iter().chain(seen).collect();
         if far.is_empty() {
             return Ok(());
         }
         let names = far.iter().map(|&version| ObjectName::Commit(version));
-        self.asked.extend(names.filter(|name| !self.supplied.contains_key(name)));
+        self.asked
+            .extend(names.filter(|name| !self.supplied.contains_key(name)));
         if !self.asked.is_empty() {
             return Ok(());
         }
         for &version in &far {
-            let document = self.supplied.remove(&ObjectName::Commit(version)).unwrap_or(Ok(None));
+            let document = self
+                .supplied
+                .remove(&ObjectName::Commit(version))
+                .unwrap_or(Ok(None));
             self.check_commit(version, document)?;
         }
         self.commits.clear();
@@ -559,19 +678,28 @@ impl Planner {
 
     /// R-CHN-17.
     fn check_shards(&self, wanted: u64) -> Result<()> {
-        let of = self.commits.get(&wanted).map_or(0, |checked| checked.commit.shards.len());
+        let of = self
+            .commits
+            .get(&wanted)
+            .map_or(0, |checked| checked.commit.shards.len());
         let last = self.last_shard.unwrap_or_default();
-        ensure(self.last_shard.is_none() || last < of, &rules::CHN_17, || {
-            format!("shard {last} is selected, but the version has {of}")
-        })
+        ensure(
+            self.last_shard.is_none() || last < of,
+            &rules::CHN_17,
+            || format!("shard {last} is selected, but the version has {of}"),
+        )
         .map_err(|error| error.in_file(ObjectName::Commit(wanted).to_string()))
     }
 
-    /// Steps 2 and 3, for the version wanted and those between it and the version held, where each failure is final.
+    /// Steps 2 and 3, for the version wanted and those between it and the version held, where each
+    /// failure is final.
     fn check_required_commits(&mut self, wanted: u64) -> Result<()> {
         let last = self.known().fold(wanted, u64::max);
         let first = self.lowest_required(wanted);
-        let mut next = self.commits.last_key_value().map_or(first, |(&last, _)| last + 1);
+        let mut next = self
+            .commits
+            .last_key_value()
+            .map_or(first, |(&last, _)| last + 1);
         while let Some(document) = self.supplied.remove(&ObjectName::Commit(next)) {
             self.check_commit(next, document)?;
             self.check_parent(next)?;
@@ -592,12 +720,14 @@ impl Planner {
         for version in self.low.. {
             let document = self.supplied.remove(&ObjectName::Commit(version));
             let supplied = document.is_some();
-            if let Some(Err(fault)) = document.map(|document| self.check_commit(version, document)) {
+            if let Some(Err(fault)) = document.map(|document| self.check_commit(version, document))
+            {
                 self.faults.push(fault);
                 self.floor = version + 1;
             } else if let Err(fault) = self.check_parent(version) {
                 self.faults.push(fault);
-                // A path that begins at this version does not need the one before; but version 0 needs the chain.
+                // A path that begins at this version does not need the one before; but version 0
+                // needs the chain.
                 self.floor = version.max(1);
             }
             // The one after the last has a parent now.
@@ -609,13 +739,29 @@ impl Planner {
         self.low = self.low.max(self.floor);
     }
 
-    fn check_commit(&mut self, version: u64, document: Result<Option<ReceivedDocument>>) -> Result<()> {
-        let Some(ReceivedDocument::Commit(checked)) = document? else { return Err(no_commit(version)) };
+    fn check_commit(
+        &mut self,
+        version: u64,
+        document: Result<Option<ReceivedDocument>>,
+    ) -> Result<()> {
+        let Some(ReceivedDocument::Commit(checked)) = document? else {
+            return Err(no_commit(version));
+        };
         check_version(version, &checked.commit)?;
-        let held = self.held.filter(|held| held.version == version).map(|held| held.commit);
-        for recorded in held.into_iter().chain(self.seen().filter(|seen| seen.0 == version).map(|(_, commit)| commit)) {
+        let held = self
+            .held
+            .filter(|held| held.version == version)
+            .map(|held| held.commit);
+        for recorded in held.into_iter().chain(
+            self.seen()
+                .filter(|seen| seen.0 == version)
+                .map(|(_, commit)| commit),
+        ) {
             ensure(checked.digest == recorded, &rules::CHN_05, || {
-                format!("version {version} had the commit {recorded}, now the chain has {}", checked.digest)
+                format!(
+                    "version {version} had the commit {recorded}, now the chain has {}",
+                    checked.digest
+                )
             })
             .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))?;
         }
@@ -635,7 +781,8 @@ impl Planner {
         }
     }
 
-    /// Step 4, for each version of the window: the usable routes document with the highest generation, or the commit.
+    /// Step 4, for each version of the window: the usable routes document with the highest
+    /// generation, or the commit.
     fn find_routes_in_force(&mut self) {
         let versions: Vec<u64> = self.commits.keys().copied().collect();
         for version in versions {
@@ -667,7 +814,10 @@ impl Planner {
             self.bad_documents.insert(source);
         }
         let commit = &self.commits.get(&version)?.commit;
-        Some(RoutesInForce::of_commit(ObjectName::Commit(version), commit))
+        Some(RoutesInForce::of_commit(
+            ObjectName::Commit(version),
+            commit,
+        ))
     }
 
     fn check_routes(
@@ -676,15 +826,32 @@ impl Planner {
         source: ObjectName,
         document: Result<Option<ReceivedDocument>>,
     ) -> Result<Option<RoutesDocument>> {
-        let Some(ReceivedDocument::Routes(document)) = document? else { return Ok(None) };
-        check_routes(source, &document, self.commits.get(&version).map(|commit| commit.digest))?;
+        let Some(ReceivedDocument::Routes(document)) = document? else {
+            return Ok(None);
+        };
+        check_routes(
+            source,
+            &document,
+            self.commits.get(&version).map(|commit| commit.digest),
+        )?;
         Ok(Some(document))
     }
 
-    /// R-CHN-07, as far as the versions are known that routes come from; and routes that name bad files.
+    /// R-CHN-07, as far as the versions are known that routes come from; and routes that name bad
+    /// files.
     fn pass_over_routes(&mut self) {
-        let Self { commits, routes, bad_files, failures, .. } = self;
-        let shards_of = |version: u64| commits.get(&version).map(|checked| checked.commit.shards.len());
+        let Self {
+            commits,
+            routes,
+            bad_files,
+            failures,
+            ..
+        } = self;
+        let shards_of = |version: u64| {
+            commits
+                .get(&version)
+                .map(|checked| checked.commit.shards.len())
+        };
         for (&version, RoutesInForce { source, routes }) in routes {
             routes.retain(|Candidate { route, .. }| {
                 let fits = check_files(version, route, shards_of);
@@ -700,12 +867,26 @@ impl Planner {
         let commit_of = |version: u64| self.commits.get(&version).ok_or_else(missing);
         let mut hops = Vec::with_capacity(path.routes.len());
         for &(version, place) in &path.routes {
-            let Candidate { route, is_in_commit, .. } =
-                self.routes.get(&version).and_then(|known| known.routes.get(place)).ok_or_else(missing)?;
+            let Candidate {
+                route,
+                is_in_commit,
+                ..
+            } = self
+                .routes
+                .get(&version)
+                .and_then(|known| known.routes.get(place))
+                .ok_or_else(missing)?;
             let commit = &commit_of(version)?.commit;
             let (files, shards) = (route.files.clone(), commit.shards.clone());
             let layouts = named_layouts(&commit.metadata, shards.len());
-            hops.push(Hop { version, from: route.from, files, shards, layouts, is_in_commit: *is_in_commit });
+            hops.push(Hop {
+                version,
+                from: route.from,
+                files,
+                shards,
+                layouts,
+                is_in_commit: *is_in_commit,
+            });
         }
         let ReadCommit { digest, commit } = commit_of(wanted)?;
         Ok(Plan {
@@ -717,7 +898,10 @@ impl Planner {
             assets: commit.assets.clone(),
             metadata: commit.metadata.clone(),
             bytes: path.bytes(),
-            start: path.start.map(|start| Ok(commit_of(start)?.commit.shards.clone())).transpose()?,
+            start: path
+                .start
+                .map(|start| Ok(commit_of(start)?.commit.shards.clone()))
+                .transpose()?,
             hops,
             signed: self.signed(wanted),
         })
@@ -725,15 +909,24 @@ impl Planner {
 
     /// There is no path: reports the first failure, unless a prune may be the reason.
     fn give_up(&mut self, wanted: u64) -> Result<Option<Plan>> {
-        let lacks_file = self.failures.iter().any(|failure| failure.rule() == Some(rules::CHN_09.id));
+        let lacks_file = self
+            .failures
+            .iter()
+            .any(|failure| failure.rule() == Some(rules::CHN_09.id));
         if lacks_file && !self.is_current {
             self.must_list = true;
             return Ok(None);
         }
-        Err(self.faults.drain(..).chain(self.failures.drain(..)).next().unwrap_or_else(|| {
-            let message = format!("no path leads to version {wanted}: it has been pruned");
-            Error::broken(&rules::CHN_08, message).in_file(ObjectName::Commit(wanted).to_string())
-        }))
+        Err(self
+            .faults
+            .drain(..)
+            .chain(self.failures.drain(..))
+            .next()
+            .unwrap_or_else(|| {
+                let message = format!("no path leads to version {wanted}: it has been pruned");
+                Error::broken(&rules::CHN_08, message)
+                    .in_file(ObjectName::Commit(wanted).to_string())
+            }))
     }
 }
 

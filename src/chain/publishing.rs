@@ -13,7 +13,8 @@ use crate::tensor::Digest;
 /// How many seconds an attempt may take (R-PUB-08).
 const LONGEST: u64 = 20 * 3600;
 
-/// The parent of the next commit: the head's commit, or the chain document if there is no version yet.
+/// The parent of the next commit: the head's commit, or the chain document if there is no version
+/// yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
     digest: Digest,
@@ -21,19 +22,31 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// From the content of the chain document and of the head's commit. Each is `None` if the object does not exist;
-    /// `head` is `None` if no version has been listed.
+    /// From the content of the chain document and of the head's commit. Each is `None` if the
+    /// object does not exist; `head` is `None` if no version has been listed.
     ///
     /// # Errors
     /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08.
-    pub fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>, limits: &Limits) -> Result<Self> {
+    pub fn read(
+        chain: Option<&[u8]>,
+        head: Option<(u64, Option<&[u8]>)>,
+        limits: &Limits,
+    ) -> Result<Self> {
         let chain = read_chain(chain, limits)?;
-        let Some((version, content)) = head else { return Ok(Self { digest: chain, head: None }) };
+        let Some((version, content)) = head else {
+            return Ok(Self {
+                digest: chain,
+                head: None,
+            });
+        };
         let (digest, commit) = read_commit(version, content, limits)?;
         if version == 0 {
             check_parent(version, &commit, chain)?;
         }
-        Ok(Self { digest, head: Some(commit) })
+        Ok(Self {
+            digest,
+            head: Some(commit),
+        })
     }
 
     /// Digest of the document's bytes.
@@ -56,8 +69,11 @@ impl Parent {
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if there is no version yet.
     pub fn head_for_base(&self) -> Result<&Commit> {
-        let message = "the chain has no version yet, so no link can be made from a base: publish without one";
-        self.head.as_ref().ok_or_else(|| Error::broken(&rules::PUB_01, message))
+        let message =
+            "the chain has no version yet, so no link can be made from a base: publish without one";
+        self.head
+            .as_ref()
+            .ok_or_else(|| Error::broken(&rules::PUB_01, message))
     }
 
     /// Checks that this is the digest of a shard of the head, from which a link has been made.
@@ -65,32 +81,53 @@ impl Parent {
     /// # Errors
     /// R-PUB-01 (`CHAIN`).
     pub fn check_base(&self, shard: usize, base: Digest) -> Result<()> {
-        let Commit { version, shards, .. } = self.head_for_base()?;
-        let expected = shards.get(shard).map_or_else(|| "none".to_owned(), Digest::to_string);
+        let Commit {
+            version, shards, ..
+        } = self.head_for_base()?;
+        let expected = shards
+            .get(shard)
+            .map_or_else(|| "none".to_owned(), Digest::to_string);
         ensure(base.to_string() == expected, &rules::PUB_01, || {
-            let what = if shards.len() == 1 { "base".to_owned() } else { format!("base of shard {shard}") };
-            format!("the {what} is not the newest version, {version}: its digest is {base} instead of {expected}")
+            let what = if shards.len() == 1 {
+                "base".to_owned()
+            } else {
+                format!("base of shard {shard}")
+            };
+            format!(
+                "the {what} is not the newest version, {version}: its digest is {base} instead of {expected}"
+            )
         })
     }
 
-    /// Checks that this goes on from a version, with the digest of its commit, that the publisher has published or
-    /// followed.
+    /// Checks that this goes on from a version, with the digest of its commit, that the publisher
+    /// has published or followed.
     ///
     /// # Errors
     /// R-PUB-11 (`CHAIN`).
     pub fn check_goes_on(&self, (version, commit): (u64, Digest)) -> Result<()> {
-        let goes_on = self.head.as_ref().is_some_and(|head| match head.version.checked_sub(version) {
-            Some(0) => self.digest == commit,
-            Some(1) => head.parent == commit,
-            above => above.is_some(),
-        });
-        if goes_on { Ok(()) } else { Err(self.head_lost(version)) }
+        let goes_on =
+            self.head
+                .as_ref()
+                .is_some_and(|head| match head.version.checked_sub(version) {
+                    Some(0) => self.digest == commit,
+                    Some(1) => head.parent == commit,
+                    above => above.is_some(),
+                });
+        if goes_on {
+            Ok(())
+        } else {
+            Err(self.head_lost(version))
+        }
     }
 
-    /// The failure to report if a version was published that the store does not have any more: R-PUB-11.
+    /// The failure to report if a version was published that the store does not have any more:
+    /// R-PUB-11.
     pub fn head_lost(&self, version: u64) -> Error {
         let name = ObjectName::Commit(version).to_string();
-        let newest = self.head.as_ref().map_or_else(|| "none".to_owned(), |head| head.version.to_string());
+        let newest = self
+            .head
+            .as_ref()
+            .map_or_else(|| "none".to_owned(), |head| head.version.to_string());
         let message = format!(
             "version {version} was published, but its commit is not in the store any more (the newest version is \
              {newest}), and its number is never used again. Restore {name} from a copy; if it is lost for good, say so \
@@ -105,13 +142,17 @@ impl Parent {
     /// # Errors
     /// R-PUB-01 (`CHAIN`).
     pub fn check_follows(&self, version: u64, parent: Digest) -> Result<()> {
-        ensure((version, parent) == (self.next_version(), self.digest), &rules::PUB_01, || {
-            format!(
-                "the links were made for version {version} after the document {parent}; version {} follows {}",
-                self.next_version(),
-                self.digest
-            )
-        })
+        ensure(
+            (version, parent) == (self.next_version(), self.digest),
+            &rules::PUB_01,
+            || {
+                format!(
+                    "the links were made for version {version} after the document {parent}; version {} follows {}",
+                    self.next_version(),
+                    self.digest
+                )
+            },
+        )
     }
 
     /// The commit that follows, with the routes and the assets in any order.
@@ -127,20 +168,35 @@ impl Parent {
         metadata: BTreeMap<String, String>,
     ) -> Result<Commit> {
         let parent = self.head.as_ref().map(|head| head.version);
-        let leads_here = routes.iter().any(|route| route.from.is_none() || route.from == parent);
-        ensure(leads_here, &rules::PUB_04, || "no route starts from nothing or from the previous version".into())?;
+        let leads_here = routes
+            .iter()
+            .any(|route| route.from.is_none() || route.from == parent);
+        ensure(leads_here, &rules::PUB_04, || {
+            "no route starts from nothing or from the previous version".into()
+        })?;
         let routes = Route::in_order(routes);
         assets.sort_by(|left, right| left.name.cmp(&right.name));
-        Ok(Commit { version: self.next_version(), parent: self.digest, state, shards, routes, assets, metadata })
+        Ok(Commit {
+            version: self.next_version(),
+            parent: self.digest,
+            state,
+            shards,
+            routes,
+            assets,
+            metadata,
+        })
     }
 }
 
-/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts, with the `/` at
-/// their ends.
+/// Checks that no file of a version's layouts lies in an asset: `folders` are those of the layouts,
+/// with the `/` at their ends.
 ///
 /// # Errors
 /// R-PUB-10 (`CHAIN`).
-pub fn check_folders<'a>(assets: &[Asset], folders: impl IntoIterator<Item = &'a str>) -> Result<()> {
+pub fn check_folders<'a>(
+    assets: &[Asset],
+    folders: impl IntoIterator<Item = &'a str>,
+) -> Result<()> {
     folders.into_iter().try_for_each(|folder| {
         let clash = assets.iter().find(|asset| lies_in(folder, &asset.name));
         ensure(clash.is_none(), &rules::PUB_10, || {
@@ -150,8 +206,8 @@ pub fn check_folders<'a>(assets: &[Asset], folders: impl IntoIterator<Item = &'a
     })
 }
 
-/// Looks at what stands under the name of a commit that could not be created because the name is taken: `own` are the
-/// bytes that were to stand there.
+/// Looks at what stands under the name of a commit that could not be created because the name is
+/// taken: `own` are the bytes that were to stand there.
 ///
 /// # Errors
 /// R-PUB-03 (`CHAIN`) if another writer was first.
@@ -162,7 +218,8 @@ pub fn check_taken(version: u64, own: &[u8], found: Option<&[u8]>) -> Result<()>
     .map_err(|error| error.in_file(ObjectName::Commit(version).to_string()))
 }
 
-/// The failure to report if a chain has objects, this one among them, and no chain document: R-CHN-01.
+/// The failure to report if a chain has objects, this one among them, and no chain document:
+/// R-CHN-01.
 pub fn chain_lost(object: ObjectName) -> Error {
     let message = format!(
         "there is no chain document, but there are objects of a chain, such as {object}: put the old chain.json back, \
@@ -195,22 +252,28 @@ pub fn note_taken(name: ObjectName) -> Error {
     Error::broken(&rules::SIG_02, message).in_file(name.to_string())
 }
 
-/// Checks how many seconds have passed since the writer began to store a file, before it stores the document that names
-/// the file.
+/// Checks how many seconds have passed since the writer began to store a file, before it stores the
+/// document that names the file.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`).
 pub fn check_duration(seconds: u64) -> Result<()> {
     ensure(seconds < LONGEST, &rules::PUB_08, || {
         let hours = seconds / 3600;
-        format!("the files were stored {hours} hours ago, too long: a prune may delete them as old; start over")
+        format!(
+            "the files were stored {hours} hours ago, too long: a prune may delete them as old; start over"
+        )
     })
 }
 
-/// The failure to report if this document was stored 20 hours after a file that it names, or later: R-PUB-08.
+/// The failure to report if this document was stored 20 hours after a file that it names, or later:
+/// R-PUB-08.
 pub fn came_late(document: ObjectName) -> Error {
     let (what, again) = match document {
-        ObjectName::Commit(version) => (format!("version {version} is visible"), "publish: that adds a snapshot"),
+        ObjectName::Commit(version) => (
+            format!("version {version} is visible"),
+            "publish: that adds a snapshot",
+        ),
         _ => ("the new routes are in force".to_owned(), "compact"),
     };
     let message = format!(
@@ -222,7 +285,8 @@ pub fn came_late(document: ObjectName) -> Error {
 
 /// The failure to report if the name of a routes document is taken: R-PUB-06.
 pub fn routes_taken(name: ObjectName) -> Error {
-    let message = "another process has changed the routes to this version in the meantime; start over";
+    let message =
+        "another process has changed the routes to this version in the meantime; start over";
     Error::broken(&rules::PUB_06, message).in_file(name.to_string())
 }
 
@@ -235,7 +299,11 @@ pub(super) fn read_chain(content: Option<&[u8]>, limits: &Limits) -> Result<Dige
 }
 
 /// R-CHN-02 and R-CHN-03. Gives the digest of the commit's bytes, too.
-pub(super) fn read_commit(version: u64, content: Option<&[u8]>, limits: &Limits) -> Result<(Digest, Commit)> {
+pub(super) fn read_commit(
+    version: u64,
+    content: Option<&[u8]>,
+    limits: &Limits,
+) -> Result<(Digest, Commit)> {
     let read = content.ok_or_else(|| no_commit(version)).and_then(|bytes| {
         let commit = Commit::parse(bytes, limits)?;
         check_version(version, &commit)?;
@@ -254,12 +322,24 @@ mod tests {
     }
 
     fn route(from: Option<u64>) -> Route {
-        Route { from, files: vec![FileReference { digest: Digest::of_bytes(b"a file"), size: 6 }] }
+        Route {
+            from,
+            files: vec![FileReference {
+                digest: Digest::of_bytes(b"a file"),
+                size: 6,
+            }],
+        }
     }
 
     fn next(parent: &Parent, state: &[u8], from: &[Option<u64>]) -> Result<Commit> {
         let state = Digest::of_bytes(state);
-        parent.next(state, vec![state], from.iter().copied().map(route).collect(), Vec::new(), BTreeMap::new())
+        parent.next(
+            state,
+            vec![state],
+            from.iter().copied().map(route).collect(),
+            Vec::new(),
+            BTreeMap::new(),
+        )
     }
 
     fn read(chain: Option<&[u8]>, head: Option<(u64, Option<&[u8]>)>) -> Result<Parent> {
@@ -270,7 +350,10 @@ mod tests {
     fn commits_follow_one_another() {
         let chain = chain_document();
         let parent = read(Some(&chain), None).unwrap();
-        assert_eq!((parent.next_version(), parent.head(), parent.digest()), (0, None, Digest::of_bytes(&chain)));
+        assert_eq!(
+            (parent.next_version(), parent.head(), parent.digest()),
+            (0, None, Digest::of_bytes(&chain))
+        );
         assert_eq!(parent.head_for_base().unwrap_err().rule(), Some("R-PUB-01"));
         parent.check_follows(0, Digest::of_bytes(&chain)).unwrap();
         let first = next(&parent, b"0", &[None]).unwrap();
@@ -278,16 +361,35 @@ mod tests {
 
         let bytes = first.to_bytes().unwrap();
         let parent = read(Some(&chain), Some((0, Some(&bytes)))).unwrap();
-        assert_eq!((parent.next_version(), parent.digest()), (1, Digest::of_bytes(&bytes)));
+        assert_eq!(
+            (parent.next_version(), parent.digest()),
+            (1, Digest::of_bytes(&bytes))
+        );
         parent.check_base(0, Digest::of_bytes(b"0")).unwrap();
         let error = parent.check_base(0, Digest::of_bytes(b"1")).unwrap_err();
-        assert_eq!((error.rule(), error.class().name()), (Some("R-PUB-01"), "CHAIN"));
+        assert_eq!(
+            (error.rule(), error.class().name()),
+            (Some("R-PUB-01"), "CHAIN")
+        );
         assert!(error.message().contains(&first.state.to_string()));
-        assert!(error.message().contains(&Digest::of_bytes(b"1").to_string()));
-        assert_eq!(parent.check_base(1, Digest::of_bytes(b"0")).unwrap_err().rule(), Some("R-PUB-01"));
+        assert!(
+            error
+                .message()
+                .contains(&Digest::of_bytes(b"1").to_string())
+        );
+        assert_eq!(
+            parent
+                .check_base(1, Digest::of_bytes(b"0"))
+                .unwrap_err()
+                .rule(),
+            Some("R-PUB-01")
+        );
         parent.check_follows(1, Digest::of_bytes(&bytes)).unwrap();
         for (version, digest) in [(0, Digest::of_bytes(&bytes)), (1, Digest::of_bytes(&chain))] {
-            assert_eq!(parent.check_follows(version, digest).unwrap_err().rule(), Some("R-PUB-01"));
+            assert_eq!(
+                parent.check_follows(version, digest).unwrap_err().rule(),
+                Some("R-PUB-01")
+            );
         }
         // Given in any order, written as readers want it.
         let second = next(&parent, b"1", &[Some(0), None, Some(0)]).unwrap();
@@ -295,10 +397,15 @@ mod tests {
         second.to_bytes().unwrap();
         let asset = |name: &str| Asset {
             name: name.to_owned(),
-            file: FileReference { digest: Digest::of_bytes(b""), size: 0 },
+            file: FileReference {
+                digest: Digest::of_bytes(b""),
+                size: 0,
+            },
         };
         let (routes, assets) = (vec![route(None)], vec![asset("b"), asset("C"), asset("a")]);
-        let second = parent.next(second.state, second.shards, routes, assets, BTreeMap::new()).unwrap();
+        let second = parent
+            .next(second.state, second.shards, routes, assets, BTreeMap::new())
+            .unwrap();
         assert_eq!(second.assets, [asset("C"), asset("a"), asset("b")]);
         second.to_bytes().unwrap();
     }
@@ -307,10 +414,21 @@ mod tests {
     fn a_commit_can_be_reached() {
         let chain = chain_document();
         let parent = read(Some(&chain), None).unwrap();
-        assert_eq!(next(&parent, b"0", &[]).unwrap_err().rule(), Some("R-PUB-04"));
-        let commit = Commit { version: 4, ..next(&parent, b"4", &[None]).unwrap() }.to_bytes().unwrap();
+        assert_eq!(
+            next(&parent, b"0", &[]).unwrap_err().rule(),
+            Some("R-PUB-04")
+        );
+        let commit = Commit {
+            version: 4,
+            ..next(&parent, b"4", &[None]).unwrap()
+        }
+        .to_bytes()
+        .unwrap();
         let parent = read(Some(&chain), Some((4, Some(&commit)))).unwrap();
-        assert_eq!(next(&parent, b"5", &[Some(1), Some(3)]).unwrap_err().rule(), Some("R-PUB-04"));
+        assert_eq!(
+            next(&parent, b"5", &[Some(1), Some(3)]).unwrap_err().rule(),
+            Some("R-PUB-04")
+        );
         assert_eq!(next(&parent, b"5", &[Some(4), Some(1)]).unwrap().version, 5);
     }
 
@@ -319,7 +437,12 @@ mod tests {
         let chain = chain_document();
         let commit = next(&read(Some(&chain), None).unwrap(), b"0", &[None]).unwrap();
         let first = commit.to_bytes().unwrap();
-        let stray = Commit { parent: Digest::of_bytes(b""), ..commit }.to_bytes().unwrap();
+        let stray = Commit {
+            parent: Digest::of_bytes(b""),
+            ..commit
+        }
+        .to_bytes()
+        .unwrap();
         for (head, rule) in [
             ((0, None), "R-CHN-03"),
             ((1, Some(&first[..])), "R-CHN-02"),
@@ -331,7 +454,10 @@ mod tests {
             assert_eq!(error.file(), Some(&*ObjectName::Commit(head.0).to_string()));
         }
         assert_eq!(read(None, None).unwrap_err().rule(), Some("R-CHN-01"));
-        assert_eq!(read(Some(b"{}"), None).unwrap_err().file(), Some("chain.json"));
+        assert_eq!(
+            read(Some(b"{}"), None).unwrap_err().file(),
+            Some("chain.json")
+        );
     }
 
     #[test]
@@ -339,8 +465,15 @@ mod tests {
         check_taken(3, b"own", Some(b"own")).unwrap();
         for found in [Some(&b"other"[..]), None] {
             let error = check_taken(3, b"own", found).unwrap_err();
-            assert_eq!((error.rule(), error.class().name()), (Some("R-PUB-03"), "CHAIN"));
-            assert!(error.message().contains("another writer has published version 3"));
+            assert_eq!(
+                (error.rule(), error.class().name()),
+                (Some("R-PUB-03"), "CHAIN")
+            );
+            assert!(
+                error
+                    .message()
+                    .contains("another writer has published version 3")
+            );
         }
     }
 }

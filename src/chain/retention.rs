@@ -7,19 +7,25 @@ use crate::error::{Error, Result};
 use crate::rules;
 use crate::tensor::Digest;
 
-/// Which routes stay if these versions are kept: for each of them its cheapest path from nothing, and every route from
-/// one of them to another. `in_force` has the routes in force of every version. The result has the ones that stay.
+/// Which routes stay if these versions are kept: for each of them its cheapest path from nothing,
+/// and every route from one of them to another. `in_force` has the routes in force of every
+/// version. The result has the ones that stay.
 ///
 /// # Errors
 /// R-RET-01 (`CHAIN`) if there is no path from nothing to a version in `keep`.
-pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Route>>> {
+pub fn retain(
+    in_force: &BTreeMap<u64, Vec<Route>>,
+    keep: &BTreeSet<u64>,
+) -> Result<BTreeMap<u64, Vec<Route>>> {
     let cheapest = cheapest_from_nothing(in_force);
     // For each version on a path, the place of the route that the path takes.
     let mut needed: BTreeMap<u64, usize> = BTreeMap::new();
     for &version in keep {
         let mut next = Some(version);
         while let Some(on_path) = next {
-            let Some(way) = cheapest.get(&on_path) else { return Err(no_path(version)) };
+            let Some(way) = cheapest.get(&on_path) else {
+                return Err(no_path(version));
+            };
             // Beyond a version that another path went through, the two are the same.
             if needed.insert(on_path, way.place).is_some() {
                 break;
@@ -29,27 +35,41 @@ pub fn retain(in_force: &BTreeMap<u64, Vec<Route>>, keep: &BTreeSet<u64>) -> Res
     }
     let retained = in_force.iter().map(|(&version, routes)| {
         let stays = |&(place, route): &(usize, &Route)| {
-            let between_kept = keep.contains(&version) && route.from.is_some_and(|from| keep.contains(&from));
+            let between_kept =
+                keep.contains(&version) && route.from.is_some_and(|from| keep.contains(&from));
             between_kept || needed.get(&version) == Some(&place)
         };
-        (version, routes.iter().enumerate().filter(stays).map(|(_, route)| route.clone()).collect())
+        (
+            version,
+            routes
+                .iter()
+                .enumerate()
+                .filter(stays)
+                .map(|(_, route)| route.clone())
+                .collect(),
+        )
     });
     Ok(retained.collect())
 }
 
-/// The versions that cannot be reached from nothing, although they have not been pruned. Each comes with the failure
-/// that a reader without a held version gets: R-CHN-08 (`CHAIN`). `in_force` has the routes in force of every version.
+/// The versions that cannot be reached from nothing, although they have not been pruned. Each comes
+/// with the failure that a reader without a held version gets: R-CHN-08 (`CHAIN`). `in_force` has
+/// the routes in force of every version.
 pub fn unreachable(in_force: &BTreeMap<u64, Vec<Route>>) -> Vec<Error> {
     let cheapest = cheapest_from_nothing(in_force);
-    let cut_off = in_force.iter().filter(|(version, routes)| !routes.is_empty() && !cheapest.contains_key(version));
+    let cut_off = in_force
+        .iter()
+        .filter(|(version, routes)| !routes.is_empty() && !cheapest.contains_key(version));
     let failure = |(&version, _): (&u64, &Vec<Route>)| {
-        let message = format!("version {version} has routes, but no path leads to them from nothing");
+        let message =
+            format!("version {version} has routes, but no path leads to them from nothing");
         Error::broken(&rules::CHN_08, message).in_file(ObjectName::Commit(version).to_string())
     };
     cut_off.map(failure).collect()
 }
 
-/// The last step of the cheapest path from nothing to a version. Ordered: the lesser is the cheaper.
+/// The last step of the cheapest path from nothing to a version. Ordered: the lesser is the
+/// cheaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct SnapshotPath {
     bytes: u128,
@@ -69,7 +89,12 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
                 None => (0, 0),
                 Some(from) => cheapest.get(&from).map(|way| (way.bytes, way.routes))?,
             };
-            Some(SnapshotPath { bytes: bytes + route.bytes(), routes: count + 1, place, from: route.from })
+            Some(SnapshotPath {
+                bytes: bytes + route.bytes(),
+                routes: count + 1,
+                place,
+                from: route.from,
+            })
         });
         if let Some(way) = ways.min() {
             cheapest.insert(version, way);
@@ -78,17 +103,21 @@ fn cheapest_from_nothing(in_force: &BTreeMap<u64, Vec<Route>>) -> BTreeMap<u64, 
     cheapest
 }
 
-/// The failure to report if this object shows that commits are missing, or that the store's list is incomplete:
-/// R-RET-05.
+/// The failure to report if this object shows that commits are missing, or that the store's list is
+/// incomplete: R-RET-05.
 pub fn commits_missing(name: ObjectName, shows: &str) -> Error {
-    let message = format!("{shows}: commits are missing, or the store lists incompletely, so nothing is removed");
+    let message = format!(
+        "{shows}: commits are missing, or the store lists incompletely, so nothing is removed"
+    );
     Error::broken(&rules::RET_05, message).in_file(name.to_string())
 }
 
-/// The fault of a chain that has this file, which leads on from a state that no version has: R-CHN-03.
+/// The fault of a chain that has this file, which leads on from a state that no version has:
+/// R-CHN-03.
 pub fn base_lost(file: ObjectName, base: Digest) -> Error {
-    let message =
-        format!("it leads on from the state {base}, which no version has: its commit was lost, and perhaps others");
+    let message = format!(
+        "it leads on from the state {base}, which no version has: its commit was lost, and perhaps others"
+    );
     Error::broken(&rules::CHN_03, message).in_file(file.to_string())
 }
 
@@ -113,8 +142,14 @@ mod tests {
     fn chain(routes: &[(u64, Option<u64>, u64)]) -> BTreeMap<u64, Vec<Route>> {
         let mut chain: BTreeMap<u64, Vec<Route>> = BTreeMap::new();
         for &(version, from, size) in routes {
-            let files = vec![FileReference { digest: Digest::of_bytes(&size.to_le_bytes()), size }];
-            chain.entry(version).or_default().push(Route { from, files });
+            let files = vec![FileReference {
+                digest: Digest::of_bytes(&size.to_le_bytes()),
+                size,
+            }];
+            chain
+                .entry(version)
+                .or_default()
+                .push(Route { from, files });
         }
         chain
     }
@@ -122,7 +157,10 @@ mod tests {
     fn retained(routes: &[(u64, Option<u64>, u64)], keep: &[u64]) -> Vec<(u64, Option<u64>)> {
         let retained = retain(&chain(routes), &keep.iter().copied().collect()).unwrap();
         assert_eq!(retained.len(), chain(routes).len());
-        retained.iter().flat_map(|(&version, routes)| routes.iter().map(move |route| (version, route.from))).collect()
+        retained
+            .iter()
+            .flat_map(|(&version, routes)| routes.iter().map(move |route| (version, route.from)))
+            .collect()
     }
 
     /// Snapshots of 0 and 3, links between neighbours, and a link from 0 to 4.
@@ -140,24 +178,48 @@ mod tests {
     #[test]
     fn the_cheapest_path_stays() {
         assert_eq!(retained(&ROUTES, &[3]), [(3, None)]);
-        assert_eq!(retained(&ROUTES, &[5]), [(3, None), (4, Some(3)), (5, Some(4))]);
-        assert_eq!(retained(&ROUTES, &[2]), [(0, None), (1, Some(0)), (2, Some(1))]);
+        assert_eq!(
+            retained(&ROUTES, &[5]),
+            [(3, None), (4, Some(3)), (5, Some(4))]
+        );
+        assert_eq!(
+            retained(&ROUTES, &[2]),
+            [(0, None), (1, Some(0)), (2, Some(1))]
+        );
         assert_eq!(retained(&ROUTES, &[]), []);
     }
 
     #[test]
     fn routes_between_kept_versions_stay() {
-        assert_eq!(retained(&ROUTES, &[0, 4, 5]), [(0, None), (3, None), (4, Some(0)), (4, Some(3)), (5, Some(4))]);
+        assert_eq!(
+            retained(&ROUTES, &[0, 4, 5]),
+            [
+                (0, None),
+                (3, None),
+                (4, Some(0)),
+                (4, Some(3)),
+                (5, Some(4))
+            ]
+        );
         let all = retained(&ROUTES, &[0, 1, 2, 3, 4, 5]);
         assert_eq!(all.len(), ROUTES.len());
     }
 
     #[test]
     fn routes_from_the_same_version_are_told_apart() {
-        let routes = [(0, None, 100), (1, None, 90), (1, None, 95), (1, Some(0), 5), (1, Some(0), 6)];
+        let routes = [
+            (0, None, 100),
+            (1, None, 90),
+            (1, None, 95),
+            (1, Some(0), 5),
+            (1, Some(0), 6),
+        ];
         let sizes = |keep: &[u64]| -> Vec<u64> {
             let retained = retain(&chain(&routes), &keep.iter().copied().collect()).unwrap();
-            retained[&1].iter().map(|route| route.files[0].size).collect()
+            retained[&1]
+                .iter()
+                .map(|route| route.files[0].size)
+                .collect()
         };
         // Among the routes from nothing, only the cheapest is on a path.
         assert_eq!(sizes(&[1]), [90]);
@@ -172,7 +234,9 @@ mod tests {
         assert_eq!(retain(&once, &keep).unwrap(), once);
         for version in &keep {
             let cost = |routes: &BTreeMap<u64, Vec<Route>>| {
-                cheapest_from_nothing(routes).get(version).map(|way| (way.bytes, way.routes, way.from))
+                cheapest_from_nothing(routes)
+                    .get(version)
+                    .map(|way| (way.bytes, way.routes, way.from))
             };
             assert_eq!(cost(&once), cost(&chain(&ROUTES)));
         }
@@ -183,7 +247,10 @@ mod tests {
         let mut routes = chain(&ROUTES);
         routes.insert(0, Vec::new());
         let error = retain(&routes, &[2, 4].into()).unwrap_err();
-        assert_eq!((error.rule(), error.class().name()), (Some("R-RET-01"), "CHAIN"));
+        assert_eq!(
+            (error.rule(), error.class().name()),
+            (Some("R-RET-01"), "CHAIN")
+        );
         assert!(error.message().contains("version 2"));
         assert!(retain(&routes, &[4].into()).is_ok());
         assert!(retain(&routes, &[9].into()).is_err());

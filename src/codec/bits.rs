@@ -1,4 +1,5 @@
-//! Bits packed least significant first (SPEC section 1), in runs that begin on byte boundaries (section 8).
+//! Bits packed least significant first (SPEC section 1), in runs that begin on byte boundaries
+//! (section 8).
 
 use std::ops::Range;
 
@@ -34,7 +35,12 @@ pub(crate) fn pack_symbols(symbols: &[u8], width: u8) -> Vec<u8> {
 
 fn pack_bytes<const PER_BYTE: usize>(symbols: &[u8]) -> Vec<u8> {
     let byte = |symbols: &[u8]| {
-        symbols.iter().enumerate().fold(0, |byte, (number, symbol)| byte | symbol << (number * (8 / PER_BYTE)))
+        symbols
+            .iter()
+            .enumerate()
+            .fold(0, |byte, (number, symbol)| {
+                byte | symbol << (number * (8 / PER_BYTE))
+            })
     };
     let (whole, rest) = symbols.as_chunks::<PER_BYTE>();
     let mut run = Vec::with_capacity(whole.len() + 1);
@@ -48,19 +54,24 @@ pub(crate) fn packed_bytes(items: u64, width: u8) -> u64 {
     (items * u64::from(width)).div_ceil(8)
 }
 
-/// Takes a run of `items` items of `width` bits, 0 to 32, off the front of `bytes`, which is long enough, and checks
-/// that its padding is zero (R-STR-05).
+/// Takes a run of `items` items of `width` bits, 0 to 32, off the front of `bytes`, which is long
+/// enough, and checks that its padding is zero (R-STR-05).
 pub(crate) fn take<'a>(bytes: &mut &'a [u8], width: u32, items: usize) -> Result<&'a [u8]> {
     let bits = items * width as usize;
     let (run, rest) = bytes.split_at(bits.div_ceil(8));
     *bytes = rest;
-    let padding = run.last().filter(|_| !bits.is_multiple_of(8)).map_or(0, |last| last >> (bits % 8));
-    ensure(padding == 0, &rules::STR_05, || "padding bits are not zero".into())?;
+    let padding = run
+        .last()
+        .filter(|_| !bits.is_multiple_of(8))
+        .map_or(0, |last| last >> (bits % 8));
+    ensure(padding == 0, &rules::STR_05, || {
+        "padding bits are not zero".into()
+    })?;
     Ok(run)
 }
 
-/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits are clear in the
-/// numbers.
+/// Adds to each number the item of such a run, of `width` bits, 0 to 25, with its place. The bits
+/// are clear in the numbers.
 pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
     if width == 0 {
         return;
@@ -80,7 +91,10 @@ pub(crate) fn add_items(numbers: &mut [u32], run: &[u8], width: usize) {
 /// Calls `found` with the place of each bit that is set, within a range of a run.
 pub(crate) fn for_each_one(run: &[u8], range: Range<usize>, mut found: impl FnMut(usize)) {
     let begin = range.start / 64 * 8;
-    for (bytes, at) in run[begin..range.end.div_ceil(8)].chunks(8).zip((begin * 8..).step_by(64)) {
+    for (bytes, at) in run[begin..range.end.div_ceil(8)]
+        .chunks(8)
+        .zip((begin * 8..).step_by(64))
+    {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         let mut word = u64::from_le_bytes(word) & u64::MAX << range.start.saturating_sub(at);
@@ -127,22 +141,35 @@ mod tests {
         for width in [0, 1, 2, 4, 5, 8, 13, 23, 25] {
             for count in [0_u32, 1, 3, 7, 8, 9, 100] {
                 let mask = (1_u32 << width) - 1;
-                let items: Vec<u32> = (0..count).map(|i| i.wrapping_mul(2_654_435_761) & mask).collect();
+                let items: Vec<u32> = (0..count)
+                    .map(|i| i.wrapping_mul(2_654_435_761) & mask)
+                    .collect();
                 let mut bytes = vec![0xAA];
                 pack(&mut bytes, width, items.iter().copied());
                 bytes.push(0xBB);
-                assert_eq!(bytes.len() as u64, 2 + packed_bytes(u64::from(count), u8::try_from(width).unwrap()));
+                assert_eq!(
+                    bytes.len() as u64,
+                    2 + packed_bytes(u64::from(count), u8::try_from(width).unwrap())
+                );
                 let mut rest = &bytes[1..];
                 let run = take(&mut rest, width, items.len()).unwrap();
                 let mut numbers = vec![1 << 31; items.len()];
                 add_items(&mut numbers, run, width as usize);
-                assert!(numbers.iter().map(|number| number - (1 << 31)).eq(items.iter().copied()));
+                assert!(
+                    numbers
+                        .iter()
+                        .map(|number| number - (1 << 31))
+                        .eq(items.iter().copied())
+                );
                 assert_eq!(rest, [0xBB]);
                 if let Ok(width @ (1 | 2 | 4 | 8)) = u8::try_from(width) {
                     let mut rest = &bytes[1..];
                     let symbols = unpack_symbols(&mut rest, width, items.len()).unwrap();
                     assert_eq!(pack_symbols(&symbols, width), bytes[1..bytes.len() - 1]);
-                    assert_eq!(symbols.into_iter().map(u32::from).collect::<Vec<_>>(), items);
+                    assert_eq!(
+                        symbols.into_iter().map(u32::from).collect::<Vec<_>>(),
+                        items
+                    );
                     assert_eq!(rest, [0xBB]);
                 }
             }
@@ -151,20 +178,62 @@ mod tests {
 
     #[test]
     fn padding_must_be_zero() {
-        assert_eq!(take(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [0b0000_1111]);
-        assert_eq!(take(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
-        assert_eq!(take(&mut [0b1000_0000].as_slice(), 3, 2).unwrap_err().rule(), Some("R-STR-05"));
-        assert_eq!(take(&mut [0b1000_0000].as_slice(), 2, 4).unwrap(), [0b1000_0000]);
-        assert_eq!(unpack_symbols(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(), [1, 1, 1, 1]);
-        assert_eq!(unpack_symbols(&mut [0b0001_1111].as_slice(), 1, 4).unwrap_err().rule(), Some("R-STR-05"));
-        assert_eq!(unpack_symbols(&mut [0b1000_0000].as_slice(), 4, 1).unwrap_err().rule(), Some("R-STR-05"));
+        assert_eq!(
+            take(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(),
+            [0b0000_1111]
+        );
+        assert_eq!(
+            take(&mut [0b0001_1111].as_slice(), 1, 4)
+                .unwrap_err()
+                .rule(),
+            Some("R-STR-05")
+        );
+        assert_eq!(
+            take(&mut [0b1000_0000].as_slice(), 3, 2)
+                .unwrap_err()
+                .rule(),
+            Some("R-STR-05")
+        );
+        assert_eq!(
+            take(&mut [0b1000_0000].as_slice(), 2, 4).unwrap(),
+            [0b1000_0000]
+        );
+        assert_eq!(
+            unpack_symbols(&mut [0b0000_1111].as_slice(), 1, 4).unwrap(),
+            [1, 1, 1, 1]
+        );
+        assert_eq!(
+            unpack_symbols(&mut [0b0001_1111].as_slice(), 1, 4)
+                .unwrap_err()
+                .rule(),
+            Some("R-STR-05")
+        );
+        assert_eq!(
+            unpack_symbols(&mut [0b1000_0000].as_slice(), 4, 1)
+                .unwrap_err()
+                .rule(),
+            Some("R-STR-05")
+        );
     }
 
     #[test]
     fn set_bits_are_found_within_a_range() {
         let run: Vec<u8> = (0..40_u8).map(|i| i.wrapping_mul(151)).collect();
-        for range in [0..0, 0..1, 3..64, 64..65, 63..129, 100..101, 0..320, 257..320, 320..320] {
-            let expected: Vec<usize> = range.clone().filter(|place| run[place / 8] >> (place % 8) & 1 == 1).collect();
+        for range in [
+            0..0,
+            0..1,
+            3..64,
+            64..65,
+            63..129,
+            100..101,
+            0..320,
+            257..320,
+            320..320,
+        ] {
+            let expected: Vec<usize> = range
+                .clone()
+                .filter(|place| run[place / 8] >> (place % 8) & 1 == 1)
+                .collect();
             let mut places = Vec::new();
             for_each_one(&run, range, |place| places.push(place));
             assert_eq!(places, expected);

@@ -1,8 +1,9 @@
-//! Blocks of 64 lanes and sets of their lanes as the bits of a `u64`: what lets whole blocks be passed over, and single
-//! lanes be found without looking at each.
+//! Blocks of 64 lanes and sets of their lanes as the bits of a `u64`: what lets whole blocks be
+//! passed over, and single lanes be found without looking at each.
 //!
-//! Loops over blocks are written once, as a [`Work`], and compiled for each kind of processor that can compare many
-//! lanes at once; [`dispatch`] chooses when the program runs. All kinds give the same sets, so the same bytes come out.
+//! Loops over blocks are written once, as a [`Work`], and compiled for each kind of processor that
+//! can compare many lanes at once; [`dispatch`] chooses when the program runs. All kinds give the
+//! same sets, so the same bytes come out.
 
 use crate::codec::lane::Lane;
 #[cfg(target_arch = "x86_64")]
@@ -28,17 +29,25 @@ pub(crate) trait Compare: Copy {
     /// The bytes that are `least` or more.
     fn at_least(self, block: &Block<u8>, least: u8) -> u64;
 
-    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for each row both sums of
-    /// the products, which must not exceed 64 bits. A row has as many blocks as there are factors.
-    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS];
+    /// Multiplies the units of some rows, or of equal parts of them, with two numbers each; for
+    /// each row both sums of the products, which must not exceed 64 bits. A row has as many blocks
+    /// as there are factors.
+    fn products<const ROWS: usize>(
+        self,
+        rows: [&[Block<u8>]; ROWS],
+        factors: &[Factors],
+    ) -> [[u64; 2]; ROWS];
 }
 
-/// The numbers that the units of 16 bits of a block are multiplied with: for each sum the numbers for even places, then
-/// those for odd places, two in each `u64`.
+/// The numbers that the units of 16 bits of a block are multiplied with: for each sum the numbers
+/// for even places, then those for odd places, two in each `u64`.
 pub(crate) type Factors = [[[u64; 8]; 2]; 2];
 
 /// [`Compare::products`] of this machine.
-pub(crate) fn products<const ROWS: usize>(rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+pub(crate) fn products<const ROWS: usize>(
+    rows: [&[Block<u8>]; ROWS],
+    factors: &[Factors],
+) -> [[u64; 2]; ROWS] {
     dispatch(Products { rows, factors })
 }
 
@@ -62,7 +71,8 @@ impl<const ROWS: usize> Work for Products<'_, ROWS> {
 pub(crate) trait Work {
     type Output;
 
-    /// Does it. To be `#[inline(always)]`, so that it is compiled for the processor that `compare` stands for.
+    /// Does it. To be `#[inline(always)]`, so that it is compiled for the processor that `compare`
+    /// stands for.
     fn run(self, compare: impl Compare) -> Self::Output;
 }
 
@@ -98,9 +108,14 @@ impl Compare for Portable {
     }
 
     #[inline(always)]
-    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+    fn products<const ROWS: usize>(
+        self,
+        rows: [&[Block<u8>]; ROWS],
+        factors: &[Factors],
+    ) -> [[u64; 2]; ROWS] {
         let product = |units: u64, factors: u64| {
-            let [low, high] = [0, 32].map(|shift| (units >> shift & 0xFFFF) * (factors >> shift & 0xFFFF_FFFF));
+            let [low, high] =
+                [0, 32].map(|shift| (units >> shift & 0xFFFF) * (factors >> shift & 0xFFFF_FFFF));
             low + high
         };
         rows.map(|row| {
@@ -124,7 +139,8 @@ fn bits(flags: &[u8; BLOCK]) -> u64 {
     let mut bits = 0;
     for (number, eight) in flags.as_chunks().0.iter().enumerate() {
         // Moves the lowest bit of byte i to bit 56 + i.
-        bits |= u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56 << (8 * number);
+        bits |=
+            u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56 << (8 * number);
     }
     bits
 }
@@ -139,15 +155,17 @@ pub(crate) fn padded<L: Lane>(lanes: &[L::Bytes]) -> Block<L> {
     })
 }
 
-/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives nothing: the empty
-/// set.
+/// The set of the first lanes, as many as `length`, which is at most [`BLOCK`]. A shift by 64 gives
+/// nothing: the empty set.
 #[inline(always)]
 pub(crate) fn first(length: usize) -> u64 {
-    u64::MAX.checked_shr(u32::try_from(BLOCK - length).unwrap_or(0)).unwrap_or(0)
+    u64::MAX
+        .checked_shr(u32::try_from(BLOCK - length).unwrap_or(0))
+        .unwrap_or(0)
 }
 
-/// The place of the bit with this rank, counted from the lowest; there is one. Without branches, which would depend on
-/// the data.
+/// The place of the bit with this rank, counted from the lowest; there is one. Without branches,
+/// which would depend on the data.
 #[inline(always)]
 pub(crate) fn select(set: u64, rank: u64) -> u32 {
     const EACH: u64 = u64::MAX / 255;
@@ -188,12 +206,16 @@ pub(crate) struct LanePlaces {
     count: usize,
 }
 
-/// This many lanes are written for each block, even if it has fewer: most blocks have no more, so no branch is needed.
+/// This many lanes are written for each block, even if it has fewer: most blocks have no more, so
+/// no branch is needed.
 const AHEAD: usize = 4;
 
 impl LanePlaces {
     pub(crate) fn new() -> Self {
-        Self { lanes: [0; STRETCH + AHEAD], count: 0 }
+        Self {
+            lanes: [0; STRETCH + AHEAD],
+            count: 0,
+        }
     }
 
     /// The lanes of these sets, of at most [`BLOCKS`] blocks.
@@ -212,7 +234,9 @@ impl LanePlaces {
             let lanes = &mut self.lanes[self.count..];
             lanes[..AHEAD].iter_mut().for_each(|lane| *lane = next());
             if count > AHEAD {
-                lanes[AHEAD..count].iter_mut().for_each(|lane| *lane = next());
+                lanes[AHEAD..count]
+                    .iter_mut()
+                    .for_each(|lane| *lane = next());
             }
             self.count += count;
         }

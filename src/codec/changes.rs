@@ -4,8 +4,8 @@ use crate::codec::blocks::{Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::lane::{Lane, with_lane};
 use crate::codec::piece::differing;
 
-/// Appends the lanes in which two stretches of equal length differ: their numbers, which count from `first` on, and
-/// their new values, little-endian. The numbers of all lanes must be below 2^32.
+/// Appends the lanes in which two stretches of equal length differ: their numbers, which count from
+/// `first` on, and their new values, little-endian. The numbers of all lanes must be below 2^32.
 pub(crate) fn append_changes(
     lane_bytes: usize,
     first: u32,
@@ -32,9 +32,18 @@ impl<L: Lane> Work for Append<'_, L> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { first, old, new, numbers, values } = self;
+        let Self {
+            first,
+            old,
+            new,
+            numbers,
+            values,
+        } = self;
         let mut places = LanePlaces::new();
-        for (begin, (old, new)) in (first..).step_by(STRETCH).zip(old.chunks(STRETCH).zip(new.chunks(STRETCH))) {
+        for (begin, (old, new)) in (first..)
+            .step_by(STRETCH)
+            .zip(old.chunks(STRETCH).zip(new.chunks(STRETCH)))
+        {
             let lanes = places.of(&differing::<L>(compare, Some(old), new));
             numbers.extend(lanes.iter().map(|&lane| begin + u32::from(lane)));
             let filled = values.len();

@@ -1,5 +1,6 @@
-//! What the encoder chooses for fixed pieces. Decoders take any choice, so these may change. But estimates that go
-//! wrong make longer links and fail no other test, and a choice that changes makes other bytes of the same states.
+//! What the encoder chooses for fixed pieces. Decoders take any choice, so these may change. But
+//! estimates that go wrong make longer links and fail no other test, and a choice that changes
+//! makes other bytes of the same states.
 
 use crate::codec::decode::DecodedSegment;
 use crate::codec::encode::{SplitGaps, encode};
@@ -11,22 +12,42 @@ use crate::format::segment::{PositionCoding, split};
 use crate::format::stream::Compressor;
 use crate::tensor::Dtype;
 
-/// Pieces of this dtype as one group, in words: the pieces and coding of each segment, its contexts, its raw streams.
+/// Pieces of this dtype as one group, in words: the pieces and coding of each segment, its
+/// contexts, its raw streams.
 fn choices(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
     with_lane!(dtype.lane_bytes(), L => choices_of::<L>(dtype, parts, profile))
 }
 
-fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Profile) -> Vec<String> {
-    let inputs: Vec<PieceInput<'_>> =
-        parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
-    let (segments, _) = encode::<L, ()>(dtype, &inputs, profile, &mut Compressor::default(), |_| ()).unwrap();
+fn choices_of<L: Lane>(
+    dtype: Dtype,
+    parts: &[(Vec<u8>, Vec<u8>)],
+    profile: Profile,
+) -> Vec<String> {
+    let inputs: Vec<PieceInput<'_>> = parts
+        .iter()
+        .map(|(base, target)| PieceInput {
+            base: Some(base),
+            target,
+            sparse: false,
+        })
+        .collect();
+    let (segments, _) =
+        encode::<L, ()>(dtype, &inputs, profile, &mut Compressor::default(), |_| ()).unwrap();
     let mut words = Vec::new();
     for segment in segments {
-        let lanes = |&piece: &usize| (dtype, u32::try_from(parts[piece].0.len() / size_of::<L>()).unwrap());
+        let lanes = |&piece: &usize| {
+            (
+                dtype,
+                u32::try_from(parts[piece].0.len() / size_of::<L>()).unwrap(),
+            )
+        };
         let lanes = segment.pieces.iter().map(lanes).collect();
         let streams = split(&segment.bytes, 0, segment.coding).unwrap();
         // Without the table, whose streams follow from the rest.
-        let raw: Vec<u64> = streams[1..].iter().map(|stream| stream.raw_length).collect();
+        let raw: Vec<u64> = streams[1..]
+            .iter()
+            .map(|stream| stream.raw_length)
+            .collect();
         let decoded = DecodedSegment::<L>::new(&segment.bytes, 0, segment.coding, lanes).unwrap();
         let table = &decoded.table;
         let positions: Vec<String> = table
@@ -37,7 +58,9 @@ fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Prof
                 PositionCoding::Bitmap => "b".to_owned(),
             })
             .collect();
-        let thresholds: Vec<&[u16]> = (0..segment.pieces.len()).map(|part| table.thresholds(part)).collect();
+        let thresholds: Vec<&[u16]> = (0..segment.pieces.len())
+            .map(|part| table.thresholds(part))
+            .collect();
         words.push(format!(
             "{:?} {}; thresholds {thresholds:?}, positions {}, widths {:?}, streams {raw:?}",
             segment.pieces,
@@ -49,7 +72,8 @@ fn choices_of<L: Lane>(dtype: Dtype, parts: &[(Vec<u8>, Vec<u8>)], profile: Prof
     words
 }
 
-/// BF16 lanes of exponents from 100 on, each changing half as often as the one before, and half as far.
+/// BF16 lanes of exponents from 100 on, each changing half as often as the one before, and half as
+/// far.
 fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
     let mut generator = Generator(7);
     let (mut base, mut target) = (Vec::new(), Vec::new());
@@ -57,7 +81,11 @@ fn rates(lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
         let exponent = generator.below(8);
         let old = u16::try_from((100 + exponent) << 7 | generator.below(128)).unwrap();
         let by = u16::try_from(generator.below((reach >> exponent).max(1)) + 1).unwrap();
-        let new = if generator.below(rarity << exponent) == 0 { old.wrapping_add(by) } else { old };
+        let new = if generator.below(rarity << exponent) == 0 {
+            old.wrapping_add(by)
+        } else {
+            old
+        };
         base.extend(old.to_le_bytes());
         target.extend(new.to_le_bytes());
     }
@@ -85,8 +113,9 @@ fn method(dtype: Dtype, piece: &(Vec<u8>, Vec<u8>), profile: Profile) -> char {
 fn methods_change_at_these_densities() {
     // One lane in 1, 2, ... changes.
     let row = |dtype: Dtype, reach: u64, profile: Profile| -> String {
-        let pieces =
-            (1..=24).map(|rarity| with_lane!(dtype.lane_bytes(), L => pieces::<L>(rarity, 1000, rarity, reach)));
+        let pieces = (1..=24).map(
+            |rarity| with_lane!(dtype.lane_bytes(), L => pieces::<L>(rarity, 1000, rarity, reach)),
+        );
         pieces.map(|piece| method(dtype, &piece, profile)).collect()
     };
     let (mut rows, mut local) = (Vec::new(), Vec::new());
@@ -95,7 +124,10 @@ fn methods_change_at_these_densities() {
             rows.push(row(dtype, reach, Profile::Compact));
             local.push(row(dtype, reach, Profile::Local));
             // New bits alone depend on nothing else.
-            assert_eq!(row(dtype, reach, Profile::Direct), "DSSSSSSSSSSSSSSSSSSSSSSS");
+            assert_eq!(
+                row(dtype, reach, Profile::Direct),
+                "DSSSSSSSSSSSSSSSSSSSSSSS"
+            );
         }
     }
     let expected = [
@@ -116,37 +148,66 @@ fn methods_change_at_these_densities() {
     // Never dense differences, and new bits where they are shorter.
     let (sparse, all_but_one) = ("ssssssssssssssssssssssss", "Dsssssssssssssssssssssss");
     let of_dtype = |far| [sparse, sparse, far];
-    assert!(local == [all_but_one, all_but_one, sparse, sparse].map(of_dtype).concat(), "{local:#?}");
+    assert!(
+        local
+            == [all_but_one, all_but_one, sparse, sparse]
+                .map(of_dtype)
+                .concat(),
+        "{local:#?}"
+    );
 }
 
 #[test]
 fn new_bits_are_taken_where_they_are_shorter() {
     let mut generator = Generator(3);
-    let noise: Vec<u8> =
-        (0..2000_u16).flat_map(|_| u16::try_from(generator.below(1 << 16)).unwrap().to_le_bytes()).collect();
-    let flat: Vec<u8> = (0..2000_u16).flat_map(|lane| (lane % 2).to_le_bytes()).collect();
+    let noise: Vec<u8> = (0..2000_u16)
+        .flat_map(|_| {
+            u16::try_from(generator.below(1 << 16))
+                .unwrap()
+                .to_le_bytes()
+        })
+        .collect();
+    let flat: Vec<u8> = (0..2000_u16)
+        .flat_map(|lane| (lane % 2).to_le_bytes())
+        .collect();
     assert_eq!(method(Dtype::U16, &(noise, flat), Profile::Compact), 'D');
-    // Lanes that are all the same take no bits, but it is looked at all lanes only if one in eight changes.
+    // Lanes that are all the same take no bits, but it is looked at all lanes only if one in eight
+    // changes.
     for (changed, expected) in [(100, 'D'), (99, 'S')] {
         let base = [vec![8; changed], vec![7; 800 - changed]].concat();
-        assert_eq!(method(Dtype::U8, &(base, vec![7; 800]), Profile::Direct), expected);
+        assert_eq!(
+            method(Dtype::U8, &(base, vec![7; 800]), Profile::Direct),
+            expected
+        );
     }
 }
 
 #[test]
 fn segments_are_made_of_these_streams() {
     let mut words = Vec::new();
-    for (lanes, rarity, reach) in [(80_000, 2, 1), (80_000, 20, 200), (80_000, 1, 2000), (3000, 1, 30)] {
+    for (lanes, rarity, reach) in [
+        (80_000, 2, 1),
+        (80_000, 20, 200),
+        (80_000, 1, 2000),
+        (3000, 1, 30),
+    ] {
         words.extend(choices(
             Dtype::BF16,
             &[rates(lanes, rarity, reach), rates(lanes / 2, rarity, reach)],
             Profile::Compact,
         ));
     }
-    words.extend(choices(Dtype::F32, &[pieces::<u32>(5, 30_000, 500, 3)], Profile::Compact));
+    words.extend(choices(
+        Dtype::F32,
+        &[pieces::<u32>(5, 30_000, 500, 3)],
+        Profile::Compact,
+    ));
     words.extend(choices(
         Dtype::I16,
-        &[pieces::<u16>(5, 3000, 5, 9000), pieces::<u16>(5, 3000, 500, 9)],
+        &[
+            pieces::<u16>(5, 3000, 5, 9000),
+            pieces::<u16>(5, 3000, 500, 9),
+        ],
         Profile::Direct,
     ));
     let expected = [
@@ -163,14 +224,28 @@ fn segments_are_made_of_these_streams() {
 /// I16 lanes that were 0, with the words of their only segment.
 fn from_zeros(target: impl Iterator<Item = i16>) -> String {
     let target: Vec<u8> = target.flat_map(i16::to_le_bytes).collect();
-    choices(Dtype::I16, &[(vec![0; target.len()], target)], Profile::Compact).concat()
+    choices(
+        Dtype::I16,
+        &[(vec![0; target.len()], target)],
+        Profile::Compact,
+    )
+    .concat()
 }
 
 #[test]
 fn differences_are_small_up_to_255() {
-    let words = |value: i16| from_zeros((0..2000).map(|lane| if lane % 40 == 0 { value } else { 0 }));
-    assert!(words(255).starts_with("[0] sparse relative; "), "{}", words(255));
-    assert!(words(256).starts_with("[0] sparse relative (planes); "), "{}", words(256));
+    let words =
+        |value: i16| from_zeros((0..2000).map(|lane| if lane % 40 == 0 { value } else { 0 }));
+    assert!(
+        words(255).starts_with("[0] sparse relative; "),
+        "{}",
+        words(255)
+    );
+    assert!(
+        words(256).starts_with("[0] sparse relative (planes); "),
+        "{}",
+        words(256)
+    );
 }
 
 #[test]
@@ -204,7 +279,8 @@ fn gaps_are_estimated_by_their_streams() {
 
 #[test]
 fn shifts_are_those_of_the_fewest_bits() {
-    // Gaps of 1030 would all be escaped with a shift of 2; of 900 to 912 not, and vary above their two low bits.
+    // Gaps of 1030 would all be escaped with a shift of 2; of 900 to 912 not, and vary above their
+    // two low bits.
     let words = |gap: fn(usize) -> usize| {
         let mut lanes = vec![0; 100_000];
         let mut at = 0;
@@ -215,24 +291,42 @@ fn shifts_are_those_of_the_fewest_bits() {
         }
         from_zeros(lanes.into_iter())
     };
-    assert!(words(|_| 1030).contains("positions 3, "), "{}", words(|_| 1030));
-    assert!(words(|number| 900 + 4 * (number % 4)).contains("positions 2, "), "{}", words(|_| 900));
+    assert!(
+        words(|_| 1030).contains("positions 3, "),
+        "{}",
+        words(|_| 1030)
+    );
+    assert!(
+        words(|number| 900 + 4 * (number % 4)).contains("positions 2, "),
+        "{}",
+        words(|_| 900)
+    );
 }
 
 #[test]
 fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
-    // One exponent changes less than the other, but only stretches that are passed over have it: from 2^17 lanes on two
-    // of three.
+    // One exponent changes less than the other, but only stretches that are passed over have it:
+    // from 2^17 lanes on two of three.
     let pair = |lanes: u32, stretch: u32| -> (Vec<u8>, Vec<u8>) {
         let is_seen = |lane: u32| (lane / stretch).is_multiple_of(3);
         let old = |lane: u32| if is_seen(lane) { 100 << 7 } else { 101 << 7 };
-        let new = |lane: u32| old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 128 }));
-        let bytes = |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
+        let new = |lane: u32| {
+            old(lane) + u16::from(lane.is_multiple_of(if is_seen(lane) { 16 } else { 128 }))
+        };
+        let bytes =
+            |of: &dyn Fn(u32) -> u16| (0..lanes).flat_map(|lane| of(lane).to_le_bytes()).collect();
         (bytes(&old), bytes(&new))
     };
     let thresholds = |pieces: &[(Vec<u8>, Vec<u8>)]| {
         let words = choices(Dtype::BF16, pieces, Profile::Compact).concat();
-        words.split("; ").nth(1).unwrap().split(", positions").next().unwrap().to_owned()
+        words
+            .split("; ")
+            .nth(1)
+            .unwrap()
+            .split(", positions")
+            .next()
+            .unwrap()
+            .to_owned()
     };
     let large = |lanes: u32| thresholds(&[pair(lanes, 4096)]);
     assert_eq!(large((1 << 17) - 64), "thresholds [[101]]");
@@ -240,10 +334,21 @@ fn many_lanes_are_measured_on_some_of_their_stretches_or_pieces() {
     // The same in pieces that are too small for rates of their own.
     let small = |lanes: u32| {
         let (base, target) = pair(lanes, 1024);
-        let pieces: Vec<_> =
-            base.chunks(2048).zip(target.chunks(2048)).map(|(b, t)| (b.to_vec(), t.to_vec())).collect();
+        let pieces: Vec<_> = base
+            .chunks(2048)
+            .zip(target.chunks(2048))
+            .map(|(b, t)| (b.to_vec(), t.to_vec()))
+            .collect();
         thresholds(&pieces)
     };
-    assert!(small((1 << 17) - 64).starts_with("thresholds [[101], [101], "), "{}", small((1 << 17) - 64));
-    assert!(small(1 << 17).starts_with("thresholds [[], [], "), "{}", small(1 << 17));
+    assert!(
+        small((1 << 17) - 64).starts_with("thresholds [[101], [101], "),
+        "{}",
+        small((1 << 17) - 64)
+    );
+    assert!(
+        small(1 << 17).starts_with("thresholds [[], [], "),
+        "{}",
+        small(1 << 17)
+    );
 }

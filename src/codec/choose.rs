@@ -1,22 +1,24 @@
-//! How the encoder chooses the contexts of a segment: lanes whose exponents change at a similar rate share one.
+//! How the encoder chooses the contexts of a segment: lanes whose exponents change at a similar
+//! rate share one.
 //!
-//! The chance that a weight changes depends on its ULP, and so on its exponent. Where every lane changes, the size of
-//! the change depends on it, too. One figure covers both: the rate, the chance of a change times the typical size of
-//! its difference. It falls by about half from one exponent to the next, and a context per factor of two is as good as
-//! a finer one.
+//! The chance that a weight changes depends on its ULP, and so on its exponent. Where every lane
+//! changes, the size of the change depends on it, too. One figure covers both: the rate, the chance
+//! of a change times the typical size of its difference. It falls by about half from one exponent
+//! to the next, and a context per factor of two is as good as a finer one.
 
 use std::collections::BTreeMap;
 
 use crate::codec::statistics::{ExponentStatistics, float, log2};
 use crate::format::segment::MAX_CONTEXTS;
 
-/// Parts with fewer lanes have too few changes for rates of their own; they use the rates of the segment.
+/// Parts with fewer lanes have too few changes for rates of their own; they use the rates of the
+/// segment.
 pub(crate) const OWN_RATES_FROM: usize = 1 << 16;
 /// A context with fewer coded lanes costs more (in code tables) than it saves.
 const LEAST_CODED: u64 = 512;
 
-/// Thresholds of each of the parts with these rates, and those that parts with too few lanes share, whose rates are
-/// taken together. All are of the same number: one less than the contexts.
+/// Thresholds of each of the parts with these rates, and those that parts with too few lanes share,
+/// whose rates are taken together. All are of the same number: one less than the contexts.
 pub(crate) fn thresholds(
     parts: &[&ExponentStatistics],
     small: &ExponentStatistics,
@@ -27,8 +29,17 @@ pub(crate) fn thresholds(
         pool.add(part);
     }
     // Levels of the exponents, and how many lanes are coded at each exponent.
-    let coded = |part: &ExponentStatistics| if dense { part.all.clone() } else { part.changed.clone() };
-    let own: Vec<(Vec<i32>, Vec<u64>)> = parts.iter().map(|part| (levels(part, &pool), coded(part))).collect();
+    let coded = |part: &ExponentStatistics| {
+        if dense {
+            part.all.clone()
+        } else {
+            part.changed.clone()
+        }
+    };
+    let own: Vec<(Vec<i32>, Vec<u64>)> = parts
+        .iter()
+        .map(|part| (levels(part, &pool), coded(part)))
+        .collect();
     let pooled = (levels(&pool, &pool), coded(small));
 
     let mut by_level: BTreeMap<i32, u64> = BTreeMap::new();
@@ -42,18 +53,25 @@ pub(crate) fn thresholds(
     let highest = u16::try_from(small.all.len()).unwrap_or(u16::MAX);
     let thresholds = |(levels, _): &(Vec<i32>, Vec<u64>)| -> Vec<u16> {
         let of = |boundary: &i32| levels.iter().position(|level| level >= boundary);
-        boundaries.iter().map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest)).collect()
+        boundaries
+            .iter()
+            .map(|b| of(b).and_then(|e| u16::try_from(e).ok()).unwrap_or(highest))
+            .collect()
     };
     (own.iter().map(thresholds).collect(), thresholds(&pooled))
 }
 
-/// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by pooling neighbours
-/// that do not. `pool` stands in where a part has seen nothing.
+/// For each exponent minus the logarithm of its rate, rounded; made to ascend with the exponent by
+/// pooling neighbours that do not. `pool` stands in where a part has seen nothing.
 fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
     let mut groups: Vec<(f64, f64, usize)> = Vec::new();
     for exponent in 0..part.all.len() {
         let expected = (pool.weight(exponent) + 1e-9) / (float(pool.all[exponent]) + 1.0);
-        let mut group = (part.weight(exponent) + expected / 2.0, float(part.all[exponent]) + 0.5, 1);
+        let mut group = (
+            part.weight(exponent) + expected / 2.0,
+            float(part.all[exponent]) + 0.5,
+            1,
+        );
         while let Some(&(weight, lanes, length)) = groups.last() {
             if weight * group.1 >= group.0 * lanes {
                 break;
@@ -65,15 +83,20 @@ fn levels(part: &ExponentStatistics, pool: &ExponentStatistics) -> Vec<i32> {
     }
     groups
         .into_iter()
-        .flat_map(|(weight, lanes, length)| std::iter::repeat_n(round(-log2(weight / lanes)), length))
+        .flat_map(|(weight, lanes, length)| {
+            std::iter::repeat_n(round(-log2(weight / lanes)), length)
+        })
         .collect()
 }
 
-/// First levels of the second, third, ... context, after joining levels until each has enough and there are few.
+/// First levels of the second, third, ... context, after joining levels until each has enough and
+/// there are few.
 fn merge(levels: Vec<(i32, u64)>) -> Vec<i32> {
     let mut groups = levels;
     while groups.len() > 1 {
-        let Some(smallest) = (0..groups.len()).min_by_key(|&index| groups[index].1) else { break };
+        let Some(smallest) = (0..groups.len()).min_by_key(|&index| groups[index].1) else {
+            break;
+        };
         if groups.len() <= MAX_CONTEXTS && groups[smallest].1 >= LEAST_CODED {
             break;
         }
@@ -88,7 +111,10 @@ fn merge(levels: Vec<(i32, u64)>) -> Vec<i32> {
     groups.into_iter().skip(1).map(|(level, _)| level).collect()
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "logarithms of finite positive numbers are small")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "logarithms of finite positive numbers are small"
+)]
 fn round(value: f64) -> i32 {
     (value + 0.5).floor() as i32
 }
@@ -100,12 +126,19 @@ mod tests {
     /// Thresholds of each of these parts, found as the encoder finds them.
     fn thresholds(parts: &[&ExponentStatistics], dense: bool) -> Vec<Vec<u16>> {
         let mut small = ExponentStatistics::new(parts[0].all.len());
-        let is_small = |part: &&ExponentStatistics| part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
+        let is_small =
+            |part: &&ExponentStatistics| part.all.iter().sum::<u64>() < OWN_RATES_FROM as u64;
         let (few, many): (Vec<_>, Vec<_>) = parts.iter().copied().partition(is_small);
         few.into_iter().for_each(|part| small.add(part));
         let (own, shared) = super::thresholds(&many, &small, dense);
         let mut own = own.into_iter();
-        let of = |part| if is_small(part) { shared.clone() } else { own.next().unwrap() };
+        let of = |part| {
+            if is_small(part) {
+                shared.clone()
+            } else {
+                own.next().unwrap()
+            }
+        };
         parts.iter().map(of).collect()
     }
 
@@ -131,7 +164,11 @@ mod tests {
             part.logarithms[900 + i] = part.changed[900 + i] * (20 - i as u64 / 3);
         }
         let thresholds = thresholds(&[&part, &part.clone()], true);
-        assert!(thresholds.iter().all(|part| part.len() < MAX_CONTEXTS && part.is_sorted()));
+        assert!(
+            thresholds
+                .iter()
+                .all(|part| part.len() < MAX_CONTEXTS && part.is_sorted())
+        );
     }
 
     /// Lanes and weight of each exponent; the weights are powers of two.
@@ -148,8 +185,10 @@ mod tests {
     /// The same with changed lanes, each by one.
     fn changes(exponents: &[(u64, u64)]) -> ExponentStatistics {
         let mut statistics = statistics(exponents);
-        (statistics.changed, statistics.logarithms) =
-            (exponents.iter().map(|pair| pair.1).collect(), vec![0; exponents.len()]);
+        (statistics.changed, statistics.logarithms) = (
+            exponents.iter().map(|pair| pair.1).collect(),
+            vec![0; exponents.len()],
+        );
         statistics
     }
 
@@ -176,9 +215,16 @@ mod tests {
         // Exponent 1 changes as often as 0 in the small part, rarely in the large one.
         let large = changes(&[(640_000, 320_000), (640_000, 16_000)]);
         let flat = |lanes: usize| changes(&[(lanes as u64 / 2, 6400), (lanes as u64 / 2, 6400)]);
-        assert_eq!(thresholds(&[&large, &flat(OWN_RATES_FROM - 2)], false), [[1], [1]]);
-        // On its own it begins with the context of a level that the large one does not have, and has no third.
-        assert_eq!(thresholds(&[&large, &flat(OWN_RATES_FROM)], false), [[1, 1], [0, 2]]);
+        assert_eq!(
+            thresholds(&[&large, &flat(OWN_RATES_FROM - 2)], false),
+            [[1], [1]]
+        );
+        // On its own it begins with the context of a level that the large one does not have, and
+        // has no third.
+        assert_eq!(
+            thresholds(&[&large, &flat(OWN_RATES_FROM)], false),
+            [[1, 1], [0, 2]]
+        );
     }
 
     #[test]

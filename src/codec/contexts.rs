@@ -8,7 +8,8 @@ use crate::format::segment::MAX_CONTEXTS;
 #[derive(Debug, Clone)]
 pub(crate) struct Contexts<L> {
     kind: LaneKind<L>,
-    /// The key that each context but the last one with members ends before; unused ones are as high as can be.
+    /// The key that each context but the last one with members ends before; unused ones are as high
+    /// as can be.
     ends: [u8; MAX_CONTEXTS - 1],
     /// Contexts that have an end; the one after them is the last with members.
     ended: usize,
@@ -36,19 +37,31 @@ impl<L: Lane> Contexts<L> {
             ended += 1;
         }
         let mut inverted = [[0]; BLOCK];
-        inverted.iter_mut().zip(ends).for_each(|(inverted, end)| *inverted = [!end]);
-        Self { kind, ends, ended, inverted, long }
+        inverted
+            .iter_mut()
+            .zip(ends)
+            .for_each(|(inverted, end)| *inverted = [!end]);
+        Self {
+            kind,
+            ends,
+            ended,
+            inverted,
+            long,
+        }
     }
 
-    /// The key by which lanes are told apart: the first byte of the exponent, or the context where that byte is not
-    /// enough.
+    /// The key by which lanes are told apart: the first byte of the exponent, or the context where
+    /// that byte is not enough.
     #[inline(always)]
     fn key(&self, lane: L) -> u8 {
         if L::BITS < 64 || self.long.is_empty() {
             return self.kind.exponent_byte(lane);
         }
         let magnitude = self.kind.magnitude(lane);
-        self.long.iter().map(|&end| u8::from(end <= magnitude)).sum()
+        self.long
+            .iter()
+            .map(|&end| u8::from(end <= magnitude))
+            .sum()
     }
 
     /// The context of a lane of the base.
@@ -64,12 +77,16 @@ impl<L: Lane> Contexts<L> {
         let keys = block.map(|lane| self.key(L::load(lane)));
         let mut contexts = [0; BLOCK];
         for &end in &self.ends[..self.ended] {
-            contexts.iter_mut().zip(&keys).for_each(|(context, &key)| *context += u8::from(end <= key));
+            contexts
+                .iter_mut()
+                .zip(&keys)
+                .for_each(|(context, &key)| *context += u8::from(end <= key));
         }
         contexts
     }
 
-    /// Finds the members of each context among the lanes of a stretch of the base, which are at most [`STRETCH`].
+    /// Finds the members of each context among the lanes of a stretch of the base, which are at
+    /// most [`STRETCH`].
     ///
     /// [`STRETCH`]: crate::codec::blocks::STRETCH
     #[inline(always)]
@@ -77,11 +94,18 @@ impl<L: Lane> Contexts<L> {
         let blocks = lanes.len().div_ceil(BLOCK).min(BLOCKS);
         for (keys, lanes) in found.keys.iter_mut().zip(lanes.chunks(BLOCK)) {
             let padded = padded::<L>(lanes);
-            keys.iter_mut().zip(padded).for_each(|(key, lane)| *key = [self.key(L::load(lane))]);
+            keys.iter_mut()
+                .zip(padded)
+                .for_each(|(key, lane)| *key = [self.key(L::load(lane))]);
             // Lanes that are not there are beyond all contexts.
             keys[lanes.len()..].fill([u8::MAX]);
         }
-        let Members { keys, from, counts, absent } = found;
+        let Members {
+            keys,
+            from,
+            counts,
+            absent,
+        } = found;
         let from = &mut from[..self.ended + 2];
         for (from, &end) in from[1..].iter_mut().zip(&self.ends[..self.ended]) {
             // No set has more than 64 members, here and below.
@@ -96,7 +120,9 @@ impl<L: Lane> Contexts<L> {
         }
         *absent = BLOCKS - blocks;
         *counts = [0; MAX_CONTEXTS];
-        let Some(last) = blocks.checked_sub(1) else { return };
+        let Some(last) = blocks.checked_sub(1) else {
+            return;
+        };
         from[0] = From::ALL;
         from[0].sums[blocks..].fill(0);
         let beyond = &mut from[self.ended + 1];
@@ -131,10 +157,16 @@ struct From {
 }
 
 impl From {
-    const NONE: Self = Self { sets: [0; BLOCKS], sums: [0; BLOCKS] };
+    const NONE: Self = Self {
+        sets: [0; BLOCKS],
+        sums: [0; BLOCKS],
+    };
 
     const ALL: Self = {
-        let mut all = Self { sets: [u64::MAX; BLOCKS], sums: [64; BLOCKS] };
+        let mut all = Self {
+            sets: [u64::MAX; BLOCKS],
+            sums: [64; BLOCKS],
+        };
         let mut block = 1;
         while block < BLOCKS {
             all.sums[block] += all.sums[block - 1];
@@ -163,7 +195,15 @@ impl Members {
     #[inline(always)]
     pub(crate) fn of(&self, context: usize) -> MemberCursor<'_> {
         let (from, beyond) = (&self.from[context], &self.from[context + 1]);
-        MemberCursor { from, beyond, absent: self.absent, block: BLOCKS - 1, set: 0, begin: 0, end: 0 }
+        MemberCursor {
+            from,
+            beyond,
+            absent: self.absent,
+            block: BLOCKS - 1,
+            set: 0,
+            begin: 0,
+            end: 0,
+        }
     }
 
     /// How many members come before a lane, which is one itself.
@@ -190,7 +230,8 @@ pub(crate) struct MemberCursor<'a> {
 }
 
 impl MemberCursor<'_> {
-    /// The lane of the member with this rank, which is less than their number, and more than the one before.
+    /// The lane of the member with this rank, which is less than their number, and more than the
+    /// one before.
     #[inline(always)]
     pub(crate) fn lane(&mut self, rank: u16) -> usize {
         if rank >= self.end {
@@ -200,7 +241,9 @@ impl MemberCursor<'_> {
             self.block = if rank < until(following) {
                 following
             } else {
-                let passed = (0..BLOCKS).map(|block| u16::from(until(block) <= rank)).sum::<u16>();
+                let passed = (0..BLOCKS)
+                    .map(|block| u16::from(until(block) <= rank))
+                    .sum::<u16>();
                 (usize::from(passed) - self.absent) % BLOCKS
             };
             self.set = self.from.sets[self.block] & !self.beyond.sets[self.block];

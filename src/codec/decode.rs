@@ -1,6 +1,8 @@
-//! Decoding a segment: streams to coded lanes, and these into the lanes of a part (SPEC sections 7 and 8).
+//! Decoding a segment: streams to coded lanes, and these into the lanes of a part (SPEC sections 7
+//! and 8).
 //!
-//! Everything that does not need the base is checked when the streams are read; what does, when a part is applied.
+//! Everything that does not need the base is checked when the streams are read; what does, when a
+//! part is applied.
 
 use std::borrow::Cow;
 
@@ -19,9 +21,11 @@ use crate::tensor::Dtype;
 /// No escape of a gap takes more bytes: a piece has at most 2^24 lanes.
 const GAP_ESCAPE_BYTES: u64 = 4;
 
-/// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as values.
+/// A decoded segment: for each part and context the coded lanes, as gaps between ranks and as
+/// values.
 ///
-/// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part and context.
+/// Both lists are ordered by context, part and lane; `runs` says which stretch belongs to a part
+/// and context.
 #[derive(Debug)]
 pub(crate) struct DecodedSegment<L> {
     pub(crate) coding: Coding,
@@ -40,16 +44,37 @@ pub(crate) struct DecodedSegment<L> {
 }
 
 impl<L: Lane> DecodedSegment<L> {
-    /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2 to 8.4 of SPEC
-    /// section 10. `parts` gives dtype and lanes of each part.
-    pub(crate) fn new(segment: &[u8], offset: u64, coding: Coding, parts: Vec<(Dtype, u32)>) -> Result<Self> {
+    /// Decodes a segment that stands in the file at `offset` and whose checksum matched; steps 8.2
+    /// to 8.4 of SPEC section 10. `parts` gives dtype and lanes of each part.
+    pub(crate) fn new(
+        segment: &[u8],
+        offset: u64,
+        coding: Coding,
+        parts: Vec<(Dtype, u32)>,
+    ) -> Result<Self> {
         let streams = split(segment, offset, coding)?;
-        let lengths = streams.iter().map(|stream| (stream.raw_length, stream.bytes.len() as u64)).collect();
+        let lengths = streams
+            .iter()
+            .map(|stream| (stream.raw_length, stream.bytes.len() as u64))
+            .collect();
         let mut streams = streams.into_iter();
-        let mut next = || streams.next().ok_or_else(|| Error::broken(&rules::SEG_02, "a stream is missing"));
+        let mut next = || {
+            streams
+                .next()
+                .ok_or_else(|| Error::broken(&rules::SEG_02, "a stream is missing"))
+        };
         let table = Table::parse(&next()?, coding, &parts)?;
         let (runs, gaps, values) = (Vec::new(), Vec::new(), Vec::new());
-        let mut decoded = Self { coding, table, parts, offset, streams: lengths, runs, gaps, values };
+        let mut decoded = Self {
+            coding,
+            table,
+            parts,
+            offset,
+            streams: lengths,
+            runs,
+            gaps,
+            values,
+        };
         let total = if coding.is_sparse() {
             decoded.read_positions(&[next()?, next()?, next()?, next()?])?
         } else {
@@ -59,7 +84,9 @@ impl<L: Lane> DecodedSegment<L> {
         if coding.values == Values::RelativeSmall {
             decoded.read_small(&[next()?, next()?, next()?], total)?;
         } else {
-            let planes = (0..L::BITS / 8).map(|_| next()).collect::<Result<Vec<_>>>()?;
+            let planes = (0..L::BITS / 8)
+                .map(|_| next())
+                .collect::<Result<Vec<_>>>()?;
             decoded.read_planes(&planes, total)?;
         }
         Ok(decoded)
@@ -71,7 +98,8 @@ impl<L: Lane> DecodedSegment<L> {
         counted + size_of_val(&*self.runs) + size_of_val(&*self.gaps) + size_of_val(&*self.values)
     }
 
-    /// Sets the runs from the coded lanes of each part and context; returns the number of all coded lanes.
+    /// Sets the runs from the coded lanes of each part and context; returns the number of all coded
+    /// lanes.
     fn set_runs(&mut self, coded: &[u32]) -> usize {
         let contexts = self.table.contexts;
         self.runs = vec![(0, 0); coded.len()];
@@ -85,12 +113,17 @@ impl<L: Lane> DecodedSegment<L> {
         begin
     }
 
-    /// The four position streams: bitmap, gap low, gap high, gap escape. Returns the number of coded lanes.
-    fn read_positions(&mut self, [bitmap, low, high, escape]: &[StoredStream<'_>; 4]) -> Result<usize> {
+    /// The four position streams: bitmap, gap low, gap high, gap escape. Returns the number of
+    /// coded lanes.
+    fn read_positions(
+        &mut self,
+        [bitmap, low, high, escape]: &[StoredStream<'_>; 4],
+    ) -> Result<usize> {
         let contexts = self.table.contexts;
         let of_context = |context| self.table.counts.iter().skip(context).step_by(contexts);
-        let per_context: Vec<u64> =
-            (0..contexts).map(|context| of_context(context).map(|&count| u64::from(count)).sum()).collect();
+        let per_context: Vec<u64> = (0..contexts)
+            .map(|context| of_context(context).map(|&count| u64::from(count)).sum())
+            .collect();
         // Bits of an item; 0 for contexts without items.
         let bit = |position| u8::from(position == PositionCoding::Bitmap);
         let symbol = |position| 8 * u8::from(position != PositionCoding::Bitmap);
@@ -100,7 +133,9 @@ impl<L: Lane> DecodedSegment<L> {
         };
         let bytes = |width: &dyn Fn(PositionCoding) -> u8| -> u64 {
             let contexts = self.table.positions.iter().zip(&per_context);
-            contexts.map(|(&position, &count)| packed_bytes(count, width(position))).sum()
+            contexts
+                .map(|(&position, &count)| packed_bytes(count, width(position)))
+                .sum()
         };
         let bits = read_exact(bitmap, bytes(&bit))?;
         let bits = self.each_context(&bits, bitmap, &per_context, bit)?;
@@ -114,7 +149,12 @@ impl<L: Lane> DecodedSegment<L> {
         // Bits of bitmaps become gaps too, so that applying a part knows only one form.
         let mut coded = self.table.counts.clone();
         let mut gaps = Vec::with_capacity(
-            high.len() + bits.iter().flat_map(|run| *run).map(|byte| byte.count_ones() as usize).sum::<usize>(),
+            high.len()
+                + bits
+                    .iter()
+                    .flat_map(|run| *run)
+                    .map(|byte| byte.count_ones() as usize)
+                    .sum::<usize>(),
         );
         let mut high = &*high;
         for context in 0..contexts {
@@ -152,10 +192,16 @@ impl<L: Lane> DecodedSegment<L> {
                         let part = &mut gaps[begin..begin + symbols.len()];
                         begin += symbols.len();
                         if symbols.contains(&u8::MAX) {
-                            for (gap, _) in part.iter_mut().zip(symbols).filter(|(_, symbol)| **symbol == u8::MAX) {
+                            for (gap, _) in part
+                                .iter_mut()
+                                .zip(symbols)
+                                .filter(|(_, symbol)| **symbol == u8::MAX)
+                            {
                                 let more = escapes.next().unwrap_or(0).checked_mul(1 << shift);
                                 let more = more.and_then(|more| u32::try_from(more).ok());
-                                *gap = more.and_then(|more| gap.checked_add(more)).ok_or_else(|| too_much(lanes))?;
+                                *gap = more
+                                    .and_then(|more| gap.checked_add(more))
+                                    .ok_or_else(|| too_much(lanes))?;
                             }
                         }
                         let ranks = part.iter().map(|&gap| u64::from(gap) + 1).sum::<u64>();
@@ -170,7 +216,8 @@ impl<L: Lane> DecodedSegment<L> {
         Ok(self.set_runs(&coded))
     }
 
-    /// The run of each context in a bit stream; `width` gives the bits per item, 0 for contexts without items.
+    /// The run of each context in a bit stream; `width` gives the bits per item, 0 for contexts
+    /// without items.
     fn each_context<'a>(
         &self,
         mut bytes: &'a [u8],
@@ -179,10 +226,17 @@ impl<L: Lane> DecodedSegment<L> {
         width: impl Fn(PositionCoding) -> u8,
     ) -> Result<Vec<&'a [u8]>> {
         let contexts = self.table.positions.iter().zip(counts);
-        // If an item has bits, they are there, so the count fits. If it has none, nothing is taken for any count.
-        let runs = contexts
-            .map(|(position, &count)| take(&mut bytes, width(*position).into(), usize::try_from(count).unwrap_or(0)));
-        runs.collect::<Result<_>>().map_err(|error| error.at(stream.offset))
+        // If an item has bits, they are there, so the count fits. If it has none, nothing is taken
+        // for any count.
+        let runs = contexts.map(|(position, &count)| {
+            take(
+                &mut bytes,
+                width(*position).into(),
+                usize::try_from(count).unwrap_or(0),
+            )
+        });
+        runs.collect::<Result<_>>()
+            .map_err(|error| error.at(stream.offset))
     }
 
     /// Absolute values and relative planes.
@@ -204,7 +258,10 @@ impl<L: Lane> DecodedSegment<L> {
             if self.coding.is_sparse() {
                 let changed = self.values.iter().all(|value| *value != L::default());
                 let offset = planes.last().map_or(self.offset, |plane| plane.offset);
-                ensure(changed, &rules::VAL_01, || "a coded lane does not change".into()).map_err(|e| e.at(offset))?;
+                ensure(changed, &rules::VAL_01, || {
+                    "a coded lane does not change".into()
+                })
+                .map_err(|e| e.at(offset))?;
             }
         } else {
             for part in 0..self.parts.len() {
@@ -219,21 +276,32 @@ impl<L: Lane> DecodedSegment<L> {
     }
 
     /// Relative small values: sign, magnitude, magnitude escape.
-    fn read_small(&mut self, [sign, magnitude, escape]: &[StoredStream<'_>; 3], total: usize) -> Result<()> {
+    fn read_small(
+        &mut self,
+        [sign, magnitude, escape]: &[StoredStream<'_>; 3],
+        total: usize,
+    ) -> Result<()> {
         let contexts = self.table.contexts;
         let mut counts = vec![0_usize; contexts];
         for (index, (_, length)) in self.runs.iter().enumerate() {
             counts[index % contexts] += *length as usize;
         }
         let bytes = |width: &dyn Fn(usize) -> u8| -> u64 {
-            counts.iter().enumerate().map(|(context, &count)| packed_bytes(count as u64, width(context))).sum()
+            counts
+                .iter()
+                .enumerate()
+                .map(|(context, &count)| packed_bytes(count as u64, width(context)))
+                .sum()
         };
-        let (sign_bytes, magnitude_bytes) = (bytes(&|_| 1), bytes(&|context| self.table.widths[context]));
+        let (sign_bytes, magnitude_bytes) =
+            (bytes(&|_| 1), bytes(&|context| self.table.widths[context]));
         let signs = read_exact(sign, sign_bytes)?;
         let mut signs = &*signs;
         let mut negative = Vec::with_capacity(total);
         for &count in &counts {
-            negative.extend(unpack_symbols(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?);
+            negative.extend(
+                unpack_symbols(&mut signs, 1, count).map_err(|error| error.at(sign.offset))?,
+            );
         }
         let magnitudes = read_exact(magnitude, magnitude_bytes)?;
         let mut magnitudes = &*magnitudes;
@@ -241,7 +309,8 @@ impl<L: Lane> DecodedSegment<L> {
         let mut escaped = 0;
         for (&count, &width) in counts.iter().zip(&self.table.widths) {
             let greatest = u8::MAX >> (8 - width);
-            let run = unpack_symbols(&mut magnitudes, width, count).map_err(|error| error.at(magnitude.offset))?;
+            let run = unpack_symbols(&mut magnitudes, width, count)
+                .map_err(|error| error.at(magnitude.offset))?;
             escaped += run.iter().filter(|&&symbol| symbol == greatest).count();
             symbols.push((greatest, run));
         }
@@ -252,7 +321,11 @@ impl<L: Lane> DecodedSegment<L> {
         let most = (u64::MAX >> (64 - L::BITS)) / 2;
         let signed = |less_one: u64, negative: u8| {
             let magnitude = L::from_u64(less_one + 1);
-            if negative == 1 { L::default().wrapping_sub(magnitude) } else { magnitude }
+            if negative == 1 {
+                L::default().wrapping_sub(magnitude)
+            } else {
+                magnitude
+            }
         };
         let mut negative = negative.as_slice();
         self.values.reserve(total);
@@ -260,16 +333,22 @@ impl<L: Lane> DecodedSegment<L> {
             let (own, others) = negative.split_at(run.len());
             negative = others;
             let begin = self.values.len();
-            self.values.extend(run.iter().zip(own).map(|(&symbol, &negative)| signed(symbol.into(), negative)));
+            self.values.extend(
+                run.iter()
+                    .zip(own)
+                    .map(|(&symbol, &negative)| signed(symbol.into(), negative)),
+            );
             // Then the few that are more than their symbol, or may be too much.
             for (place, &symbol) in run.iter().enumerate() {
                 if symbol < greatest && u64::from(symbol) < most {
                     continue;
                 }
                 let less_one = escapes::value(symbol, greatest, &mut escapes);
-                ensure(less_one < most || (own[place] == 1 && less_one == most), &rules::VAL_02, || {
-                    format!("a difference of magnitude {less_one} + 1")
-                })
+                ensure(
+                    less_one < most || (own[place] == 1 && less_one == most),
+                    &rules::VAL_02,
+                    || format!("a difference of magnitude {less_one} + 1"),
+                )
                 .map_err(|error| error.at(magnitude.offset))?;
                 self.values[begin + place] = signed(less_one, own[place]);
             }
@@ -283,16 +362,21 @@ impl<L: Lane> DecodedSegment<L> {
         let runs = self.runs.chunks_exact(contexts).nth(part).unwrap_or(&[]);
         runs.iter().map(|&(begin, length)| {
             let end = begin + length as usize;
-            CodedRun { gaps: self.gaps.get(begin..end).unwrap_or(&[]), values: &self.values[begin..end] }
+            CodedRun {
+                gaps: self.gaps.get(begin..end).unwrap_or(&[]),
+                values: &self.values[begin..end],
+            }
         })
     }
 
-    /// The coded lanes of a part and their values, if positions do not depend on the base: with one context. Lanes are
-    /// ascending numbers in the piece; `None` if they are all there are. The values are new bits or differences, as the
-    /// segment's coding says.
+    /// The coded lanes of a part and their values, if positions do not depend on the base: with one
+    /// context. Lanes are ascending numbers in the piece; `None` if they are all there are. The
+    /// values are new bits or differences, as the segment's coding says.
     pub(crate) fn patches(&self, part: usize) -> Result<(Option<Vec<u32>>, &[L])> {
         let Some(run) = self.runs(part).next().filter(|_| self.table.contexts == 1) else {
-            return Err(Error::usage("positions with several contexts need the base"));
+            return Err(Error::usage(
+                "positions with several contexts need the base",
+            ));
         };
         let mut next = 0;
         let lane = |&gap: &u32| {
@@ -301,24 +385,41 @@ impl<L: Lane> DecodedSegment<L> {
             lane
         };
         // The ranks have been found to be below the number of lanes.
-        let lanes = self.coding.is_sparse().then(|| run.gaps.iter().map(lane).collect());
+        let lanes = self
+            .coding
+            .is_sparse()
+            .then(|| run.gaps.iter().map(lane).collect());
         Ok((lanes, run.values))
     }
 
     /// The changes of part number `part`, to be applied to its piece's bytes.
     pub(crate) fn changes(&self, part: usize) -> PartPatch<'_, L> {
         let kind = LaneKind::of(self.parts[part].0);
-        let mut runs = [const { CodedRun { gaps: &[], values: &[] } }; MAX_CONTEXTS];
+        let mut runs = [const {
+            CodedRun {
+                gaps: &[],
+                values: &[],
+            }
+        }; MAX_CONTEXTS];
         let mut until = [u64::MAX; MAX_CONTEXTS];
         for ((run, until), own) in runs.iter_mut().zip(&mut until).zip(self.runs(part)) {
             *until = own.gap().unwrap_or(u64::MAX);
             *run = own;
         }
         let contexts = Contexts::new(kind, self.table.thresholds(part));
-        PartPatch { decoded: self, part, kind, contexts, runs, members: [0; MAX_CONTEXTS], until }
+        PartPatch {
+            decoded: self,
+            part,
+            kind,
+            contexts,
+            runs,
+            members: [0; MAX_CONTEXTS],
+            until,
+        }
     }
 
-    /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts from.
+    /// Applies part number `part` to its piece's bytes, which hold the lanes that the tensor starts
+    /// from.
     pub(crate) fn apply(&self, part: usize, bytes: &mut [u8]) -> Result<()> {
         let mut changes = self.changes(part);
         changes.apply(bytes);
@@ -326,7 +427,10 @@ impl<L: Lane> DecodedSegment<L> {
     }
 
     /// The coded lanes of part number `part`, for each context: rank and value.
-    pub(crate) fn ranks(&self, part: usize) -> impl Iterator<Item = impl ExactSizeIterator<Item = (u64, L)>> {
+    pub(crate) fn ranks(
+        &self,
+        part: usize,
+    ) -> impl Iterator<Item = impl ExactSizeIterator<Item = (u64, L)>> {
         self.runs(part).map(|run| {
             let mut next = 0;
             run.values.iter().enumerate().map(move |(index, &value)| {
@@ -353,8 +457,8 @@ struct CodedRun<'a, L> {
 }
 
 impl<L: Lane> CodedRun<'_, L> {
-    /// Members of the context between the last coded lane and the next one, where positions are sparse; `None` after
-    /// the last one.
+    /// Members of the context between the last coded lane and the next one, where positions are
+    /// sparse; `None` after the last one.
     #[inline(always)]
     fn gap(&self) -> Option<u64> {
         self.gaps.first().map(|&gap| u64::from(gap))
@@ -380,14 +484,15 @@ pub(crate) struct PartPatch<'a, L> {
     runs: [CodedRun<'a, L>; MAX_CONTEXTS],
     /// Members of each context that have been passed.
     members: [u64; MAX_CONTEXTS],
-    /// How many more are passed before the next coded lane of each context; very many if there is none.
+    /// How many more are passed before the next coded lane of each context; very many if there is
+    /// none.
     until: [u64; MAX_CONTEXTS],
 }
 
 /// Changes of lanes of any width.
 pub(crate) trait PartChanges {
-    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts from. All but the
-    /// last are whole blocks.
+    /// Changes the stretch that follows the one before; it holds the lanes that the tensor starts
+    /// from. All but the last are whole blocks.
     fn apply(&mut self, bytes: &mut [u8]);
 
     /// After the last stretch: whether the part fits the lanes; step 8.5 of SPEC section 10.
@@ -399,12 +504,18 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
         let lanes = L::chunks_mut(bytes);
         let relative = self.decoded.coding.is_relative();
         if self.decoded.table.contexts > 1 {
-            return dispatch(Apply { lanes, changes: self });
+            return dispatch(Apply {
+                lanes,
+                changes: self,
+            });
         }
         if !self.decoded.coding.is_sparse() {
             let CodedRun { values, .. } = &mut self.runs[0];
             let own = values.split_off(..lanes.len()).unwrap_or(&[]);
-            return lanes.iter_mut().zip(own).for_each(|(lane, &value)| change(self.kind, relative, lane, value));
+            return lanes
+                .iter_mut()
+                .zip(own)
+                .for_each(|(lane, &value)| change(self.kind, relative, lane, value));
         }
         // All lanes are members.
         let count = lanes.len() as u64;
@@ -412,7 +523,10 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
         while rank < count
             && let Some(value) = self.runs[0].next()
         {
-            if let Some(lane) = usize::try_from(rank).ok().and_then(|rank| lanes.get_mut(rank)) {
+            if let Some(lane) = usize::try_from(rank)
+                .ok()
+                .and_then(|rank| lanes.get_mut(rank))
+            {
                 change(self.kind, relative, lane, value);
             }
             rank = self.runs[0].gap().map_or(u64::MAX, |gap| rank + 1 + gap);
@@ -422,7 +536,13 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
     }
 
     fn finish(&self) -> Result<()> {
-        let Self { decoded, part, runs, members, .. } = self;
+        let Self {
+            decoded,
+            part,
+            runs,
+            members,
+            ..
+        } = self;
         // With one context all lanes are members, which the table has been compared with.
         if decoded.table.contexts == 1 {
             return Ok(());
@@ -430,12 +550,16 @@ impl<L: Lane> PartChanges for PartPatch<'_, L> {
         for (context, &count) in decoded.table.counts(*part).iter().enumerate() {
             let members = members[context];
             let checked = match decoded.table.positions.get(context) {
-                Some(PositionCoding::Gaps(_)) => ensure(runs[context].values.is_empty(), &rules::POS_01, || {
-                    format!("ranks exceed the {members} members of context {context}")
-                }),
-                Some(PositionCoding::Bitmap) | None => ensure(u64::from(count) == members, &rules::POS_02, || {
-                    format!("{count} values for the {members} members of context {context}")
-                }),
+                Some(PositionCoding::Gaps(_)) => {
+                    ensure(runs[context].values.is_empty(), &rules::POS_01, || {
+                        format!("ranks exceed the {members} members of context {context}")
+                    })
+                }
+                Some(PositionCoding::Bitmap) | None => {
+                    ensure(u64::from(count) == members, &rules::POS_02, || {
+                        format!("{count} values for the {members} members of context {context}")
+                    })
+                }
             };
             checked.map_err(|error| error.at(decoded.offset))?;
         }
@@ -455,7 +579,15 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
     #[inline(always)]
     fn run(self, compare: impl Compare) {
         let Self { lanes, changes } = self;
-        let PartPatch { decoded, kind, ref contexts, ref mut runs, ref mut members, ref mut until, .. } = *changes;
+        let PartPatch {
+            decoded,
+            kind,
+            ref contexts,
+            ref mut runs,
+            ref mut members,
+            ref mut until,
+            ..
+        } = *changes;
         if !decoded.coding.is_sparse() {
             let mut passed = [0; MAX_CONTEXTS];
             for block in lanes.chunks_mut(BLOCK) {
@@ -481,7 +613,10 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
             for context in 0..decoded.table.contexts {
                 let count = u64::from(found.count(context));
                 members[context] += count;
-                let CodedRun { mut gaps, mut values } = runs[context];
+                let CodedRun {
+                    mut gaps,
+                    mut values,
+                } = runs[context];
                 let mut rank = until[context];
                 let mut own = found.of(context);
                 while rank < count
@@ -491,7 +626,9 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
                     let lane = own.lane(u16::try_from(rank).unwrap_or(0));
                     change(kind, true, &mut stretch[lane], *value);
                     (gaps, values) = (other_gaps, other_values);
-                    rank = gaps.first().map_or(u64::MAX, |&gap| rank + 1 + u64::from(gap));
+                    rank = gaps
+                        .first()
+                        .map_or(u64::MAX, |&gap| rank + 1 + u64::from(gap));
                 }
                 runs[context] = CodedRun { gaps, values };
                 until[context] = rank - count;
@@ -503,24 +640,39 @@ impl<L: Lane> Work for Apply<'_, '_, L> {
 /// Gives a coded lane its new bits, or moves it by its difference.
 #[inline(always)]
 fn change<L: Lane>(kind: LaneKind<L>, relative: bool, lane: &mut L::Bytes, value: L) {
-    *lane = if relative { kind.moved(L::load(*lane), value) } else { value }.store();
+    *lane = if relative {
+        kind.moved(L::load(*lane), value)
+    } else {
+        value
+    }
+    .store();
 }
 
 /// R-STR-04: the raw length is the one that the coding requires.
 fn read_exact<'a>(stream: &StoredStream<'a>, raw_length: u64) -> Result<Cow<'a, [u8]>> {
     ensure(stream.raw_length == raw_length, &rules::STR_04, || {
-        format!("a stream declares {} raw bytes instead of {raw_length}", stream.raw_length)
+        format!(
+            "a stream declares {} raw bytes instead of {raw_length}",
+            stream.raw_length
+        )
     })
     .map_err(|error| error.at(stream.offset))?;
     stream.decode()
 }
 
-/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them takes more than
-/// `longest` bytes.
-fn read_escapes<'a>(stream: &StoredStream<'a>, escaped: usize, longest: u64) -> Result<Cow<'a, [u8]>> {
+/// R-LIM-03, then the raw bytes of an escape stream, whose varints have been checked. None of them
+/// takes more than `longest` bytes.
+fn read_escapes<'a>(
+    stream: &StoredStream<'a>,
+    escaped: usize,
+    longest: u64,
+) -> Result<Cow<'a, [u8]>> {
     let most = longest * escaped as u64;
     ensure(stream.raw_length <= most, &rules::LIM_03, || {
-        format!("an escape stream of {} bytes for {escaped} escapes", stream.raw_length)
+        format!(
+            "an escape stream of {} bytes for {escaped} escapes",
+            stream.raw_length
+        )
     })
     .map_err(|error| error.at(stream.offset))?;
     let raw = stream.decode()?;

@@ -1,7 +1,7 @@
 //! Encoding: the changes of a few pieces of one dtype become segments (SPEC sections 7 and 8).
 //!
-//! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read once (`sort.rs`).
-//! Pieces with the same method share a segment.
+//! A sample of each piece says which method is the cheapest (`sample.rs`); then each piece is read
+//! once (`sort.rs`). Pieces with the same method share a segment.
 
 use crate::codec::bits::{pack, pack_symbols, packed_bytes};
 use crate::codec::choose;
@@ -25,20 +25,24 @@ pub(crate) struct EncodedSegment {
     pub(crate) pieces: Vec<usize>,
 }
 
-/// A segment gets no more parts once it has this many coded lanes. Then its tables are small in comparison, and the
-/// changes are still in the cache when they are compressed.
+/// A segment gets no more parts once it has this many coded lanes. Then its tables are small in
+/// comparison, and the changes are still in the cache when they are compressed.
 pub(super) const SEGMENT_LANES: usize = 1 << 18;
 
-const METHODS: [Method; 4] =
-    [(Positions::Sparse, true), (Positions::Dense, true), (Positions::Sparse, false), (Positions::Dense, false)];
+const METHODS: [Method; 4] = [
+    (Positions::Sparse, true),
+    (Positions::Dense, true),
+    (Positions::Sparse, false),
+    (Positions::Dense, false),
+];
 
 /// Where it stands among them.
 fn place((positions, is_relative): Method) -> usize {
     2 * usize::from(!is_relative) + usize::from(positions == Positions::Dense)
 }
 
-/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when its turn comes; also
-/// returns what these have seen.
+/// Encodes pieces of one dtype. Each piece is shown to a sink of its own, which `sink` makes when
+/// its turn comes; also returns what these have seen.
 pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
     dtype: Dtype,
     pieces: &'a [PieceInput<'a>],
@@ -54,7 +58,14 @@ pub(crate) fn encode<'a, L: Lane, S: PieceSink>(
         (lanes.is_local || !lanes.are_few()).then(|| lanes.plan(&mut found.places))
     };
     let plans = pieces.iter().map(plan).collect();
-    Samples { kind, pieces, profile, plans, small }.encode(&mut found, compressor, sink)
+    Samples {
+        kind,
+        pieces,
+        profile,
+        plans,
+        small,
+    }
+    .encode(&mut found, compressor, sink)
 }
 
 #[cfg(test)]
@@ -70,7 +81,8 @@ struct Samples<'a, L: Lane> {
     small: Rates,
 }
 
-/// The input of a segment: the sorted lanes of its pieces, and the thresholds that these are coded with.
+/// The input of a segment: the sorted lanes of its pieces, and the thresholds that these are coded
+/// with.
 struct Draft<L> {
     sorted: Bucket<L>,
     /// The thresholds of those pieces that have their own, in order, and of the others.
@@ -79,7 +91,8 @@ struct Draft<L> {
 }
 
 impl<'a, L: Lane> Samples<'a, L> {
-    /// Sorts the lanes of the pieces by method, and encodes them. Also returns what the sinks have seen.
+    /// Sorts the lanes of the pieces by method, and encodes them. Also returns what the sinks have
+    /// seen.
     fn encode<S: PieceSink>(
         &self,
         found: &mut Scratchpad,
@@ -126,27 +139,53 @@ impl<'a, L: Lane> Samples<'a, L> {
             }
             seen.push(sink.end(changed[number]));
         }
-        all_open.iter_mut().try_for_each(|open| close(open, &changed))?;
+        all_open
+            .iter_mut()
+            .try_for_each(|open| close(open, &changed))?;
         Ok((segments, seen))
     }
 
     fn begin(&self, method: Method) -> Draft<L> {
-        let planned = self.plans.iter().flatten().filter(|plan| plan.method == Some(method));
-        let own: Vec<&ExponentStatistics> = planned.filter_map(|plan| plan.rates.as_ref()).collect();
+        let planned = self
+            .plans
+            .iter()
+            .flatten()
+            .filter(|plan| plan.method == Some(method));
+        let own: Vec<&ExponentStatistics> =
+            planned.filter_map(|plan| plan.rates.as_ref()).collect();
         let (own, shared) = match method {
             (Positions::Sparse, true) => choose::thresholds(&own, &self.small.sparse, false),
             (Positions::Dense, true) => choose::thresholds(&own, &self.small.dense, true),
             (_, false) => (Vec::new(), Vec::new()),
         };
-        Draft { sorted: Bucket::new(method, shared.len() + 1), own: own.into_iter(), shared }
+        Draft {
+            sorted: Bucket::new(method, shared.len() + 1),
+            own: own.into_iter(),
+            shared,
+        }
     }
 
     /// Adds the piece with this number; returns how many of its lanes change.
-    fn add(&self, open: &mut Draft<L>, number: usize, found: &mut Scratchpad, sink: &mut impl PieceSink) -> u64 {
-        let has_own = self.plans[number].as_ref().is_some_and(|plan| plan.rates.is_some());
+    fn add(
+        &self,
+        open: &mut Draft<L>,
+        number: usize,
+        found: &mut Scratchpad,
+        sink: &mut impl PieceSink,
+    ) -> u64 {
+        let has_own = self.plans[number]
+            .as_ref()
+            .is_some_and(|plan| plan.rates.is_some());
         let own = if has_own { open.own.next() } else { None };
         let thresholds = own.as_ref().unwrap_or(&open.shared);
-        open.sorted.add(self.kind, number, &self.pieces[number], thresholds, found, sink)
+        open.sorted.add(
+            self.kind,
+            number,
+            &self.pieces[number],
+            thresholds,
+            found,
+            sink,
+        )
     }
 }
 
@@ -155,7 +194,12 @@ fn encode_segment<L: Lane>(
     sorted: Bucket<L>,
     compressor: &mut Compressor,
 ) -> Result<EncodedSegment> {
-    let Bucket { method: (positions, relative), mut contexts, pieces, thresholds } = sorted;
+    let Bucket {
+        method: (positions, relative),
+        mut contexts,
+        pieces,
+        thresholds,
+    } = sorted;
     let dense = positions == Positions::Dense;
     let small = !dense && relative && prefers_small(&contexts);
     let values = match (relative, small) {
@@ -163,16 +207,31 @@ fn encode_segment<L: Lane>(
         (true, false) => Values::RelativePlanes,
         (true, true) => Values::RelativeSmall,
     };
-    let coding = Coding { lane_bytes: size_of::<L>(), positions, values };
+    let coding = Coding {
+        lane_bytes: size_of::<L>(),
+        positions,
+        values,
+    };
 
-    let mut streams = Streams { all: Vec::new(), compressor };
-    let positions = if dense { Vec::new() } else { encode_positions(&contexts, &mut streams)? };
+    let mut streams = Streams {
+        all: Vec::new(),
+        compressor,
+    };
+    let positions = if dense {
+        Vec::new()
+    } else {
+        encode_positions(&contexts, &mut streams)?
+    };
     let mut widths = Vec::new();
     if small {
         widths = encode_small(&contexts, &mut streams)?;
     } else {
         for value in contexts.iter_mut().flat_map(|context| &mut context.values) {
-            *value = if relative { zigzag(*value) } else { kind.to_planes(*value) };
+            *value = if relative {
+                zigzag(*value)
+            } else {
+                kind.to_planes(*value)
+            };
         }
         let mut runs = vec![Vec::new(); contexts.len()];
         for byte in 0..size_of::<L>() {
@@ -185,16 +244,29 @@ fn encode_segment<L: Lane>(
     }
     let counts = (0..pieces.len()).flat_map(|part| {
         let positions = &positions;
-        contexts.iter().enumerate().map(move |(number, context)| match positions.get(number) {
-            Some(PositionCoding::Gaps(_)) => context.coded[part],
-            _ => context.members[part],
-        })
+        contexts
+            .iter()
+            .enumerate()
+            .map(move |(number, context)| match positions.get(number) {
+                Some(PositionCoding::Gaps(_)) => context.coded[part],
+                _ => context.members[part],
+            })
     });
-    let table = Table { contexts: contexts.len(), counts: counts.collect(), thresholds, positions, widths };
+    let table = Table {
+        contexts: contexts.len(),
+        counts: counts.collect(),
+        thresholds,
+        positions,
+        widths,
+    };
     streams.push(&[table.to_bytes()], Effort::Text)?;
     // The table comes first, and is known last.
     streams.all.rotate_right(1);
-    Ok(EncodedSegment { coding, bytes: join(&streams.all), pieces })
+    Ok(EncodedSegment {
+        coding,
+        bytes: join(&streams.all),
+        pieces,
+    })
 }
 
 /// Whether the differences are to have the small coding.
@@ -215,23 +287,35 @@ impl Streams<'_> {
     fn push(&mut self, runs: &[Vec<u8>], effort: Effort) -> Result<()> {
         let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
         let raw_length = runs.iter().map(|run| run.len()).sum();
-        self.all.push((raw_length, self.compressor.encode(&runs, effort)?));
+        self.all
+            .push((raw_length, self.compressor.encode(&runs, effort)?));
         Ok(())
     }
 }
 
-fn encode_positions<L: Lane>(contexts: &[CodedContext<L>], streams: &mut Streams<'_>) -> Result<Vec<PositionCoding>> {
-    let (mut bitmaps, mut low, mut high, mut escapes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+fn encode_positions<L: Lane>(
+    contexts: &[CodedContext<L>],
+    streams: &mut Streams<'_>,
+) -> Result<Vec<PositionCoding>> {
+    let (mut bitmaps, mut low, mut high, mut escapes) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut positions = Vec::new();
     for context in contexts {
-        let members: u64 = context.members.iter().map(|&members| u64::from(members)).sum();
+        let members: u64 = context
+            .members
+            .iter()
+            .map(|&members| u64::from(members))
+            .sum();
         let coded = context.gaps.len() as u64;
         // Outside this range of densities the shorter of the two is known.
         let mut bitmap = (coded > 0 && coded * 8 >= members).then(|| bitmap(context));
         let split = (coded == 0 || coded * 3 < members).then(|| SplitGaps::best(&context.gaps));
         if let (Some(bits), Some((_, gaps))) = (&bitmap, &split) {
             let bitmap_bytes = streams.compressor.encode(&[bits], Effort::Symbols)?.len();
-            let high_bytes = streams.compressor.encode(&[&gaps.high], Effort::Symbols)?.len();
+            let high_bytes = streams
+                .compressor
+                .encode(&[&gaps.high], Effort::Symbols)?
+                .len();
             if bitmap_bytes >= high_bytes + gaps.low.len() + gaps.escapes.len() {
                 bitmap = None;
             }
@@ -249,7 +333,9 @@ fn encode_positions<L: Lane>(contexts: &[CodedContext<L>], streams: &mut Streams
             }
         }
     }
-    [bitmaps, low, high, escapes].iter().try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
+    [bitmaps, low, high, escapes]
+        .iter()
+        .try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
     Ok(positions)
 }
 
@@ -261,13 +347,16 @@ pub(super) struct SplitGaps {
 }
 
 impl SplitGaps {
-    /// Splits by the shift with the shortest estimate, among the shifts that bring the mean gap to between 32 and 256.
-    /// Geometric gaps would make them equal, but real ones are a mixture, whose short gaps no low bits should pay for.
+    /// Splits by the shift with the shortest estimate, among the shifts that bring the mean gap to
+    /// between 32 and 256. Geometric gaps would make them equal, but real ones are a mixture, whose
+    /// short gaps no low bits should pay for.
     fn best(gaps: &[u32]) -> (u8, Self) {
         let total: u64 = gaps.iter().map(|&gap| u64::from(gap)).sum();
         // Without gaps any shift is as good; what is below 32 has the logarithm 0.
         let mean = total.checked_div(gaps.len() as u64).unwrap_or(0);
-        let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0)).unwrap_or(MAX_SHIFT).min(MAX_SHIFT);
+        let most = u8::try_from((mean / 32).checked_ilog2().unwrap_or(0))
+            .unwrap_or(MAX_SHIFT)
+            .min(MAX_SHIFT);
         // Some thousands tell as well as all.
         let sample: Vec<u32> = gaps.iter().step_by(gaps.len() >> 12 | 1).copied().collect();
         let mut best = (f64::INFINITY, 0);
@@ -291,10 +380,18 @@ impl SplitGaps {
     }
 
     fn new(gaps: &[u32], shift: u8) -> Self {
-        let mut split = Self { low: Vec::new(), high: Vec::with_capacity(gaps.len()), escapes: Vec::new() };
+        let mut split = Self {
+            low: Vec::new(),
+            high: Vec::with_capacity(gaps.len()),
+            escapes: Vec::new(),
+        };
         pack(&mut split.low, u32::from(shift), gaps.iter().copied());
         for gap in gaps {
-            split.high.push(escapes::put(u64::from(gap >> shift), u8::MAX, &mut split.escapes));
+            split.high.push(escapes::put(
+                u64::from(gap >> shift),
+                u8::MAX,
+                &mut split.escapes,
+            ));
         }
         split
     }
@@ -302,7 +399,11 @@ impl SplitGaps {
 
 /// One bit per member of the context, through all parts.
 fn bitmap<L: Lane>(context: &CodedContext<L>) -> Vec<u8> {
-    let members: usize = context.members.iter().map(|&members| members as usize).sum();
+    let members: usize = context
+        .members
+        .iter()
+        .map(|&members| members as usize)
+        .sum();
     let mut bits = vec![0_u8; members.div_ceil(8)];
     let mut gaps = context.gaps.iter();
     let mut begin = 0;
@@ -318,26 +419,44 @@ fn bitmap<L: Lane>(context: &CodedContext<L>) -> Vec<u8> {
     bits
 }
 
-fn encode_small<L: Lane>(contexts: &[CodedContext<L>], streams: &mut Streams<'_>) -> Result<Vec<u8>> {
-    let (mut signs, mut magnitudes, mut all_escapes, mut widths) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+fn encode_small<L: Lane>(
+    contexts: &[CodedContext<L>],
+    streams: &mut Streams<'_>,
+) -> Result<Vec<u8>> {
+    let (mut signs, mut magnitudes, mut all_escapes, mut widths) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for context in contexts {
-        let negative: Vec<u8> = context.values.iter().map(|value| value.is_negative().into()).collect();
+        let negative: Vec<u8> = context
+            .values
+            .iter()
+            .map(|value| value.is_negative().into())
+            .collect();
         signs.push(pack_symbols(&negative, 1));
         let less_one = |&value: &L| absolute(value) - 1;
         // A value that does not fit a byte is escaped, whatever the width.
-        let symbols: Vec<u8> =
-            context.values.iter().map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX)).collect();
+        let symbols: Vec<u8> = context
+            .values
+            .iter()
+            .map(|value| u8::try_from(less_one(value)).unwrap_or(u8::MAX))
+            .collect();
         let (width, packed) = best_width(symbols, contexts.len() == 1);
         let greatest = u8::MAX >> (8 - width);
         let mut escapes = Vec::new();
-        for less_one in context.values.iter().map(less_one).filter(|&less_one| less_one >= greatest.into()) {
+        for less_one in context
+            .values
+            .iter()
+            .map(less_one)
+            .filter(|&less_one| less_one >= greatest.into())
+        {
             escapes::put(less_one, greatest, &mut escapes);
         }
         widths.push(width);
         magnitudes.push(packed);
         all_escapes.push(escapes);
     }
-    [signs, magnitudes, all_escapes].iter().try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
+    [signs, magnitudes, all_escapes]
+        .iter()
+        .try_for_each(|runs| streams.push(runs, Effort::Symbols))?;
     Ok(widths)
 }
 
@@ -348,13 +467,15 @@ fn escape_bytes(symbols: &ByteHistogram, greatest: u8) -> ByteHistogram {
     for (value, &count) in (0..).zip(&symbols.counts()).skip(greatest.into()) {
         varint.clear();
         escapes::put(value, greatest, &mut varint);
-        varint.iter().for_each(|&byte| bytes.add_several(byte, count));
+        varint
+            .iter()
+            .for_each(|&byte| bytes.add_several(byte, count));
     }
     bytes
 }
 
-/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes of an `only` context
-/// fill their stream, so that they are compressed, too.
+/// The width of symbols that is estimated to be shortest, and the symbols packed with it. Escapes
+/// of an `only` context fill their stream, so that they are compressed, too.
 fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     let mut counts = ByteHistogram::new();
     counts.extend(&symbols);
@@ -362,17 +483,27 @@ fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
     for width in [8, 4, 2, 1] {
         let greatest = u8::MAX >> (8 - width);
         let escapes = escape_bytes(&counts, greatest);
-        let escape_bits = if only { escapes.stream_bits() } else { 8.0 * float(escapes.total()) };
+        let escape_bits = if only {
+            escapes.stream_bits()
+        } else {
+            8.0 * float(escapes.total())
+        };
         // Narrower symbols have more of them.
         if escape_bits > best.0 {
             break;
         }
-        symbols.iter_mut().for_each(|symbol| *symbol = greatest.min(*symbol));
+        symbols
+            .iter_mut()
+            .for_each(|symbol| *symbol = greatest.min(*symbol));
         let packed = pack_symbols(&symbols, width);
         let mut histogram = ByteHistogram::new();
         histogram.extend(&packed);
         let length = float(packed.len() as u64);
-        let bits = if only { histogram.stream_bits() } else { histogram.huffman_bits() * length } + escape_bits;
+        let bits = if only {
+            histogram.stream_bits()
+        } else {
+            histogram.huffman_bits() * length
+        } + escape_bits;
         if bits <= best.0 {
             best = (bits, width, packed);
         }
@@ -384,7 +515,8 @@ fn best_width(mut symbols: Vec<u8>, only: bool) -> (u8, Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Encodes pieces of one dtype, which have a base where values are relative, as one segment by the given method.
+    /// Encodes pieces of one dtype, which have a base where values are relative, as one segment by
+    /// the given method.
     pub(crate) fn encode_as<L: Lane>(
         dtype: Dtype,
         pieces: &[PieceInput<'_>],
@@ -392,20 +524,41 @@ mod tests {
         compressor: &mut Compressor,
     ) -> Result<(Coding, Vec<u8>)> {
         let kind = LaneKind::<L>::of(dtype);
-        let profile = if method.1 { Profile::Compact } else { Profile::Direct };
+        let profile = if method.1 {
+            Profile::Compact
+        } else {
+            Profile::Direct
+        };
         let mut found = Scratchpad::new();
         // All rates are those of sparse pieces.
-        let sparse = |&PieceInput { base, target, .. }: &_| PieceInput { base, target, sparse: true };
+        let sparse = |&PieceInput { base, target, .. }: &_| PieceInput {
+            base,
+            target,
+            sparse: true,
+        };
         let pieces: Vec<PieceInput<'_>> = pieces.iter().map(sparse).collect();
         let mut small = Rates::of_small(kind, &pieces, profile, &mut found.places);
         small.dense = small.sparse.clone();
         let plan = |piece| {
             let lanes = PieceLanes::of(kind, piece, profile);
-            let rates = if lanes.are_few() { None } else { lanes.plan(&mut found.places).rates };
-            Some(PieceMethod { method: Some(method), rates })
+            let rates = if lanes.are_few() {
+                None
+            } else {
+                lanes.plan(&mut found.places).rates
+            };
+            Some(PieceMethod {
+                method: Some(method),
+                rates,
+            })
         };
         let plans = pieces.iter().map(plan).collect();
-        let planned = Samples { kind, pieces: &pieces, profile, plans, small };
+        let planned = Samples {
+            kind,
+            pieces: &pieces,
+            profile,
+            plans,
+            small,
+        };
         let mut open = planned.begin(method);
         for number in 0..pieces.len() {
             planned.add(&mut open, number, &mut found, &mut ());

@@ -1,5 +1,5 @@
-//! Escaped symbols: a symbol of few bits whose greatest value says that the rest is a varint in another stream
-//! (SPEC sections 8.1 and 8.5).
+//! Escaped symbols: a symbol of few bits whose greatest value says that the rest is a varint in
+//! another stream (SPEC sections 8.1 and 8.5).
 
 use crate::error::Result;
 use crate::format::cursor::Cursor;
@@ -23,18 +23,25 @@ pub(crate) fn check(raw: &[u8], offset: u64, count: usize) -> Result<()> {
         cursor.varint()?;
         found += 1;
     }
-    cursor.ensure(found == count, &rules::STR_06, || format!("{found} escapes for {count} escaped symbols"))
+    cursor.ensure(found == count, &rules::STR_06, || {
+        format!("{found} escapes for {count} escaped symbols")
+    })
 }
 
-/// The varints of escapes that have been checked, one after another: a list of them could be much longer than their
-/// bytes.
+/// The varints of escapes that have been checked, one after another: a list of them could be much
+/// longer than their bytes.
 pub(crate) fn read(raw: &[u8], offset: u64) -> impl Iterator<Item = u64> {
     let mut cursor = Cursor::in_stream(raw, offset);
     std::iter::from_fn(move || cursor.varint().ok())
 }
 
-/// The value of a symbol; `escapes` yields the next varint of the escape stream, which [`check`] has found to be there.
+/// The value of a symbol; `escapes` yields the next varint of the escape stream, which [`check`]
+/// has found to be there.
 pub(crate) fn value(symbol: u8, greatest: u8, escapes: &mut impl Iterator<Item = u64>) -> u64 {
     let symbol_value = u64::from(symbol);
-    if symbol == greatest { symbol_value.saturating_add(escapes.next().unwrap_or(0)) } else { symbol_value }
+    if symbol == greatest {
+        symbol_value.saturating_add(escapes.next().unwrap_or(0))
+    } else {
+        symbol_value
+    }
 }

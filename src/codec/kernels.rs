@@ -1,4 +1,5 @@
-//! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; no part of the library's interface.
+//! Single kernels for `crates/deltachain-bench`, behind the feature `kernels`; no part of the
+//! library's interface.
 
 use crate::codec::blocks::{Compare, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
@@ -25,7 +26,8 @@ impl Work for DifferingLanes<'_> {
     #[inline(always)]
     fn run(self, compare: impl Compare) -> u64 {
         let stretches = self.0.chunks(STRETCH).zip(self.1.chunks(STRETCH));
-        let sets = stretches.flat_map(|(base, target)| differing::<u16>(compare, Some(base), target));
+        let sets =
+            stretches.flat_map(|(base, target)| differing::<u16>(compare, Some(base), target));
         sets.map(|set| u64::from(set.count_ones())).sum()
     }
 }
@@ -33,7 +35,10 @@ impl Work for DifferingLanes<'_> {
 /// Counts the members of sixteen contexts among BF16 elements.
 pub fn contexts(base: &[u8]) -> [u32; MAX_CONTEXTS] {
     let thresholds: Vec<u16> = (108..123).collect();
-    dispatch(Count(&Contexts::new(LaneKind::<u16>::of(Dtype::BF16), &thresholds), u16::chunks(base)))
+    dispatch(Count(
+        &Contexts::new(LaneKind::<u16>::of(Dtype::BF16), &thresholds),
+        u16::chunks(base),
+    ))
 }
 
 struct Count<'a>(&'a Contexts<u16>, &'a [[u8; 2]]);
@@ -58,12 +63,24 @@ impl Work for Count<'_> {
 ///
 /// # Errors
 /// The errors of the encoder.
-pub fn encode(dtype: Dtype, base: &[u8], target: &[u8], profile: Profile) -> Result<Vec<(Coding, Vec<u8>)>> {
-    let input = [PieceInput { base: Some(base), target, sparse: false }];
+pub fn encode(
+    dtype: Dtype,
+    base: &[u8],
+    target: &[u8],
+    profile: Profile,
+) -> Result<Vec<(Coding, Vec<u8>)>> {
+    let input = [PieceInput {
+        base: Some(base),
+        target,
+        sparse: false,
+    }];
     let (segments, _) = with_lane!(dtype.lane_bytes(), L => {
         encode::encode::<L, ()>(dtype, &input, profile, &mut Compressor::default(), |_| ())
     })?;
-    Ok(segments.into_iter().map(|segment| (segment.coding, segment.bytes)).collect())
+    Ok(segments
+        .into_iter()
+        .map(|segment| (segment.coding, segment.bytes))
+        .collect())
 }
 
 /// Decodes a segment of one direct part to positions and values; returns how many there are.

@@ -127,11 +127,13 @@ macro_rules! with_lane {
 }
 pub(crate) use with_lane;
 
-/// How the lanes of a dtype are read: whether as sign and magnitude, and where their exponent field is.
+/// How the lanes of a dtype are read: whether as sign and magnitude, and where their exponent field
+/// is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneKind<L> {
     sign_magnitude: bool,
-    /// All bits but the sign; 0 for dtypes without an exponent field, so that every lane has magnitude 0.
+    /// All bits but the sign; 0 for dtypes without an exponent field, so that every lane has
+    /// magnitude 0.
     magnitude_mask: L,
     /// Bits below the exponent field.
     mantissa_bits: u32,
@@ -174,14 +176,16 @@ impl<L: Lane> LaneKind<L> {
         self.exponent_bits() > 8
     }
 
-    /// The first byte of the lane without its sign: the exponent, or the exponent and what follows if it is shorter.
+    /// The first byte of the lane without its sign: the exponent, or the exponent and what follows
+    /// if it is shorter.
     #[inline]
     pub(crate) fn exponent_byte(&self, lane: L) -> u8 {
         let magnitude = self.magnitude(lane);
         magnitude.wrapping_add(magnitude).byte(size_of::<L>() - 1)
     }
 
-    /// The least such byte of lanes whose exponent field is at least `threshold`; `None` if there are no such lanes.
+    /// The least such byte of lanes whose exponent field is at least `threshold`; `None` if there
+    /// are no such lanes.
     pub(crate) fn threshold_byte(&self, threshold: u16) -> Option<u8> {
         u8::try_from(u32::from(threshold) << 8_u32.saturating_sub(self.exponent_bits())).ok()
     }
@@ -189,7 +193,11 @@ impl<L: Lane> LaneKind<L> {
     /// SPEC section 8.3; its own inverse.
     #[inline]
     pub(crate) fn key(&self, lane: L) -> L {
-        if self.sign_magnitude && lane.is_negative() { lane ^ self.magnitude_mask } else { lane }
+        if self.sign_magnitude && lane.is_negative() {
+            lane ^ self.magnitude_mask
+        } else {
+            lane
+        }
     }
 
     /// `key(new) - key(old)`, wrapping.
@@ -207,12 +215,20 @@ impl<L: Lane> LaneKind<L> {
     /// SPEC section 8.2: what goes to the planes.
     #[inline]
     pub(crate) fn to_planes(self, lane: L) -> L {
-        if self.sign_magnitude { lane.rotate_left() } else { lane }
+        if self.sign_magnitude {
+            lane.rotate_left()
+        } else {
+            lane
+        }
     }
 
     #[inline]
     pub(crate) fn of_planes(self, lane: L) -> L {
-        if self.sign_magnitude { lane.rotate_right() } else { lane }
+        if self.sign_magnitude {
+            lane.rotate_right()
+        } else {
+            lane
+        }
     }
 }
 
@@ -220,19 +236,31 @@ impl<L: Lane> LaneKind<L> {
 #[inline]
 pub(crate) fn zigzag<L: Lane>(difference: L) -> L {
     let doubled = difference.wrapping_add(difference);
-    if difference.is_negative() { L::from_u64(!doubled.to_u64()) } else { doubled }
+    if difference.is_negative() {
+        L::from_u64(!doubled.to_u64())
+    } else {
+        doubled
+    }
 }
 
 #[inline]
 pub(crate) fn unzigzag<L: Lane>(zigzag: L) -> L {
     let half = zigzag.to_u64() >> 1;
-    L::from_u64(if zigzag.to_u64() & 1 == 1 { !half } else { half })
+    L::from_u64(if zigzag.to_u64() & 1 == 1 {
+        !half
+    } else {
+        half
+    })
 }
 
 /// Absolute value of a signed difference; that of the least one is 2^(W-1).
 #[inline]
 pub(crate) fn absolute<L: Lane>(difference: L) -> u64 {
-    if difference.is_negative() { L::default().wrapping_sub(difference).to_u64() } else { difference.to_u64() }
+    if difference.is_negative() {
+        L::default().wrapping_sub(difference).to_u64()
+    } else {
+        difference.to_u64()
+    }
 }
 
 #[cfg(test)]
@@ -243,8 +271,13 @@ mod tests {
     fn the_order_of_lanes_is_that_of_the_numbers() {
         let kind = LaneKind::<u16>::of(Dtype::BF16);
         // -inf, -1, -least, -0, +0, +least, 1, inf as signed keys.
-        let lanes = [0xFF80, 0xBF80, 0x8001, 0x8000, 0x0000, 0x0001, 0x3F80, 0x7F80];
-        let keys: Vec<i16> = lanes.iter().map(|&lane| kind.key(lane).cast_signed()).collect();
+        let lanes = [
+            0xFF80, 0xBF80, 0x8001, 0x8000, 0x0000, 0x0001, 0x3F80, 0x7F80,
+        ];
+        let keys: Vec<i16> = lanes
+            .iter()
+            .map(|&lane| kind.key(lane).cast_signed())
+            .collect();
         assert!(keys.is_sorted());
         assert_eq!(keys[3], -1);
         assert_eq!(keys[4], 0);
@@ -263,16 +296,25 @@ mod tests {
             }
         }
         for difference in [0_i64, 1, -1, i64::MAX, i64::MIN] {
-            assert_eq!(unzigzag(zigzag(difference.cast_unsigned())), difference.cast_unsigned());
-            assert_eq!(absolute(difference.cast_unsigned()), difference.unsigned_abs());
+            assert_eq!(
+                unzigzag(zigzag(difference.cast_unsigned())),
+                difference.cast_unsigned()
+            );
+            assert_eq!(
+                absolute(difference.cast_unsigned()),
+                difference.unsigned_abs()
+            );
         }
         assert_eq!(absolute(0x80_u8), 128);
     }
 
-    /// The rows of a table of functions that another reader has made. The published package is without it.
+    /// The rows of a table of functions that another reader has made. The published package is
+    /// without it.
     fn rows(table: &str) -> Vec<serde_json::Value> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/functions.json");
-        let Ok(text) = std::fs::read(path) else { return Vec::new() };
+        let Ok(text) = std::fs::read(path) else {
+            return Vec::new();
+        };
         let tables: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let rows = tables["tables"][table]["rows"].as_array().unwrap().clone();
         assert!(rows.len() >= 8, "{table}");
@@ -282,7 +324,9 @@ mod tests {
     /// A lane of a row, and what a dtype makes of lanes.
     fn in_row<L: Lane>(row: &serde_json::Value) -> (LaneKind<L>, impl Fn(&serde_json::Value) -> L) {
         let dtype = Dtype::from_name(row["dtype"].as_str().unwrap()).unwrap();
-        (LaneKind::of(dtype), |value| L::from_u64(u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()))
+        (LaneKind::of(dtype), |value| {
+            L::from_u64(u64::from_str_radix(value.as_str().unwrap(), 16).unwrap())
+        })
     }
 
     type Check = fn(&serde_json::Value);
@@ -292,37 +336,88 @@ mod tests {
         fn check<L: Lane>(row: &serde_json::Value) {
             let (kind, lane) = in_row::<L>(row);
             assert_eq!(kind.key(lane(&row["lane"])), lane(&row["key"]), "{row}");
-            assert_eq!(kind.to_planes(lane(&row["lane"])), lane(&row["rotl"]), "{row}");
-            assert_eq!(kind.of_planes(lane(&row["rotl"])), lane(&row["lane"]), "{row}");
+            assert_eq!(
+                kind.to_planes(lane(&row["lane"])),
+                lane(&row["rotl"]),
+                "{row}"
+            );
+            assert_eq!(
+                kind.of_planes(lane(&row["rotl"])),
+                lane(&row["lane"]),
+                "{row}"
+            );
         }
         fn check_difference<L: Lane>(row: &serde_json::Value) {
             let (kind, lane) = in_row::<L>(row);
             let number = |name: &str| row[name].as_str().unwrap();
             let difference = L::from_u64(number("d").parse::<i64>().unwrap().cast_unsigned());
-            assert_eq!(kind.difference(lane(&row["old"]), lane(&row["new"])), difference, "{row}");
-            assert_eq!(zigzag(difference), L::from_u64(number("z").parse().unwrap()), "{row}");
-            assert_eq!(kind.moved(lane(&row["old"]), difference), lane(&row["new"]), "{row}");
+            assert_eq!(
+                kind.difference(lane(&row["old"]), lane(&row["new"])),
+                difference,
+                "{row}"
+            );
+            assert_eq!(
+                zigzag(difference),
+                L::from_u64(number("z").parse().unwrap()),
+                "{row}"
+            );
+            assert_eq!(
+                kind.moved(lane(&row["old"]), difference),
+                lane(&row["new"]),
+                "{row}"
+            );
         }
         fn check_members<L: Lane>(row: &serde_json::Value) {
             let (kind, lane) = in_row::<L>(row);
-            let numbers = |name: &str| row[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap());
-            for (value, context) in row["lanes"].as_array().unwrap().iter().zip(numbers("contexts")) {
+            let numbers = |name: &str| {
+                row[name]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|n| n.as_u64().unwrap())
+            };
+            for (value, context) in row["lanes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .zip(numbers("contexts"))
+            {
                 let exponent = kind.exponent(lane(value)) as u64;
-                let found = numbers("thresholds").filter(|threshold| *threshold <= exponent).count();
+                let found = numbers("thresholds")
+                    .filter(|threshold| *threshold <= exponent)
+                    .count();
                 assert_eq!(found as u64, context, "{value} in {row}");
             }
         }
         let tables: [(&str, [Check; 4]); 3] = [
-            ("lanes", [check::<u8>, check::<u16>, check::<u32>, check::<u64>]),
+            (
+                "lanes",
+                [check::<u8>, check::<u16>, check::<u32>, check::<u64>],
+            ),
             (
                 "differences",
-                [check_difference::<u8>, check_difference::<u16>, check_difference::<u32>, check_difference::<u64>],
+                [
+                    check_difference::<u8>,
+                    check_difference::<u16>,
+                    check_difference::<u32>,
+                    check_difference::<u64>,
+                ],
             ),
-            ("members", [check_members::<u8>, check_members::<u16>, check_members::<u32>, check_members::<u64>]),
+            (
+                "members",
+                [
+                    check_members::<u8>,
+                    check_members::<u16>,
+                    check_members::<u32>,
+                    check_members::<u64>,
+                ],
+            ),
         ];
         for (table, checks) in tables {
             for row in &rows(table) {
-                let lane_bytes = Dtype::from_name(row["dtype"].as_str().unwrap()).unwrap().lane_bytes();
+                let lane_bytes = Dtype::from_name(row["dtype"].as_str().unwrap())
+                    .unwrap()
+                    .lane_bytes();
                 checks[lane_bytes.ilog2() as usize](row);
             }
         }
@@ -331,9 +426,19 @@ mod tests {
     #[test]
     fn the_examples_of_the_specification() {
         assert_eq!(LaneKind::<u16>::of(Dtype::BF16).to_planes(0xBF80), 0x7F01);
-        assert_eq!(zigzag(LaneKind::<u16>::of(Dtype::F16).difference(0x3C00, 0x3BFE)), 3);
+        assert_eq!(
+            zigzag(LaneKind::<u16>::of(Dtype::F16).difference(0x3C00, 0x3BFE)),
+            3
+        );
         let kind = LaneKind::<u16>::of(Dtype::BF16);
-        assert_eq!((kind.exponent(0x3F80), kind.exponent(0x3580), kind.exponent(0x8000)), (127, 107, 0));
+        assert_eq!(
+            (
+                kind.exponent(0x3F80),
+                kind.exponent(0x3580),
+                kind.exponent(0x8000)
+            ),
+            (127, 107, 0)
+        );
         assert_eq!(LaneKind::<u8>::of(Dtype::U8).exponent(0xFF), 0);
         assert_eq!(LaneKind::<u64>::of(Dtype::F64).exponent(u64::MAX), 2047);
     }

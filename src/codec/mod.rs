@@ -1,6 +1,9 @@
 //! Kernels: lanes in, streams out, and back. They know nothing of files, names or states.
 
-#![allow(clippy::inline_always, reason = "what compares blocks must be compiled with the loop around it: see `blocks`")]
+#![allow(
+    clippy::inline_always,
+    reason = "what compares blocks must be compiled with the loop around it: see `blocks`"
+)]
 
 pub(crate) mod bits;
 pub(crate) mod blocks;

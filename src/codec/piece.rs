@@ -10,10 +10,11 @@ pub enum Profile {
     /// The smallest file: differences, in contexts. Applying it needs all of the base.
     #[default]
     Compact,
-    /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that change, or new values
-    /// of all lanes of a piece where these are shorter. Applying it needs the old values of the lanes that change and
-    /// nothing else. About 1.4 times the size of compact and half that of direct. Tensors that are new, or have another
-    /// dtype or length than in the base, have their values as in any other link; a reader in place refuses them.
+    /// For readers that change memory in place (SPEC section 24.5): differences of the lanes that
+    /// change, or new values of all lanes of a piece where these are shorter. Applying it needs the
+    /// old values of the lanes that change and nothing else. About 1.4 times the size of compact
+    /// and half that of direct. Tensors that are new, or have another dtype or length than in the
+    /// base, have their values as in any other link; a reader in place refuses them.
     Local,
     /// New values only: every part decodes to (index, value) pairs without the base.
     Direct,
@@ -44,8 +45,8 @@ pub(crate) trait PieceSink {
     /// The facts about the piece that the sink has gathered in the end.
     type Seen;
 
-    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if none does in the
-    /// piece.
+    /// The lanes that change in the next stretch of the piece, by their places in it. Not called if
+    /// none does in the piece.
     fn changed(&mut self, target: &[u8], lanes: &[u16]);
 
     /// The next stretches of the piece, whole lanes of base, if it has one, and target.
@@ -71,8 +72,8 @@ impl PieceSink for () {
 /// How a piece is coded: its positions, and whether values are relative.
 pub(super) type Method = (Positions, bool);
 
-/// Whether the small coding is the shorter one for `all` differences, if `long` of them do not fit a byte, its widest
-/// symbol.
+/// Whether the small coding is the shorter one for `all` differences, if `long` of them do not fit
+/// a byte, its widest symbol.
 pub(super) fn are_small(long: u64, all: u64) -> bool {
     long * 16 <= all
 }
@@ -88,7 +89,10 @@ pub(super) fn differing<L: Lane>(
     let (blocks, rest) = target.as_chunks::<BLOCK>();
     // Whole blocks are compared where they are.
     if let Some(base) = base {
-        for (set, (old, new)) in changes.iter_mut().zip(base.as_chunks::<BLOCK>().0.iter().zip(blocks)) {
+        for (set, (old, new)) in changes
+            .iter_mut()
+            .zip(base.as_chunks::<BLOCK>().0.iter().zip(blocks))
+        {
             *set = compare.differing::<L>(old, new);
         }
     } else {
@@ -98,13 +102,20 @@ pub(super) fn differing<L: Lane>(
     }
     if !rest.is_empty() {
         let number = blocks.len();
-        changes[number] = compare.differing::<L>(&old_block::<L>(base, number, rest.len()), &padded::<L>(rest));
+        changes[number] = compare.differing::<L>(
+            &old_block::<L>(base, number, rest.len()),
+            &padded::<L>(rest),
+        );
     }
     changes
 }
 
 /// The block with this number of a stretch's base.
 #[inline(always)]
-pub(super) fn old_block<L: Lane>(base: Option<&[L::Bytes]>, number: usize, lanes: usize) -> Block<L> {
+pub(super) fn old_block<L: Lane>(
+    base: Option<&[L::Bytes]>,
+    number: usize,
+    lanes: usize,
+) -> Block<L> {
     padded::<L>(base.map_or(&[], |base| &base[number * BLOCK..][..lanes]))
 }

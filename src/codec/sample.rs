@@ -1,18 +1,20 @@
 //! How to code pieces, estimated from a sample of their lanes before all of them are read.
 //!
-//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are sorted into the
-//! contexts that the sample has led to. Only sizes depend on it.
+//! Reading is what takes the encoder's time, so that pieces are read once, when their lanes are
+//! sorted into the contexts that the sample has led to. Only sizes depend on it.
 
 use crate::codec::blocks::{BLOCK, BLOCKS, Compare, LanePlaces, STRETCH, Work, dispatch, padded};
 use crate::codec::choose::OWN_RATES_FROM;
 use crate::codec::lane::{Lane, LaneKind, absolute, zigzag};
 use crate::codec::piece::{Method, PieceInput, Profile, are_small, differing};
-use crate::codec::statistics::{ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits};
+use crate::codec::statistics::{
+    ByteHistogram, ExponentStatistics, entropy_bits, float, subset_bits,
+};
 use crate::format::coding::Positions;
 
-/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread over all lanes:
-/// each turn takes every n-th stretch (or small piece), n being the number of turns, and the next turn the stretches
-/// beside these.
+/// Lanes that are looked at in one turn, if the pieces have at least twice as many. They are spread
+/// over all lanes: each turn takes every n-th stretch (or small piece), n being the number of
+/// turns, and the next turn the stretches beside these.
 const TURN: usize = 1 << 16;
 
 /// The number of turns is odd, so that a turn does not always meet the same columns of a matrix.
@@ -36,9 +38,9 @@ struct Fraction {
 }
 
 impl Fraction {
-    /// Looks at some of these lanes, in turns, until there are enough changes; at a quarter of the lanes at most, if
-    /// there are many. `look` gets the number of a turn, and how many turns would see all lanes; it returns how many
-    /// changes it has seen.
+    /// Looks at some of these lanes, in turns, until there are enough changes; at a quarter of the
+    /// lanes at most, if there are many. `look` gets the number of a turn, and how many turns would
+    /// see all lanes; it returns how many changes it has seen.
     fn seen(lanes: usize, mut look: impl FnMut(usize, usize) -> u64) -> Self {
         let all = ((lanes / TURN) | 1).min(MOST_TURNS);
         let (mut turns, mut changes) = (0, 0);
@@ -57,8 +59,8 @@ impl Fraction {
     }
 }
 
-/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse positions, and at
-/// all.
+/// How often the lanes of small pieces change that are coded as differences, by exponent: at sparse
+/// positions, and at all.
 pub(super) struct Rates {
     pub(super) sparse: ExponentStatistics,
     pub(super) dense: ExponentStatistics,
@@ -73,14 +75,26 @@ impl Rates {
         places: &mut LanePlaces,
     ) -> Self {
         let none = no_rates(kind);
-        let mut rates = Self { sparse: none.clone(), dense: none };
+        let mut rates = Self {
+            sparse: none.clone(),
+            dense: none,
+        };
         let small = || {
-            let lanes = pieces.iter().map(|piece| PieceLanes::of(kind, piece, profile));
+            let lanes = pieces
+                .iter()
+                .map(|piece| PieceLanes::of(kind, piece, profile));
             lanes.filter(|lanes| lanes.is_relative && !lanes.is_local && lanes.are_few())
         };
-        let share = Fraction::seen(small().map(|lanes| lanes.target.len()).sum(), |turn, turns| {
-            small().skip(turn).step_by(turns).map(|lanes| rates.add(&lanes, places)).sum()
-        });
+        let share = Fraction::seen(
+            small().map(|lanes| lanes.target.len()).sum(),
+            |turn, turns| {
+                small()
+                    .skip(turn)
+                    .step_by(turns)
+                    .map(|lanes| rates.add(&lanes, places))
+                    .sum()
+            },
+        );
         for statistics in [&mut rates.sparse, &mut rates.dense] {
             share.scale(statistics.counts());
         }
@@ -109,8 +123,8 @@ pub(super) struct PieceLanes<'a, L: Lane> {
     target: &'a [L::Bytes],
     /// Values may be relative.
     is_relative: bool,
-    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is no sample: positions
-    /// are sparse until all lanes have been seen.
+    /// Lanes that are not coded must not be needed: no contexts, no dense differences. So there is
+    /// no sample: positions are sparse until all lanes have been seen.
     pub(super) is_local: bool,
     /// Only the changed lanes are known.
     is_sparse: bool,
@@ -127,10 +141,14 @@ struct Sample {
 }
 
 impl Sample {
-    /// Estimated bits of the differences of changed lanes: signs, leading bits as entropy, the bits below as they are.
+    /// Estimated bits of the differences of changed lanes: signs, leading bits as entropy, the bits
+    /// below as they are.
     fn difference_bits<L: Lane>(&self) -> f64 {
         let lengths = &self.lengths[..=L::BITS as usize];
-        let below = lengths.iter().zip(0_u64..).map(|(&count, length)| count * length.saturating_sub(1));
+        let below = lengths
+            .iter()
+            .zip(0_u64..)
+            .map(|(&count, length)| count * length.saturating_sub(1));
         float(self.changed) + entropy_bits(lengths.iter().copied()) + float(below.sum())
     }
 
@@ -145,7 +163,14 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         let is_relative = profile != Profile::Direct && piece.base.is_some();
         let is_local = profile == Profile::Local && piece.base.is_some();
         let (base, target) = (piece.base.map(L::chunks), L::chunks(piece.target));
-        Self { kind, base, target, is_relative, is_local, is_sparse: piece.sparse }
+        Self {
+            kind,
+            base,
+            target,
+            is_relative,
+            is_local,
+            is_sparse: piece.sparse,
+        }
     }
 
     /// Whether they are too few for rates of their own.
@@ -153,15 +178,25 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
         self.target.len() < OWN_RATES_FROM
     }
 
-    /// The cheapest method, as far as a sample tells. `None` if all lanes have been looked at, and none changes.
+    /// The cheapest method, as far as a sample tells. `None` if all lanes have been looked at, and
+    /// none changes.
     pub(super) fn method(&self, places: &mut LanePlaces) -> Option<Method> {
         let bits = |lanes: &Self, sample: &Sample| {
             let position_bits = subset_bits(sample.changed, lanes.target.len() as u64);
             (position_bits, position_bits + sample.difference_bits::<L>())
         };
-        // Where the first of them cost half of what dense ones do, and less, the others need not be looked at.
-        if let Some(target) = self.target.get(..STRETCH).filter(|_| self.is_relative && self.are_few()) {
-            let first = Self { base: self.base.map(|base| &base[..STRETCH]), target, ..*self };
+        // Where the first of them cost half of what dense ones do, and less, the others need not be
+        // looked at.
+        if let Some(target) = self
+            .target
+            .get(..STRETCH)
+            .filter(|_| self.is_relative && self.are_few())
+        {
+            let first = Self {
+                base: self.base.map(|base| &base[..STRETCH]),
+                target,
+                ..*self
+            };
             let sample = first.sample(None, places);
             if sample.changed > 0 && 2.0 * bits(&first, &sample).1 < float(STRETCH as u64) {
                 return Some((Positions::Sparse, true));
@@ -179,36 +214,68 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
     /// The same with the rates of change.
     pub(super) fn plan(&self, places: &mut LanePlaces) -> PieceMethod {
         if self.is_local {
-            return PieceMethod { method: Some((Positions::Sparse, true)), rates: None };
+            return PieceMethod {
+                method: Some((Positions::Sparse, true)),
+                rates: None,
+            };
         }
         if !self.is_relative {
-            return PieceMethod { method: self.method(places), rates: None };
+            return PieceMethod {
+                method: self.method(places),
+                rates: None,
+            };
         }
         let mut rates = no_rates(self.kind);
         let sample = self.sample(Some(&mut rates), places);
         let method = self.cheapest(&sample, rates.position_bits());
-        PieceMethod { method, rates: (sample.changed > 0).then_some(rates) }
+        PieceMethod {
+            method,
+            rates: (sample.changed > 0).then_some(rates),
+        }
     }
 
-    /// Whether all new bits are shorter than these differences, which are those of all lanes that change.
+    /// Whether all new bits are shorter than these differences, which are those of all lanes that
+    /// change.
     pub(super) fn are_shorter_dense(&self, differences: &[L]) -> bool {
         let (changed, lanes) = (differences.len() as u64, self.target.len() as u64);
-        // Positions and differences of so few take less than a bit for each lane, however long they are.
+        // Positions and differences of so few take less than a bit for each lane, however long they
+        // are.
         if 128 * changed < lanes {
             return false;
         }
         let mut lengths = [0; _];
-        differences.iter().for_each(|&difference| lengths[bit_length(absolute(difference))] += 1);
-        let sample = Sample { changed, is_whole: true, lengths };
+        differences
+            .iter()
+            .for_each(|&difference| lengths[bit_length(absolute(difference))] += 1);
+        let sample = Sample {
+            changed,
+            is_whole: true,
+            lengths,
+        };
         self.cheapest(&sample, subset_bits(changed, lanes)) == Some((Positions::Dense, false))
     }
 
     /// Looks at some lanes; adds to `rates` if there are any.
-    fn sample(&self, mut rates: Option<&mut ExponentStatistics>, places: &mut LanePlaces) -> Sample {
-        let mut sample = Sample { changed: 0, is_whole: true, lengths: [0; _] };
+    fn sample(
+        &self,
+        mut rates: Option<&mut ExponentStatistics>,
+        places: &mut LanePlaces,
+    ) -> Sample {
+        let mut sample = Sample {
+            changed: 0,
+            is_whole: true,
+            lengths: [0; _],
+        };
         let share = Fraction::seen(self.target.len(), |turn, turns| {
             let before = sample.changed;
-            dispatch(Sampler { lanes: self, turn, turns, places, rates: rates.as_deref_mut(), sample: &mut sample });
+            dispatch(Sampler {
+                lanes: self,
+                turn,
+                turns,
+                places,
+                rates: rates.as_deref_mut(),
+                sample: &mut sample,
+            });
             sample.changed - before
         });
         if share.turns < share.all {
@@ -230,9 +297,14 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
             return Some((Positions::Sparse, relative));
         }
         let lanes = self.target.len() as u64;
-        // A dense lane costs at least one bit, new bits more. Only then is it worth measuring the real cost.
+        // A dense lane costs at least one bit, new bits more. Only then is it worth measuring the
+        // real cost.
         let short = position_bits + sample.difference_bits::<L>();
-        let is_short = if relative { short < float(lanes) } else { changed < lanes / 8 };
+        let is_short = if relative {
+            short < float(lanes)
+        } else {
+            changed < lanes / 8
+        };
         if is_short {
             return Some((Positions::Sparse, relative));
         }
@@ -248,23 +320,34 @@ impl<'a, L: Lane> PieceLanes<'a, L> {
             return Some((Positions::Sparse, relative));
         }
         // Where differences are as long as the lanes themselves, the new bits alone may be shorter.
-        let absolute = relative && (self.is_local || self.plane_bits(false, false) * float(lanes) < dense);
+        let absolute =
+            relative && (self.is_local || self.plane_bits(false, false) * float(lanes) < dense);
         Some((Positions::Dense, relative && !absolute))
     }
 
     /// Estimated bits of a lane's value as byte planes, of all lanes or only of those that change.
     fn plane_bits(&self, relative: bool, of_changed: bool) -> f64 {
         let mut planes = vec![ByteHistogram::new(); size_of::<L>()];
-        // Some thousands of lanes are enough. The number of their blocks is odd, like that of turns.
+        // Some thousands of lanes are enough. The number of their blocks is odd, like that of
+        // turns.
         let stride = self.target.len() >> 14 | 1;
         for (number, block) in self.target.chunks(BLOCK).enumerate().step_by(stride) {
             for (offset, &new) in block.iter().enumerate() {
-                let old = self.base.map_or(L::default(), |base| L::load(base[number * BLOCK + offset]));
+                let old = self
+                    .base
+                    .map_or(L::default(), |base| L::load(base[number * BLOCK + offset]));
                 let new = L::load(new);
                 if !of_changed || new != old {
                     let kind = self.kind;
-                    let value = if relative { zigzag(kind.difference(old, new)) } else { kind.to_planes(new) };
-                    planes.iter_mut().enumerate().for_each(|(index, plane)| plane.add(value.byte(index)));
+                    let value = if relative {
+                        zigzag(kind.difference(old, new))
+                    } else {
+                        kind.to_planes(new)
+                    };
+                    planes
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(index, plane)| plane.add(value.byte(index)));
                 }
             }
         }
@@ -287,14 +370,32 @@ impl<L: Lane> Work for Sampler<'_, L> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { lanes, turn, turns, places, mut rates, sample } = self;
-        let &PieceLanes { kind, base, target, is_relative, .. } = lanes;
+        let Self {
+            lanes,
+            turn,
+            turns,
+            places,
+            mut rates,
+            sample,
+        } = self;
+        let &PieceLanes {
+            kind,
+            base,
+            target,
+            is_relative,
+            ..
+        } = lanes;
         for begin in (0..target.len()).step_by(STRETCH).skip(turn).step_by(turns) {
             let target = &target[begin..target.len().min(begin + STRETCH)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
-            let changed = places.of(&differing::<L>(compare, base, target)).iter().map(|&lane| usize::from(lane));
+            let changed = places
+                .of(&differing::<L>(compare, base, target))
+                .iter()
+                .map(|&lane| usize::from(lane));
             sample.changed += changed.len() as u64;
-            let Some(base) = base.filter(|_| is_relative) else { continue };
+            let Some(base) = base.filter(|_| is_relative) else {
+                continue;
+            };
             for lane in changed {
                 let old = L::load(base[lane]);
                 let length = bit_length(absolute(kind.difference(old, L::load(target[lane]))));
@@ -307,12 +408,19 @@ impl<L: Lane> Work for Sampler<'_, L> {
             }
         }
         if let (Some(rates), Some(base)) = (rates, base.filter(|_| is_relative)) {
-            // Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes say enough. Odd,
-            // for the same reason as the number of turns.
+            // Everything but whether a lane changes is counted on every n-th block only: 2^16 lanes
+            // say enough. Odd, for the same reason as the number of turns.
             let stride = (target.len() >> 16 | 1).div_ceil(turns);
-            let stretches = base.chunks(STRETCH).zip((0..).step_by(BLOCKS)).skip(turn).step_by(turns);
+            let stretches = base
+                .chunks(STRETCH)
+                .zip((0..).step_by(BLOCKS))
+                .skip(turn)
+                .step_by(turns);
             let blocks = stretches.flat_map(|(stretch, first): (_, usize)| {
-                stretch.chunks(BLOCK).skip(first.next_multiple_of(stride) - first).step_by(stride)
+                stretch
+                    .chunks(BLOCK)
+                    .skip(first.next_multiple_of(stride) - first)
+                    .step_by(stride)
             });
             count_exponents(kind, blocks, stride as u64, &mut rates.all);
         }
@@ -328,12 +436,16 @@ fn count_exponents<'a, L: Lane>(
     counts: &mut [u64],
 ) {
     if kind.has_long_exponents() {
-        blocks.flatten().for_each(|&lane| counts[kind.exponent(L::load(lane))] += each);
+        blocks
+            .flatten()
+            .for_each(|&lane| counts[kind.exponent(L::load(lane))] += each);
         return;
     }
     let mut bytes = ByteHistogram::new();
     for block in blocks {
-        bytes.extend(&padded::<L>(block).map(|lane| kind.exponent_byte(L::load(lane)))[..block.len()]);
+        bytes.extend(
+            &padded::<L>(block).map(|lane| kind.exponent_byte(L::load(lane)))[..block.len()],
+        );
     }
     for (byte, count) in bytes.counts().into_iter().enumerate() {
         counts[byte >> (8 - kind.exponent_bits())] += count * each;

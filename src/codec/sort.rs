@@ -1,4 +1,5 @@
-//! The pass over a piece: finds the lanes that change, and sorts those that are coded into contexts.
+//! The pass over a piece: finds the lanes that change, and sorts those that are coded into
+//! contexts.
 
 use crate::codec::blocks::{BLOCK, Compare, LanePlaces, STRETCH, Work, dispatch};
 use crate::codec::contexts::{Contexts, Members};
@@ -38,18 +39,31 @@ pub(super) struct Scratchpad {
 
 impl Scratchpad {
     pub(super) fn new() -> Self {
-        Self { places: LanePlaces::new(), members: Members::new() }
+        Self {
+            places: LanePlaces::new(),
+            members: Members::new(),
+        }
     }
 }
 
 impl<L: Lane> Bucket<L> {
     pub(super) fn new(method: Method, contexts: usize) -> Self {
-        let none = || CodedContext { gaps: Vec::new(), values: Vec::new(), coded: Vec::new(), members: Vec::new() };
-        Self { method, contexts: (0..contexts).map(|_| none()).collect(), pieces: Vec::new(), thresholds: Vec::new() }
+        let none = || CodedContext {
+            gaps: Vec::new(),
+            values: Vec::new(),
+            coded: Vec::new(),
+            members: Vec::new(),
+        };
+        Self {
+            method,
+            contexts: (0..contexts).map(|_| none()).collect(),
+            pieces: Vec::new(),
+            thresholds: Vec::new(),
+        }
     }
 
-    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to `sink`; returns how many
-    /// change.
+    /// Sorts the lanes of a piece, which has this number, as one more part, and shows them to
+    /// `sink`; returns how many change.
     pub(super) fn add(
         &mut self,
         kind: LaneKind<L>,
@@ -66,19 +80,36 @@ impl<L: Lane> Bucket<L> {
         }
         let mut begun = SortState::default();
         let mut coded_before = [0; MAX_CONTEXTS];
-        coded_before.iter_mut().zip(&self.contexts).for_each(|(coded, context)| *coded = context.values.len());
+        coded_before
+            .iter_mut()
+            .zip(&self.contexts)
+            .for_each(|(coded, context)| *coded = context.values.len());
         let passed = PASSED_BYTES / size_of::<L>();
         for begin in (0..target.len()).step_by(passed) {
             let target = &target[begin..target.len().min(begin + passed)];
             let base = base.map(|base| &base[begin..begin + target.len()]);
-            dispatch(Sort { kind, base, target, contexts, found, begun: &mut begun, sorted: self, sink });
+            dispatch(Sort {
+                kind,
+                base,
+                target,
+                contexts,
+                found,
+                begun: &mut begun,
+                sorted: self,
+                sink,
+            });
             sink.passed(base.map(L::flat), L::flat(target));
         }
-        let SortState { changed, members, .. } = begun;
-        for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before) {
+        let SortState {
+            changed, members, ..
+        } = begun;
+        for ((context, members), before) in self.contexts.iter_mut().zip(members).zip(coded_before)
+        {
             context.members.push(members);
             // At most 2^24, as many as a piece has lanes.
-            context.coded.push(u32::try_from(context.values.len() - before).unwrap_or(u32::MAX));
+            context
+                .coded
+                .push(u32::try_from(context.values.len() - before).unwrap_or(u32::MAX));
         }
         self.pieces.push(number);
         self.thresholds.extend_from_slice(thresholds);
@@ -87,14 +118,22 @@ impl<L: Lane> Bucket<L> {
 
     /// The values of the piece that was added last, which has one context.
     pub(super) fn last(&self) -> &[L] {
-        let [CodedContext { values, coded, .. }] = self.contexts.as_slice() else { return &[] };
+        let [CodedContext { values, coded, .. }] = self.contexts.as_slice() else {
+            return &[];
+        };
         &values[values.len() - coded.last().map_or(0, |&coded| coded as usize)..]
     }
 
     /// Takes the piece that was added last out again. It has one context and sparse positions.
     pub(super) fn take_back(&mut self) {
         self.pieces.pop();
-        for CodedContext { gaps, values, coded, members } in &mut self.contexts {
+        for CodedContext {
+            gaps,
+            values,
+            coded,
+            members,
+        } in &mut self.contexts
+        {
             members.pop();
             let kept = values.len() - coded.pop().map_or(0, |coded| coded as usize);
             values.truncate(kept);
@@ -104,12 +143,19 @@ impl<L: Lane> Bucket<L> {
 
     /// Coded lanes of all pieces.
     pub(super) fn coded(&self) -> usize {
-        self.contexts.iter().map(|context| context.values.len()).sum()
+        self.contexts
+            .iter()
+            .map(|context| context.values.len())
+            .sum()
     }
 
     /// Leaves out the pieces that need no part, having no coded lanes.
     pub(super) fn leave_out(&mut self, is_needless: impl Fn(usize) -> bool) {
-        let needed: Vec<bool> = self.pieces.iter().map(|&piece| !is_needless(piece)).collect();
+        let needed: Vec<bool> = self
+            .pieces
+            .iter()
+            .map(|&piece| !is_needless(piece))
+            .collect();
         for context in &mut self.contexts {
             keep(&mut context.members, 1, &needed);
             keep(&mut context.coded, 1, &needed);
@@ -152,11 +198,37 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
 
     #[inline(always)]
     fn run(self, compare: impl Compare) {
-        let Self { kind, base, target, contexts, found: Scratchpad { places, members: found }, begun, sorted, sink } =
-            self;
-        let Bucket { method: (positions, relative), contexts: sorted, .. } = sorted;
-        let value = |old, new| if *relative { kind.difference(old, new) } else { new };
-        let SortState { changed: all_changed, members, next } = begun;
+        let Self {
+            kind,
+            base,
+            target,
+            contexts,
+            found:
+                Scratchpad {
+                    places,
+                    members: found,
+                },
+            begun,
+            sorted,
+            sink,
+        } = self;
+        let Bucket {
+            method: (positions, relative),
+            contexts: sorted,
+            ..
+        } = sorted;
+        let value = |old, new| {
+            if *relative {
+                kind.difference(old, new)
+            } else {
+                new
+            }
+        };
+        let SortState {
+            changed: all_changed,
+            members,
+            next,
+        } = begun;
         let has_one = sorted.len() == 1;
         for (number, target) in target.chunks(STRETCH).enumerate() {
             let base = base.map(|base| &base[number * STRETCH..][..target.len()]);
@@ -170,7 +242,10 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
             if *positions == Positions::Dense {
                 for (number, new) in target.chunks(BLOCK).enumerate() {
                     let old = old_block::<L>(base, number, new.len());
-                    let values = old.iter().zip(new).map(|(&old, &new)| value(L::load(old), L::load(new)));
+                    let values = old
+                        .iter()
+                        .zip(new)
+                        .map(|(&old, &new)| value(L::load(old), L::load(new)));
                     if has_one {
                         sorted[0].values.extend(values);
                         continue;
@@ -190,7 +265,9 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
                         (context, found.rank(context, place))
                     };
                     let rank = members[context] + rank;
-                    sorted[context].values.push(value(old, L::load(target[place])));
+                    sorted[context]
+                        .values
+                        .push(value(old, L::load(target[place])));
                     sorted[context].gaps.push(rank - next[context]);
                     next[context] = rank + 1;
                 }
@@ -199,7 +276,10 @@ impl<L: Lane, S: PieceSink> Work for Sort<'_, L, S> {
                 // A few thousand lanes.
                 members[0] += u32::try_from(target.len()).unwrap_or(0);
             } else {
-                members.iter_mut().enumerate().for_each(|(context, members)| *members += found.count(context));
+                members
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(context, members)| *members += found.count(context));
             }
         }
     }

@@ -1,11 +1,15 @@
 //! Figures that the encoder measures before it chooses: entropies, histograms and estimated sizes.
 //!
-//! Only sizes depend on these figures, never correctness. They use nothing but IEEE additions, multiplications,
-//! divisions and exact integer logarithms, so that the same input gives the same link on every machine.
-#![expect(clippy::cast_precision_loss, reason = "estimates of sizes; counts stay far below 2^53")]
+//! Only sizes depend on these figures, never correctness. They use nothing but IEEE additions,
+//! multiplications, divisions and exact integer logarithms, so that the same input gives the same
+//! link on every machine.
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "estimates of sizes; counts stay far below 2^53"
+)]
 
-/// Counts of byte values, in several tables that take turns: a processor cannot add at once to a place that it has just
-/// written.
+/// Counts of byte values, in several tables that take turns: a processor cannot add at once to a
+/// place that it has just written.
 #[derive(Clone)]
 pub(crate) struct ByteHistogram([[u32; 256]; 4]);
 
@@ -42,8 +46,8 @@ impl ByteHistogram {
         self.counts().iter().sum()
     }
 
-    /// Bits per symbol of an entropy coder that knows the counts; at least 1 unless there is only one symbol, as for a
-    /// Huffman code.
+    /// Bits per symbol of an entropy coder that knows the counts; at least 1 unless there is only
+    /// one symbol, as for a Huffman code.
     pub(crate) fn huffman_bits(&self) -> f64 {
         let counts = self.counts();
         let total: u64 = counts.iter().sum();
@@ -55,7 +59,10 @@ impl ByteHistogram {
 
     /// Bits of these bytes as a stream, which has a table of its codes if that makes it shorter.
     pub(crate) fn stream_bits(&self) -> f64 {
-        let (length, codes) = (float(self.total()), self.counts().iter().filter(|&&count| count > 0).count());
+        let (length, codes) = (
+            float(self.total()),
+            self.counts().iter().filter(|&&count| count > 0).count(),
+        );
         let table = float(TABLE_BITS + CODE_BITS * codes as u64);
         (8.0 * length).min(table + self.huffman_bits() * length)
     }
@@ -73,8 +80,18 @@ pub(crate) fn float(count: u64) -> f64 {
 /// Bits for a sequence with these counts of symbols under an ideal order-0 coder.
 pub(crate) fn entropy_bits(counts: impl Iterator<Item = u64> + Clone) -> f64 {
     let total: u64 = counts.clone().sum();
-    let of = |count: u64| if count == 0 { 0.0 } else { count as f64 * log2(count as f64) };
-    let total_bits = if total == 0 { 0.0 } else { total as f64 * log2(total as f64) };
+    let of = |count: u64| {
+        if count == 0 {
+            0.0
+        } else {
+            count as f64 * log2(count as f64)
+        }
+    };
+    let total_bits = if total == 0 {
+        0.0
+    } else {
+        total as f64 * log2(total as f64)
+    };
     total_bits - counts.map(of).sum::<f64>()
 }
 
@@ -83,8 +100,8 @@ pub(crate) fn subset_bits(chosen: u64, all: u64) -> f64 {
     entropy_bits([chosen, all.saturating_sub(chosen)].into_iter())
 }
 
-/// Logarithm to base 2 of a positive number, the same on every machine (`f64::log2` is not): exponent of the number
-/// plus a polynomial in its mantissa, off by less than 0.0001.
+/// Logarithm to base 2 of a positive number, the same on every machine (`f64::log2` is not):
+/// exponent of the number plus a polynomial in its mantissa, off by less than 0.0001.
 pub(crate) fn log2(value: f64) -> f64 {
     let bits = value.to_bits();
     // Eleven bits always fit.
@@ -93,7 +110,9 @@ pub(crate) fn log2(value: f64) -> f64 {
     // atanh series: log2(m) = 2 / ln 2 * (x + x^3/3 + x^5/5 + ...), x = (m - 1) / (m + 1) <= 1/3.
     let x = (mantissa - 1.0) / (mantissa + 1.0);
     let square = x * x;
-    exponent + x * (2.885_390_08 + square * (0.961_796_69 + square * (0.577_078_02 + square * 0.412_198_6)))
+    exponent
+        + x * (2.885_390_08
+            + square * (0.961_796_69 + square * (0.577_078_02 + square * 0.412_198_6)))
 }
 
 /// How often lanes of each exponent field occur and change, and how far.
@@ -107,33 +126,50 @@ pub(crate) struct ExponentStatistics {
 
 impl ExponentStatistics {
     pub(crate) fn new(exponents: usize) -> Self {
-        Self { all: vec![0; exponents], changed: vec![0; exponents], logarithms: vec![0; exponents] }
+        Self {
+            all: vec![0; exponents],
+            changed: vec![0; exponents],
+            logarithms: vec![0; exponents],
+        }
     }
 
     /// All counts.
     pub(crate) fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
-        [&mut self.all, &mut self.changed, &mut self.logarithms].into_iter().flatten()
+        [&mut self.all, &mut self.changed, &mut self.logarithms]
+            .into_iter()
+            .flatten()
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        let others = [&other.all, &other.changed, &other.logarithms].into_iter().flatten();
-        self.counts().zip(others).for_each(|(own, other)| *own += other);
+        let others = [&other.all, &other.changed, &other.logarithms]
+            .into_iter()
+            .flatten();
+        self.counts()
+            .zip(others)
+            .for_each(|(own, other)| *own += other);
     }
 
     /// Bits for the positions of the changed lanes, exponent by exponent.
     pub(crate) fn position_bits(&self) -> f64 {
-        let changed = self.all.iter().zip(&self.changed).filter(|(_, changed)| **changed > 0);
-        changed.map(|(&all, &changed)| subset_bits(changed, all.max(changed))).sum()
+        let changed = self
+            .all
+            .iter()
+            .zip(&self.changed)
+            .filter(|(_, changed)| **changed > 0);
+        changed
+            .map(|(&all, &changed)| subset_bits(changed, all.max(changed)))
+            .sum()
     }
 
-    /// Rate of change of an exponent: changed lanes, each weighted with the typical size of its difference.
+    /// Rate of change of an exponent: changed lanes, each weighted with the typical size of its
+    /// difference.
     pub(crate) fn weight(&self, exponent: usize) -> f64 {
         let changed = self.changed[exponent];
         if changed == 0 {
             return 0.0;
         }
-        // Two to the mean logarithm, linear between powers; the mean is below 64. A mean of logarithms, not of
-        // differences, because single lanes that change sign are far away.
+        // Two to the mean logarithm, linear between powers; the mean is below 64. A mean of
+        // logarithms, not of differences, because single lanes that change sign are far away.
         let whole = self.logarithms[exponent] / changed;
         let part = (self.logarithms[exponent] % changed) as f64 / changed as f64;
         changed as f64 * (1_u64 << whole.min(63)) as f64 * (1.0 + part)
@@ -163,12 +199,17 @@ mod tests {
     fn symbols_cost_a_bit_at_least_unless_there_is_one() {
         let bits = |counts: &[u32]| {
             let mut histogram = ByteHistogram::new();
-            let bytes: Vec<u8> = (0..).zip(counts).flat_map(|(byte, &count)| (0..count).map(move |_| byte)).collect();
+            let bytes: Vec<u8> = (0..)
+                .zip(counts)
+                .flat_map(|(byte, &count)| (0..count).map(move |_| byte))
+                .collect();
             histogram.extend(&bytes);
             assert_eq!(histogram.total(), bytes.len() as u64);
             histogram.huffman_bits()
         };
-        let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.001, "{value}, not {expected}");
+        let near = |value: f64, expected: f64| {
+            assert!((value - expected).abs() < 0.001, "{value}, not {expected}")
+        };
         near(bits(&[]), 0.0);
         near(bits(&[7]), 0.0);
         near(bits(&[99, 1]), 1.0);
@@ -178,7 +219,9 @@ mod tests {
 
     #[test]
     fn rates_and_positions_are_counted_by_exponent() {
-        let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.01, "{value}, not {expected}");
+        let near = |value: f64, expected: f64| {
+            assert!((value - expected).abs() < 0.01, "{value}, not {expected}")
+        };
         let mut statistics = ExponentStatistics::new(4);
         (statistics.all, statistics.changed) = (vec![16, 16, 4, 4], vec![8, 0, 4, 8]);
         // Mean logarithms of 0, -, 2.5 and 1.
@@ -187,7 +230,8 @@ mod tests {
         near(statistics.weight(1), 0.0);
         near(statistics.weight(2), 4.0 * 4.0 * 1.5);
         near(statistics.weight(3), 8.0 * 2.0);
-        // 8 of 16; all or none of the others, also where a sample has seen fewer lanes than changed.
+        // 8 of 16; all or none of the others, also where a sample has seen fewer lanes than
+        // changed.
         near(statistics.position_bits(), 16.0);
         let mut sum = statistics.clone();
         sum.add(&statistics);

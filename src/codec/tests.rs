@@ -1,4 +1,5 @@
-//! Every coding, forced, on every lane width: encoded, decoded, and compared with a decoder that is slow and plain.
+//! Every coding, forced, on every lane width: encoded, decoded, and compared with a decoder that is
+//! slow and plain.
 
 use proptest::prelude::*;
 
@@ -17,7 +18,10 @@ pub(super) struct Generator(pub(super) u64);
 
 impl Generator {
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) ^ (self.0 << 17)
     }
 
@@ -26,14 +30,21 @@ impl Generator {
     }
 }
 
-/// A pair of pieces: lanes of all magnitudes; about one in `rarity` of them changes by up to `reach`.
-pub(super) fn pieces<L: Lane>(seed: u64, lanes: usize, rarity: u64, reach: u64) -> (Vec<u8>, Vec<u8>) {
+/// A pair of pieces: lanes of all magnitudes; about one in `rarity` of them changes by up to
+/// `reach`.
+pub(super) fn pieces<L: Lane>(
+    seed: u64,
+    lanes: usize,
+    rarity: u64,
+    reach: u64,
+) -> (Vec<u8>, Vec<u8>) {
     let mut generator = Generator(seed);
     let (mut base, mut target) = (Vec::new(), Vec::new());
     for _ in 0..lanes {
         // Few high bits set in most lanes, so that exponents differ.
         let shift = generator.below(u64::from(L::BITS));
-        let old = L::from_u64((generator.next() << 32 ^ generator.next()) >> (64 - L::BITS) >> shift);
+        let old =
+            L::from_u64((generator.next() << 32 ^ generator.next()) >> (64 - L::BITS) >> shift);
         let step = L::from_u64(generator.below(reach) + 1);
         let new = match generator.below(2 * rarity) {
             0 => old.wrapping_add(step),
@@ -63,22 +74,44 @@ fn slow_apply<L: Lane>(
     for lane in L::chunks_mut(bytes) {
         let old = L::load(*lane);
         let exponent = u16::try_from(kind.exponent(old)).unwrap();
-        let context = table.thresholds(part).iter().filter(|&&threshold| threshold <= exponent).count();
+        let context = table
+            .thresholds(part)
+            .iter()
+            .filter(|&&threshold| threshold <= exponent)
+            .count();
         let rank = ranks[context];
         ranks[context] += 1;
         if let Ok(place) = coded[context].binary_search_by_key(&rank, |(rank, _)| *rank) {
             let value = coded[context][place].1;
-            *lane = if relative { kind.key(kind.key(old).wrapping_add(value)) } else { value }.store();
+            *lane = if relative {
+                kind.key(kind.key(old).wrapping_add(value))
+            } else {
+                value
+            }
+            .store();
         }
     }
 }
 
-fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<u8>, Vec<u8>)]) -> Coding {
-    let inputs: Vec<PieceInput<'_>> =
-        parts.iter().map(|(base, target)| PieceInput { base: Some(base), target, sparse: false }).collect();
-    let (coding, bytes) = encode_as::<L>(dtype, &inputs, method, &mut Compressor::default()).unwrap();
-    let lanes: Vec<(Dtype, u32)> =
-        parts.iter().map(|(base, _)| (dtype, u32::try_from(base.len() / size_of::<L>()).unwrap())).collect();
+fn check_coding<L: Lane>(
+    dtype: Dtype,
+    method: (Positions, bool),
+    parts: &[(Vec<u8>, Vec<u8>)],
+) -> Coding {
+    let inputs: Vec<PieceInput<'_>> = parts
+        .iter()
+        .map(|(base, target)| PieceInput {
+            base: Some(base),
+            target,
+            sparse: false,
+        })
+        .collect();
+    let (coding, bytes) =
+        encode_as::<L>(dtype, &inputs, method, &mut Compressor::default()).unwrap();
+    let lanes: Vec<(Dtype, u32)> = parts
+        .iter()
+        .map(|(base, _)| (dtype, u32::try_from(base.len() / size_of::<L>()).unwrap()))
+        .collect();
     let decoded = DecodedSegment::<L>::new(&bytes, 1000, coding, lanes).unwrap();
     for (part, (base, target)) in parts.iter().enumerate() {
         let mut result = base.clone();
@@ -87,18 +120,35 @@ fn check_coding<L: Lane>(dtype: Dtype, method: (Positions, bool), parts: &[(Vec<
 
         let mut by_stretches = base.clone();
         let mut changes = decoded.changes(part);
-        by_stretches.chunks_mut(3 * BLOCK * size_of::<L>()).for_each(|stretch| changes.apply(stretch));
+        by_stretches
+            .chunks_mut(3 * BLOCK * size_of::<L>())
+            .for_each(|stretch| changes.apply(stretch));
         changes.finish().unwrap();
         assert_eq!(by_stretches, *target, "{coding:?} {dtype}, by stretches");
 
         let mut slow = base.clone();
         let ranks: Vec<Vec<(u64, L)>> = decoded.ranks(part).map(Iterator::collect).collect();
-        slow_apply(dtype, &decoded.table, part, &ranks, coding.is_relative(), &mut slow);
+        slow_apply(
+            dtype,
+            &decoded.table,
+            part,
+            &ranks,
+            coding.is_relative(),
+            &mut slow,
+        );
         assert_eq!(slow, *target, "{coding:?} {dtype}, slowly");
 
-        let lanes = |bytes: &[u8]| bytes.chunks_exact(size_of::<L>()).map(<[u8]>::to_vec).collect::<Vec<_>>();
-        let coded =
-            lanes(base).iter().zip(&lanes(target)).filter(|(old, new)| !coding.is_sparse() || old != new).count();
+        let lanes = |bytes: &[u8]| {
+            bytes
+                .chunks_exact(size_of::<L>())
+                .map(<[u8]>::to_vec)
+                .collect::<Vec<_>>()
+        };
+        let coded = lanes(base)
+            .iter()
+            .zip(&lanes(target))
+            .filter(|(old, new)| !coding.is_sparse() || old != new)
+            .count();
         assert_eq!(decoded.coded(part), coded as u64);
     }
     coding
@@ -125,37 +175,75 @@ fn every_coding_gives_the_target_back() {
             }
         }
     }
-    // Five pairs of positions and values on four lane widths; bytes have no differences too long for small values.
+    // Five pairs of positions and values on four lane widths; bytes have no differences too long
+    // for small values.
     assert_eq!(seen.len(), 19, "{seen:?}");
 }
 
 #[test]
 fn contexts_gaps_and_bitmaps_are_used() {
-    let parts = [pieces::<u16>(1, 60_000, 3, 2), pieces::<u16>(2, 60_000, 30, 2)];
+    let parts = [
+        pieces::<u16>(1, 60_000, 3, 2),
+        pieces::<u16>(2, 60_000, 30, 2),
+    ];
     let mut halves = Vec::new();
     for ((mut base, mut target), exponent) in parts.into_iter().zip([0x20_u8, 0x40]) {
         // The exponent decides how often lanes change.
         for bytes in [&mut base, &mut target] {
-            bytes.iter_mut().skip(1).step_by(2).for_each(|byte| *byte = exponent);
+            bytes
+                .iter_mut()
+                .skip(1)
+                .step_by(2)
+                .for_each(|byte| *byte = exponent);
         }
         halves.push((base, target));
     }
-    let joined = ([halves[0].0.as_slice(), &halves[1].0].concat(), [halves[0].1.as_slice(), &halves[1].1].concat());
-    let input = PieceInput { base: Some(&joined.0), target: &joined.1, sparse: false };
-    let (coding, bytes) =
-        encode_as::<u16>(Dtype::F16, &[input], (Positions::Sparse, true), &mut Compressor::default()).unwrap();
+    let joined = (
+        [halves[0].0.as_slice(), &halves[1].0].concat(),
+        [halves[0].1.as_slice(), &halves[1].1].concat(),
+    );
+    let input = PieceInput {
+        base: Some(&joined.0),
+        target: &joined.1,
+        sparse: false,
+    };
+    let (coding, bytes) = encode_as::<u16>(
+        Dtype::F16,
+        &[input],
+        (Positions::Sparse, true),
+        &mut Compressor::default(),
+    )
+    .unwrap();
     assert_eq!(coding.values, Values::RelativeSmall);
-    let decoded = DecodedSegment::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
+    let decoded =
+        DecodedSegment::<u16>::new(&bytes, 0, coding, vec![(Dtype::F16, 120_000)]).unwrap();
     let table = &decoded.table;
     assert!(table.contexts >= 2, "{table:?}");
-    assert!(table.positions.contains(&PositionCoding::Bitmap), "{table:?}");
-    assert!(table.positions.iter().any(|coding| matches!(coding, PositionCoding::Gaps(_))), "{table:?}");
+    assert!(
+        table.positions.contains(&PositionCoding::Bitmap),
+        "{table:?}"
+    );
+    assert!(
+        table
+            .positions
+            .iter()
+            .any(|coding| matches!(coding, PositionCoding::Gaps(_))),
+        "{table:?}"
+    );
     assert_eq!(Coding::from_byte(coding.to_byte()).unwrap(), coding);
 }
 
 #[test]
 fn extreme_differences_survive() {
-    for dtype in [Dtype::I8, Dtype::F8_E4M3, Dtype::BF16, Dtype::I16, Dtype::F32, Dtype::F64, Dtype::I64] {
+    for dtype in [
+        Dtype::I8,
+        Dtype::F8_E4M3,
+        Dtype::BF16,
+        Dtype::I16,
+        Dtype::F32,
+        Dtype::F64,
+        Dtype::I64,
+    ] {
         with_lane!(dtype.lane_bytes(), L => {
             let top = L::from_u64(1 << (L::BITS - 1));
             let ends = [
@@ -188,41 +276,86 @@ fn extreme_differences_survive() {
 #[test]
 fn the_cheapest_method_is_chosen() {
     let chosen = |dtype: Dtype, base: Option<&[u8]>, target: &[u8], profile| {
-        let input = PieceInput { base, target, sparse: false };
-        let (segments, _) = encode::<u16, ()>(dtype, &[input], profile, &mut Compressor::default(), |_| ()).unwrap();
+        let input = PieceInput {
+            base,
+            target,
+            sparse: false,
+        };
+        let (segments, _) =
+            encode::<u16, ()>(dtype, &[input], profile, &mut Compressor::default(), |_| ())
+                .unwrap();
         segments.first().map(|segment| segment.coding.describe())
     };
     let (base, target) = pieces::<u16>(3, 50_000, 100, 2);
-    assert_eq!(chosen(Dtype::BF16, Some(&base), &target, Profile::Compact), Some("sparse relative"));
-    assert_eq!(chosen(Dtype::BF16, Some(&base), &target, Profile::Direct), Some("sparse absolute"));
-    assert_eq!(chosen(Dtype::BF16, Some(&base), &base, Profile::Compact), None);
+    assert_eq!(
+        chosen(Dtype::BF16, Some(&base), &target, Profile::Compact),
+        Some("sparse relative")
+    );
+    assert_eq!(
+        chosen(Dtype::BF16, Some(&base), &target, Profile::Direct),
+        Some("sparse absolute")
+    );
+    assert_eq!(
+        chosen(Dtype::BF16, Some(&base), &base, Profile::Compact),
+        None
+    );
     let no_zeros: Vec<u8> = target.iter().map(|byte| byte | 1).collect();
-    assert_eq!(chosen(Dtype::BF16, None, &no_zeros, Profile::Compact), Some("dense absolute"));
-    assert_eq!(chosen(Dtype::BF16, None, &vec![0; 5000], Profile::Compact), None);
+    assert_eq!(
+        chosen(Dtype::BF16, None, &no_zeros, Profile::Compact),
+        Some("dense absolute")
+    );
+    assert_eq!(
+        chosen(Dtype::BF16, None, &vec![0; 5000], Profile::Compact),
+        None
+    );
     let (base, target) = pieces::<u16>(3, 50_000, 1, 1 << 8);
-    assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Direct), Some("dense absolute"));
-    assert_eq!(chosen(Dtype::I16, Some(&base), &target, Profile::Compact), Some("dense relative"));
+    assert_eq!(
+        chosen(Dtype::I16, Some(&base), &target, Profile::Direct),
+        Some("dense absolute")
+    );
+    assert_eq!(
+        chosen(Dtype::I16, Some(&base), &target, Profile::Compact),
+        Some("dense relative")
+    );
 }
 
-/// A segment of one part, made by hand: positions and counts by context, a threshold of 100 between two contexts.
+/// A segment of one part, made by hand: positions and counts by context, a threshold of 100 between
+/// two contexts.
 fn by_hand<L: Lane>(
     (dtype, coding): (Dtype, Coding),
     positions: &[PositionCoding],
     counts: &[u32],
     streams: &[&[u8]],
 ) -> crate::error::Result<DecodedSegment<L>> {
-    let widths = if coding.values == Values::RelativeSmall { vec![8; counts.len()] } else { Vec::new() };
+    let widths = if coding.values == Values::RelativeSmall {
+        vec![8; counts.len()]
+    } else {
+        Vec::new()
+    };
     let thresholds = vec![100; counts.len() - 1];
     let (positions, counts) = (positions.to_vec(), counts.to_vec());
-    let table = Table { contexts: counts.len(), positions, widths, thresholds, counts }.to_bytes();
+    let table = Table {
+        contexts: counts.len(),
+        positions,
+        widths,
+        thresholds,
+        counts,
+    }
+    .to_bytes();
     let streams = std::iter::once(table.as_slice()).chain(streams.iter().copied());
-    let streams: Vec<(usize, Vec<u8>)> = streams.map(|stream| (stream.len(), stream.to_vec())).collect();
+    let streams: Vec<(usize, Vec<u8>)> = streams
+        .map(|stream| (stream.len(), stream.to_vec()))
+        .collect();
     DecodedSegment::new(&join(&streams), 0, coding, vec![(dtype, 4)])
 }
 
 #[test]
 fn ranks_end_with_the_lanes() {
-    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+    let coding = Coding {
+        lane_bytes: 1,
+        positions: Positions::Sparse,
+        values: Values::Absolute,
+    };
     let decode = |shift: u8, low: &[u8], high: &[u8]| {
         let values = vec![9; high.len()];
         let count = u32::try_from(high.len()).unwrap();
@@ -238,35 +371,68 @@ fn ranks_end_with_the_lanes() {
     assert_eq!(decode(0, &[], &[1, 1]).unwrap(), [1, 3]);
     assert_eq!(decode(0, &[], &[0, 0, 0, 0]).unwrap(), [0, 1, 2, 3]);
     assert_eq!(decode(1, &[1], &[1]).unwrap(), [3]);
-    for (shift, low, high) in [(0, &[][..], &[4][..]), (0, &[], &[1, 2]), (0, &[], &[3, 0]), (1, &[0], &[2])] {
-        assert_eq!(decode(shift, low, high).unwrap_err().rule(), Some("R-POS-01"), "{high:?}");
+    for (shift, low, high) in [
+        (0, &[][..], &[4][..]),
+        (0, &[], &[1, 2]),
+        (0, &[], &[3, 0]),
+        (1, &[0], &[2]),
+    ] {
+        assert_eq!(
+            decode(shift, low, high).unwrap_err().rule(),
+            Some("R-POS-01"),
+            "{high:?}"
+        );
     }
 }
 
 #[test]
 fn there_is_a_varint_for_each_escape() {
-    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+    let coding = Coding {
+        lane_bytes: 1,
+        positions: Positions::Sparse,
+        values: Values::Absolute,
+    };
     for escapes in [&[][..], &[0, 0]] {
         let streams: [&[u8]; 5] = [&[], &[], &[255], escapes, &[9]];
-        let error = by_hand::<u8>((Dtype::U8, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err();
+        let error = by_hand::<u8>(
+            (Dtype::U8, coding),
+            &[PositionCoding::Gaps(0)],
+            &[1],
+            &streams,
+        )
+        .unwrap_err();
         assert_eq!(error.rule(), Some("R-STR-06"), "{escapes:?}");
     }
 }
 
 #[test]
 fn differences_fit_their_lanes() {
-    let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::RelativeSmall };
+    let coding = Coding {
+        lane_bytes: 1,
+        positions: Positions::Sparse,
+        values: Values::RelativeSmall,
+    };
     let apply = |sign: u8, less_one: u8| {
         let streams: [&[u8]; 7] = [&[], &[], &[0], &[], &[sign], &[less_one], &[]];
         let mut piece = [100, 0, 0, 0];
-        by_hand::<u8>((Dtype::U8, coding), &[PositionCoding::Gaps(0)], &[1], &streams)?.apply(0, &mut piece)?;
+        by_hand::<u8>(
+            (Dtype::U8, coding),
+            &[PositionCoding::Gaps(0)],
+            &[1],
+            &streams,
+        )?
+        .apply(0, &mut piece)?;
         Ok::<u8, crate::error::Error>(piece[0])
     };
     assert_eq!(apply(0, 126).unwrap(), 227);
     assert_eq!(apply(1, 126).unwrap(), 229);
     assert_eq!(apply(1, 127).unwrap(), 228);
     for (sign, less_one) in [(0, 127), (0, 128), (1, 128), (1, 200)] {
-        assert_eq!(apply(sign, less_one).unwrap_err().rule(), Some("R-VAL-02"), "{sign} {less_one}");
+        assert_eq!(
+            apply(sign, less_one).unwrap_err().rule(),
+            Some("R-VAL-02"),
+            "{sign} {less_one}"
+        );
     }
 }
 
@@ -276,15 +442,43 @@ fn contexts_have_the_members_that_the_base_gives_them() {
     // Two members of each context; or three of one of them.
     let right = lanes([1, 0x3F80, 2, 0x3F81]);
     let (low, high) = (lanes([1, 0x3F80, 2, 2]), lanes([1, 0x3F80, 0x3F80, 0x3F81]));
-    let sparse = Coding { lane_bytes: 2, positions: Positions::Sparse, values: Values::RelativePlanes };
-    let dense = Coding { positions: Positions::Dense, ..sparse };
+    let sparse = Coding {
+        lane_bytes: 2,
+        positions: Positions::Sparse,
+        values: Values::RelativePlanes,
+    };
+    let dense = Coding {
+        positions: Positions::Dense,
+        ..sparse
+    };
     let bitmaps = [PositionCoding::Bitmap; 2];
     let gaps = [PositionCoding::Gaps(0); 2];
     // The second member of the first context, the first of the second one; each larger by one.
     for (coding, positions, counts, streams, wrong, rule) in [
-        (sparse, &bitmaps[..], [2, 2], &[&[0b10, 0b01][..], &[], &[], &[], &[2, 2], &[0, 0]][..], &low, "R-POS-02"),
-        (sparse, &gaps, [1, 1], &[&[], &[], &[1, 0], &[], &[2, 2], &[0, 0]], &high, "R-POS-01"),
-        (dense, &[], [2, 2], &[&[0, 2, 2, 0], &[0, 0, 0, 0]], &low, "R-POS-02"),
+        (
+            sparse,
+            &bitmaps[..],
+            [2, 2],
+            &[&[0b10, 0b01][..], &[], &[], &[], &[2, 2], &[0, 0]][..],
+            &low,
+            "R-POS-02",
+        ),
+        (
+            sparse,
+            &gaps,
+            [1, 1],
+            &[&[], &[], &[1, 0], &[], &[2, 2], &[0, 0]],
+            &high,
+            "R-POS-01",
+        ),
+        (
+            dense,
+            &[],
+            [2, 2],
+            &[&[0, 2, 2, 0], &[0, 0, 0, 0]],
+            &low,
+            "R-POS-02",
+        ),
     ] {
         let decoded = by_hand::<u16>((Dtype::BF16, coding), positions, &counts, streams).unwrap();
         let mut piece = right.clone();
@@ -300,50 +494,101 @@ fn contexts_have_the_members_that_the_base_gives_them() {
 fn misfits_are_found_in_the_order_of_contexts() {
     let lanes = |lanes: [u16; 4]| lanes.map(u16::to_le_bytes).concat();
     let (low, high) = (lanes([1, 0x3F80, 2, 2]), lanes([1, 0x3F80, 0x3F80, 0x3F81]));
-    let coding = Coding { lane_bytes: 2, positions: Positions::Sparse, values: Values::RelativePlanes };
-    let rule = |positions: [PositionCoding; 2], counts: [u32; 2], bits: &[u8], gaps: &[u8], base: &[u8]| {
+    let coding = Coding {
+        lane_bytes: 2,
+        positions: Positions::Sparse,
+        values: Values::RelativePlanes,
+    };
+    let rule = |positions: [PositionCoding; 2],
+                counts: [u32; 2],
+                bits: &[u8],
+                gaps: &[u8],
+                base: &[u8]| {
         let streams: [&[u8]; 6] = [bits, &[], gaps, &[], &[2, 2], &[0, 0]];
         let decoded = by_hand::<u16>((Dtype::BF16, coding), &positions, &counts, &streams).unwrap();
         decoded.apply(0, &mut base.to_vec()).unwrap_err().rule()
     };
     let (bitmap, gaps) = (PositionCoding::Bitmap, PositionCoding::Gaps(0));
     // A bitmap codes a member that is not there.
-    assert_eq!(rule([bitmap; 2], [2, 2], &[0b01, 0b10], &[], &low), Some("R-POS-02"));
-    assert_eq!(rule([bitmap; 2], [2, 2], &[0b10, 0b01], &[], &high), Some("R-POS-02"));
-    // Each context has another fault: too many members or too few in the first, a rank too high in the second.
-    assert_eq!(rule([bitmap, gaps], [2, 1], &[0b01], &[1], &low), Some("R-POS-02"));
-    assert_eq!(rule([gaps, bitmap], [1, 2], &[0b01], &[3], &low), Some("R-POS-01"));
+    assert_eq!(
+        rule([bitmap; 2], [2, 2], &[0b01, 0b10], &[], &low),
+        Some("R-POS-02")
+    );
+    assert_eq!(
+        rule([bitmap; 2], [2, 2], &[0b10, 0b01], &[], &high),
+        Some("R-POS-02")
+    );
+    // Each context has another fault: too many members or too few in the first, a rank too high in
+    // the second.
+    assert_eq!(
+        rule([bitmap, gaps], [2, 1], &[0b01], &[1], &low),
+        Some("R-POS-02")
+    );
+    assert_eq!(
+        rule([gaps, bitmap], [1, 2], &[0b01], &[3], &low),
+        Some("R-POS-01")
+    );
 }
 
 #[test]
 fn escapes_are_bounded() {
     let rule = |dtype: Dtype, streams: [&[u8]; 7]| {
         let lane_bytes = dtype.lane_bytes();
-        let coding = Coding { lane_bytes, positions: Positions::Sparse, values: Values::RelativeSmall };
+        let coding = Coding {
+            lane_bytes,
+            positions: Positions::Sparse,
+            values: Values::RelativeSmall,
+        };
         with_lane!(lane_bytes, L => {
             by_hand::<L>((dtype, coding), &[PositionCoding::Gaps(0)], &[1], &streams).unwrap_err().rule()
         })
     };
     // As many bytes as one escape may have, each of them a varint, and one more.
-    assert_eq!(rule(Dtype::U8, [&[], &[], &[255], &[0; 4], &[0], &[0], &[]]), Some("R-STR-06"));
-    assert_eq!(rule(Dtype::U8, [&[], &[], &[255], &[0; 5], &[0], &[0], &[]]), Some("R-LIM-03"));
+    assert_eq!(
+        rule(Dtype::U8, [&[], &[], &[255], &[0; 4], &[0], &[0], &[]]),
+        Some("R-STR-06")
+    );
+    assert_eq!(
+        rule(Dtype::U8, [&[], &[], &[255], &[0; 5], &[0], &[0], &[]]),
+        Some("R-LIM-03")
+    );
     for (dtype, most) in [(Dtype::BF16, 3), (Dtype::I32, 5), (Dtype::F64, 9)] {
-        let magnitudes = |length| rule(dtype, [&[], &[], &[0], &[], &[0], &[255], &vec![0; length]]);
-        assert_eq!((magnitudes(most), magnitudes(most + 1)), (Some("R-STR-06"), Some("R-LIM-03")), "{dtype}");
+        let magnitudes =
+            |length| rule(dtype, [&[], &[], &[0], &[], &[0], &[255], &vec![0; length]]);
+        assert_eq!(
+            (magnitudes(most), magnitudes(most + 1)),
+            (Some("R-STR-06"), Some("R-LIM-03")),
+            "{dtype}"
+        );
     }
     // A difference of 256 does not fit a byte.
-    assert_eq!(rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0]]), Some("R-VAL-02"));
-    assert_eq!(rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0; 2]]), Some("R-LIM-03"));
+    assert_eq!(
+        rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0]]),
+        Some("R-VAL-02")
+    );
+    assert_eq!(
+        rule(Dtype::U8, [&[], &[], &[0], &[], &[0], &[255], &[0; 2]]),
+        Some("R-LIM-03")
+    );
 }
 
 #[test]
 fn described_dtypes_are_coded_like_others() {
     let described = |lane_bytes, exponent| {
-        Dtype::Described(DescribedDtype::new("ODD", 8 * u32::from(lane_bytes), lane_bytes, exponent).unwrap())
+        Dtype::Described(
+            DescribedDtype::new("ODD", 8 * u32::from(lane_bytes), lane_bytes, exponent).unwrap(),
+        )
     };
-    for (lane_bytes, exponent) in
-        [(1, None), (1, Some(0)), (1, Some(7)), (2, Some(0)), (2, Some(11)), (4, Some(3)), (8, Some(0)), (8, Some(10))]
-    {
+    for (lane_bytes, exponent) in [
+        (1, None),
+        (1, Some(0)),
+        (1, Some(7)),
+        (2, Some(0)),
+        (2, Some(11)),
+        (4, Some(3)),
+        (8, Some(0)),
+        (8, Some(10)),
+    ] {
         let dtype = described(lane_bytes, exponent);
         with_lane!(dtype.lane_bytes(), L => {
             let parts = [pieces::<L>(1, 1000, 3, 200), pieces::<L>(2, 7, 2, 3)];
@@ -387,22 +632,46 @@ fn changes_outside_the_sample_are_coded() {
     for lane in [5 * STRETCH, 5 * STRETCH + 100, 6 * STRETCH - 1] {
         target[2 * lane] ^= 1;
     }
-    let unchanged = PieceInput { base: Some(&same), target: &same, sparse: false };
-    let changed = PieceInput { base: Some(&base), target: &target, sparse: false };
-    let large = PieceInput { base: Some(&base), target: &base, sparse: false };
+    let unchanged = PieceInput {
+        base: Some(&same),
+        target: &same,
+        sparse: false,
+    };
+    let changed = PieceInput {
+        base: Some(&base),
+        target: &target,
+        sparse: false,
+    };
+    let large = PieceInput {
+        base: Some(&base),
+        target: &base,
+        sparse: false,
+    };
     let pieces = [unchanged, large, changed];
     let sink = |_: &_| Bytes::default();
     let compressor = &mut Compressor::default();
-    let (segments, seen) = encode::<u16, _>(Dtype::BF16, &pieces, Profile::Compact, compressor, sink).unwrap();
+    let (segments, seen) =
+        encode::<u16, _>(Dtype::BF16, &pieces, Profile::Compact, compressor, sink).unwrap();
     // Each sink is shown all of its piece, in order.
     for ((shown, changed), (piece, expected)) in seen.iter().zip(pieces.iter().zip([0, 0, 3])) {
-        assert_eq!((shown.base.as_slice(), *changed), (piece.base.unwrap(), expected));
+        assert_eq!(
+            (shown.base.as_slice(), *changed),
+            (piece.base.unwrap(), expected)
+        );
         assert!(shown.target == piece.target);
     }
-    let [segment] = &segments[..] else { panic!("{} segments", segments.len()) };
+    let [segment] = &segments[..] else {
+        panic!("{} segments", segments.len())
+    };
     assert_eq!(segment.pieces, [2]);
     let lanes = u32::try_from(base.len() / 2).unwrap();
-    let decoded = DecodedSegment::<u16>::new(&segment.bytes, 0, segment.coding, vec![(Dtype::BF16, lanes)]).unwrap();
+    let decoded = DecodedSegment::<u16>::new(
+        &segment.bytes,
+        0,
+        segment.coding,
+        vec![(Dtype::BF16, lanes)],
+    )
+    .unwrap();
     decoded.apply(0, &mut base).unwrap();
     assert!(base == target);
 }
@@ -411,13 +680,29 @@ fn changes_outside_the_sample_are_coded() {
 fn a_segment_is_closed_when_it_has_many_coded_lanes() {
     let lanes = SEGMENT_LANES * 3 / 5;
     let base = vec![0; lanes];
-    let target: Vec<u8> = (0..lanes as u64).map(|lane| blake3::hash(&lane.to_le_bytes()).as_bytes()[0]).collect();
-    let piece = || PieceInput { base: Some(&base), target: &target, sparse: false };
+    let target: Vec<u8> = (0..lanes as u64)
+        .map(|lane| blake3::hash(&lane.to_le_bytes()).as_bytes()[0])
+        .collect();
+    let piece = || PieceInput {
+        base: Some(&base),
+        target: &target,
+        sparse: false,
+    };
     let pieces: Vec<PieceInput<'_>> = (0..5).map(|_| piece()).collect();
     let compressor = &mut Compressor::default();
-    let (segments, changed) = encode::<u8, ()>(Dtype::U8, &pieces, Profile::Direct, compressor, |_| ()).unwrap();
-    assert_eq!(changed, [target.iter().filter(|&&byte| byte != 0).count() as u64; 5]);
-    assert_eq!(segments.iter().map(|segment| &segment.pieces[..]).collect::<Vec<_>>(), [&[0, 1][..], &[2, 3], &[4]]);
+    let (segments, changed) =
+        encode::<u8, ()>(Dtype::U8, &pieces, Profile::Direct, compressor, |_| ()).unwrap();
+    assert_eq!(
+        changed,
+        [target.iter().filter(|&&byte| byte != 0).count() as u64; 5]
+    );
+    assert_eq!(
+        segments
+            .iter()
+            .map(|segment| &segment.pieces[..])
+            .collect::<Vec<_>>(),
+        [&[0, 1][..], &[2, 3], &[4]]
+    );
     for segment in segments {
         let parts = vec![(Dtype::U8, u32::try_from(lanes).unwrap()); segment.pieces.len()];
         let decoded = DecodedSegment::<u8>::new(&segment.bytes, 0, segment.coding, parts).unwrap();

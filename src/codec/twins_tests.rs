@@ -1,7 +1,8 @@
 //! Tests of what works on blocks of lanes at once: each function beside a slow and obvious one.
 
 use crate::codec::blocks::{
-    BLOCK, BLOCKS, Block, Compare, Factors, LanePlaces, Portable, Products, STRETCH, Work, first, padded, select,
+    BLOCK, BLOCKS, Block, Compare, Factors, LanePlaces, Portable, Products, STRETCH, Work, first,
+    padded, select,
 };
 use crate::codec::contexts::{Contexts, Members};
 use crate::codec::lane::{Lane, LaneKind};
@@ -18,8 +19,18 @@ fn by_all<W: Work + Clone>(work: &W) -> Vec<W::Output> {
 
         use crate::codec::x86::For;
 
-        outputs.extend(V4::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() })));
-        outputs.extend(V3::try_new().map(|wide| wide.vectorize(For { compare: wide, work: work.clone() })));
+        outputs.extend(V4::try_new().map(|wide| {
+            wide.vectorize(For {
+                compare: wide,
+                work: work.clone(),
+            })
+        }));
+        outputs.extend(V3::try_new().map(|wide| {
+            wide.vectorize(For {
+                compare: wide,
+                work: work.clone(),
+            })
+        }));
     }
     outputs
 }
@@ -44,10 +55,27 @@ fn members(set: u64) -> Vec<u32> {
 fn places_are_those_of_the_sets() {
     let mut places = LanePlaces::new();
     let sets = sets();
-    for sets in sets.chunks(BLOCKS).chain(sets.chunks(1)).chain([&[u64::MAX; BLOCKS][..], &[]]) {
-        let members = |(set, begin): (&u64, u32)| members(*set).into_iter().map(move |lane| begin + lane);
-        let expected: Vec<u32> = sets.iter().zip((0..).step_by(BLOCK)).flat_map(members).collect();
-        assert_eq!(places.of(sets).iter().copied().map(u32::from).collect::<Vec<_>>(), expected);
+    for sets in sets
+        .chunks(BLOCKS)
+        .chain(sets.chunks(1))
+        .chain([&[u64::MAX; BLOCKS][..], &[]])
+    {
+        let members =
+            |(set, begin): (&u64, u32)| members(*set).into_iter().map(move |lane| begin + lane);
+        let expected: Vec<u32> = sets
+            .iter()
+            .zip((0..).step_by(BLOCK))
+            .flat_map(members)
+            .collect();
+        assert_eq!(
+            places
+                .of(sets)
+                .iter()
+                .copied()
+                .map(u32::from)
+                .collect::<Vec<_>>(),
+            expected
+        );
     }
 }
 
@@ -110,9 +138,15 @@ fn blocks_are_compared<L: Lane>() {
         let mut new = old.clone();
         // One bit differs: the lowest, the highest, another one.
         let bit = |lane: u32| L::from_u64(1 << [0, L::BITS - 1, lane % L::BITS][number % 3]);
-        members(set).into_iter().for_each(|lane| new[lane as usize] = new[lane as usize] ^ bit(lane));
-        let block = |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
-        for found in by_all(&Differing::<L> { old: block(&old), new: block(&new) }) {
+        members(set)
+            .into_iter()
+            .for_each(|lane| new[lane as usize] = new[lane as usize] ^ bit(lane));
+        let block =
+            |lanes: &[L]| padded::<L>(&lanes.iter().map(|lane| lane.store()).collect::<Vec<_>>());
+        for found in by_all(&Differing::<L> {
+            old: block(&old),
+            new: block(&new),
+        }) {
             assert_eq!(found, set);
         }
     }
@@ -130,20 +164,29 @@ fn rows_are_multiplied<const ROWS: usize>() {
     for blocks in [0, 1, 2, 128] {
         for full in [false, true] {
             // The greatest units and factors that there are, or any.
-            let mut next = || if full { u64::MAX } else { random.next() << 32 ^ random.next() };
+            let mut next = || {
+                if full {
+                    u64::MAX
+                } else {
+                    random.next() << 32 ^ random.next()
+                }
+            };
             let rows = [(); ROWS].map(|()| {
                 let mut block = || std::array::from_fn(|_| [next().to_le_bytes()[0]]);
                 (0..blocks).map(|_| block()).collect::<Vec<Block<u8>>>()
             });
             let mut factor = || next() & 0x7FFF_FFFF_7FFF_FFFF;
-            let mut factors = || [(); 2].map(|()| [(); 2].map(|()| std::array::from_fn(|_| factor())));
+            let mut factors =
+                || [(); 2].map(|()| [(); 2].map(|()| std::array::from_fn(|_| factor())));
             let factors: Vec<Factors> = (0..blocks).map(|_| factors()).collect();
             let expected = rows.each_ref().map(|row| {
                 [0, 1].map(|sum| {
                     let block = |(block, factors): (&Block<u8>, &Factors)| {
                         let units = block.as_flattened().as_chunks().0.iter().enumerate();
                         let product = |(place, unit): (usize, &[u8; 2])| {
-                            let factor = factors[sum][place % 2][place / 4] >> (32 * (place / 2 % 2)) & 0xFFFF_FFFF;
+                            let factor = factors[sum][place % 2][place / 4]
+                                >> (32 * (place / 2 % 2))
+                                & 0xFFFF_FFFF;
                             u64::from(u16::from_le_bytes(*unit)) * factor
                         };
                         units.map(product).sum::<u64>()
@@ -151,7 +194,10 @@ fn rows_are_multiplied<const ROWS: usize>() {
                     row.iter().zip(&factors).map(block).sum::<u64>()
                 })
             });
-            for found in by_all(&Products { rows: rows.each_ref().map(Vec::as_slice), factors: &factors }) {
+            for found in by_all(&Products {
+                rows: rows.each_ref().map(Vec::as_slice),
+                factors: &factors,
+            }) {
                 assert_eq!(found, expected);
             }
         }
@@ -164,7 +210,10 @@ fn every_processor_finds_the_same_bytes() {
     for round in 0..100 {
         let bytes = [(); BLOCK].map(|()| [u8::try_from(random.next() % 256).unwrap()]);
         for least in [bytes[round % BLOCK][0], 0, 1, 127, 128, 255] {
-            let expected = (0..).zip(&bytes).filter(|(_, byte)| byte[0] >= least).map(|(number, _)| number);
+            let expected = (0..)
+                .zip(&bytes)
+                .filter(|(_, byte)| byte[0] >= least)
+                .map(|(number, _)| number);
             let expected: Vec<u32> = expected.collect();
             for found in by_all(&AtLeast(bytes, least)) {
                 assert_eq!(members(found), expected);
@@ -184,16 +233,26 @@ impl<L: Lane> Work for Ranked<'_, L> {
     fn run(self, compare: impl Compare) -> Self::Output {
         let mut found = Members::new();
         // What has been found before must not be seen again.
-        self.0.find(compare, &[L::default().store(); STRETCH], &mut found);
+        self.0
+            .find(compare, &[L::default().store(); STRETCH], &mut found);
         self.0.find(compare, self.1, &mut found);
         let members = |context| {
             let ranks = 0..u16::try_from(found.count(context)).unwrap();
             let mut own = found.of(context);
             let lanes: Vec<usize> = ranks.clone().map(|rank| own.lane(rank)).collect();
-            assert!(lanes.iter().all(|&lane| self.0.of(compare, L::load(self.1[lane])) == context));
+            assert!(
+                lanes
+                    .iter()
+                    .all(|&lane| self.0.of(compare, L::load(self.1[lane])) == context)
+            );
             // Each on its own, too, as if those before were not asked for.
-            ranks.zip(&lanes).for_each(|(rank, &lane)| assert_eq!(found.of(context).lane(rank), lane));
-            lanes.into_iter().map(|lane| (lane, found.rank(context, lane))).collect()
+            ranks
+                .zip(&lanes)
+                .for_each(|(rank, &lane)| assert_eq!(found.of(context).lane(rank), lane));
+            lanes
+                .into_iter()
+                .map(|lane| (lane, found.rank(context, lane)))
+                .collect()
         };
         (0..MAX_CONTEXTS).map(members).collect()
     }
@@ -202,7 +261,10 @@ impl<L: Lane> Work for Ranked<'_, L> {
 #[test]
 fn members_of_contexts_are_those_lanes() {
     contexts_of_blocks::<u8>(Dtype::F8_E4M3, &[&[], &[0], &[8], &[3, 9, 9, 16]]);
-    contexts_of_blocks::<u16>(Dtype::BF16, &[&[], &[0], &[256], &[0, 0, 100, 100, 120, 256], &[120; 15]]);
+    contexts_of_blocks::<u16>(
+        Dtype::BF16,
+        &[&[], &[0], &[256], &[0, 0, 100, 100, 120, 256], &[120; 15]],
+    );
     contexts_of_blocks::<u32>(Dtype::F32, &[&[100, 120, 121, 130]]);
     contexts_of_blocks::<u64>(Dtype::F64, &[&[1000, 1020, 1021, 2000]]);
     contexts_of_blocks::<u16>(Dtype::I16, &[&[], &[0], &[1]]);
@@ -212,15 +274,25 @@ fn contexts_of_blocks<L: Lane>(dtype: Dtype, thresholds: &[&[u16]]) {
     let kind = LaneKind::<L>::of(dtype);
     for thresholds in thresholds {
         let contexts = Contexts::new(kind, thresholds);
-        for (seed, length) in (0..).zip([0, 1, 63, 64, 65, 1000, 4032, 4033, STRETCH - 1, STRETCH]) {
+        for (seed, length) in (0..).zip([0, 1, 63, 64, 65, 1000, 4032, 4033, STRETCH - 1, STRETCH])
+        {
             let (base, _) = pieces::<L>(seed, length, 1, 1);
             let base = L::chunks(&base);
             let of = |lane: &L::Bytes| {
                 let exponent = kind.exponent(L::load(*lane));
-                thresholds.iter().filter(|&&threshold| usize::from(threshold) <= exponent).count()
+                thresholds
+                    .iter()
+                    .filter(|&&threshold| usize::from(threshold) <= exponent)
+                    .count()
             };
-            let of_blocks = base.chunks(BLOCK).flat_map(|block| contexts.of_block(&padded::<L>(block)));
-            assert!(of_blocks.zip(base).all(|(context, lane)| usize::from(context) == of(lane)));
+            let of_blocks = base
+                .chunks(BLOCK)
+                .flat_map(|block| contexts.of_block(&padded::<L>(block)));
+            assert!(
+                of_blocks
+                    .zip(base)
+                    .all(|(context, lane)| usize::from(context) == of(lane))
+            );
             for ranked in by_all(&Ranked(&contexts, base)) {
                 for (context, members) in ranked.into_iter().enumerate() {
                     let lanes = (0..base.len()).filter(|&lane| of(&base[lane]) == context);

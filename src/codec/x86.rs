@@ -14,9 +14,15 @@ const CHUNK: usize = 64;
 /// Does the work with the widest instructions that this processor has.
 pub(crate) fn dispatch<W: Work>(work: W) -> W::Output {
     if let Some(wide) = V4::try_new() {
-        wide.vectorize(For { compare: wide, work })
+        wide.vectorize(For {
+            compare: wide,
+            work,
+        })
     } else if let Some(wide) = V3::try_new() {
-        wide.vectorize(For { compare: wide, work })
+        wide.vectorize(For {
+            compare: wide,
+            work,
+        })
     } else {
         work.run(Portable)
     }
@@ -39,7 +45,10 @@ impl<C: Compare, W: Work> NullaryFnOnce for For<C, W> {
 
 /// Joins what `compare` says of each chunk of a block: a bit per lane.
 #[inline(always)]
-fn each_chunk<L: Lane>(block: &Block<L>, mut compare: impl FnMut(usize, [u8; CHUNK]) -> u64) -> u64 {
+fn each_chunk<L: Lane>(
+    block: &Block<L>,
+    mut compare: impl FnMut(usize, [u8; CHUNK]) -> u64,
+) -> u64 {
     let mut set = 0;
     for (number, &chunk) in L::flat(block).as_chunks().0.iter().enumerate() {
         set |= compare(number, chunk) << (number * CHUNK / size_of::<L>());
@@ -73,7 +82,11 @@ impl Compare for V4 {
     }
 
     #[inline(always)]
-    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+    fn products<const ROWS: usize>(
+        self,
+        rows: [&[Block<u8>]; ROWS],
+        factors: &[Factors],
+    ) -> [[u64; 2]; ROWS] {
         let even: __m512i = cast([EVEN; 8]);
         let product = |a, b| self.avx512f._mm512_mul_epu32(a, b);
         let sum = |a, b| self.avx512f._mm512_add_epi64(a, b);
@@ -85,11 +98,19 @@ impl Compare for V4 {
             let [a1, b1, c1, d1] = [upper(a), upper(b), upper(c), upper(d)];
             for (sums, row) in sums.iter_mut().zip(rows) {
                 let units: __m512i = cast(row[number]);
-                let (even, odd) =
-                    (self.avx512f._mm512_and_si512(units, even), self.avx512f._mm512_srli_epi32::<16>(units));
+                let (even, odd) = (
+                    self.avx512f._mm512_and_si512(units, even),
+                    self.avx512f._mm512_srli_epi32::<16>(units),
+                );
                 let (even1, odd1) = (upper(even), upper(odd));
-                let evens = [sum(product(even, a), product(even1, a1)), sum(product(even, c), product(even1, c1))];
-                let odds = [sum(product(odd, b), product(odd1, b1)), sum(product(odd, d), product(odd1, d1))];
+                let evens = [
+                    sum(product(even, a), product(even1, a1)),
+                    sum(product(even, c), product(even1, c1)),
+                ];
+                let odds = [
+                    sum(product(odd, b), product(odd1, b1)),
+                    sum(product(odd, d), product(odd1, d1)),
+                ];
                 sums[0] = sum(sums[0], sum(evens[0], odds[0]));
                 sums[1] = sum(sums[1], sum(evens[1], odds[1]));
             }
@@ -107,18 +128,28 @@ type Pair = [__m256i; 2];
 impl Compare for V3 {
     #[inline(always)]
     fn differing<L: Lane>(self, old: &Block<L>, new: &Block<L>) -> u64 {
-        !each_chunk::<L>(old, |number, old| equal::<L>(self, cast(old), cast(chunk::<L>(new, number))))
+        !each_chunk::<L>(old, |number, old| {
+            equal::<L>(self, cast(old), cast(chunk::<L>(new, number)))
+        })
     }
 
     #[inline(always)]
     fn at_least(self, block: &Block<u8>, least: u8) -> u64 {
         let least = self.avx._mm256_set1_epi8(least.cast_signed());
         let bytes: Pair = cast(*block);
-        equal::<u8>(self, bytes.map(|bytes| self.avx2._mm256_max_epu8(bytes, least)), bytes)
+        equal::<u8>(
+            self,
+            bytes.map(|bytes| self.avx2._mm256_max_epu8(bytes, least)),
+            bytes,
+        )
     }
 
     #[inline(always)]
-    fn products<const ROWS: usize>(self, rows: [&[Block<u8>]; ROWS], factors: &[Factors]) -> [[u64; 2]; ROWS] {
+    fn products<const ROWS: usize>(
+        self,
+        rows: [&[Block<u8>]; ROWS],
+        factors: &[Factors],
+    ) -> [[u64; 2]; ROWS] {
         let even: __m256i = cast([EVEN; 4]);
         let product = |a, b| self.avx2._mm256_mul_epu32(a, b);
         let sum = |a, b| self.avx2._mm256_add_epi64(a, b);
@@ -132,11 +163,19 @@ impl Compare for V3 {
                 let [a1, b1, c1, d1] = [upper(a), upper(b), upper(c), upper(d)];
                 for (sums, row) in sums.iter_mut().zip(rows) {
                     let units = cast::<_, Pair>(row[number])[half];
-                    let (even, odd) =
-                        (self.avx2._mm256_and_si256(units, even), self.avx2._mm256_srli_epi32::<16>(units));
+                    let (even, odd) = (
+                        self.avx2._mm256_and_si256(units, even),
+                        self.avx2._mm256_srli_epi32::<16>(units),
+                    );
                     let (even1, odd1) = (upper(even), upper(odd));
-                    let evens = [sum(product(even, a), product(even1, a1)), sum(product(even, c), product(even1, c1))];
-                    let odds = [sum(product(odd, b), product(odd1, b1)), sum(product(odd, d), product(odd1, d1))];
+                    let evens = [
+                        sum(product(even, a), product(even1, a1)),
+                        sum(product(even, c), product(even1, c1)),
+                    ];
+                    let odds = [
+                        sum(product(odd, b), product(odd1, b1)),
+                        sum(product(odd, d), product(odd1, d1)),
+                    ];
                     sums[0] = sum(sums[0], sum(evens[0], odds[0]));
                     sums[1] = sum(sums[1], sum(evens[1], odds[1]));
                 }
@@ -157,14 +196,24 @@ fn equal<L: Lane>(simd: V3, a: Pair, b: Pair) -> u64 {
     });
     let bits = |half: usize| match L::BITS {
         8 => simd.avx2._mm256_movemask_epi8(same[half]).cast_unsigned(),
-        32 => simd.avx._mm256_movemask_ps(cast(same[half])).cast_unsigned(),
-        _ => simd.avx._mm256_movemask_pd(cast(same[half])).cast_unsigned(),
+        32 => simd
+            .avx
+            ._mm256_movemask_ps(cast(same[half]))
+            .cast_unsigned(),
+        _ => simd
+            .avx
+            ._mm256_movemask_pd(cast(same[half]))
+            .cast_unsigned(),
     };
     if L::BITS == 16 {
         // Packing goes by halves of registers, so their quarters come in the order 0, 2, 1, 3.
         let packed = simd.avx2._mm256_packs_epi16(same[0], same[1]);
         let ordered = simd.avx2._mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
-        return simd.avx2._mm256_movemask_epi8(ordered).cast_unsigned().into();
+        return simd
+            .avx2
+            ._mm256_movemask_epi8(ordered)
+            .cast_unsigned()
+            .into();
     }
     u64::from(bits(0)) | u64::from(bits(1)) << (CHUNK / 2 / size_of::<L>())
 }

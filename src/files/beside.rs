@@ -1,4 +1,5 @@
-//! Which indexes and which other files a directory gets beside its files of tensors, and in which folders.
+//! Which indexes and which other files a directory gets beside its files of tensors, and in which
+//! folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,48 +12,70 @@ use crate::files::{Layout, LayoutFile, SafetensorsState};
 use crate::plain_name::{fold_case, folder_of, lies_in};
 
 /// Refuses an output that is not to be or cannot be replaced.
-pub(super) fn check_out(out: &Path, layout: &Layout, other_files: &[(OsString, PathBuf)], replace: bool) -> Result<()> {
+pub(super) fn check_out(
+    out: &Path,
+    layout: &Layout,
+    other_files: &[(OsString, PathBuf)],
+    replace: bool,
+) -> Result<()> {
     if !layout.is_directory() {
         return check_file(out, replace);
     }
     let names = layout.files().iter().filter_map(|file| file.name.clone());
-    let others = other_files.iter().map(|(name, _)| name.to_string_lossy().into_owned());
-    let folders = names.chain(others).flat_map(|name| folders_of(&name)).collect();
+    let others = other_files
+        .iter()
+        .map(|(name, _)| name.to_string_lossy().into_owned());
+    let folders = names
+        .chain(others)
+        .flat_map(|name| folders_of(&name))
+        .collect();
     check_directory(out, &folders, replace)
 }
 
 /// The folder of a path name and the folders that it lies in, with the `/` at their ends.
 pub(super) fn folders_of(name: &str) -> Vec<String> {
-    name.match_indices('/').map(|(end, _)| name[..=end].to_owned()).collect()
+    name.match_indices('/')
+        .map(|(end, _)| name[..=end].to_owned())
+        .collect()
 }
 
-/// Names of the indexes of a directory, and the files of which each tells: those of folders with several files, or
-/// where the base has an index.
+/// Names of the indexes of a directory, and the files of which each tells: those of folders with
+/// several files, or where the base has an index.
 pub(super) fn indexed<'a>(
     layout: &'a Layout,
     base: Option<&SafetensorsState>,
 ) -> BTreeMap<String, Vec<&'a LayoutFile>> {
     let mut folders: BTreeMap<&str, Vec<&LayoutFile>> = BTreeMap::new();
-    layout.files().iter().for_each(|file| folders.entry(file.folder()).or_default().push(file));
+    layout
+        .files()
+        .iter()
+        .for_each(|file| folders.entry(file.folder()).or_default().push(file));
     let mut indexed = BTreeMap::new();
     for (folder, files) in folders {
         if files.len() > 1 || base.is_some_and(|base| base.index(folder).is_some()) {
-            let names = files.iter().filter_map(|file| file.name.as_deref()?.strip_prefix(folder));
+            let names = files
+                .iter()
+                .filter_map(|file| file.name.as_deref()?.strip_prefix(folder));
             indexed.insert(format!("{folder}{}", index_name(names)), files);
         }
     }
     indexed
 }
 
-/// The other files of the base for which there is room beside a directory's own files. Some file systems take names for
-/// the same that differ in case.
+/// The other files of the base for which there is room beside a directory's own files. Some file
+/// systems take names for the same that differ in case.
 pub(super) fn others(
     base: &SafetensorsState,
     layout: &Layout,
     indexed: &BTreeMap<String, Vec<&LayoutFile>>,
 ) -> Vec<(OsString, PathBuf)> {
-    let own: BTreeSet<String> =
-        layout.files().iter().flat_map(|file| &file.name).chain(indexed.keys()).map(|name| fold_case(name)).collect();
+    let own: BTreeSet<String> = layout
+        .files()
+        .iter()
+        .flat_map(|file| &file.name)
+        .chain(indexed.keys())
+        .map(|name| fold_case(name))
+        .collect();
     let folders: BTreeSet<&str> = indexed.keys().map(|name| folder_of(name)).collect();
     let is_free = |name: &OsString| {
         let name = name.to_string_lossy();
@@ -61,7 +84,13 @@ pub(super) fn others(
             return false;
         }
         let name = fold_case(&name);
-        !own.contains(&name) && !own.iter().any(|own| lies_in(own, &name) || lies_in(&name, own))
+        !own.contains(&name)
+            && !own
+                .iter()
+                .any(|own| lies_in(own, &name) || lies_in(&name, own))
     };
-    base.other_paths().filter(|(name, _)| is_free(name)).map(|(name, path)| (name.clone(), path)).collect()
+    base.other_paths()
+        .filter(|(name, _)| is_free(name))
+        .map(|(name, path)| (name.clone(), path))
+        .collect()
 }

@@ -1,5 +1,5 @@
-//! Work with files that the standard library does not do: reading and writing by position, new files that reach the
-//! disk, and putting one directory in the place of another.
+//! Work with files that the standard library does not do: reading and writing by position, new
+//! files that reach the disk, and putting one directory in the place of another.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -79,22 +79,39 @@ pub(super) fn refuse_existing(out: &Path, replace: bool) -> Result<()> {
     if out.file_name().is_none() {
         return Err(Error::usage("the output has no name").in_file(out));
     }
-    if replace || is_absent(out) { Ok(()) } else { Err(exists(out)) }
+    if replace || is_absent(out) {
+        Ok(())
+    } else {
+        Err(exists(out))
+    }
 }
 
-/// Refuses an output that is one of these inputs, lies in one, or holds one: by whatever names and links.
+/// Refuses an output that is one of these inputs, lies in one, or holds one: by whatever names and
+/// links.
 ///
 /// # Errors
 /// USAGE.
 pub fn check_apart<'a>(out: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let whole = std::path::absolute(out).unwrap_or_default();
-    let real = |place: &Path| Some(fs::canonicalize(place).ok()?.join(whole.strip_prefix(place).ok()?));
-    let Some(place) = whole.ancestors().find_map(real) else { return Ok(()) };
+    let real = |place: &Path| {
+        Some(
+            fs::canonicalize(place)
+                .ok()?
+                .join(whole.strip_prefix(place).ok()?),
+        )
+    };
+    let Some(place) = whole.ancestors().find_map(real) else {
+        return Ok(());
+    };
     for input in inputs {
-        let Ok(real) = fs::canonicalize(input) else { continue };
+        let Ok(real) = fs::canonicalize(input) else {
+            continue;
+        };
         if place.starts_with(&real) || real.starts_with(&place) || is_same_file(out, input) {
             let real = real.to_string_lossy();
-            let message = format!("the output is the input {real:?}, or one lies in the other: choose another place");
+            let message = format!(
+                "the output is the input {real:?}, or one lies in the other: choose another place"
+            );
             return Err(Error::usage(message).in_file(out));
         }
     }
@@ -113,7 +130,8 @@ pub fn is_same_file(left: &Path, right: &Path) -> bool {
     matches!((id(left), id(right)), (Ok(left), Ok(right)) if left == right)
 }
 
-/// Refuses an output file that is not to be or cannot be replaced: before any work, and again before renaming.
+/// Refuses an output file that is not to be or cannot be replaced: before any work, and again
+/// before renaming.
 pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) || out.is_file() {
@@ -122,7 +140,8 @@ pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
     Err(Error::usage("only a file can be replaced by a file").in_file(out))
 }
 
-/// As [`check_file`], for an output directory that will have these folders, with the `/` at their ends.
+/// As [`check_file`], for an output directory that will have these folders, with the `/` at their
+/// ends.
 pub(super) fn check_directory(out: &Path, folders: &BTreeSet<String>, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) {
@@ -134,11 +153,20 @@ pub(super) fn check_directory(out: &Path, folders: &BTreeSet<String>, replace: b
     check_replaced(out, out, "", folders)
 }
 
-/// Replacing removes all of the directory. That is not what somebody wants who gave a whole working tree.
-fn check_replaced(out: &Path, directory: &Path, folder: &str, folders: &BTreeSet<String>) -> Result<()> {
+/// Replacing removes all of the directory. That is not what somebody wants who gave a whole working
+/// tree.
+fn check_replaced(
+    out: &Path,
+    directory: &Path,
+    folder: &str,
+    folders: &BTreeSet<String>,
+) -> Result<()> {
     for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
         let entry = entry.map_err(|error| reading(error, directory))?;
-        let (path, last) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let (path, last) = (
+            entry.path(),
+            entry.file_name().to_string_lossy().into_owned(),
+        );
         let name = format!("{folder}{last}");
         let inner = format!("{name}/");
         if is_real_directory(&path) && folders.contains(&inner) {
@@ -156,13 +184,14 @@ fn is_real_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Makes the folder of a path name in a directory that nobody else writes to, and the folders that it lies in. It never
-/// goes through a symbolic link.
+/// Makes the folder of a path name in a directory that nobody else writes to, and the folders that
+/// it lies in. It never goes through a symbolic link.
 pub(super) fn create_folder(directory: &Path, folder: &str) -> io::Result<()> {
     for (end, _) in folder.match_indices('/') {
         let path = directory.join(&folder[..end]);
         match fs::create_dir(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && is_real_directory(&path) => {}
             made => made?,
         }
     }
@@ -171,9 +200,15 @@ pub(super) fn create_folder(directory: &Path, folder: &str) -> io::Result<()> {
 
 /// Makes a complete file visible at `out`, after its bytes have reached the disk.
 pub(super) fn persist(file: NamedTempFile, out: &Path, replace: bool) -> Result<()> {
-    file.as_file().sync_all().map_err(|error| writing(error, out))?;
+    file.as_file()
+        .sync_all()
+        .map_err(|error| writing(error, out))?;
     check_file(out, replace)?;
-    let renamed = if replace { file.persist(out) } else { file.persist_noclobber(out) };
+    let renamed = if replace {
+        file.persist(out)
+    } else {
+        file.persist_noclobber(out)
+    };
     renamed.map_err(|failed| match failed.error.kind() {
         io::ErrorKind::AlreadyExists => exists(out),
         _ => writing(failed.error, out),
@@ -202,7 +237,8 @@ pub(super) fn parent_of(out: &Path) -> &Path {
     }
 }
 
-/// A temporary file or directory with the permissions that a new one usually has: `mode` less the umask.
+/// A temporary file or directory with the permissions that a new one usually has: `mode` less the
+/// umask.
 #[cfg_attr(not(unix), allow(unused_variables))]
 pub(super) fn temporary(mode: u32) -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
@@ -213,27 +249,40 @@ pub(super) fn temporary(mode: u32) -> tempfile::Builder<'static, 'static> {
 }
 
 pub(super) fn create_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
 }
 
 /// Puts the directory `staged` in the place of the directory `out`, or leaves everything as it is.
 pub(super) fn replace_directory(staged: &Path, out: &Path) -> Result<()> {
     let parent = parent_of(out);
-    let aside = temporary(0o700).tempdir_in(parent).map_err(|error| writing(error, out))?;
+    let aside = temporary(0o700)
+        .tempdir_in(parent)
+        .map_err(|error| writing(error, out))?;
     let old = aside.path().join("replaced");
     fs::rename(out, &old).map_err(|error| writing(error, out))?;
     if let Err(error) = fs::rename(staged, out) {
         if fs::rename(&old, out).is_err() {
             let kept = aside.keep().join("replaced");
-            return Err(
-                Error::io(format!("replacing failed; the old files are now in {}", kept.display()), error).in_file(out)
-            );
+            return Err(Error::io(
+                format!(
+                    "replacing failed; the old files are now in {}",
+                    kept.display()
+                ),
+                error,
+            )
+            .in_file(out));
         }
         return Err(writing(error, out));
     }
     sync_directory(parent)?;
     let place = aside.path().to_owned();
-    aside.close().map_err(|error| Error::io("the new files are in place; removing the old ones", error).in_file(place))
+    aside.close().map_err(|error| {
+        Error::io("the new files are in place; removing the old ones", error).in_file(place)
+    })
 }
 
 /// The error that says that writing to `path` failed.

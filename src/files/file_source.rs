@@ -1,4 +1,5 @@
-//! A file that is read by position: a link, or a file of a model. It knows whether it has changed since it was opened.
+//! A file that is read by position: a link, or a file of a model. It knows whether it has changed
+//! since it was opened.
 
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
@@ -15,19 +16,24 @@ pub struct FileSource {
     opened: Stamp,
 }
 
-/// Facts about a file that differ once its content does: its size, the time of its last change, and which file it is.
-/// The time of its last writing is not among them, because any program can set it.
+/// Facts about a file that differ once its content does: its size, the time of its last change, and
+/// which file it is. The time of its last writing is not among them, because any program can set
+/// it.
 #[cfg(unix)]
 type Stamp = (u64, (i64, i64), (u64, u64));
 
 #[cfg(unix)]
 fn stamp(found: &Metadata) -> Stamp {
     use std::os::unix::fs::MetadataExt;
-    (found.len(), (found.ctime(), found.ctime_nsec()), (found.dev(), found.ino()))
+    (
+        found.len(),
+        (found.ctime(), found.ctime_nsec()),
+        (found.dev(), found.ino()),
+    )
 }
 
-/// Facts about a file that may differ once its content does: its size, and the time of its last writing. Systems other
-/// than Unix do not tell more.
+/// Facts about a file that may differ once its content does: its size, and the time of its last
+/// writing. Systems other than Unix do not tell more.
 #[cfg(not(unix))]
 type Stamp = (u64, Option<std::time::SystemTime>);
 
@@ -37,7 +43,8 @@ fn stamp(found: &Metadata) -> Stamp {
 }
 
 impl FileSource {
-    /// Opens a file for reading. Pipes and devices are refused, and not touched: some would be waited for without end.
+    /// Opens a file for reading. Pipes and devices are refused, and not touched: some would be
+    /// waited for without end.
     ///
     /// # Errors
     /// USAGE if it is not a plain file; IO.
@@ -49,7 +56,11 @@ impl FileSource {
         }
         let file = File::open(path).map_err(failed)?;
         let opened = stamp(&file.metadata().map_err(failed)?);
-        Ok(Self { file, path: path.to_owned(), opened })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            opened,
+        })
     }
 
     /// The file, to be read from its beginning.
@@ -61,14 +72,17 @@ impl FileSource {
         &self.path
     }
 
-    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as far as the file
-    /// system tells. To be asked when all has been read.
+    /// Refuses a file that has changed since it was opened, that was replaced, or that is gone, as
+    /// far as the file system tells. To be asked when all has been read.
     ///
     /// # Errors
     /// USAGE.
     pub fn check_unchanged(&self) -> Result<()> {
         let found = [self.file.metadata(), fs::metadata(&self.path)];
-        if found.into_iter().all(|found| found.is_ok_and(|found| stamp(&found) == self.opened)) {
+        if found
+            .into_iter()
+            .all(|found| found.is_ok_and(|found| stamp(&found) == self.opened))
+        {
             return Ok(());
         }
         let message = "the file has changed while it was read: retry when it is complete and nobody writes to it";
@@ -78,12 +92,19 @@ impl FileSource {
 
 impl Source for FileSource {
     fn length(&self) -> Result<u64> {
-        self.file.metadata().map(|found| found.len()).map_err(|error| reading(error, &self.path))
+        self.file
+            .metadata()
+            .map(|found| found.len())
+            .map_err(|error| reading(error, &self.path))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         // One that was cut meanwhile has changed.
-        let failed = |error| self.check_unchanged().err().unwrap_or_else(|| reading(error, &self.path));
+        let failed = |error| {
+            self.check_unchanged()
+                .err()
+                .unwrap_or_else(|| reading(error, &self.path))
+        };
         read_at(&self.file, out, offset).map_err(failed)
     }
 }

@@ -1,6 +1,8 @@
-//! The header of one safetensors file: parsed from untrusted bytes, and built as the safetensors crate builds it.
+//! The header of one safetensors file: parsed from untrusted bytes, and built as the safetensors
+//! crate builds it.
 //!
-//! The bytes of a parsed header are kept, so that a file with the same tensors can be written with that very header.
+//! The bytes of a parsed header are kept, so that a file with the same tensors can be written with
+//! that very header.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,39 +36,63 @@ pub(super) struct FileHeader {
 }
 
 impl FileHeader {
-    /// Reads a header from its bytes, which include the length. The error says what is wrong with it.
+    /// Reads a header from its bytes, which include the length. The error says what is wrong with
+    /// it.
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes.get(LENGTH_BYTES..).unwrap_or_default())
             .map_err(|error| format!("the header is not UTF-8: {error}"))?;
-        let json: HeaderJson =
-            serde_json::from_str(text).map_err(|error| format!("bad header: {}", printable(&error)))?;
+        let json: HeaderJson = serde_json::from_str(text)
+            .map_err(|error| format!("bad header: {}", printable(&error)))?;
         let mut declared: Vec<(String, Declared)> = json.tensors.into_iter().collect();
         declared.sort_by_key(|(_, tensor)| tensor.data_offsets);
-        // This checks that sizes fit shapes, and that the data of the tensors follow each other without holes.
-        let declared = Metadata::new(None, declared).map_err(|error| format!("bad header: {}", printable(&error)))?;
+        // This checks that sizes fit shapes, and that the data of the tensors follow each other
+        // without holes.
+        let declared = Metadata::new(None, declared)
+            .map_err(|error| format!("bad header: {}", printable(&error)))?;
 
         let start = bytes.len() as u64;
         let by_name: BTreeMap<String, &Declared> = declared.tensors().into_iter().collect();
         let mut tensors = Vec::with_capacity(by_name.len());
         for (name, tensor) in by_name {
             let dtype = tensor.dtype.to_string();
-            let shape: Vec<u64> = tensor.shape.iter().map(|&dimension| dimension as u64).collect();
+            let shape: Vec<u64> = tensor
+                .shape
+                .iter()
+                .map(|&dimension| dimension as u64)
+                .collect();
             let info = Dtype::from_name(&dtype)
                 .and_then(|dtype| TensorInfo::new(name.as_str(), dtype, shape))
                 .ok_or_else(|| format!("tensor {name:?} of type {dtype} is not supported"))?;
-            let offset = start.checked_add(tensor.data_offsets.0 as u64).ok_or("the data is too long")?;
+            let offset = start
+                .checked_add(tensor.data_offsets.0 as u64)
+                .ok_or("the data is too long")?;
             tensors.push((info, offset));
         }
-        let file_bytes = start.checked_add(declared.data_len() as u64).ok_or("the data is too long")?;
-        Ok(Self { bytes, metadata: json.metadata, tensors, file_bytes })
+        let file_bytes = start
+            .checked_add(declared.data_len() as u64)
+            .ok_or("the data is too long")?;
+        Ok(Self {
+            bytes,
+            metadata: json.metadata,
+            tensors,
+            file_bytes,
+        })
     }
 
     /// Builds the header that the safetensors crate would write: widest dtypes first, then by name.
-    pub(super) fn build(metadata: Option<&BTreeMap<String, String>>, tensors: &[&TensorInfo]) -> Result<Self, String> {
+    pub(super) fn build(
+        metadata: Option<&BTreeMap<String, String>>,
+        tensors: &[&TensorInfo],
+    ) -> Result<Self, String> {
         if tensors.iter().any(|info| info.name() == METADATA_NAME) {
-            return Err(format!("safetensors files cannot hold a tensor named {METADATA_NAME}"));
+            return Err(format!(
+                "safetensors files cannot hold a tensor named {METADATA_NAME}"
+            ));
         }
-        if let Some(info) = tensors.iter().find(|info| matches!(info.dtype(), Dtype::Described(_))) {
+        if let Some(info) = tensors
+            .iter()
+            .find(|info| matches!(info.dtype(), Dtype::Described(_)))
+        {
             return Err(format!(
                 "safetensors files cannot hold the dtype {} of tensor {:?}",
                 info.dtype(),
@@ -74,33 +100,58 @@ impl FileHeader {
             ));
         }
         let mut order = tensors.to_vec();
-        order.sort_by(|left, right| right.dtype().cmp(&left.dtype()).then_with(|| left.name().cmp(right.name())));
+        order.sort_by(|left, right| {
+            right
+                .dtype()
+                .cmp(&left.dtype())
+                .then_with(|| left.name().cmp(right.name()))
+        });
         let mut end = 0_u64;
         let mut placed = Vec::with_capacity(order.len());
         for info in order {
             let start = end;
-            end = start.checked_add(info.bytes()).ok_or("the data is too long")?;
+            end = start
+                .checked_add(info.bytes())
+                .ok_or("the data is too long")?;
             placed.push((info, [start, end]));
         }
-        let mut json = serde_json::to_vec(&NewHeader { metadata, tensors: &placed }).map_err(|e| e.to_string())?;
+        let mut json = serde_json::to_vec(&NewHeader {
+            metadata,
+            tensors: &placed,
+        })
+        .map_err(|e| e.to_string())?;
         json.resize(json.len().next_multiple_of(LENGTH_BYTES), b' ');
         let length = json.len() as u64;
         if length > MAX_HEADER_BYTES {
-            return Err(format!("a safetensors header is at most {MAX_HEADER_BYTES} bytes long, this needs {length}"));
+            return Err(format!(
+                "a safetensors header is at most {MAX_HEADER_BYTES} bytes long, this needs {length}"
+            ));
         }
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.append(&mut json);
-        // Shapes that safetensors cannot express, although this library can, are found by reading it back.
+        // Shapes that safetensors cannot express, although this library can, are found by reading
+        // it back.
         Self::parse(bytes)
     }
 
-    /// Whether this is a header for a file with these tensors (ascending by name) and this `__metadata__`.
-    pub(super) fn describes(&self, metadata: Option<&BTreeMap<String, String>>, tensors: &[&TensorInfo]) -> bool {
-        self.metadata.as_ref() == metadata && self.tensors.iter().map(|(info, _)| info).eq(tensors.iter().copied())
+    /// Whether this is a header for a file with these tensors (ascending by name) and this
+    /// `__metadata__`.
+    pub(super) fn describes(
+        &self,
+        metadata: Option<&BTreeMap<String, String>>,
+        tensors: &[&TensorInfo],
+    ) -> bool {
+        self.metadata.as_ref() == metadata
+            && self
+                .tensors
+                .iter()
+                .map(|(info, _)| info)
+                .eq(tensors.iter().copied())
     }
 }
 
-/// The content of the header's JSON, with each name once. The safetensors crate lets the last of two equal names win.
+/// The content of the header's JSON, with each name once. The safetensors crate lets the last of
+/// two equal names win.
 struct HeaderJson {
     metadata: Option<BTreeMap<String, String>>,
     tensors: BTreeMap<String, Declared>,
@@ -129,7 +180,10 @@ impl<'de> Deserialize<'de> for HeaderJson {
                         insert_once(&mut tensors, name, map.next_value()?)?;
                     }
                 }
-                Ok(HeaderJson { metadata: metadata.flatten().map(|strings| strings.0), tensors })
+                Ok(HeaderJson {
+                    metadata: metadata.flatten().map(|strings| strings.0),
+                    tensors,
+                })
             }
         }
 
@@ -164,7 +218,11 @@ impl<'de> Deserialize<'de> for UniqueStrings {
     }
 }
 
-fn insert_once<V, E: serde::de::Error>(map: &mut BTreeMap<String, V>, key: String, value: V) -> Result<(), E> {
+fn insert_once<V, E: serde::de::Error>(
+    map: &mut BTreeMap<String, V>,
+    key: String,
+    value: V,
+) -> Result<(), E> {
     match map.entry(key) {
         Entry::Vacant(entry) => {
             entry.insert(value);
@@ -199,7 +257,11 @@ impl Serialize for NewHeader<'_> {
         }
         for (info, data_offsets) in self.tensors {
             let dtype = info.dtype();
-            let entry = Entry { dtype: dtype.name(), shape: info.shape(), data_offsets: *data_offsets };
+            let entry = Entry {
+                dtype: dtype.name(),
+                shape: info.shape(),
+                data_offsets: *data_offsets,
+            };
             map.serialize_entry(info.name(), &entry)?;
         }
         map.end()
@@ -237,12 +299,18 @@ mod tests {
 
         let data = [0; 64];
         let views = infos.iter().map(|info| {
-            let dtype: safetensors::Dtype = serde_json::from_str(&format!("\"{}\"", info.dtype())).unwrap();
-            let shape = info.shape().iter().map(|&dimension| usize::try_from(dimension).unwrap()).collect();
+            let dtype: safetensors::Dtype =
+                serde_json::from_str(&format!("\"{}\"", info.dtype())).unwrap();
+            let shape = info
+                .shape()
+                .iter()
+                .map(|&dimension| usize::try_from(dimension).unwrap())
+                .collect();
             let bytes = &data[..usize::try_from(info.bytes()).unwrap()];
             (info.name(), TensorView::new(dtype, shape, bytes).unwrap())
         });
-        let theirs = safetensors::serialize(views, Some(metadata.clone().into_iter().collect())).unwrap();
+        let theirs =
+            safetensors::serialize(views, Some(metadata.clone().into_iter().collect())).unwrap();
         assert_eq!(built.file_bytes, theirs.len() as u64);
         assert_eq!(built.bytes, theirs[..built.bytes.len()]);
         assert!(built.describes(Some(&metadata), &infos.iter().collect::<Vec<_>>()));
@@ -260,10 +328,18 @@ mod tests {
             r#"{"__metadata__":null,"__metadata__":{}}"#.to_owned(),
             r#"{"__metadata__":{"k":"1","\u006b":"2"}}"#.to_owned(),
         ] {
-            assert!(refusal(&json).contains("duplicate name"), "{json}: {}", refusal(&json));
+            assert!(
+                refusal(&json).contains("duplicate name"),
+                "{json}: {}",
+                refusal(&json)
+            );
         }
         let twice_inside = r#"{"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-        assert!(refusal(twice_inside).contains("duplicate field"), "{}", refusal(twice_inside));
+        assert!(
+            refusal(twice_inside).contains("duplicate field"),
+            "{}",
+            refusal(twice_inside)
+        );
     }
 
     #[test]
@@ -288,12 +364,17 @@ mod tests {
             assert!(!refusal(json).is_empty(), "{json}");
         }
         let not_utf8 = [&[1, 0, 0, 0, 0, 0, 0, 0][..], b"\xFF"].concat();
-        assert!(FileHeader::parse(not_utf8).unwrap_err().contains("not UTF-8"));
+        assert!(
+            FileHeader::parse(not_utf8)
+                .unwrap_err()
+                .contains("not UTF-8")
+        );
     }
 
     #[test]
     fn refusals_carry_no_control_characters() {
-        let text = refusal("{\"a\":{\"dtype\":\"\\u001b[2J\",\"shape\":[],\"data_offsets\":[0,1]}}");
+        let text =
+            refusal("{\"a\":{\"dtype\":\"\\u001b[2J\",\"shape\":[],\"data_offsets\":[0,1]}}");
         assert!(!text.contains(char::is_control), "{text:?}");
         assert!(text.contains("[2J"), "{text:?}");
     }
@@ -301,10 +382,18 @@ mod tests {
     #[test]
     fn what_safetensors_cannot_hold_is_not_built() {
         let reserved = TensorInfo::new("__metadata__", Dtype::U8, []).unwrap();
-        assert!(FileHeader::build(None, &[&reserved]).unwrap_err().contains("named __metadata__"));
+        assert!(
+            FileHeader::build(None, &[&reserved])
+                .unwrap_err()
+                .contains("named __metadata__")
+        );
         let described = Dtype::Described(DescribedDtype::new("U7", 7, 1, None).unwrap());
         let described = TensorInfo::new("t", described, [8]).unwrap();
-        assert!(FileHeader::build(None, &[&described]).unwrap_err().contains("dtype U7"));
+        assert!(
+            FileHeader::build(None, &[&described])
+                .unwrap_err()
+                .contains("dtype U7")
+        );
         let overflowing = TensorInfo::new("t", Dtype::U8, [u64::MAX, 2, 0]).unwrap();
         assert!(FileHeader::build(None, &[&overflowing]).is_err());
     }

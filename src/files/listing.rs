@@ -13,13 +13,26 @@ use crate::plain_name::{MOST_PARTS, fold_case, is_of_tensors};
 const CHECKPOINT: &str = "checkpoint-";
 /// The name of a file that lies in a chain's own directory.
 const CHAIN: &str = "chain.json";
-/// The name of the file that lies in each directory which this program keeps for a subscriber, or for its own work.
+/// The name of the file that lies in each directory which this program keeps for a subscriber, or
+/// for its own work.
 pub const MARKER: &str = "deltachain.directory";
 /// Directories that are no model: what they hold, what they are, and what to give instead.
 const NO_MODELS: [(&[&str], &str, &str); 3] = [
-    (&[MARKER], "a directory that a subscriber keeps", "its folder \"current\""),
-    (&[CHAIN, "commits"], "a chain", "a directory that `deltachain pull` writes"),
-    (&["blobs", "snapshots"], "a repository in a hub's cache", "its folder snapshots/REVISION"),
+    (
+        &[MARKER],
+        "a directory that a subscriber keeps",
+        "its folder \"current\"",
+    ),
+    (
+        &[CHAIN, "commits"],
+        "a chain",
+        "a directory that `deltachain pull` writes",
+    ),
+    (
+        &["blobs", "snapshots"],
+        "a repository in a hub's cache",
+        "its folder snapshots/REVISION",
+    ),
 ];
 /// Where repositories of models keep the same model once more, in the format of its makers.
 const ORIGINAL: &str = "original";
@@ -28,10 +41,11 @@ const LOST: &str = "lost+found";
 
 /// The files of a directory and of the folders in it that may belong to a model.
 ///
-/// Symbolic links to files are followed, since caches of models consist of them; those to folders are not. Left out are
-/// hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the model in its makers' own format (`original`,
-/// as in many repositories of models), chains, directories that subscribers keep, repositories in a hub's cache, and
-/// folders in which a file would have more than eight parts in its name.
+/// Symbolic links to files are followed, since caches of models consist of them; those to folders
+/// are not. Left out are hidden files and folders, a trainer's checkpoints (`checkpoint-*`), the
+/// model in its makers' own format (`original`, as in many repositories of models), chains,
+/// directories that subscribers keep, repositories in a hub's cache, and folders in which a file
+/// would have more than eight parts in its name.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct ModelListing {
@@ -45,29 +59,43 @@ impl ModelListing {
     /// Lists a directory.
     ///
     /// # Errors
-    /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file of tensors leads
-    /// nowhere; USAGE if the directory is itself a chain, one that a subscriber keeps, or a repository in a hub's
-    /// cache, or if names differ in case only.
+    /// IO if the directory or a folder in it cannot be listed, or if a link with the name of a file
+    /// of tensors leads nowhere; USAGE if the directory is itself a chain, one that a subscriber
+    /// keeps, or a repository in a hub's cache, or if names differ in case only.
     pub fn of(directory: &Path) -> Result<Self> {
         if let Some((_, what, instead)) = no_model(directory) {
-            return Err(Error::usage(format!("this is {what}, not a model: give {instead}")).in_file(directory));
+            return Err(
+                Error::usage(format!("this is {what}, not a model: give {instead}"))
+                    .in_file(directory),
+            );
         }
         let mut listing = Self::default();
         listing.add(directory, OsStr::new(""), 1)?;
         listing.files.sort_unstable();
         listing.left_out.sort_unstable();
-        listing.check_case().map_err(|error| error.in_file(directory))?;
+        listing
+            .check_case()
+            .map_err(|error| error.in_file(directory))?;
         Ok(listing)
     }
 
-    /// Some file systems take names for the same that differ in case, and no version of a chain has two such.
+    /// Some file systems take names for the same that differ in case, and no version of a chain has
+    /// two such.
     fn check_case(&self) -> Result<()> {
         let mut names = BTreeMap::new();
-        for name in self.files.iter().flat_map(|name| Path::new(name).ancestors()) {
-            let other = *names.entry(fold_case(&name.to_string_lossy())).or_insert(name);
+        for name in self
+            .files
+            .iter()
+            .flat_map(|name| Path::new(name).ancestors())
+        {
+            let other = *names
+                .entry(fold_case(&name.to_string_lossy()))
+                .or_insert(name);
             if other != name {
                 let [other, name] = [other, name].map(Path::to_string_lossy);
-                let message = format!("{other:?} and {name:?} differ in case only: rename or remove one of them");
+                let message = format!(
+                    "{other:?} and {name:?} differ in case only: rename or remove one of them"
+                );
                 return Err(Error::usage(message));
             }
         }
@@ -101,7 +129,9 @@ impl ModelListing {
                 Ok(found) if found.is_dir() => self.leave(&name, "a symbolic link to a folder"),
                 Ok(_) => self.leave(&name, "is not a file"),
                 // It would be missing in the model.
-                Err(error) if is_of_tensors(&last.to_string_lossy()) => return Err(reading(error, &path)),
+                Err(error) if is_of_tensors(&last.to_string_lossy()) => {
+                    return Err(reading(error, &path));
+                }
                 Err(_) => self.leave(&name, "cannot be read"),
             }
         }
@@ -109,13 +139,18 @@ impl ModelListing {
     }
 
     fn leave(&mut self, name: &OsStr, why: &str) {
-        self.left_out.push(format!("{} ({why})", name.to_string_lossy()));
+        self.left_out
+            .push(format!("{} ({why})", name.to_string_lossy()));
     }
 }
 
 /// Why a directory is no model, if it is none.
 fn no_model(path: &Path) -> Option<(&'static [&'static str], &'static str, &'static str)> {
-    let is_one = |holds: &[&str]| holds.iter().all(|name| fs::symlink_metadata(path.join(name)).is_ok());
+    let is_one = |holds: &[&str]| {
+        holds
+            .iter()
+            .all(|name| fs::symlink_metadata(path.join(name)).is_ok())
+    };
     NO_MODELS.into_iter().find(|(holds, ..)| is_one(holds))
 }
 
@@ -161,7 +196,15 @@ mod tests {
     #[test]
     fn folders_are_listed_but_for_those_of_others() {
         let root = tempfile::tempdir().unwrap();
-        let files = ["a", "a.b/c", "d/e/f/g/h/i/j/k", ".hidden", "d/.hidden", "checkpoint-", "chain.json"];
+        let files = [
+            "a",
+            "a.b/c",
+            "d/e/f/g/h/i/j/k",
+            ".hidden",
+            "d/.hidden",
+            "checkpoint-",
+            "chain.json",
+        ];
         make(root.path(), &files);
         let others = [
             ".git/config",
@@ -222,8 +265,14 @@ mod tests {
         fs::create_dir(snapshot.join("vae")).unwrap();
         symlink("nowhere", snapshot.join("vae/b.safetensors")).unwrap();
         let error = ModelListing::of(&snapshot).unwrap_err();
-        assert!(error.class() == ErrorClass::Usage && error.message().contains("a link to a file"), "{error}");
-        assert!(error.file().unwrap().ends_with("vae/b.safetensors"), "{error}");
+        assert!(
+            error.class() == ErrorClass::Usage && error.message().contains("a link to a file"),
+            "{error}"
+        );
+        assert!(
+            error.file().unwrap().ends_with("vae/b.safetensors"),
+            "{error}"
+        );
     }
 
     #[cfg(unix)]
@@ -238,7 +287,10 @@ mod tests {
         // Some users may list everything.
         if fs::read_dir(&vae).is_err() {
             let error = ModelListing::of(root.path()).unwrap_err();
-            assert_eq!((error.class(), error.file()), (ErrorClass::Io, vae.to_str()));
+            assert_eq!(
+                (error.class(), error.file()),
+                (ErrorClass::Io, vae.to_str())
+            );
         }
         fs::set_permissions(&vae, fs::Permissions::from_mode(0o700)).unwrap();
     }

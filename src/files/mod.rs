@@ -1,4 +1,5 @@
-//! Safetensors files: reading states from them, writing states to them, and how a model is spread over them.
+//! Safetensors files: reading states from them, writing states to them, and how a model is spread
+//! over them.
 
 mod beside;
 mod disk;

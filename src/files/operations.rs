@@ -1,4 +1,5 @@
-//! Files in, files out: links made of models, and models built from links, with layout, digests and staging done right.
+//! Files in, files out: links made of models, and models built from links, with layout, digests and
+//! staging done right.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,9 @@ use crate::diff::{DiffOptions, DiffReport};
 use crate::error::{Error, Result};
 use crate::files::disk::{check_apart, is_same_file, parent_of, refuse_existing};
 use crate::files::file_source::FileSource;
-use crate::files::{FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, StagedSafetensors, scratch_state};
+use crate::files::{
+    FileOptions, LAYOUT_KEY, Layout, OutputFile, SafetensorsState, StagedSafetensors, scratch_state,
+};
 use crate::link::LinkReader;
 use crate::progress::Progress;
 use crate::replay::Replay;
@@ -26,19 +29,30 @@ pub struct ApplyReport {
     pub target_bytes: u64,
     /// Bytes that have been written to disk.
     pub written: u64,
-    /// Names of the files that have been copied from the base's directory, since no link carries them.
+    /// Names of the files that have been copied from the base's directory, since no link carries
+    /// them.
     pub copied: Vec<String>,
 }
 
-/// Writes to `out` the link from one model to another. Each model is a safetensors file or a directory of them. The
-/// link appears when it is complete and on disk. It states the target's layout where that is needed (SPEC section 12);
-/// other files of the directories are not in it.
+/// Writes to `out` the link from one model to another. Each model is a safetensors file or a
+/// directory of them. The link appears when it is complete and on disk. It states the target's
+/// layout where that is needed (SPEC section 12); other files of the directories are not in it.
 ///
 /// # Errors
-/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is an input, or lies
-/// in one.
-pub fn diff(base: &Path, target: &Path, out: &Path, options: &FileOptions<'_>) -> Result<DiffReport> {
-    diff_opened(Some(&SafetensorsState::open(base)?), &SafetensorsState::open(target)?, out, options)
+/// As for [`SafetensorsState::open`], [`diff`](crate::diff()) and [`OutputFile`]; USAGE if `out` is
+/// an input, or lies in one.
+pub fn diff(
+    base: &Path,
+    target: &Path,
+    out: &Path,
+    options: &FileOptions<'_>,
+) -> Result<DiffReport> {
+    diff_opened(
+        Some(&SafetensorsState::open(base)?),
+        &SafetensorsState::open(target)?,
+        out,
+        options,
+    )
 }
 
 /// Writes to `out` a link that needs no base: a model as a whole. All else as for [`diff`].
@@ -59,19 +73,21 @@ pub fn diff_opened(
     out: &Path,
     options: &FileOptions<'_>,
 ) -> Result<DiffReport> {
-    base.into_iter().chain([target]).try_for_each(|input| input.check_apart(out))?;
+    base.into_iter()
+        .chain([target])
+        .try_for_each(|input| input.check_apart(out))?;
     write_link(base, target, target.layout(), out, options)
 }
 
-/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is spread over files
-/// as the links say, or else as the base is; other files of the base's directory are copied. Everything that can be
-/// checked without decoding the links is checked first, and the result appears when all of it has been proven and is on
-/// disk. States on the way are not built.
+/// Applies links one after another to a model, or to nothing, and writes the result to `out`. It is
+/// spread over files as the links say, or else as the base is; other files of the base's directory
+/// are copied. Everything that can be checked without decoding the links is checked first, and the
+/// result appears when all of it has been proven and is on disk. States on the way are not built.
 ///
 /// # Errors
-/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if there is no link, or if
-/// `out` is a link or part of the base, or holds a link; it may be the base. As for [`SafetensorsState::open`] and
-/// [`StagedSafetensors::create`].
+/// The first check that fails, in the order of SPEC section 10, with the link's file; USAGE if
+/// there is no link, or if `out` is a link or part of the base, or holds a link; it may be the
+/// base. As for [`SafetensorsState::open`] and [`StagedSafetensors::create`].
 pub fn apply(
     base: Option<&Path>,
     links: &[impl AsRef<Path>],
@@ -81,7 +97,10 @@ pub fn apply(
     refuse_existing(out, options.replace)?;
     let links = LinkSequence::open(links, out, options)?;
     let files = base.map(SafetensorsState::open).transpose()?;
-    if let Some(files) = files.as_ref().filter(|files| !is_same_file(files.path(), out)) {
+    if let Some(files) = files
+        .as_ref()
+        .filter(|files| !is_same_file(files.path(), out))
+    {
         files.check_apart(out)?;
     }
     let base = files.as_ref();
@@ -92,12 +111,18 @@ pub fn apply(
     let copied = staged.copied_files();
     options.progress.advance(0)?;
     let written = staged.commit()?;
-    Ok(ApplyReport { base: checked.base, target, target_bytes: total_bytes(&tensors), written, copied })
+    Ok(ApplyReport {
+        base: checked.base,
+        target,
+        target_bytes: total_bytes(&tensors),
+        written,
+        copied,
+    })
 }
 
-/// Joins links of any profile into one: their result is built in a temporary file beside `out` and compared with
-/// `base`, or with nothing if the first is a snapshot. Metadata of later links replaces metadata of earlier ones;
-/// metadata of `options` replaces both.
+/// Joins links of any profile into one: their result is built in a temporary file beside `out` and
+/// compared with `base`, or with nothing if the first is a snapshot. Metadata of later links
+/// replaces metadata of earlier ones; metadata of `options` replaces both.
 ///
 /// # Errors
 /// As for [`apply`] and [`diff`].
@@ -116,7 +141,11 @@ pub fn squash(
     let scratch = scratch_state(parent_of(out), &checked.replay.tensors())?;
     checked.build(base, &scratch, options.progress)?;
     let mut all = options.clone();
-    all.metadata = links.readers.iter().flat_map(|link| link.index().metadata.clone()).collect();
+    all.metadata = links
+        .readers
+        .iter()
+        .flat_map(|link| link.index().metadata.clone())
+        .collect();
     all.metadata.extend(options.metadata.clone());
     write_link(base, &scratch, &checked.layout, out, &all)
 }
@@ -137,19 +166,24 @@ fn write_link(
 ) -> Result<DiffReport> {
     let mut metadata = options.metadata.clone();
     metadata.remove(LAYOUT_KEY);
-    if let Some(text) = Layout::metadata_value(layout, base.map(SafetensorsState::layout), target.tensors()) {
+    if let Some(text) =
+        Layout::metadata_value(layout, base.map(SafetensorsState::layout), target.tensors())
+    {
         metadata.insert(LAYOUT_KEY.to_owned(), text);
     }
     let mut file = OutputFile::create(out, options.replace)?;
     let bytes = [state_of(base), target].map(|state| total_bytes(state.tensors()));
-    bytes.iter().for_each(|&bytes| options.progress.expect(bytes));
+    bytes
+        .iter()
+        .for_each(|&bytes| options.progress.expect(bytes));
     let link = DiffOptions::default()
         .profile(options.profile)
         .sums(options.profile == Profile::Local)
         .metadata(metadata)
         .progress(options.progress);
     // An error without a file name is one of writing: errors of reading name their file.
-    let report = crate::diff::diff(state_of(base), target, &link, &mut file).map_err(|error| error.in_file(out))?;
+    let report = crate::diff::diff(state_of(base), target, &link, &mut file)
+        .map_err(|error| error.in_file(out))?;
     options.progress.advance(0)?;
     file.commit()?;
     Ok(report)
@@ -176,28 +210,46 @@ impl LinkSequence {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         check_apart(out, paths.iter().map(PathBuf::as_path))?;
         let open = |path: &PathBuf| {
-            let link = FileSource::open(path).and_then(|source| LinkReader::open(source, &options.limits));
+            let link =
+                FileSource::open(path).and_then(|source| LinkReader::open(source, &options.limits));
             link.map_err(|error| error.in_file(path))
         };
-        Ok(Self { readers: paths.iter().map(open).collect::<Result<_>>()?, paths })
+        Ok(Self {
+            readers: paths.iter().map(open).collect::<Result<_>>()?,
+            paths,
+        })
     }
 
-    /// Checks everything that can be checked before anything is decoded: that the links follow one another, then link
-    /// by link step 7 of SPEC section 10 and the layout.
-    fn check(&self, base: Option<&SafetensorsState>, progress: &dyn Progress) -> Result<CheckedLinks<'_>> {
+    /// Checks everything that can be checked before anything is decoded: that the links follow one
+    /// another, then link by link step 7 of SPEC section 10 and the layout.
+    fn check(
+        &self,
+        base: Option<&SafetensorsState>,
+        progress: &dyn Progress,
+    ) -> Result<CheckedLinks<'_>> {
         if self.readers.is_empty() {
             return Err(Error::usage("no link to apply"));
         }
-        check_sequence(&self.readers.iter().collect::<Vec<_>>()).map_err(|error| self.named(error))?;
+        check_sequence(&self.readers.iter().collect::<Vec<_>>())
+            .map_err(|error| self.named(error))?;
         progress.expect(total_bytes(state_of(base).tensors()));
         let table = StateTable::of(state_of(base), progress)?;
         let digest = table.digests.state;
-        let mut replay = Replay::new(table).with_layout(base.map(SafetensorsState::layout).cloned());
+        let mut replay =
+            Replay::new(table).with_layout(base.map(SafetensorsState::layout).cloned());
         for (link, path) in self.readers.iter().zip(&self.paths) {
             replay.push(link).map_err(|error| error.in_file(path))?;
         }
-        let layout = replay.layout().cloned().unwrap_or_else(|| Layout::single_file(&[]));
-        Ok(CheckedLinks { links: self, replay, base: digest, layout })
+        let layout = replay
+            .layout()
+            .cloned()
+            .unwrap_or_else(|| Layout::single_file(&[]));
+        Ok(CheckedLinks {
+            links: self,
+            replay,
+            base: digest,
+            layout,
+        })
     }
 
     /// Names the file of the link that an error is about.
@@ -217,7 +269,9 @@ impl CheckedLinks<'_> {
         progress: &dyn Progress,
     ) -> Result<StateDigests> {
         progress.expect(self.replay.work());
-        self.replay.run(state_of(base), out, progress).map_err(|error| self.links.named(error))
+        self.replay
+            .run(state_of(base), out, progress)
+            .map_err(|error| self.links.named(error))
     }
 }
 
@@ -234,8 +288,14 @@ mod tests {
     fn model(folder: &Path, name: &str, byte: u8) -> PathBuf {
         let path = folder.join(name);
         fs::create_dir(&path).unwrap();
-        let header = |tensor: &str| format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}   "#);
-        fs::write(path.join("a.safetensors"), file_of(&header("a"), &[1, byte])).unwrap();
+        let header = |tensor: &str| {
+            format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}   "#)
+        };
+        fs::write(
+            path.join("a.safetensors"),
+            file_of(&header("a"), &[1, byte]),
+        )
+        .unwrap();
         fs::write(path.join("b.safetensors"), file_of(&header("b"), &[2, 2])).unwrap();
         fs::write(path.join("config.json"), "{}").unwrap();
         path
@@ -243,7 +303,11 @@ mod tests {
 
     fn assert_same(left: &Path, right: &Path, names: &[&str]) {
         for name in names {
-            assert_eq!(fs::read(left.join(name)).unwrap(), fs::read(right.join(name)).unwrap(), "{name}");
+            assert_eq!(
+                fs::read(left.join(name)).unwrap(),
+                fs::read(right.join(name)).unwrap(),
+                "{name}"
+            );
         }
     }
 
@@ -274,29 +338,60 @@ mod tests {
         let first = diff(&states[0], &states[1], &at("1"), &counted).unwrap();
         let second = diff(&states[1], &states[2], &at("2"), &counted).unwrap();
         assert_eq!((whole.target_bytes, first.changed), (4, 1));
-        assert_eq!((whole.target.state, first.target.state), (first.base, second.base));
+        assert_eq!(
+            (whole.target.state, first.target.state),
+            (first.base, second.base)
+        );
 
         let built = apply(None, &["0", "1", "2"].map(at), &at("built"), &counted).unwrap();
-        assert_eq!((built.target, built.target_bytes, built.copied.len()), (second.target.clone(), 4, 0));
+        assert_eq!(
+            (built.target, built.target_bytes, built.copied.len()),
+            (second.target.clone(), 4, 0)
+        );
         assert_same(&at("built"), &states[2], &weights);
-        let built = apply(Some(&states[0]), &["1", "2"].map(at), &at("copied"), &counted).unwrap();
-        assert_eq!((built.base, &built.copied[..]), (first.base, &["config.json".to_owned()][..]));
-        assert_same(&at("copied"), &states[2], &[weights[0], weights[1], "config.json"]);
+        let built = apply(
+            Some(&states[0]),
+            &["1", "2"].map(at),
+            &at("copied"),
+            &counted,
+        )
+        .unwrap();
+        assert_eq!(
+            (built.base, &built.copied[..]),
+            (first.base, &["config.json".to_owned()][..])
+        );
+        assert_same(
+            &at("copied"),
+            &states[2],
+            &[weights[0], weights[1], "config.json"],
+        );
         // Headers, tensors, index and configuration: each once.
-        let files = fs::read_dir(at("copied")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        let files = fs::read_dir(at("copied"))
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len());
         assert_eq!(built.written, files.sum::<u64>());
         assert_eq!(count.0.into_inner(), count.1.into_inner());
 
         let note = [("note".to_owned(), "x".to_owned())].into();
-        let joined =
-            squash(Some(&states[0]), &["1", "2"].map(at), &at("joined"), &options.clone().metadata(note)).unwrap();
+        let joined = squash(
+            Some(&states[0]),
+            &["1", "2"].map(at),
+            &at("joined"),
+            &options.clone().metadata(note),
+        )
+        .unwrap();
         assert_eq!((joined.base, &joined.target), (first.base, &second.target));
         apply(Some(&states[0]), &[at("joined")], &at("again"), &options).unwrap();
         assert_same(&at("again"), &states[2], &weights);
 
         // The result is at hand, so that a local link has its sums.
         let local = options.profile(Profile::Local);
-        assert_eq!(squash(Some(&states[0]), &["1", "2"].map(at), &at("local"), &local).unwrap().target, second.target);
+        assert_eq!(
+            squash(Some(&states[0]), &["1", "2"].map(at), &at("local"), &local)
+                .unwrap()
+                .target,
+            second.target
+        );
         let link = LinkReader::open(FileSource::open(at("local")).unwrap(), &local.limits).unwrap();
         assert!(link.sums().unwrap().is_some());
     }
@@ -312,7 +407,11 @@ mod tests {
         let refused = |links: &[&str], rule, file: &str| {
             let links: Vec<PathBuf> = links.iter().map(|link| at(link)).collect();
             let error = apply(Some(&states[0]), &links, &at("out"), &options).unwrap_err();
-            assert_eq!((error.rule(), error.file()), (rule, at(file).to_str()), "{error}");
+            assert_eq!(
+                (error.rule(), error.file()),
+                (rule, at(file).to_str()),
+                "{error}"
+            );
             assert!(!at("out").exists());
         };
         refused(&["2"], Some("R-APP-01"), "2");
@@ -335,17 +434,39 @@ mod tests {
         fs::write(&out, "precious").unwrap();
         let options = FileOptions::default();
         let error = snapshot(&state, &out, &options).unwrap_err();
-        assert_eq!((error.message(), error.file()), ("the output exists", out.to_str()));
-        assert!(apply(None, &[&out], &out, &options).unwrap_err().message().contains("exists"));
+        assert_eq!(
+            (error.message(), error.file()),
+            ("the output exists", out.to_str())
+        );
+        assert!(
+            apply(None, &[&out], &out, &options)
+                .unwrap_err()
+                .message()
+                .contains("exists")
+        );
         assert_eq!(fs::read(&out).unwrap(), b"precious");
         let options = options.replace(true);
         snapshot(&state, &out, &options).unwrap();
         apply(None, &[&out], &state, &options).unwrap();
         assert!(!state.join("config.json").exists());
         // An observer of the progress can stop all of it, even at the very end.
-        let stop = |bytes| if bytes == 0 { Err(Error::usage("stopped")) } else { Ok(()) };
+        let stop = |bytes| {
+            if bytes == 0 {
+                Err(Error::usage("stopped"))
+            } else {
+                Ok(())
+            }
+        };
         let before = fs::read(&out).unwrap();
-        let stopped = snapshot(&state, &out, &options.clone().profile(Profile::Direct).progress(&stop)).unwrap_err();
-        assert_eq!((stopped.message(), fs::read(&out).unwrap()), ("stopped", before));
+        let stopped = snapshot(
+            &state,
+            &out,
+            &options.clone().profile(Profile::Direct).progress(&stop),
+        )
+        .unwrap_err();
+        assert_eq!(
+            (stopped.message(), fs::read(&out).unwrap()),
+            ("stopped", before)
+        );
     }
 }

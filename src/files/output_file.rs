@@ -1,4 +1,5 @@
-//! A new file that nobody sees before it is complete: written next to its place, brought to disk, renamed.
+//! A new file that nobody sees before it is complete: written next to its place, brought to disk,
+//! renamed.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use tempfile::NamedTempFile;
 use crate::error::Result;
 use crate::files::disk::{check_file, parent_of, persist, temporary, writing};
 
-/// A file being written. [`commit`](Self::commit) makes it visible; dropped without, it leaves nothing behind.
+/// A file being written. [`commit`](Self::commit) makes it visible; dropped without, it leaves
+/// nothing behind.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -23,8 +25,14 @@ impl OutputFile {
     /// USAGE if there is something that is not to be or cannot be replaced; IO.
     pub fn create(path: &Path, replace: bool) -> Result<Self> {
         check_file(path, replace)?;
-        let file = temporary(0o666).tempfile_in(parent_of(path)).map_err(|error| writing(error, path))?;
-        Ok(Self { path: path.to_owned(), replace, file: BufWriter::new(file) })
+        let file = temporary(0o666)
+            .tempfile_in(parent_of(path))
+            .map_err(|error| writing(error, path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            replace,
+            file: BufWriter::new(file),
+        })
     }
 
     /// Makes the file visible, at once and completely, after its bytes have reached the disk.
@@ -32,7 +40,10 @@ impl OutputFile {
     /// # Errors
     /// IO; USAGE if meanwhile there is something at the path.
     pub fn commit(self) -> Result<()> {
-        let file = self.file.into_inner().map_err(|error| writing(error.into_error(), &self.path))?;
+        let file = self
+            .file
+            .into_inner()
+            .map_err(|error| writing(error.into_error(), &self.path))?;
         persist(file, &self.path, self.replace)
     }
 }

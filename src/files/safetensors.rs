@@ -1,7 +1,8 @@
 //! A state in safetensors files: one file, or a directory of shards with or without an index.
 //!
-//! Files are untrusted: everything their headers and the index say is checked before it is believed. Data is read by
-//! position, not mapped, so that a file cut short by someone else is an error and not a crash.
+//! Files are untrusted: everything their headers and the index say is checked before it is
+//! believed. Data is read by position, not mapped, so that a file cut short by someone else is an
+//! error and not a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -40,7 +41,8 @@ pub struct SafetensorsState {
     is_watched: bool,
 }
 
-/// The indexes that count: for each folder that has one, its name without the folder, and what it says.
+/// The indexes that count: for each folder that has one, its name without the folder, and what it
+/// says.
 type Indexes = BTreeMap<String, (String, FolderIndex)>;
 
 /// One opened file.
@@ -60,15 +62,16 @@ pub(super) struct DataPlace {
 }
 
 impl SafetensorsState {
-    /// Opens a safetensors file, or a directory with the folders in it that [`ModelListing`] tells of. Of each folder
-    /// these files count: those that its index names (`model.safetensors.index.json`, or another
-    /// `*.safetensors.index.json` if it is the only one), or without an index all whose names end in `.safetensors`. In
-    /// the state, the tensors of a file in a folder have the folder before their names. Reads headers only.
+    /// Opens a safetensors file, or a directory with the folders in it that [`ModelListing`] tells
+    /// of. Of each folder these files count: those that its index names
+    /// (`model.safetensors.index.json`, or another `*.safetensors.index.json` if it is the only
+    /// one), or without an index all whose names end in `.safetensors`. In the state, the tensors
+    /// of a file in a folder have the folder before their names. Reads headers only.
     ///
     /// # Errors
-    /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each other or the index, if
-    /// a layout cannot hold the names of the files (SPEC section 12), or if it is certain that the directory is not one
-    /// model; as for [`ModelListing::of`].
+    /// IO if something cannot be read; USAGE if it is not safetensors, if files contradict each
+    /// other or the index, if a layout cannot hold the names of the files (SPEC section 12), or if
+    /// it is certain that the directory is not one model; as for [`ModelListing::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let kind = fs::metadata(path).map_err(|error| match error.kind() {
@@ -85,18 +88,35 @@ impl SafetensorsState {
         }
     }
 
-    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none for the empty
-    /// state. Nobody else may write to them: it is not [checked](State::check_unchanged).
+    /// Opens these files of a directory, by their names in a layout, whatever else lies there; none
+    /// for the empty state. Nobody else may write to them: it is not
+    /// [checked](State::check_unchanged).
     ///
     /// # Errors
     /// As for [`open`](Self::open).
-    pub fn open_files<'n>(directory: &Path, names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+    pub fn open_files<'n>(
+        directory: &Path,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Self> {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut indexes = Indexes::new();
         if names.is_empty() {
-            let (path, layout, listing) = (directory.to_owned(), Layout::single_file(&[]), ModelListing::default());
+            let (path, layout, listing) = (
+                directory.to_owned(),
+                Layout::single_file(&[]),
+                ModelListing::default(),
+            );
             let (shards, tensors, places) = (Vec::new(), Vec::new(), Vec::new());
-            return Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: false });
+            return Ok(Self {
+                path,
+                shards,
+                layout,
+                tensors,
+                places,
+                indexes,
+                listing,
+                is_watched: false,
+            });
         }
         for (folder, files) in by_folder(&names) {
             let name = index_name(files.into_iter());
@@ -105,7 +125,10 @@ impl SafetensorsState {
                 indexes.insert(folder.to_owned(), (name, FolderIndex::read(&path)?));
             }
         }
-        Ok(Self { is_watched: false, ..Self::open_named(directory, names, indexes)? })
+        Ok(Self {
+            is_watched: false,
+            ..Self::open_named(directory, names, indexes)?
+        })
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
@@ -114,23 +137,31 @@ impl SafetensorsState {
         let mut indexes = Indexes::new();
         for (folder, found) in folders(&listing.files) {
             let index = found.index(path)?;
-            let indexed: BTreeSet<&String> = index.iter().flat_map(|(_, index)| index.weight_map.values()).collect();
+            let indexed: BTreeSet<&String> = index
+                .iter()
+                .flat_map(|(_, index)| index.weight_map.values())
+                .collect();
             // Names are checked before any is used as a path: an index can hold any names.
             for &name in &indexed {
                 if let Some(flaw) = flaw_of_plain_name(name) {
-                    return Err(Error::usage(format!("the file name {name:?} {flaw}")).in_file(path.join(&folder)));
+                    return Err(Error::usage(format!("the file name {name:?} {flaw}"))
+                        .in_file(path.join(&folder)));
                 }
                 names.push(format!("{folder}{name}"));
             }
-            if let Some(flaw) = index.as_ref().and_then(|(name, index)| found.rival_of(name, index)) {
+            if let Some(flaw) = index
+                .as_ref()
+                .and_then(|(name, index)| found.rival_of(name, index))
+            {
                 return Err(Error::usage(flaw).in_file(path.join(&folder)));
             }
             // The index of a state without tensors names no file.
             if indexed.is_empty() {
                 for name in found.tensors {
                     let text = name.to_str();
-                    let text =
-                        text.ok_or_else(|| Error::usage("the file name is not Unicode").in_file(path.join(name)))?;
+                    let text = text.ok_or_else(|| {
+                        Error::usage("the file name is not Unicode").in_file(path.join(name))
+                    })?;
                     names.push(text.to_owned());
                 }
             }
@@ -140,25 +171,47 @@ impl SafetensorsState {
         }
         if names.is_empty() {
             let left = listing.left_out.join(", ");
-            let more = if left.is_empty() { left } else { format!("; left out: {left}") };
-            return Err(Error::usage(format!("the directory holds no .safetensors file{more}")).in_file(path));
+            let more = if left.is_empty() {
+                left
+            } else {
+                format!("; left out: {left}")
+            };
+            return Err(
+                Error::usage(format!("the directory holds no .safetensors file{more}"))
+                    .in_file(path),
+            );
         }
-        let state = Self { listing, ..Self::open_named(path, names, indexes)? };
+        let state = Self {
+            listing,
+            ..Self::open_named(path, names, indexes)?
+        };
         state.check_is_one().map(|()| state)
     }
 
-    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such as ranks, but not
-    /// if each says that it is a model for itself, and nothing says how they belong together.
+    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such
+    /// as ranks, but not if each says that it is a model for itself, and nothing says how they
+    /// belong together.
     fn check_is_one(&self) -> Result<()> {
         let mut models = BTreeMap::new();
-        let folders = self.layout.folders().into_iter().filter(|folder| is_whole(&self.path.join(folder)));
+        let folders = self
+            .layout
+            .folders()
+            .into_iter()
+            .filter(|folder| is_whole(&self.path.join(folder)));
         for folder in folders.filter(|_| !self.listing.files.iter().any(|name| name == PIPELINE)) {
-            let files = self.layout.files().iter().filter(|file| file.folder() == folder);
-            let names: BTreeSet<&str> =
-                files.flat_map(|file| &file.tensors).map(|name| &name[folder.len()..]).collect();
+            let files = self
+                .layout
+                .files()
+                .iter()
+                .filter(|file| file.folder() == folder);
+            let names: BTreeSet<&str> = files
+                .flat_map(|file| &file.tensors)
+                .map(|name| &name[folder.len()..])
+                .collect();
             if let Some(other) = models.insert(names, folder) {
-                let message =
-                    format!("{other:?} and {folder:?} hold a model each, with the same tensors: give one of them");
+                let message = format!(
+                    "{other:?} and {folder:?} hold a model each, with the same tensors: give one of them"
+                );
                 return Err(Error::usage(message).in_file(&self.path));
             }
         }
@@ -166,7 +219,11 @@ impl SafetensorsState {
     }
 
     fn open_named(path: &Path, names: Vec<String>, indexes: Indexes) -> Result<Self> {
-        let file = |name| LayoutFile { name: Some(name), metadata: None, tensors: Vec::new() };
+        let file = |name| LayoutFile {
+            name: Some(name),
+            metadata: None,
+            tensors: Vec::new(),
+        };
         let layout = Layout::new(names.into_iter().map(file).collect());
         let layout = layout.map_err(|flaw| Error::usage(flaw).in_file(path))?;
         let mut shards = Vec::with_capacity(layout.files().len());
@@ -185,49 +242,102 @@ impl SafetensorsState {
         Ok(state)
     }
 
-    fn assemble(path: &Path, named: Vec<(Option<String>, ShardFile)>, indexes: Indexes) -> Result<Self> {
+    fn assemble(
+        path: &Path,
+        named: Vec<(Option<String>, ShardFile)>,
+        indexes: Indexes,
+    ) -> Result<Self> {
         let mut files = Vec::with_capacity(named.len());
         let mut shards = Vec::with_capacity(named.len());
         for (name, shard) in named {
             let folder = name.as_deref().map_or("", folder_of);
-            let tensors = shard.header.tensors.iter().map(|(info, _)| format!("{folder}{}", info.name())).collect();
-            files.push(LayoutFile { name, metadata: shard.header.metadata.clone(), tensors });
+            let tensors = shard
+                .header
+                .tensors
+                .iter()
+                .map(|(info, _)| format!("{folder}{}", info.name()))
+                .collect();
+            files.push(LayoutFile {
+                name,
+                metadata: shard.header.metadata.clone(),
+                tensors,
+            });
             shards.push(shard);
         }
         let layout = Layout::new(files).map_err(|flaw| Error::usage(flaw).in_file(path))?;
-        let (tensors, places) = gather(layout.files().iter().zip(shards.iter().map(|shard| &shard.header)));
-        let twice = (1..tensors.len()).find(|&number| tensors[number - 1].name() == tensors[number].name());
+        let (tensors, places) = gather(
+            layout
+                .files()
+                .iter()
+                .zip(shards.iter().map(|shard| &shard.header)),
+        );
+        let twice =
+            (1..tensors.len()).find(|&number| tensors[number - 1].name() == tensors[number].name());
         if let Some(number) = twice {
-            let name = |number: usize| layout.files()[places[number].file].name.as_deref().unwrap_or_default();
+            let name = |number: usize| {
+                layout.files()[places[number].file]
+                    .name
+                    .as_deref()
+                    .unwrap_or_default()
+            };
             let (first, second) = (name(number - 1), name(number));
-            let message = format!("duplicate tensor: the files {first:?} and {second:?} both have one of this name");
-            return Err(Error::usage(message).of_tensor(tensors[number].name()).in_file(path));
+            let message = format!(
+                "duplicate tensor: the files {first:?} and {second:?} both have one of this name"
+            );
+            return Err(Error::usage(message)
+                .of_tensor(tensors[number].name())
+                .in_file(path));
         }
         let (path, listing) = (path.to_owned(), ModelListing::default());
-        Ok(Self { path, shards, layout, tensors, places, indexes, listing, is_watched: true })
+        Ok(Self {
+            path,
+            shards,
+            layout,
+            tensors,
+            places,
+            indexes,
+            listing,
+            is_watched: true,
+        })
     }
 
-    /// Checks that indexes and files agree on which file holds which tensor. The error names a tensor that is wrong.
+    /// Checks that indexes and files agree on which file holds which tensor. The error names a
+    /// tensor that is wrong.
     fn check_indexes(&self) -> Result<()> {
         for (folder, (name, index)) in &self.indexes {
             let flaw = self.flaw_of_index(folder, index);
-            flaw.map_or(Ok(()), |flaw| Err(Error::usage(flaw).in_file(self.path.join(folder).join(name))))?;
+            flaw.map_or(Ok(()), |flaw| {
+                Err(Error::usage(flaw).in_file(self.path.join(folder).join(name)))
+            })?;
         }
         Ok(())
     }
 
     fn flaw_of_index(&self, folder: &str, index: &FolderIndex) -> Option<String> {
-        for file in self.layout.files().iter().filter(|file| file.folder() == folder) {
+        for file in self
+            .layout
+            .files()
+            .iter()
+            .filter(|file| file.folder() == folder)
+        {
             let name = file.name.as_deref().unwrap_or_default();
             for tensor in file.tensors.iter().map(|tensor| &tensor[folder.len()..]) {
                 if index.weight_map.get(tensor).map(String::as_str) != Some(&name[folder.len()..]) {
-                    return Some(format!("the index does not say that the tensor {tensor:?} is in {name:?}"));
+                    return Some(format!(
+                        "the index does not say that the tensor {tensor:?} is in {name:?}"
+                    ));
                 }
             }
         }
-        let is_there = |tensor: &String| find(self.tensors(), &format!("{folder}{tensor}")).is_some();
-        let (tensor, file) = index.weight_map.iter().find(|(tensor, _)| !is_there(tensor))?;
-        Some(format!("{file:?} does not hold the tensor {tensor:?}, as the index says"))
+        let is_there =
+            |tensor: &String| find(self.tensors(), &format!("{folder}{tensor}")).is_some();
+        let (tensor, file) = index
+            .weight_map
+            .iter()
+            .find(|(tensor, _)| !is_there(tensor))?;
+        Some(format!(
+            "{file:?} does not hold the tensor {tensor:?}, as the index says"
+        ))
     }
 
     /// How the state is spread over files.
@@ -240,32 +350,53 @@ impl SafetensorsState {
         &self.path
     }
 
-    /// Names of the files that hold the tensors, and of the indexes that say where, in order; with `/` after each
-    /// folder. None for a state in a single file.
+    /// Names of the files that hold the tensors, and of the indexes that say where, in order; with
+    /// `/` after each folder. None for a state in a single file.
     pub fn model_files(&self) -> Vec<String> {
-        let files = self.layout.files().iter().filter_map(|file| file.name.clone());
-        let indexes = self.indexes.iter().map(|(folder, (name, _))| format!("{folder}{name}"));
+        let files = self
+            .layout
+            .files()
+            .iter()
+            .filter_map(|file| file.name.clone());
+        let indexes = self
+            .indexes
+            .iter()
+            .map(|(folder, (name, _))| format!("{folder}{name}"));
         let mut names: Vec<String> = files.chain(indexes).collect();
         names.sort_unstable();
         names
     }
 
-    /// Names of the files of tensors in folders where nothing says that they belong together, in order: there are several,
-    /// no index, and they are not numbered (`model-00001-of-00002.safetensors`). Makers of models lay the same model into
-    /// a folder twice, under other names of tensors.
+    /// Names of the files of tensors in folders where nothing says that they belong together, in
+    /// order: there are several, no index, and they are not numbered
+    /// (`model-00001-of-00002.safetensors`). Makers of models lay the same model into a folder
+    /// twice, under other names of tensors.
     pub fn unindexed_files(&self) -> Vec<String> {
-        let names: Vec<String> = self.layout.files().iter().filter_map(|file| file.name.clone()).collect();
+        let names: Vec<String> = self
+            .layout
+            .files()
+            .iter()
+            .filter_map(|file| file.name.clone())
+            .collect();
         let alone = |(folder, files): &(&str, Vec<&str>)| {
-            files.len() > 1 && !self.indexes.contains_key(*folder) && files.iter().any(|file| stem(file).is_none())
+            files.len() > 1
+                && !self.indexes.contains_key(*folder)
+                && files.iter().any(|file| stem(file).is_none())
         };
         let folders = by_folder(&names).into_iter().filter(alone);
-        folders.flat_map(|(folder, files)| files.into_iter().map(move |file| format!("{folder}{file}"))).collect()
+        folders
+            .flat_map(|(folder, files)| {
+                files.into_iter().map(move |file| format!("{folder}{file}"))
+            })
+            .collect()
     }
 
-    /// Names of the plain files in the directory and its folders that are neither shards nor index nor hidden, in
-    /// order: no link covers them. None for a state in a single file.
+    /// Names of the plain files in the directory and its folders that are neither shards nor index
+    /// nor hidden, in order: no link covers them. None for a state in a single file.
     pub fn other_files(&self) -> Vec<String> {
-        self.other_paths().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        self.other_paths()
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect()
     }
 
     /// The file that a tensor's data lies in, and where in it they begin; the number counts
@@ -284,7 +415,8 @@ impl SafetensorsState {
         &self.listing.left_out
     }
 
-    /// Refuses an output that is this or one of its files, lies in it, or holds one: [`check_apart`].
+    /// Refuses an output that is this or one of its files, lies in it, or holds one:
+    /// [`check_apart`].
     ///
     /// # Errors
     /// USAGE.
@@ -298,20 +430,32 @@ impl SafetensorsState {
     pub(super) fn other_paths(&self) -> impl Iterator<Item = (&OsString, PathBuf)> {
         let own: BTreeSet<String> = self.model_files().into_iter().collect();
         let is_own = move |name: &&OsString| name.to_str().is_some_and(|name| own.contains(name));
-        self.listing.files.iter().filter(move |name| !is_own(name)).map(|name| (name, self.path.join(name)))
+        self.listing
+            .files
+            .iter()
+            .filter(move |name| !is_own(name))
+            .map(|name| (name, self.path.join(name)))
     }
 
     /// The index of a folder, and how many bytes the tensors of the folder's files have.
     pub(super) fn index(&self, folder: &str) -> Option<(&FolderIndex, u64)> {
         let (_, index) = self.indexes.get(folder)?;
         let is_here = |place: &DataPlace| self.layout.files()[place.file].folder() == folder;
-        let here = self.tensors.iter().zip(&self.places).filter(|(_, place)| is_here(place));
+        let here = self
+            .tensors
+            .iter()
+            .zip(&self.places)
+            .filter(|(_, place)| is_here(place));
         Some((index, total_bytes(here.map(|(info, _)| info))))
     }
 
-    /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if there is such a file;
-    /// at best of this name.
-    pub(super) fn header_like(&self, file: &LayoutFile, tensors: &[&TensorInfo]) -> Option<&FileHeader> {
+    /// The header of a file with these tensors, named as in the file, and this `__metadata__`, if
+    /// there is such a file; at best of this name.
+    pub(super) fn header_like(
+        &self,
+        file: &LayoutFile,
+        tensors: &[&TensorInfo],
+    ) -> Option<&FileHeader> {
         let mut alike: Vec<(&LayoutFile, &FileHeader)> = self
             .layout
             .files()
@@ -339,16 +483,23 @@ impl State for SafetensorsState {
             return Ok(());
         }
         let files = self.shards.iter().map(|shard| &shard.source);
-        files.chain(self.indexes.values().map(|(_, index)| &index.source)).try_for_each(FileSource::check_unchanged)?;
+        files
+            .chain(self.indexes.values().map(|(_, index)| &index.source))
+            .try_for_each(FileSource::check_unchanged)?;
         // Another shard may have come.
-        let of_tensors =
-            |files: &[OsString]| files.iter().filter(|name| is_of_tensors(&name.to_string_lossy())).count();
+        let of_tensors = |files: &[OsString]| {
+            files
+                .iter()
+                .filter(|name| is_of_tensors(&name.to_string_lossy()))
+                .count()
+        };
         if self.layout.is_directory()
             && of_tensors(&ModelListing::of(&self.path)?.files) != of_tensors(&self.listing.files)
         {
-            return Err(
-                Error::usage("files were added while it was read: retry when it is complete").in_file(&self.path)
-            );
+            return Err(Error::usage(
+                "files were added while it was read: retry when it is complete",
+            )
+            .in_file(&self.path));
         }
         Ok(())
     }
@@ -373,8 +524,13 @@ impl ShardFile {
         if header_bytes > file_bytes - LENGTH_BYTES as u64 {
             return refuse("the header would end beyond the file");
         }
-        let Some(header_bytes) = usize::try_from(header_bytes).ok().filter(|_| header_bytes <= MAX_HEADER_BYTES) else {
-            return refuse(&format!("the header is longer than {MAX_HEADER_BYTES} bytes"));
+        let Some(header_bytes) = usize::try_from(header_bytes)
+            .ok()
+            .filter(|_| header_bytes <= MAX_HEADER_BYTES)
+        else {
+            return refuse(&format!(
+                "the header is longer than {MAX_HEADER_BYTES} bytes"
+            ));
         };
         let mut bytes = vec![0; LENGTH_BYTES + header_bytes];
         source.read_at(0, &mut bytes)?;
@@ -383,7 +539,10 @@ impl ShardFile {
             Err(flaw) => return refuse(&flaw),
         };
         if header.file_bytes != file_bytes {
-            return refuse(&format!("its header calls for {} bytes, it has {file_bytes}", header.file_bytes));
+            return refuse(&format!(
+                "its header calls for {} bytes, it has {file_bytes}",
+                header.file_bytes
+            ));
         }
         Ok(Self { source, header })
     }
@@ -392,16 +551,40 @@ impl ShardFile {
 /// What a file is that is no safetensors file, by its first bytes.
 fn other_kind(begin: &[u8]) -> Option<&'static str> {
     let kinds: [(&[u8], &str); 8] = [
-        (b"version ", "it is a pointer of Git LFS: `git lfs pull` fetches the file"),
-        (b"<", "it is a page of HTML or XML, such as the error of a download: download the file again"),
-        (b"PK", "it is a pickle of PyTorch: load it there, and save it as safetensors"),
-        (b"\x80", "it is a pickle of PyTorch: load it there, and save it as safetensors"),
-        (b"GGUF", "it is a GGUF file: give the checkpoint that it was made from"),
-        (b"{", "it is JSON: give the folder of an index, or a file that the index names"),
+        (
+            b"version ",
+            "it is a pointer of Git LFS: `git lfs pull` fetches the file",
+        ),
+        (
+            b"<",
+            "it is a page of HTML or XML, such as the error of a download: download the file again",
+        ),
+        (
+            b"PK",
+            "it is a pickle of PyTorch: load it there, and save it as safetensors",
+        ),
+        (
+            b"\x80",
+            "it is a pickle of PyTorch: load it there, and save it as safetensors",
+        ),
+        (
+            b"GGUF",
+            "it is a GGUF file: give the checkpoint that it was made from",
+        ),
+        (
+            b"{",
+            "it is JSON: give the folder of an index, or a file that the index names",
+        ),
         (b"\x1f\x8b", "it is compressed with gzip: unpack it"),
-        (b"\x89DCF", "it is a link of deltachain: build a state from it with `apply`"),
+        (
+            b"\x89DCF",
+            "it is a link of deltachain: build a state from it with `apply`",
+        ),
     ];
-    kinds.into_iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, kind)| kind)
+    kinds
+        .into_iter()
+        .find(|(magic, _)| begin.starts_with(magic))
+        .map(|(_, kind)| kind)
 }
 
 /// Nothing is at a path, which may be the name of a repository.
@@ -436,9 +619,17 @@ fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
         let ends_in = |suffix: &str| name.as_encoded_bytes().ends_with(suffix.as_bytes());
         let shown = name.to_string_lossy();
         if ends_in(FILE_SUFFIX) {
-            folders.entry(folder_of(&shown).to_owned()).or_default().tensors.push(name);
+            folders
+                .entry(folder_of(&shown).to_owned())
+                .or_default()
+                .tensors
+                .push(name);
         } else if ends_in(INDEX_SUFFIX) {
-            folders.entry(folder_of(&shown).to_owned()).or_default().indexes.push(name);
+            folders
+                .entry(folder_of(&shown).to_owned())
+                .or_default()
+                .indexes
+                .push(name);
         }
     }
     folders
@@ -447,7 +638,13 @@ fn folders(files: &[OsString]) -> BTreeMap<String, Folder<'_>> {
 impl Folder<'_> {
     /// The index that counts, with its name without the folder.
     fn index(&self, directory: &Path) -> Result<Option<(String, FolderIndex)>> {
-        let last = |name: &&OsStr| Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let last = |name: &&OsStr| {
+            Path::new(name)
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        };
         let usual = self.indexes.iter().find(|name| last(name) == INDEX_NAME);
         let index = match (usual, &self.indexes[..]) {
             (Some(index), _) | (None, [index]) => index,
@@ -458,16 +655,25 @@ impl Folder<'_> {
                 return Err(Error::usage(message).in_file(directory));
             }
         };
-        Ok(Some((last(index), FolderIndex::read(&directory.join(index))?)))
+        Ok(Some((
+            last(index),
+            FolderIndex::read(&directory.join(index))?,
+        )))
     }
 
-    /// A single file that may be the model instead of what its index names: loaders differ in which of them they take.
+    /// A single file that may be the model instead of what its index names: loaders differ in which
+    /// of them they take.
     fn rival_of(&self, name: &str, index: &FolderIndex) -> Option<String> {
         let single = name.strip_suffix(".index.json")?;
-        let is_there = self.tensors.iter().any(|file| Path::new(file).file_name() == Some(OsStr::new(single)));
-        let is_named = index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
-        let message =
-            format!("{single:?} lies beside {name:?}, which does not name it: remove the one that is out of date");
+        let is_there = self
+            .tensors
+            .iter()
+            .any(|file| Path::new(file).file_name() == Some(OsStr::new(single)));
+        let is_named =
+            index.weight_map.is_empty() || index.weight_map.values().any(|file| file == single);
+        let message = format!(
+            "{single:?} lies beside {name:?}, which does not name it: remove the one that is out of date"
+        );
         (is_there && !is_named).then_some(message)
     }
 }
@@ -475,10 +681,19 @@ impl Folder<'_> {
 /// Whether a folder says that it is a model of transformers, whole and for itself.
 fn is_whole(folder: &Path) -> bool {
     let mut text = String::new();
-    let read = FileSource::open(folder.join("config.json"))
-        .is_ok_and(|config| config.file().take(MAX_HEADER_BYTES).read_to_string(&mut text).is_ok());
+    let read = FileSource::open(folder.join("config.json")).is_ok_and(|config| {
+        config
+            .file()
+            .take(MAX_HEADER_BYTES)
+            .read_to_string(&mut text)
+            .is_ok()
+    });
     let config: Option<serde_json::Value> = serde_json::from_str(&text).ok().filter(|_| read);
-    config.is_some_and(|config| config.get("architectures").is_some_and(|named| !named.is_null()))
+    config.is_some_and(|config| {
+        config
+            .get("architectures")
+            .is_some_and(|named| !named.is_null())
+    })
 }
 
 /// The folders of these files, and the names of the files without them.
@@ -486,12 +701,16 @@ pub(super) fn by_folder(names: &[String]) -> BTreeMap<&str, Vec<&str>> {
     let mut folders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in names {
         let folder = folder_of(name);
-        folders.entry(folder).or_default().push(&name[folder.len()..]);
+        folders
+            .entry(folder)
+            .or_default()
+            .push(&name[folder.len()..]);
     }
     folders
 }
 
-/// The tensors of several files, ascending by name, with their places. A name in two files appears twice.
+/// The tensors of several files, ascending by name, with their places. A name in two files appears
+/// twice.
 pub(super) fn gather<'a>(
     files: impl Iterator<Item = (&'a LayoutFile, &'a FileHeader)>,
 ) -> (Vec<TensorInfo>, Vec<DataPlace>) {
@@ -499,8 +718,18 @@ pub(super) fn gather<'a>(
     for (number, (file, header)) in files.enumerate() {
         let folder = file.folder();
         for (info, offset) in &header.tensors {
-            let info = if folder.is_empty() { info.clone() } else { info.renamed(format!("{folder}{}", info.name())) };
-            all.push((info, DataPlace { file: number, offset: *offset }));
+            let info = if folder.is_empty() {
+                info.clone()
+            } else {
+                info.renamed(format!("{folder}{}", info.name()))
+            };
+            all.push((
+                info,
+                DataPlace {
+                    file: number,
+                    offset: *offset,
+                },
+            ));
         }
     }
     all.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
@@ -518,8 +747,11 @@ pub(super) fn locate(
     let (Some(info), Some(place)) = (tensors.get(tensor), places.get(tensor)) else {
         return Err(Error::usage("no such tensor in the state"));
     };
-    let end = offset.checked_add(length as u64).filter(|end| *end <= info.bytes());
-    // The sum is the smaller of two that were checked with the header: the data ends inside the file.
+    let end = offset
+        .checked_add(length as u64)
+        .filter(|end| *end <= info.bytes());
+    // The sum is the smaller of two that were checked with the header: the data ends inside the
+    // file.
     end.and_then(|_| Some((*place, place.offset.checked_add(offset)?)))
         .ok_or_else(|| Error::usage("no such range in the state").of_tensor(info.name()))
 }

@@ -1,4 +1,5 @@
-//! A state on the way to another one, in a temporary file: any state, also one that safetensors files cannot hold.
+//! A state on the way to another one, in a temporary file: any state, also one that safetensors
+//! files cannot hold.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,26 +8,39 @@ use crate::error::{Error, Result};
 use crate::files::disk::{read_at, reading, write_at, writing};
 use crate::tensor::{State, StateWriter, TensorInfo};
 
-/// A state with room for these tensors, ascending by name, in a temporary file in this directory. The file has no name,
-/// and is gone when the state is dropped. It is for what stands between two links: their tensors may be such as
-/// safetensors files cannot hold (SPEC section 12).
+/// A state with room for these tensors, ascending by name, in a temporary file in this directory.
+/// The file has no name, and is gone when the state is dropped. It is for what stands between two
+/// links: their tensors may be such as safetensors files cannot hold (SPEC section 12).
 ///
 /// # Errors
 /// USAGE if the tensors are not in ascending order or too large; IO if the file cannot be created.
-pub fn scratch_state(directory: &Path, tensors: &[TensorInfo]) -> Result<impl State + StateWriter + use<>> {
+pub fn scratch_state(
+    directory: &Path,
+    tensors: &[TensorInfo],
+) -> Result<impl State + StateWriter + use<>> {
     if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
-        return Err(Error::usage("the tensors are not in the order of their names"));
+        return Err(Error::usage(
+            "the tensors are not in the order of their names",
+        ));
     }
     let mut offsets = Vec::with_capacity(tensors.len());
     let mut end = 0_u64;
     for info in tensors {
         offsets.push(end);
-        end = end.checked_add(info.bytes()).ok_or_else(|| Error::usage("the state is too large"))?;
+        end = end
+            .checked_add(info.bytes())
+            .ok_or_else(|| Error::usage("the state is too large"))?;
     }
     let file = tempfile::tempfile_in(directory).map_err(|error| writing(error, directory))?;
     // It reads as zeros where nothing is written.
-    file.set_len(end).map_err(|error| writing(error, directory))?;
-    Ok(ScratchState { file, directory: directory.to_owned(), tensors: tensors.to_vec(), offsets })
+    file.set_len(end)
+        .map_err(|error| writing(error, directory))?;
+    Ok(ScratchState {
+        file,
+        directory: directory.to_owned(),
+        tensors: tensors.to_vec(),
+        offsets,
+    })
 }
 
 #[derive(Debug)]
@@ -41,8 +55,16 @@ struct ScratchState {
 impl ScratchState {
     /// Where bytes of a tensor are in the file.
     fn place(&self, tensor: usize, offset: u64, length: usize) -> Result<u64> {
-        let fits = |info: &&TensorInfo| offset.checked_add(length as u64).is_some_and(|end| end <= info.bytes());
-        let there = self.tensors.get(tensor).filter(fits).map(|_| self.offsets[tensor] + offset);
+        let fits = |info: &&TensorInfo| {
+            offset
+                .checked_add(length as u64)
+                .is_some_and(|end| end <= info.bytes())
+        };
+        let there = self
+            .tensors
+            .get(tensor)
+            .filter(fits)
+            .map(|_| self.offsets[tensor] + offset);
         there.ok_or_else(|| Error::usage("no such range in the state"))
     }
 }
@@ -84,10 +106,22 @@ mod tests {
         scratch.write(1, 1, &[1, 2, 3]).unwrap();
         scratch.write(0, 2, &[9]).unwrap();
         let copy = MemoryState::copy_of(&scratch).unwrap();
-        assert!(copy.iter().map(|(_, data)| data).eq([&[0, 0, 9][..], &[0, 1, 2, 3, 0, 0], &[]]));
+        assert!(
+            copy.iter()
+                .map(|(_, data)| data)
+                .eq([&[0, 0, 9][..], &[0, 1, 2, 3, 0, 0], &[]])
+        );
         for (tensor, offset) in [(0, 3), (1, 6), (2, 0), (3, 0), (0, u64::MAX)] {
-            let errors = [scratch.read(tensor, offset, &mut [0]), scratch.write(tensor, offset, &[0])];
-            assert!(errors.map(Result::unwrap_err).iter().all(|error| error.class() == ErrorClass::Usage));
+            let errors = [
+                scratch.read(tensor, offset, &mut [0]),
+                scratch.write(tensor, offset, &[0]),
+            ];
+            assert!(
+                errors
+                    .map(Result::unwrap_err)
+                    .iter()
+                    .all(|error| error.class() == ErrorClass::Usage)
+            );
         }
         let unsorted = scratch_state(folder.path(), &[infos[1].clone(), infos[0].clone()]);
         assert_eq!(unsorted.err().unwrap().class(), ErrorClass::Usage);

@@ -1,7 +1,7 @@
 //! A state being written as safetensors files that nobody sees before they are complete.
 //!
-//! Everything is written to a temporary file or directory next to the place where it will be, and renamed when it is
-//! complete and on disk. Whatever fails before leaves things as they were.
+//! Everything is written to a temporary file or directory next to the place where it will be, and
+//! renamed when it is complete and on disk. Whatever fails before leaves things as they were.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::error::{Error, Result};
 use crate::files::beside::{check_out, folders_of, indexed, others};
 use crate::files::disk::{
-    check_directory, create_file, create_folder, is_absent, parent_of, persist, replace_directory, sync_directory,
-    temporary, write_at, writing,
+    check_directory, create_file, create_folder, is_absent, parent_of, persist, replace_directory,
+    sync_directory, temporary, write_at, writing,
 };
 use crate::files::file_source::FileSource;
 use crate::files::header::FileHeader;
@@ -27,11 +27,11 @@ use crate::files::{Layout, SafetensorsState};
 use crate::plain_name::folder_of;
 use crate::tensor::{StateWriter, TensorInfo, total_bytes};
 
-/// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible; dropped without, it
-/// leaves nothing behind.
+/// A state being written as safetensors files. [`StagedSafetensors::commit`] makes it visible;
+/// dropped without, it leaves nothing behind.
 ///
-/// A file that has the tensors and `__metadata__` of a file of the base gets that file's header, so that equal states
-/// give equal files. Any other header is as the safetensors crate would write it.
+/// A file that has the tensors and `__metadata__` of a file of the base gets that file's header, so
+/// that equal states give equal files. Any other header is as the safetensors crate would write it.
 #[derive(Debug)]
 pub struct StagedSafetensors {
     out: PathBuf,
@@ -51,17 +51,21 @@ pub struct StagedSafetensors {
 #[derive(Debug)]
 enum StagingPlace {
     File(NamedTempFile),
-    Directory { directory: TempDir, shards: Vec<(String, File)> },
+    Directory {
+        directory: TempDir,
+        shards: Vec<(String, File)>,
+    },
 }
 
 impl StagedSafetensors {
-    /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as `layout` says: a file, or a
-    /// directory into which the other files of the base's directory are copied too. With `replace`, what is at `out` is
-    /// replaced; it may be the base. Its folders must be among those that are written.
+    /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as
+    /// `layout` says: a file, or a directory into which the other files of the base's directory are
+    /// copied too. With `replace`, what is at `out` is replaced; it may be the base. Its folders
+    /// must be among those that are written.
     ///
     /// # Errors
-    /// USAGE if `out` exists and may not or cannot be replaced, if the layout does not fit these tensors, or if
-    /// safetensors cannot hold them; IO if files cannot be created.
+    /// USAGE if `out` exists and may not or cannot be replaced, if the layout does not fit these
+    /// tensors, or if safetensors cannot hold them; IO if files cannot be created.
     pub fn create(
         out: &Path,
         tensors: &[TensorInfo],
@@ -69,16 +73,19 @@ impl StagedSafetensors {
         base: Option<&SafetensorsState>,
         replace: bool,
     ) -> Result<Self> {
-        let base_directory = base.filter(|base| layout.is_directory() && base.layout().is_directory());
+        let base_directory =
+            base.filter(|base| layout.is_directory() && base.layout().is_directory());
         let indexed = indexed(layout, base_directory);
-        let other_files = base_directory.map_or_else(Vec::new, |base| others(base, layout, &indexed));
+        let other_files =
+            base_directory.map_or_else(Vec::new, |base| others(base, layout, &indexed));
         check_out(out, layout, &other_files, replace)?;
         let usage = |flaw: String| Error::usage(flaw).in_file(out);
         if !tensors.is_sorted_by(|left, right| left.name() < right.name()) {
             return Err(usage("the tensors are not in ascending order".to_owned()));
         }
         layout.check_covers(tensors).map_err(usage)?;
-        let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|info| (info.name(), info)).collect();
+        let by_name: HashMap<&str, &TensorInfo> =
+            tensors.iter().map(|info| (info.name(), info)).collect();
         let mut headers = Vec::with_capacity(layout.files().len());
         for file in layout.files() {
             let infos = file.tensors.iter().filter_map(|name| {
@@ -97,17 +104,32 @@ impl StagedSafetensors {
         for (name, files) in indexed {
             let folder = folder_of(&name);
             let is_here = |place: &DataPlace| layout.files()[place.file].folder() == folder;
-            let here = tensors.iter().zip(&places).filter(|(_, place)| is_here(place));
+            let here = tensors
+                .iter()
+                .zip(&places)
+                .filter(|(_, place)| is_here(place));
             let bytes = total_bytes(here.map(|(info, _)| info));
-            let text = index_text(folder, &files, bytes, base_directory.and_then(|base| base.index(folder)));
+            let text = index_text(
+                folder,
+                &files,
+                bytes,
+                base_directory.and_then(|base| base.index(folder)),
+            );
             indexes.insert(name, text.map_err(|error| usage(error.to_string()))?);
         }
 
         let parent = parent_of(out);
         let staging = if layout.is_directory() {
-            let directory = temporary(0o777).tempdir_in(parent).map_err(|error| writing(error, out))?;
+            let directory = temporary(0o777)
+                .tempdir_in(parent)
+                .map_err(|error| writing(error, out))?;
             let mut shards = Vec::with_capacity(headers.len());
-            for (name, header) in layout.files().iter().filter_map(|file| file.name.as_ref()).zip(&headers) {
+            for (name, header) in layout
+                .files()
+                .iter()
+                .filter_map(|file| file.name.as_ref())
+                .zip(&headers)
+            {
                 let file = create_folder(directory.path(), folder_of(name))
                     .and_then(|()| create_file(&directory.path().join(name)))
                     .and_then(|file| begin(&file, header).map(|()| file))
@@ -116,7 +138,9 @@ impl StagedSafetensors {
             }
             StagingPlace::Directory { directory, shards }
         } else {
-            let file = temporary(0o666).tempfile_in(parent).map_err(|error| writing(error, out))?;
+            let file = temporary(0o666)
+                .tempfile_in(parent)
+                .map_err(|error| writing(error, out))?;
             for header in &headers {
                 begin(file.as_file(), header).map_err(|error| writing(error, out))?;
             }
@@ -125,26 +149,46 @@ impl StagedSafetensors {
 
         let written = AtomicU64::new(headers.iter().map(|header| header.bytes.len() as u64).sum());
         let out = out.to_owned();
-        Ok(Self { out, replace, staging, tensors, places, indexes, other_files, write_back: None, written })
+        Ok(Self {
+            out,
+            replace,
+            staging,
+            tensors,
+            places,
+            indexes,
+            other_files,
+            write_back: None,
+            written,
+        })
     }
 
-    /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no link covers.
+    /// Names of the files of the base's directory that [`commit`](Self::commit) copies, which no
+    /// link covers.
     pub(crate) fn copied_files(&self) -> Vec<String> {
-        self.other_files.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        self.other_files
+            .iter()
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect()
     }
 
-    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only where a folder has
-    /// several files: which files there are then follows from the layout alone.
+    /// Lets [`commit`](Self::commit) copy no files of the base's directory, and write an index only
+    /// where a folder has several files: which files there are then follows from the layout alone.
     pub fn leave_other_files(&mut self) {
         self.other_files.clear();
         if let StagingPlace::Directory { shards, .. } = &self.staging {
-            let in_folder = |folder: &str| shards.iter().filter(|(name, _)| folder_of(name) == folder).count();
-            self.indexes.retain(|index, _| in_folder(folder_of(index)) > 1);
+            let in_folder = |folder: &str| {
+                shards
+                    .iter()
+                    .filter(|(name, _)| folder_of(name) == folder)
+                    .count()
+            };
+            self.indexes
+                .retain(|index, _| in_folder(folder_of(index)) > 1);
         }
     }
 
-    /// Writes to the disk in the background all the time, so that [`commit`](Self::commit) has to wait only for the
-    /// rest. Of use when the bytes come slowly and will be committed.
+    /// Writes to the disk in the background all the time, so that [`commit`](Self::commit) has to
+    /// wait only for the rest. Of use when the bytes come slowly and will be committed.
     ///
     /// # Errors
     /// IO.
@@ -158,24 +202,28 @@ impl StagedSafetensors {
         Ok(())
     }
 
-    /// Makes the state visible at `out`, at once and completely, after everything has reached the disk. Returns how
-    /// many bytes have been written to all its files; where tensors are zero, nothing is.
+    /// Makes the state visible at `out`, at once and completely, after everything has reached the
+    /// disk. Returns how many bytes have been written to all its files; where tensors are zero,
+    /// nothing is.
     ///
     /// # Errors
-    /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there is something at
-    /// `out`. Then `out` is unchanged, with two exceptions: after the renaming, the directory could not be synced or
-    /// the replaced files could not be removed.
+    /// IO if something cannot be written, synchronised, copied or renamed; USAGE if meanwhile there
+    /// is something at `out`. Then `out` is unchanged, with two exceptions: after the renaming, the
+    /// directory could not be synced or the replaced files could not be removed.
     pub fn commit(self) -> Result<u64> {
         let mut written = self.written.into_inner();
         if let Some(write_back) = self.write_back {
-            write_back.finish().map_err(|error| writing(error, &self.out))?;
+            write_back
+                .finish()
+                .map_err(|error| writing(error, &self.out))?;
         }
         match self.staging {
             StagingPlace::File(file) => persist(file, &self.out, self.replace)?,
             StagingPlace::Directory { directory, shards } => {
                 let mut folders = BTreeSet::new();
                 for (name, file) in shards {
-                    file.sync_all().map_err(|error| writing(error, &self.out.join(&name)))?;
+                    file.sync_all()
+                        .map_err(|error| writing(error, &self.out.join(&name)))?;
                     folders.extend(folders_of(&name));
                 }
                 for (name, index) in &self.indexes {
@@ -186,7 +234,8 @@ impl StagedSafetensors {
                 }
                 for (name, path) in &self.other_files {
                     let shown = name.to_string_lossy();
-                    create_folder(directory.path(), folder_of(&shown)).map_err(|error| writing(error, path))?;
+                    create_folder(directory.path(), folder_of(&shown))
+                        .map_err(|error| writing(error, path))?;
                     written += copy(path, &directory.path().join(name))?;
                     folders.extend(folders_of(&shown));
                 }
@@ -196,7 +245,8 @@ impl StagedSafetensors {
                 sync_directory(directory.path())?;
                 check_directory(&self.out, &folders, self.replace)?;
                 if is_absent(&self.out) {
-                    fs::rename(directory.path(), &self.out).map_err(|error| writing(error, &self.out))?;
+                    fs::rename(directory.path(), &self.out)
+                        .map_err(|error| writing(error, &self.out))?;
                     sync_directory(parent_of(&self.out))?;
                 } else {
                     replace_directory(directory.path(), &self.out)?;
@@ -219,7 +269,9 @@ impl StagedSafetensors {
     /// The path that messages call a file by: the one that it will have in the end.
     fn final_path(&self, place: DataPlace) -> PathBuf {
         match &self.staging {
-            StagingPlace::Directory { shards, .. } if place.file < shards.len() => self.out.join(&shards[place.file].0),
+            StagingPlace::Directory { shards, .. } if place.file < shards.len() => {
+                self.out.join(&shards[place.file].0)
+            }
             _ => self.out.clone(),
         }
     }
@@ -228,8 +280,10 @@ impl StagedSafetensors {
 impl StateWriter for StagedSafetensors {
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let (place, offset) = locate(&self.tensors, &self.places, tensor, offset, bytes.len())?;
-        write_at(self.file(place)?, bytes, offset).map_err(|error| writing(error, &self.final_path(place)))?;
-        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        write_at(self.file(place)?, bytes, offset)
+            .map_err(|error| writing(error, &self.final_path(place)))?;
+        self.written
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if let Some(write_back) = &self.write_back {
             write_back.note(place.file, bytes.len() as u64);
         }

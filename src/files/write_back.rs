@@ -22,30 +22,47 @@ pub(super) struct WriteBack {
 impl WriteBack {
     pub(super) fn start(files: &[&File]) -> io::Result<Self> {
         let written = files.iter().map(|_| AtomicU64::new(0)).collect();
-        let files = files.iter().map(|file| file.try_clone()).collect::<io::Result<Vec<File>>>()?;
+        let files = files
+            .iter()
+            .map(|file| file.try_clone())
+            .collect::<io::Result<Vec<File>>>()?;
         let (sender, receiver) = channel();
-        let thread = thread::Builder::new().name("write back".to_owned()).spawn(move || send(&files, receiver))?;
-        Ok(Self { written, sender, thread })
+        let thread = thread::Builder::new()
+            .name("write back".to_owned())
+            .spawn(move || send(&files, receiver))?;
+        Ok(Self {
+            written,
+            sender,
+            thread,
+        })
     }
 
     /// Bytes have been written to a file.
     pub(super) fn note(&self, file: usize, bytes: u64) {
-        let before = self.written.get(file).map_or(0, |written| written.fetch_add(bytes, Ordering::Relaxed));
+        let before = self
+            .written
+            .get(file)
+            .map_or(0, |written| written.fetch_add(bytes, Ordering::Relaxed));
         if before / STEP_BYTES < before.saturating_add(bytes) / STEP_BYTES {
             // If the thread has ended, finish() says why.
             let _ = self.sender.send(file);
         }
     }
 
-    /// Waits for the thread. The system reports a failed write only once, so the failure is kept here.
+    /// Waits for the thread. The system reports a failed write only once, so the failure is kept
+    /// here.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.sender);
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes back has failed")))
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that writes back has failed")))
     }
 }
 
 fn send(files: &[File], numbers: Receiver<usize>) -> io::Result<()> {
-    numbers.into_iter().try_for_each(|number| files.get(number).map_or(Ok(()), File::sync_data))
+    numbers
+        .into_iter()
+        .try_for_each(|number| files.get(number).map_or(Ok(()), File::sync_data))
 }
 
 #[cfg(all(test, unix))]

@@ -5,7 +5,9 @@ use crate::rules::{self, ensure};
 
 /// Streams in the order of SPEC section 7: of positions, and of values.
 const POSITIONS: [&str; 4] = ["bitmap", "gap low", "gap high", "gap escape"];
-const PLANES: [&str; 8] = ["plane 0", "plane 1", "plane 2", "plane 3", "plane 4", "plane 5", "plane 6", "plane 7"];
+const PLANES: [&str; 8] = [
+    "plane 0", "plane 1", "plane 2", "plane 3", "plane 4", "plane 5", "plane 6", "plane 7",
+];
 const SMALL: [&str; 3] = ["sign", "magnitude", "magnitude escape"];
 
 /// Which lanes of its parts a segment codes: a bit of the coding byte.
@@ -42,15 +44,25 @@ pub struct Coding {
 impl Coding {
     /// R-IDX-05: the byte has a meaning.
     pub(crate) fn from_byte(byte: u8) -> Result<Self> {
-        let positions = if byte & 0b100 == 0 { Positions::Dense } else { Positions::Sparse };
+        let positions = if byte & 0b100 == 0 {
+            Positions::Dense
+        } else {
+            Positions::Sparse
+        };
         let values = match byte >> 3 {
             0 => Some(Values::Absolute),
             1 => Some(Values::RelativePlanes),
             2 if positions == Positions::Sparse => Some(Values::RelativeSmall),
             _ => None,
         };
-        ensure(values.is_some(), &rules::IDX_05, || format!("{byte:#04x} is not a coding"))?;
-        Ok(Self { lane_bytes: 1 << (byte & 0b11), positions, values: values.unwrap_or(Values::Absolute) })
+        ensure(values.is_some(), &rules::IDX_05, || {
+            format!("{byte:#04x} is not a coding")
+        })?;
+        Ok(Self {
+            lane_bytes: 1 << (byte & 0b11),
+            positions,
+            values: values.unwrap_or(Values::Absolute),
+        })
     }
 
     pub(crate) fn to_byte(self) -> u8 {
@@ -74,8 +86,16 @@ impl Coding {
 
     /// Names of the streams that a segment has, in order (SPEC section 7).
     pub(crate) fn stream_names(self) -> impl Iterator<Item = &'static str> {
-        let positions = if self.is_sparse() { &POSITIONS[..] } else { &[] };
-        let values = if self.values == Values::RelativeSmall { &SMALL[..] } else { &PLANES[..self.lane_bytes] };
+        let positions = if self.is_sparse() {
+            &POSITIONS[..]
+        } else {
+            &[]
+        };
+        let values = if self.values == Values::RelativeSmall {
+            &SMALL[..]
+        } else {
+            &PLANES[..self.lane_bytes]
+        };
         std::iter::once("table").chain(positions.iter().chain(values).copied())
     }
 

@@ -1,4 +1,5 @@
-//! Reading and writing the primitive types of SPEC section 1: `read` and `put` twins, but for [`put_varint`].
+//! Reading and writing the primitive types of SPEC section 1: `read` and `put` twins, but for
+//! [`put_varint`].
 
 use crate::error::{Error, Result};
 use crate::rules::{self, Rule, ensure};
@@ -18,17 +19,31 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// Over bytes that stand in the file at `origin`.
     pub(crate) fn in_file(bytes: &'a [u8], origin: u64) -> Self {
-        Self { bytes, position: 0, origin, in_file: true }
+        Self {
+            bytes,
+            position: 0,
+            origin,
+            in_file: true,
+        }
     }
 
     /// Over the raw bytes of the stream that is stored at `origin`.
     pub(crate) fn in_stream(bytes: &'a [u8], origin: u64) -> Self {
-        Self { bytes, position: 0, origin, in_file: false }
+        Self {
+            bytes,
+            position: 0,
+            origin,
+            in_file: false,
+        }
     }
 
     /// Absolute offset for errors.
     pub(crate) fn offset(&self) -> u64 {
-        if self.in_file { self.origin + self.position as u64 } else { self.origin }
+        if self.in_file {
+            self.origin + self.position as u64
+        } else {
+            self.origin
+        }
     }
 
     pub(crate) fn remaining(&self) -> usize {
@@ -36,13 +51,21 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reports `rule` as broken at the cursor, unless `holds`.
-    pub(crate) fn ensure(&self, holds: bool, rule: &'static Rule, message: impl FnOnce() -> String) -> Result<()> {
+    pub(crate) fn ensure(
+        &self,
+        holds: bool,
+        rule: &'static Rule,
+        message: impl FnOnce() -> String,
+    ) -> Result<()> {
         ensure(holds, rule, message).map_err(|error| error.at(self.offset()))
     }
 
     /// R-INT-03: every field ends inside the structure that holds it.
     pub(crate) fn take(&mut self, length: usize) -> Result<&'a [u8]> {
-        let end = self.position.checked_add(length).filter(|end| *end <= self.bytes.len());
+        let end = self
+            .position
+            .checked_add(length)
+            .filter(|end| *end <= self.bytes.len());
         match end {
             Some(end) => {
                 let taken = &self.bytes[self.position..end];
@@ -50,7 +73,10 @@ impl<'a> Cursor<'a> {
                 Ok(taken)
             }
             None => {
-                let message = format!("a field of {length} bytes begins {} bytes before the end", self.remaining());
+                let message = format!(
+                    "a field of {length} bytes begins {} bytes before the end",
+                    self.remaining()
+                );
                 Err(Error::broken(&rules::INT_03, message).at(self.offset()))
             }
         }
@@ -90,7 +116,9 @@ impl<'a> Cursor<'a> {
             value |= group << (7 * index);
             if byte & 0x80 == 0 {
                 // R-INT-01: the last byte of a longer varint is not zero.
-                self.ensure(index == 0 || byte != 0, &rules::INT_01, || "varint is longer than needed".into())?;
+                self.ensure(index == 0 || byte != 0, &rules::INT_01, || {
+                    "varint is longer than needed".into()
+                })?;
                 return Ok(value);
             }
         }
@@ -101,14 +129,18 @@ impl<'a> Cursor<'a> {
     pub(crate) fn count(&mut self, most: u64, what: &str) -> Result<usize> {
         let count = self.varint()?;
         let fits = usize::try_from(count).ok().filter(|_| count <= most);
-        fits.ok_or_else(|| Error::broken(&rules::LIM_01, format!("{count} {what}, at most {most}")).at(self.offset()))
+        fits.ok_or_else(|| {
+            Error::broken(&rules::LIM_01, format!("{count} {what}, at most {most}"))
+                .at(self.offset())
+        })
     }
 
     /// A string of at most `most` bytes; R-LIM-01 with `what` in the message.
     pub(crate) fn string(&mut self, most: u64, what: &str) -> Result<&'a str> {
         let length = self.count(most, what)?;
         let bytes = self.take(length)?;
-        std::str::from_utf8(bytes).map_err(|_| Error::broken(&rules::INT_04, "string is not UTF-8").at(self.offset()))
+        std::str::from_utf8(bytes)
+            .map_err(|_| Error::broken(&rules::INT_04, "string is not UTF-8").at(self.offset()))
     }
 }
 
@@ -123,7 +155,18 @@ mod tests {
 
     #[test]
     fn varints_round_trip_in_their_one_form() {
-        for value in [0, 1, 127, 128, 300, 16_383, 16_384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+        for value in [
+            0,
+            1,
+            127,
+            128,
+            300,
+            16_383,
+            16_384,
+            u64::from(u32::MAX),
+            u64::MAX - 1,
+            u64::MAX,
+        ] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             let mut cursor = Cursor::in_file(&bytes, 7);
@@ -138,11 +181,20 @@ mod tests {
 
     #[test]
     fn other_forms_are_refused() {
-        let rule = |bytes: &[u8]| Cursor::in_file(bytes, 0).varint().unwrap_err().rule().unwrap();
+        let rule = |bytes: &[u8]| {
+            Cursor::in_file(bytes, 0)
+                .varint()
+                .unwrap_err()
+                .rule()
+                .unwrap()
+        };
         assert_eq!(rule(&[]), "R-INT-03");
         assert_eq!(rule(&[0x80]), "R-INT-03");
         assert_eq!(rule(&[0x80, 0x00]), "R-INT-01");
-        assert_eq!(rule(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02]), "R-INT-02");
+        assert_eq!(
+            rule(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02]),
+            "R-INT-02"
+        );
         assert_eq!(rule(&[0x80; 11]), "R-INT-02");
     }
 
@@ -150,17 +202,24 @@ mod tests {
     fn varints_are_those_of_the_table() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/functions.json");
         // The published package is without it.
-        let Ok(text) = std::fs::read(path) else { return };
+        let Ok(text) = std::fs::read(path) else {
+            return;
+        };
         let tables: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let rows = tables["tables"]["varint"]["rows"].as_array().unwrap();
         assert!(rows.len() >= 8);
         for row in rows {
             let digits = row["bytes"].as_str().unwrap();
-            let bytes: Vec<u8> =
-                (0..digits.len() / 2).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect();
+            let bytes: Vec<u8> = (0..digits.len() / 2)
+                .map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap())
+                .collect();
             match Cursor::in_file(&bytes, 0).varint() {
                 Ok(value) => {
-                    assert_eq!(row["value"].as_str(), Some(value.to_string().as_str()), "{row}");
+                    assert_eq!(
+                        row["value"].as_str(),
+                        Some(value.to_string().as_str()),
+                        "{row}"
+                    );
                     let mut written = Vec::new();
                     put_varint(&mut written, value);
                     assert_eq!(written, bytes, "{row}");
@@ -177,11 +236,20 @@ mod tests {
 
     #[test]
     fn strings_are_bounded_utf8() {
-        let rule = |bytes: &[u8]| Cursor::in_file(bytes, 0).string(3, "bytes").unwrap_err().rule().unwrap();
+        let rule = |bytes: &[u8]| {
+            Cursor::in_file(bytes, 0)
+                .string(3, "bytes")
+                .unwrap_err()
+                .rule()
+                .unwrap()
+        };
         assert_eq!(rule(&[4, b'a', b'b', b'c', b'd']), "R-LIM-01");
         assert_eq!(rule(&[3, b'a']), "R-INT-03");
         assert_eq!(rule(&[2, 0xC3, 0x28]), "R-INT-04");
         assert_eq!(rule(&[3, 0xED, 0xA0, 0x80]), "R-INT-04");
-        assert_eq!(Cursor::in_file(&[1, 0], 0).string(3, "bytes").unwrap(), "\0");
+        assert_eq!(
+            Cursor::in_file(&[1, 0], 0).string(3, "bytes").unwrap(),
+            "\0"
+        );
     }
 }

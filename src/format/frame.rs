@@ -1,5 +1,5 @@
-//! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5; RFC 8878, section
-//! 3.1.1).
+//! The structure of a zstd frame: what can be seen without decompressing a block (SPEC section 5;
+//! RFC 8878, section 3.1.1).
 //!
 //! Decoders differ in what they accept and where they stop. This walk is the same in every reader.
 
@@ -28,10 +28,22 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
     // The two-byte form begins at 256.
     let base = if size_bytes == 2 { 256 } else { 0 };
     let content = bytes.number(size_bytes)?.saturating_add(base);
-    let window = if is_single { content } else { (1 << (10 + (window_byte >> 3))) / 8 * (8 + (window_byte & 0b111)) };
-    ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || format!("the zstd frame has a window of {window} bytes"))?;
-    need(descriptor & 0b1000 == 0, "the zstd frame sets a reserved bit")?;
-    need(size_bytes == 0 || content == raw_length, "the zstd frame declares another length")?;
+    let window = if is_single {
+        content
+    } else {
+        (1 << (10 + (window_byte >> 3))) / 8 * (8 + (window_byte & 0b111))
+    };
+    ensure(window <= MAX_WINDOW_BYTES, &rules::STR_03, || {
+        format!("the zstd frame has a window of {window} bytes")
+    })?;
+    need(
+        descriptor & 0b1000 == 0,
+        "the zstd frame sets a reserved bit",
+    )?;
+    need(
+        size_bytes == 0 || content == raw_length,
+        "the zstd frame declares another length",
+    )?;
 
     let most_in_block = window.min(MAX_BLOCK_BYTES);
     // The bytes that raw and RLE blocks give, and the most that compressed blocks can give.
@@ -47,20 +59,33 @@ pub(super) fn check(stored: &[u8], raw_length: u64) -> Result<()> {
         bytes.take(if kind == 1 { 1 } else { size })?;
         if kind == 2 {
             has_compressed = true;
-            compressed += if size < LEAST_COMPRESSED { 0 } else { most_in_block };
+            compressed += if size < LEAST_COMPRESSED {
+                0
+            } else {
+                most_in_block
+            };
         } else {
             plain += size;
         }
-        need(plain <= raw_length, "the zstd frame decompresses to too many bytes")?;
+        need(
+            plain <= raw_length,
+            "the zstd frame decompresses to too many bytes",
+        )?;
         if block & 1 != 0 {
             break;
         }
     }
-    need(has_compressed || plain == raw_length, "the zstd frame decompresses to too few bytes")?;
+    need(
+        has_compressed || plain == raw_length,
+        "the zstd frame decompresses to too few bytes",
+    )?;
     bytes.take(if descriptor & 0b100 == 0 { 0 } else { 4 })?;
     need(bytes.0.is_empty(), "bytes follow the zstd frame")?;
     // Decompressing would fail; before anything is allocated for what cannot come out.
-    need(raw_length.saturating_sub(plain) <= compressed, "the zstd frame cannot decompress to that many bytes")
+    need(
+        raw_length.saturating_sub(plain) <= compressed,
+        "the zstd frame cannot decompress to that many bytes",
+    )
 }
 
 /// The bytes of the frame that are still to be read.
@@ -68,7 +93,9 @@ struct FrameBytes<'a>(&'a [u8]);
 
 impl<'a> FrameBytes<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8]> {
-        let split = usize::try_from(count).ok().and_then(|count| self.0.split_at_checked(count));
+        let split = usize::try_from(count)
+            .ok()
+            .and_then(|count| self.0.split_at_checked(count));
         let (taken, rest) = split.ok_or_else(|| broken("the zstd frame is cut off"))?;
         self.0 = rest;
         Ok(taken)
@@ -77,7 +104,10 @@ impl<'a> FrameBytes<'a> {
     /// A little-endian number of at most eight bytes.
     fn number(&mut self, count: u64) -> Result<u64> {
         let bytes = self.take(count)?;
-        Ok(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+        Ok(bytes
+            .iter()
+            .rev()
+            .fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 }
 
@@ -108,7 +138,9 @@ mod tests {
     }
 
     fn rule(frame: &[u8], raw_length: u64) -> Option<&'static str> {
-        check(frame, raw_length).err().map(|error| error.rule().unwrap())
+        check(frame, raw_length)
+            .err()
+            .map(|error| error.rule().unwrap())
     }
 
     const BROKEN: Option<&str> = Some("R-STR-02");
@@ -118,12 +150,23 @@ mod tests {
         let last = || [block(RLE, 100, true, &[7])];
         let with = |header: &[u8]| rule(&frame(header, &last()), 100);
         // A window of 1 KiB; a content size of one, two, four and eight bytes.
-        for header in [&[0, 0][..], &[0x20, 100], &[0x80, 0, 100, 0, 0, 0], &[0xA0, 100, 0, 0, 0]] {
+        for header in [
+            &[0, 0][..],
+            &[0x20, 100],
+            &[0x80, 0, 100, 0, 0, 0],
+            &[0xA0, 100, 0, 0, 0],
+        ] {
             assert_eq!(with(header), None, "{header:?}");
         }
         assert_eq!(with(&[0xC0, 0, 100, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(rule(&frame(&[0x60, 100, 0], &[block(RLE, 356, true, &[7])]), 356), None);
-        assert_eq!(rule(&frame(&[0x60, 100, 0], &[block(RLE, 355, true, &[7])]), 355), BROKEN);
+        assert_eq!(
+            rule(&frame(&[0x60, 100, 0], &[block(RLE, 356, true, &[7])]), 356),
+            None
+        );
+        assert_eq!(
+            rule(&frame(&[0x60, 100, 0], &[block(RLE, 355, true, &[7])]), 355),
+            BROKEN
+        );
         // The unused bit means nothing, the reserved one is refused, and so is a dictionary.
         assert_eq!(with(&[0x10, 0]), None);
         for descriptor in [0x08, 0x01, 0x02, 0x03] {
@@ -134,9 +177,15 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(rule(&whole[..length], 100), BROKEN, "{length}");
         }
-        assert_eq!(rule(&[&[0x50, 0x2A, 0x4D, 0x18, 0, 0, 0, 0][..], &whole].concat(), 100), BROKEN);
-        // The window comes after the dictionary and the rest of the header, and before the reserved bit and the content
-        // size.
+        assert_eq!(
+            rule(
+                &[&[0x50, 0x2A, 0x4D, 0x18, 0, 0, 0, 0][..], &whole].concat(),
+                100
+            ),
+            BROKEN
+        );
+        // The window comes after the dictionary and the rest of the header, and before the reserved
+        // bit and the content size.
         let window = Some("R-STR-03");
         assert_eq!(with(&[0x00, 0x78]), None);
         assert_eq!(with(&[0x00, 0x79]), window);
@@ -146,17 +195,29 @@ mod tests {
         assert_eq!(with(&[0x80, 0x79, 1, 0, 0, 0]), window);
         assert_eq!(rule(&frame(&[0xC0, 0xFF, 1, 2], &[]), 100), BROKEN);
         assert_eq!(with(&[0xA0, 1, 0, 0, 2]), window);
-        assert_eq!(with(&[0xE0, 255, 255, 255, 255, 255, 255, 255, 255]), window);
+        assert_eq!(
+            with(&[0xE0, 255, 255, 255, 255, 255, 255, 255, 255]),
+            window
+        );
         // Content sizes that libzstd takes for "unknown" and "error".
-        assert_eq!(with(&[0xC0, 0, 255, 255, 255, 255, 255, 255, 255, 255]), BROKEN);
-        assert_eq!(with(&[0xC0, 0, 254, 255, 255, 255, 255, 255, 255, 255]), BROKEN);
+        assert_eq!(
+            with(&[0xC0, 0, 255, 255, 255, 255, 255, 255, 255, 255]),
+            BROKEN
+        );
+        assert_eq!(
+            with(&[0xC0, 0, 254, 255, 255, 255, 255, 255, 255, 255]),
+            BROKEN
+        );
     }
 
     #[test]
     fn blocks_add_up() {
         let with = |blocks: &[Vec<u8>], raw_length| rule(&frame(&[0, 0], blocks), raw_length);
         let raw = |size: usize, is_last| block(RAW, size as u64, is_last, &vec![1; size]);
-        assert_eq!(with(&[raw(10, false), block(RLE, 90, true, &[7])], 100), None);
+        assert_eq!(
+            with(&[raw(10, false), block(RLE, 90, true, &[7])], 100),
+            None
+        );
         assert_eq!(with(&[raw(0, false), raw(100, true)], 100), None);
         for blocks in [
             &[raw(99, true)][..],
@@ -176,21 +237,45 @@ mod tests {
         assert_eq!(with(&[raw(1024, true)], 1024), None);
         assert_eq!(with(&[raw(1025, true)], 1025), BROKEN);
         assert_eq!(with(&[block(RLE, 1025, true, &[7])], 1025), BROKEN);
-        assert_eq!(with(&[block(COMPRESSED, 1025, true, &[7; 1025])], 1025), BROKEN);
+        assert_eq!(
+            with(&[block(COMPRESSED, 1025, true, &[7; 1025])], 1025),
+            BROKEN
+        );
         let largest = |size| rule(&frame(&[0, 0x78], &[block(RLE, size, true, &[7])]), size);
-        assert_eq!((largest(MAX_BLOCK_BYTES), largest(MAX_BLOCK_BYTES + 1)), (None, BROKEN));
+        assert_eq!(
+            (largest(MAX_BLOCK_BYTES), largest(MAX_BLOCK_BYTES + 1)),
+            (None, BROKEN)
+        );
         // A single segment is its own window.
-        let single =
-            |size: u64| rule(&frame(&[0x20, 100], &[raw(0, false), block(COMPRESSED, size, true, &[0; 101])]), 100);
+        let single = |size: u64| {
+            rule(
+                &frame(
+                    &[0x20, 100],
+                    &[raw(0, false), block(COMPRESSED, size, true, &[0; 101])],
+                ),
+                100,
+            )
+        };
         assert_eq!(single(101), BROKEN);
-        let checksum = |bytes: &[u8]| rule(&[&frame(&[0x04, 0], &[raw(20, true)])[..], bytes].concat(), 20);
-        assert_eq!([3, 4, 5].map(|length| checksum(&[0; 5][..length])), [BROKEN, None, BROKEN]);
+        let checksum = |bytes: &[u8]| {
+            rule(
+                &[&frame(&[0x04, 0], &[raw(20, true)])[..], bytes].concat(),
+                20,
+            )
+        };
+        assert_eq!(
+            [3, 4, 5].map(|length| checksum(&[0; 5][..length])),
+            [BROKEN, None, BROKEN]
+        );
     }
 
     #[test]
     fn no_more_is_allowed_than_blocks_can_give() {
         let with = |size: usize, raw_length| {
-            let blocks = [block(RLE, 10, false, &[7]), block(COMPRESSED, size as u64, true, &vec![0; size])];
+            let blocks = [
+                block(RLE, 10, false, &[7]),
+                block(COMPRESSED, size as u64, true, &vec![0; size]),
+            ];
             rule(&frame(&[0, 0], &blocks), raw_length)
         };
         assert_eq!((with(2, 10 + 1024), with(2, 11 + 1024)), (None, BROKEN));

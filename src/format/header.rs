@@ -31,8 +31,8 @@ pub struct Header {
     pub index_raw: u64,
     /// Length of all segments together.
     pub segments_length: u64,
-    /// Length of the extension area, which follows the segments. A reader skips it; it is kept when a file is
-    /// rewritten.
+    /// Length of the extension area, which follows the segments. A reader skips it; it is kept when
+    /// a file is rewritten.
     pub extension_length: u64,
     /// CRC-32 of the index as stored.
     pub index_crc: u32,
@@ -49,27 +49,37 @@ impl Header {
 
     fn parse_inner(bytes: &[u8]) -> Result<Self> {
         let magic_present = bytes.len().min(MAGIC.len());
-        ensure(bytes[..magic_present] == MAGIC[..magic_present], &rules::HDR_01, || {
-            "the file does not begin with the magic of a link".into()
-        })
+        ensure(
+            bytes[..magic_present] == MAGIC[..magic_present],
+            &rules::HDR_01,
+            || "the file does not begin with the magic of a link".into(),
+        )
         .map_err(|error| error.at(0))?;
         let Some(bytes) = bytes.first_chunk::<HEADER_LENGTH>() else {
-            return Err(Error::broken(&rules::HDR_02, format!("the file ends after {} bytes", bytes.len()))
-                .at(bytes.len() as u64));
+            return Err(Error::broken(
+                &rules::HDR_02,
+                format!("the file ends after {} bytes", bytes.len()),
+            )
+            .at(bytes.len() as u64));
         };
         let (covered, crc) = bytes.split_at(HEADER_LENGTH - 4);
         let crc = Cursor::in_file(crc, HEADER_BYTES - 4).u32()?;
-        ensure(crc32fast::hash(covered) == crc, &rules::HDR_03, || "the header's checksum does not match".into())
-            .map_err(|error| error.at(HEADER_BYTES - 4))?;
+        ensure(crc32fast::hash(covered) == crc, &rules::HDR_03, || {
+            "the header's checksum does not match".into()
+        })
+        .map_err(|error| error.at(HEADER_BYTES - 4))?;
 
         let mut cursor = Cursor::in_file(covered, 0);
         cursor.take(MAGIC.len())?;
         let version = cursor.u32()?;
-        cursor
-            .ensure(version == VERSION, &rules::HDR_04, || format!("version {version}, this reader knows {VERSION}"))?;
+        cursor.ensure(version == VERSION, &rules::HDR_04, || {
+            format!("version {version}, this reader knows {VERSION}")
+        })?;
         let incompatible = cursor.u32()?;
         let unknown = incompatible & !KNOWN_INCOMPATIBLE;
-        cursor.ensure(unknown == 0, &rules::HDR_05, || format!("unknown incompatible feature bits {unknown:#x}"))?;
+        cursor.ensure(unknown == 0, &rules::HDR_05, || {
+            format!("unknown incompatible feature bits {unknown:#x}")
+        })?;
         let compatible_features = cursor.u32()?;
         let reserved = cursor.u32()?;
         let header = Self {
@@ -82,12 +92,22 @@ impl Header {
             extension_length: cursor.u64()?,
             index_crc: cursor.u32()?,
         };
-        let Self { index_stored, index_raw, .. } = header;
-        cursor.ensure(reserved == 0, &rules::HDR_06, || "the reserved field is not 0".into())?;
-        cursor.ensure(index_stored <= index_raw, &rules::STR_01, || {
-            format!("the index is stored in {index_stored} bytes, more than its {index_raw} raw bytes")
+        let Self {
+            index_stored,
+            index_raw,
+            ..
+        } = header;
+        cursor.ensure(reserved == 0, &rules::HDR_06, || {
+            "the reserved field is not 0".into()
         })?;
-        cursor.ensure(header.file_length() < 1 << 63, &rules::HDR_08, || "the declared lengths exceed 2^63".into())?;
+        cursor.ensure(index_stored <= index_raw, &rules::STR_01, || {
+            format!(
+                "the index is stored in {index_stored} bytes, more than its {index_raw} raw bytes"
+            )
+        })?;
+        cursor.ensure(header.file_length() < 1 << 63, &rules::HDR_08, || {
+            "the declared lengths exceed 2^63".into()
+        })?;
         Ok(header)
     }
 
@@ -121,9 +141,13 @@ impl Header {
 
     /// Length of the whole file; `parse` has made sure that it does not overflow.
     pub fn file_length(&self) -> u64 {
-        [self.index_stored, self.segments_length, self.extension_length]
-            .into_iter()
-            .fold(HEADER_BYTES, u64::saturating_add)
+        [
+            self.index_stored,
+            self.segments_length,
+            self.extension_length,
+        ]
+        .into_iter()
+        .fold(HEADER_BYTES, u64::saturating_add)
     }
 }
 
@@ -161,13 +185,25 @@ mod tests {
     #[test]
     fn each_rule_is_enforced() {
         assert_eq!(Header::parse(b"").unwrap_err().rule(), Some("R-HDR-02"));
-        assert_eq!(Header::parse(b"\x89DC").unwrap_err().rule(), Some("R-HDR-02"));
-        assert_eq!(Header::parse(b"\x89DX").unwrap_err().rule(), Some("R-HDR-01"));
-        assert_eq!(Header::parse(&[0; 200]).unwrap_err().rule(), Some("R-HDR-01"));
+        assert_eq!(
+            Header::parse(b"\x89DC").unwrap_err().rule(),
+            Some("R-HDR-02")
+        );
+        assert_eq!(
+            Header::parse(b"\x89DX").unwrap_err().rule(),
+            Some("R-HDR-01")
+        );
+        assert_eq!(
+            Header::parse(&[0; 200]).unwrap_err().rule(),
+            Some("R-HDR-01")
+        );
         let mut bytes = header().to_bytes();
         bytes[40] ^= 1;
         let error = Header::parse(&bytes).unwrap_err();
-        assert_eq!((error.rule(), error.offset()), (Some("R-HDR-03"), Some(124)));
+        assert_eq!(
+            (error.rule(), error.offset()),
+            (Some("R-HDR-03"), Some(124))
+        );
         assert_eq!(rule_after(|bytes| bytes[8] = 0), "R-HDR-04");
         assert_eq!(rule_after(|bytes| bytes[8] = 2), "R-HDR-04");
         assert_eq!(rule_after(|bytes| bytes[15] = 1), "R-HDR-05");
@@ -176,12 +212,22 @@ mod tests {
         assert_eq!(rule_after(|bytes| bytes[111] = 0x80), "R-HDR-08");
         assert_eq!(rule_after(|bytes| bytes[119] = 0x80), "R-HDR-08");
         // The order of step 2.
-        assert_eq!(rule_after(|bytes| (bytes[20], bytes[88]) = (1, 5)), "R-HDR-06");
-        assert_eq!(rule_after(|bytes| (bytes[88], bytes[111]) = (5, 0x80)), "R-STR-01");
+        assert_eq!(
+            rule_after(|bytes| (bytes[20], bytes[88]) = (1, 5)),
+            "R-HDR-06"
+        );
+        assert_eq!(
+            rule_after(|bytes| (bytes[88], bytes[111]) = (5, 0x80)),
+            "R-STR-01"
+        );
         let mut longest = header();
-        longest.extension_length = (1 << 63) - HEADER_BYTES - longest.index_stored - longest.segments_length - 1;
+        longest.extension_length =
+            (1 << 63) - HEADER_BYTES - longest.index_stored - longest.segments_length - 1;
         assert_eq!(Header::parse(&longest.to_bytes()).unwrap(), longest);
         longest.extension_length += 1;
-        assert_eq!(Header::parse(&longest.to_bytes()).unwrap_err().rule(), Some("R-HDR-08"));
+        assert_eq!(
+            Header::parse(&longest.to_bytes()).unwrap_err().rule(),
+            Some("R-HDR-08")
+        );
     }
 }

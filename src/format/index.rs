@@ -9,8 +9,8 @@ use crate::format::header::{HEADER_BYTES, Header};
 use crate::format::segment::TABLE_BYTES_PER_PART;
 use crate::format::stream;
 use crate::limits::{
-    Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_SEGMENT_BYTES,
-    MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS, address,
+    Limits, MAX_DIMENSIONS, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES,
+    MAX_SEGMENT_BYTES, MAX_SEGMENT_PARTS, MAX_SEGMENTS, MAX_TENSOR_BYTES, MAX_TENSORS, address,
 };
 use crate::rules::{self, ensure};
 use crate::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
@@ -43,7 +43,8 @@ pub struct SegmentEntry {
 pub enum TensorEntry {
     /// The target does not have the tensor of this name.
     Remove(String),
-    /// The target has this tensor. Boxed, because a removal takes few bytes of the file and should take few in memory.
+    /// The target has this tensor. Boxed, because a removal takes few bytes of the file and should
+    /// take few in memory.
     Write(Box<WrittenTensor>),
 }
 
@@ -56,8 +57,8 @@ pub struct WrittenTensor {
     pub start: Start,
     /// For each piece the segment that holds its part, if any.
     pub pieces: Vec<Option<usize>>,
-    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece the two are the
-    /// same.
+    /// In the target: the digest of each piece, or of the tensor if it has no piece. With one piece
+    /// the two are the same.
     pub digests: Vec<Digest>,
 }
 
@@ -114,23 +115,29 @@ impl Index {
     /// # Errors
     /// Steps 3, 5 and 6 of SPEC section 10.
     pub fn parse(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
-        Self::parse_inner(stored, header, limits).map_err(|error| error.in_section("index").at(HEADER_BYTES))
+        Self::parse_inner(stored, header, limits)
+            .map_err(|error| error.in_section("index").at(HEADER_BYTES))
     }
 
     /// R-LIM-01 for the raw length of the index; before anything is read.
     pub(crate) fn check_length(header: &Header, limits: &Limits) -> Result<()> {
         let most = limits.index_bytes_for(header.file_length());
         ensure(header.index_raw <= most, &rules::LIM_01, || {
-            format!("the index has {} raw bytes, at most {most} are allowed", header.index_raw)
+            format!(
+                "the index has {} raw bytes, at most {most} are allowed",
+                header.index_raw
+            )
         })
         .map_err(|error| error.in_section("header").at(96))
     }
 
     fn parse_inner(stored: &[u8], header: &Header, limits: &Limits) -> Result<Self> {
         Self::check_length(header, limits)?;
-        ensure(crc32fast::hash(stored) == header.index_crc, &rules::IDX_01, || {
-            "the index's checksum does not match".into()
-        })?;
+        ensure(
+            crc32fast::hash(stored) == header.index_crc,
+            &rules::IDX_01,
+            || "the index's checksum does not match".into(),
+        )?;
         let raw = stream::decode(stored, header.index_raw, HEADER_BYTES)?;
         let mut cursor = if header.index_raw == header.index_stored {
             Cursor::in_file(&raw, HEADER_BYTES)
@@ -139,12 +146,18 @@ impl Index {
         };
         let metadata = read_metadata(&mut cursor)?;
         let segments = read_segments(&mut cursor)?;
-        let mut index = Self { metadata, tensors: read_tensors(&mut cursor, &segments)?, segments };
+        let mut index = Self {
+            metadata,
+            tensors: read_tensors(&mut cursor, &segments)?,
+            segments,
+        };
         for entry in &mut index.tensors {
             if let TensorEntry::Write(written) = entry {
                 // Nothing is allocated for digests that the bytes cannot hold.
                 let count = written.pieces.len().max(1);
-                written.digests.reserve_exact(count.min(cursor.remaining() / 32));
+                written
+                    .digests
+                    .reserve_exact(count.min(cursor.remaining() / 32));
                 for _ in 0..count {
                     written.digests.push(Digest(cursor.digest()?));
                 }
@@ -162,7 +175,8 @@ impl Index {
         Ok(index)
     }
 
-    /// The rules that concern the index as a whole. Returns the bytes of all pieces that have a part.
+    /// The rules that concern the index as a whole. Returns the bytes of all pieces that have a
+    /// part.
     fn check(&self, header: &Header) -> Result<u64> {
         // Bytes and parts of each segment.
         let mut sizes = vec![(0_u64, 0_u64); self.segments.len()];
@@ -177,35 +191,65 @@ impl Index {
             }
         }
         for ((number, segment), &(bytes, parts)) in self.segments.iter().enumerate().zip(&sizes) {
-            ensure(parts > 0, &rules::IDX_12, || format!("no piece names segment {number}"))?;
-            ensure(bytes <= MAX_SEGMENT_BYTES && parts <= MAX_SEGMENT_PARTS, &rules::LIM_02, || {
-                format!("segment {number} codes {parts} pieces of {bytes} bytes together")
+            ensure(parts > 0, &rules::IDX_12, || {
+                format!("no piece names segment {number}")
             })?;
+            ensure(
+                bytes <= MAX_SEGMENT_BYTES && parts <= MAX_SEGMENT_PARTS,
+                &rules::LIM_02,
+                || format!("segment {number} codes {parts} pieces of {bytes} bytes together"),
+            )?;
             let most = most_stored(parts, bytes, segment.coding.lane_bytes as u64);
             ensure(segment.stored_length <= most, &rules::LIM_06, || {
-                format!("segment {number} has {} bytes, at most {most} for what it codes", segment.stored_length)
+                format!(
+                    "segment {number} has {} bytes, at most {most} for what it codes",
+                    segment.stored_length
+                )
             })?;
         }
-        let stored = self.segments.iter().try_fold(0_u64, |sum, segment| sum.checked_add(segment.stored_length));
-        ensure(stored == Some(header.segments_length), &rules::IDX_14, || {
-            "the segments' lengths do not add up to the header's".into()
-        })?;
+        let stored = self
+            .segments
+            .iter()
+            .try_fold(0_u64, |sum, segment| sum.checked_add(segment.stored_length));
+        ensure(
+            stored == Some(header.segments_length),
+            &rules::IDX_14,
+            || "the segments' lengths do not add up to the header's".into(),
+        )?;
         if header.base == Digest::of_empty_state() {
-            let odd = self.tensors.iter().find(|entry| entry.written().is_none_or(|w| w.start != Start::Zeros));
-            ensure(odd.is_none(), &rules::IDX_17, || "a snapshot removes or patches a tensor".into())
-                .map_err(|error| error.of_tensor(odd.map_or("", TensorEntry::name)))?;
+            let odd = self
+                .tensors
+                .iter()
+                .find(|entry| entry.written().is_none_or(|w| w.start != Start::Zeros));
+            ensure(odd.is_none(), &rules::IDX_17, || {
+                "a snapshot removes or patches a tensor".into()
+            })
+            .map_err(|error| error.of_tensor(odd.map_or("", TensorEntry::name)))?;
         }
-        ensure(!self.tensors.is_empty() || header.base == header.target, &rules::IDX_18, || {
-            "base and target differ, but no tensor is listed".into()
-        })?;
-        Ok(sizes.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add))
+        ensure(
+            !self.tensors.is_empty() || header.base == header.target,
+            &rules::IDX_18,
+            || "base and target differ, but no tensor is listed".into(),
+        )?;
+        Ok(sizes
+            .iter()
+            .map(|(bytes, _)| *bytes)
+            .fold(0, u64::saturating_add))
     }
 
     /// R-LIM-04: the caller's bound on what *set* tensors may declare.
     fn check_set_bytes(&self, most: u64) -> Result<()> {
-        let set = self.tensors.iter().filter_map(TensorEntry::written).filter(|written| written.start == Start::Zeros);
-        let bytes = set.map(|written| written.info.bytes()).fold(0, u64::saturating_add);
-        ensure(bytes <= most, &rules::LIM_04, || format!("new tensors have {bytes} bytes, at most {most} are allowed"))
+        let set = self
+            .tensors
+            .iter()
+            .filter_map(TensorEntry::written)
+            .filter(|written| written.start == Start::Zeros);
+        let bytes = set
+            .map(|written| written.info.bytes())
+            .fold(0, u64::saturating_add);
+        ensure(bytes <= most, &rules::LIM_04, || {
+            format!("new tensors have {bytes} bytes, at most {most} are allowed")
+        })
     }
 
     /// The index's raw bytes.
@@ -258,7 +302,12 @@ impl Index {
     /// The parts of each segment, in the order of SPEC section 6.2.
     pub(crate) fn parts(&self) -> Vec<Vec<Part>> {
         let mut parts = vec![Vec::new(); self.segments.len()];
-        for (entry, written) in self.tensors.iter().enumerate().filter_map(|(n, entry)| Some((n, entry.written()?))) {
+        for (entry, written) in self
+            .tensors
+            .iter()
+            .enumerate()
+            .filter_map(|(n, entry)| Some((n, entry.written()?)))
+        {
             for (piece, segment) in (0_u64..).zip(&written.pieces) {
                 if let Some(segment) = *segment {
                     parts[segment].push(Part { entry, piece });
@@ -270,7 +319,9 @@ impl Index {
 
     /// The number of the entry for this tensor.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.tensors.binary_search_by(|entry| entry.name().cmp(name)).ok()
+        self.tensors
+            .binary_search_by(|entry| entry.name().cmp(name))
+            .ok()
     }
 }
 
@@ -286,8 +337,12 @@ fn read_metadata(cursor: &mut Cursor<'_>) -> Result<BTreeMap<String, String>> {
     let mut left = MAX_METADATA_BYTES;
     for _ in 0..count {
         let key = cursor.string(left, "bytes of metadata")?;
-        let ascending = metadata.last_key_value().is_none_or(|(last, _): (&String, _)| last.as_str() < key);
-        cursor.ensure(ascending, &rules::IDX_03, || format!("metadata key {key:?} is out of order"))?;
+        let ascending = metadata
+            .last_key_value()
+            .is_none_or(|(last, _): (&String, _)| last.as_str() < key);
+        cursor.ensure(ascending, &rules::IDX_03, || {
+            format!("metadata key {key:?} is out of order")
+        })?;
         left -= key.len() as u64;
         let value = cursor.string(left, "bytes of metadata")?;
         left -= value.len() as u64;
@@ -302,7 +357,11 @@ fn read_segments(cursor: &mut Cursor<'_>) -> Result<Vec<SegmentEntry>> {
     let mut segments = Vec::with_capacity(count.min(cursor.remaining() / 6));
     for _ in 0..count {
         let coding = Coding::from_byte(cursor.u8()?).map_err(|error| error.at(cursor.offset()))?;
-        segments.push(SegmentEntry { coding, stored_length: cursor.varint()?, crc: cursor.u32()? });
+        segments.push(SegmentEntry {
+            coding,
+            stored_length: cursor.varint()?,
+            crc: cursor.u32()?,
+        });
     }
     Ok(segments)
 }
@@ -316,15 +375,19 @@ fn read_tensors(cursor: &mut Cursor<'_>, segments: &[SegmentEntry]) -> Result<Ve
         let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
         let ascending = tensors.last().is_none_or(|last| last.name() < name);
         cursor
-            .ensure(ascending, &rules::IDX_06, || "the name is out of order".into())
+            .ensure(ascending, &rules::IDX_06, || {
+                "the name is out of order".into()
+            })
             .map_err(|e| e.of_tensor(name))?;
-        let entry = read_tensor(cursor, name, segments, &mut last_segments).map_err(|error| error.of_tensor(name))?;
+        let entry = read_tensor(cursor, name, segments, &mut last_segments)
+            .map_err(|error| error.of_tensor(name))?;
         tensors.push(entry);
     }
     Ok(tensors)
 }
 
-/// The last segment that pieces of a dtype have been in, for each coding byte: no later piece is in an earlier one.
+/// The last segment that pieces of a dtype have been in, for each coding byte: no later piece is in
+/// an earlier one.
 type LastSegments = BTreeMap<(Dtype, u8), usize>;
 
 /// The rest of a tensor entry after its name. The digests follow later.
@@ -345,20 +408,31 @@ fn read_tensor(
     };
     let dtype = read_dtype(cursor)?;
     let dimensions = cursor.count(MAX_DIMENSIONS, "dimensions")?;
-    let shape = (0..dimensions).map(|_| cursor.varint()).collect::<Result<Vec<u64>>>()?;
+    let shape = (0..dimensions)
+        .map(|_| cursor.varint())
+        .collect::<Result<Vec<u64>>>()?;
     let bits = TensorInfo::bits(dtype, &shape);
-    cursor.ensure(bits <= u128::from(MAX_TENSOR_BYTES) * 8, &rules::LIM_01, || {
-        format!("the tensor is longer than {MAX_TENSOR_BYTES} bytes")
-    })?;
+    cursor.ensure(
+        bits <= u128::from(MAX_TENSOR_BYTES) * 8,
+        &rules::LIM_01,
+        || format!("the tensor is longer than {MAX_TENSOR_BYTES} bytes"),
+    )?;
     let info = TensorInfo::new(name, dtype, shape).ok_or_else(|| {
-        Error::broken(&rules::IDX_09, "shape and dtype do not give a whole number of lanes").at(cursor.offset())
+        Error::broken(
+            &rules::IDX_09,
+            "shape and dtype do not give a whole number of lanes",
+        )
+        .at(cursor.offset())
     })?;
-    // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot hold.
+    // Each piece takes at least one byte, so nothing is allocated for pieces that the bytes cannot
+    // hold.
     let mut pieces = Vec::with_capacity(address(info.pieces().min(cursor.remaining() as u64))?);
     for _ in 0..info.pieces() {
         let number = read_segment_number(cursor, dtype, start, segments)?;
         if let Some(number) = number {
-            let last = last_segments.entry((dtype, segments[number].coding.to_byte())).or_insert(number);
+            let last = last_segments
+                .entry((dtype, segments[number].coding.to_byte()))
+                .or_insert(number);
             cursor.ensure(*last <= number, &rules::IDX_19, || {
                 format!("segment {number} after segment {last}, for {dtype} in the same coding")
             })?;
@@ -366,15 +440,21 @@ fn read_tensor(
         }
         pieces.push(number);
     }
-    Ok(TensorEntry::Write(Box::new(WrittenTensor { info, start, pieces, digests: Vec::new() })))
+    Ok(TensorEntry::Write(Box::new(WrittenTensor {
+        info,
+        start,
+        pieces,
+        digests: Vec::new(),
+    })))
 }
 
 /// A code, and after the code of a described dtype its description.
 fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
     let code = cursor.u8()?;
     if code != Dtype::DESCRIBED {
-        return Dtype::from_code(code)
-            .ok_or_else(|| Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset()));
+        return Dtype::from_code(code).ok_or_else(|| {
+            Error::broken(&rules::IDX_08, format!("{code} is not a dtype")).at(cursor.offset())
+        });
     }
     let name = cursor.string(MAX_NAME_BYTES, "bytes of a name")?;
     let (bits, lane_bytes) = (u32::try_from(cursor.varint()?).ok(), cursor.u8()?);
@@ -383,10 +463,15 @@ fn read_dtype(cursor: &mut Cursor<'_>) -> Result<Dtype> {
         (1, bits) => Some(Some(bits)),
         _ => None,
     };
-    let described =
-        bits.zip(exponent_bits).and_then(|(bits, exponent)| DescribedDtype::new(name, bits, lane_bytes, exponent));
+    let described = bits
+        .zip(exponent_bits)
+        .and_then(|(bits, exponent)| DescribedDtype::new(name, bits, lane_bytes, exponent));
     described.map(Dtype::Described).ok_or_else(|| {
-        Error::broken(&rules::IDX_20, format!("the description of dtype {name:?} is not allowed")).at(cursor.offset())
+        Error::broken(
+            &rules::IDX_20,
+            format!("the description of dtype {name:?} is not allowed"),
+        )
+        .at(cursor.offset())
     })
 }
 
@@ -397,18 +482,31 @@ fn read_segment_number(
     segments: &[SegmentEntry],
 ) -> Result<Option<usize>> {
     let number = cursor.varint()?;
-    let Some(number) = number.checked_sub(1) else { return Ok(None) };
-    let found = usize::try_from(number).ok().and_then(|number| Some((number, segments.get(number)?)));
+    let Some(number) = number.checked_sub(1) else {
+        return Ok(None);
+    };
+    let found = usize::try_from(number)
+        .ok()
+        .and_then(|number| Some((number, segments.get(number)?)));
     let Some((number, segment)) = found else {
         let message = format!("segment {number} of {}", segments.len());
         return Err(Error::broken(&rules::IDX_10, message).at(cursor.offset()));
     };
-    cursor.ensure(segment.coding.lane_bytes == dtype.lane_bytes(), &rules::IDX_11, || {
-        format!("{dtype} in a segment with lanes of {} bytes", segment.coding.lane_bytes)
-    })?;
-    cursor.ensure(start == Start::Base || !segment.coding.is_relative(), &rules::IDX_16, || {
-        format!("a set tensor in segment {number} with relative values")
-    })?;
+    cursor.ensure(
+        segment.coding.lane_bytes == dtype.lane_bytes(),
+        &rules::IDX_11,
+        || {
+            format!(
+                "{dtype} in a segment with lanes of {} bytes",
+                segment.coding.lane_bytes
+            )
+        },
+    )?;
+    cursor.ensure(
+        start == Start::Base || !segment.coding.is_relative(),
+        &rules::IDX_16,
+        || format!("a set tensor in segment {number} with relative values"),
+    )?;
     Ok(Some(number))
 }
 
@@ -440,8 +538,16 @@ mod tests {
 
     #[test]
     fn every_segment_is_named() {
-        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
-        let segment = SegmentEntry { coding, stored_length: 5, crc: 7 };
+        let coding = Coding {
+            lane_bytes: 1,
+            positions: Positions::Dense,
+            values: Values::Absolute,
+        };
+        let segment = SegmentEntry {
+            coding,
+            stored_length: 5,
+            crc: 7,
+        };
         let tensor = |name: &str, pieces: Vec<Option<usize>>| {
             let info = TensorInfo::new(name, Dtype::U8, [3]).unwrap();
             TensorEntry::Write(Box::new(WrittenTensor {
@@ -451,32 +557,65 @@ mod tests {
                 digests: vec![Digest([9; 32])],
             }))
         };
-        let tensors = vec![tensor("a", vec![Some(0)]), tensor("b", vec![None]), tensor("c", vec![Some(1)])];
-        let mut index = Index { metadata: BTreeMap::new(), segments: vec![segment; 2], tensors };
+        let tensors = vec![
+            tensor("a", vec![Some(0)]),
+            tensor("b", vec![None]),
+            tensor("c", vec![Some(1)]),
+        ];
+        let mut index = Index {
+            metadata: BTreeMap::new(),
+            segments: vec![segment; 2],
+            tensors,
+        };
         assert_eq!(read(&index.to_bytes(), 10).unwrap(), index);
         assert_eq!((index.find("b"), index.find("d")), (Some(1), None));
-        assert_eq!(index.parts(), [[Part { entry: 0, piece: 0 }], [Part { entry: 2, piece: 0 }]]);
+        assert_eq!(
+            index.parts(),
+            [[Part { entry: 0, piece: 0 }], [Part { entry: 2, piece: 0 }]]
+        );
         index.segments.push(segment);
-        assert_eq!(read(&index.to_bytes(), 15).unwrap_err().rule(), Some("R-IDX-12"));
+        assert_eq!(
+            read(&index.to_bytes(), 15).unwrap_err().rule(),
+            Some("R-IDX-12")
+        );
     }
 
     #[test]
     fn segments_ascend_with_the_pieces_of_a_dtype() {
-        let coding = |positions| Coding { lane_bytes: 1, positions, values: Values::Absolute };
+        let coding = |positions| Coding {
+            lane_bytes: 1,
+            positions,
+            values: Values::Absolute,
+        };
         let (dense, sparse) = (coding(Positions::Dense), coding(Positions::Sparse));
         let described = |bits| Dtype::Described(DescribedDtype::new("X", bits, 1, None).unwrap());
         let rule = |codings: [Coding; 2], dtypes: [Dtype; 2]| {
             let tensor = |(name, dtype, segment): (&str, Dtype, usize)| {
                 let info = TensorInfo::new(name, dtype, [8]).unwrap();
                 let (pieces, digests) = (vec![Some(segment)], vec![Digest([9; 32])]);
-                TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digests }))
+                TensorEntry::Write(Box::new(WrittenTensor {
+                    info,
+                    start: Start::Zeros,
+                    pieces,
+                    digests,
+                }))
             };
             let index = Index {
                 metadata: BTreeMap::new(),
-                segments: codings.map(|coding| SegmentEntry { coding, stored_length: 5, crc: 7 }).into(),
-                tensors: [("a", dtypes[0], 1), ("b", dtypes[1], 0)].map(tensor).into(),
+                segments: codings
+                    .map(|coding| SegmentEntry {
+                        coding,
+                        stored_length: 5,
+                        crc: 7,
+                    })
+                    .into(),
+                tensors: [("a", dtypes[0], 1), ("b", dtypes[1], 0)]
+                    .map(tensor)
+                    .into(),
             };
-            read(&index.to_bytes(), 10).err().map(|error| (error.rule(), error.tensor().map(str::to_owned)))
+            read(&index.to_bytes(), 10)
+                .err()
+                .map(|error| (error.rule(), error.tensor().map(str::to_owned)))
         };
         let refused = Some((Some("R-IDX-19"), Some("b".to_owned())));
         assert_eq!(rule([dense; 2], [Dtype::U8; 2]), refused);
@@ -491,14 +630,31 @@ mod tests {
         for (bytes, pieces, digests) in [(0, 0, 1), (1, 1, 1), (PIECE_BYTES + 1, 2, 2)] {
             let info = TensorInfo::new("t", Dtype::U8, [bytes]).unwrap();
             let digests: Vec<Digest> = (0..digests).map(|number| Digest([number; 32])).collect();
-            let written = WrittenTensor { info, start: Start::Zeros, pieces: vec![None; pieces], digests };
+            let written = WrittenTensor {
+                info,
+                start: Start::Zeros,
+                pieces: vec![None; pieces],
+                digests,
+            };
             assert_eq!(written.digest() == written.digests[0], pieces < 2);
             let tensors = vec![TensorEntry::Write(Box::new(written))];
-            let index = Index { metadata: BTreeMap::new(), segments: Vec::new(), tensors };
+            let index = Index {
+                metadata: BTreeMap::new(),
+                segments: Vec::new(),
+                tensors,
+            };
             let bytes = index.to_bytes();
             assert_eq!(read(&bytes, 0).unwrap(), index);
-            assert_eq!(read(&bytes[..bytes.len() - 1], 0).unwrap_err().rule(), Some("R-INT-03"));
-            assert_eq!(read(&[&bytes[..], &[0; 32]].concat(), 0).unwrap_err().rule(), Some("R-IDX-02"));
+            assert_eq!(
+                read(&bytes[..bytes.len() - 1], 0).unwrap_err().rule(),
+                Some("R-INT-03")
+            );
+            assert_eq!(
+                read(&[&bytes[..], &[0; 32]].concat(), 0)
+                    .unwrap_err()
+                    .rule(),
+                Some("R-IDX-02")
+            );
         }
     }
 
@@ -506,9 +662,20 @@ mod tests {
     fn dtypes_are_described() {
         // Then a dimension and a piece without a part, and the digest.
         let read = |description: &[u8]| {
-            let bytes = [&[0, 0, 1, 1, b'a', SET, 255], description, &[1, 8, 0], &[9; 32]].concat();
+            let bytes = [
+                &[0, 0, 1, 1, b'a', SET, 255],
+                description,
+                &[1, 8, 0],
+                &[9; 32],
+            ]
+            .concat();
             let length = HEADER_BYTES + 7 + description.len() as u64;
-            read(&bytes, 0).map_err(|error| (error.rule().unwrap_or_default(), error.offset() == Some(length)))
+            read(&bytes, 0).map_err(|error| {
+                (
+                    error.rule().unwrap_or_default(),
+                    error.offset() == Some(length),
+                )
+            })
         };
         for (lane_bytes, sign, exponent) in [(1, 0, 0), (1, 1, 7), (8, 1, 11)] {
             let description = [2, b'F', b'7', 7, lane_bytes, sign, exponent];
@@ -519,8 +686,12 @@ mod tests {
                 assert_eq!((lane_bytes, index), (8, Err(("R-IDX-09", false))));
                 continue;
             };
-            let dtype = Dtype::Described(DescribedDtype::new("F7", 7, lane_bytes, exponent).unwrap());
-            assert_eq!(tensors[0].written().unwrap().info, TensorInfo::new("a", dtype, [8]).unwrap());
+            let dtype =
+                Dtype::Described(DescribedDtype::new("F7", 7, lane_bytes, exponent).unwrap());
+            assert_eq!(
+                tensors[0].written().unwrap().info,
+                TensorInfo::new("a", dtype, [8]).unwrap()
+            );
         }
         for description in [
             &[0, 7, 1, 0, 0][..],
@@ -535,12 +706,23 @@ mod tests {
             &[1, b'F', 7, 1, 1, 8],
             &[&[33][..], &[b'F'; 33], &[7, 1, 0, 0]].concat(),
         ] {
-            assert_eq!(read(description), Err(("R-IDX-20", true)), "{description:?}");
+            assert_eq!(
+                read(description),
+                Err(("R-IDX-20", true)),
+                "{description:?}"
+            );
         }
         assert_eq!(read(&[1, 0xFF, 7, 1, 0, 0]), Err(("R-INT-04", false)));
-        // The bits are a varint: of its own rules first, then of the bound, when all fields have been read.
-        assert_eq!(read(&[1, b'F', 0x80, 0x80, 0x04, 1, 0, 0]).map(|index| index.tensors.len()), Ok(1));
-        assert_eq!(read(&[1, b'F', 0x87, 0x00, 3, 0, 0]), Err(("R-INT-01", false)));
+        // The bits are a varint: of its own rules first, then of the bound, when all fields have
+        // been read.
+        assert_eq!(
+            read(&[1, b'F', 0x80, 0x80, 0x04, 1, 0, 0]).map(|index| index.tensors.len()),
+            Ok(1)
+        );
+        assert_eq!(
+            read(&[1, b'F', 0x87, 0x00, 3, 0, 0]),
+            Err(("R-INT-01", false))
+        );
         // The limit of any name comes before the bytes are missed.
         assert_eq!(read(&[0x80, 0x80, 4]), Err(("R-LIM-01", true)));
         assert_eq!(read(&[0xFF, 0xFF, 3]), Err(("R-INT-03", true)));
@@ -554,7 +736,9 @@ mod tests {
             let mut index = vec![0, 0, 1, 1, b'a', SET];
             described(bits).put(&mut index);
             put_varint(&mut index, shape.len() as u64);
-            shape.iter().for_each(|&dimension| put_varint(&mut index, dimension));
+            shape
+                .iter()
+                .for_each(|&dimension| put_varint(&mut index, dimension));
             read(&index, 0).unwrap_err().rule()
         };
         // 2^60 bytes, whose pieces are missing; then one lane more; then a product beyond any type.
@@ -572,27 +756,51 @@ mod tests {
 
     #[test]
     fn a_caller_bounds_what_is_decoded() {
-        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let coding = Coding {
+            lane_bytes: 1,
+            positions: Positions::Dense,
+            values: Values::Absolute,
+        };
         let tensor = |name: &str, length: u64, pieces: Vec<Option<usize>>| {
             let info = TensorInfo::new(name, Dtype::U8, [length]).unwrap();
             let digests = vec![Digest([9; 32]); pieces.len()];
-            TensorEntry::Write(Box::new(WrittenTensor { info, start: Start::Zeros, pieces, digests }))
+            TensorEntry::Write(Box::new(WrittenTensor {
+                info,
+                start: Start::Zeros,
+                pieces,
+                digests,
+            }))
         };
         // The first piece of the second tensor has no part.
         let index = Index {
             metadata: BTreeMap::new(),
-            segments: vec![SegmentEntry { coding, stored_length: 5, crc: 7 }; 2],
-            tensors: vec![tensor("a", 7, vec![Some(0)]), tensor("b", PIECE_BYTES + 3, vec![None, Some(1)])],
+            segments: vec![
+                SegmentEntry {
+                    coding,
+                    stored_length: 5,
+                    crc: 7
+                };
+                2
+            ],
+            tensors: vec![
+                tensor("a", 7, vec![Some(0)]),
+                tensor("b", PIECE_BYTES + 3, vec![None, Some(1)]),
+            ],
         };
         let rule = |change: fn(&mut Limits)| {
             let mut limits = Limits::unlimited();
             change(&mut limits);
-            read_within(&index.to_bytes(), 10, &limits).err().map(|error| error.rule().unwrap_or_default())
+            read_within(&index.to_bytes(), 10, &limits)
+                .err()
+                .map(|error| error.rule().unwrap_or_default())
         };
         assert_eq!(rule(|limits| limits.coded_bytes = 10), None);
         assert_eq!(rule(|limits| limits.coded_bytes = 9), Some("R-LIM-08"));
         // After the limit on new tensors, which counts all their bytes.
-        assert_eq!(rule(|limits| (limits.coded_bytes, limits.set_bytes) = (9, 1 << 24)), Some("R-LIM-04"));
+        assert_eq!(
+            rule(|limits| (limits.coded_bytes, limits.set_bytes) = (9, 1 << 24)),
+            Some("R-LIM-04")
+        );
     }
 
     #[test]
@@ -601,7 +809,10 @@ mod tests {
             let bytes = [2, 1, keys[0], 1, b'1', 1, keys[1], 1, b'2', 0, 0];
             let error = read(&bytes, 0).unwrap_err();
             // Where the second key ends.
-            assert_eq!((error.rule(), error.offset()), (Some("R-IDX-03"), Some(HEADER_BYTES + 7)));
+            assert_eq!(
+                (error.rule(), error.offset()),
+                (Some("R-IDX-03"), Some(HEADER_BYTES + 7))
+            );
         }
     }
 
@@ -624,7 +835,12 @@ mod tests {
             assert_eq!(read(&bytes, 0).unwrap_err().rule(), Some("R-IDX-06"));
         }
         // Then they cannot stand in a snapshot.
-        assert_eq!(read(&[0, 0, 2, 1, b'a', REMOVE, 1, b'b', REMOVE], 0).unwrap_err().rule(), Some("R-IDX-17"));
+        assert_eq!(
+            read(&[0, 0, 2, 1, b'a', REMOVE, 1, b'b', REMOVE], 0)
+                .unwrap_err()
+                .rule(),
+            Some("R-IDX-17")
+        );
     }
 
     #[test]
@@ -642,7 +858,11 @@ mod tests {
     #[test]
     fn segments_are_bounded_in_bytes_and_in_parts() {
         let read_with = |count: usize, length: u64, stored_length: u64| {
-            let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+            let coding = Coding {
+                lane_bytes: 1,
+                positions: Positions::Dense,
+                values: Values::Absolute,
+            };
             let tensor = |number: usize| {
                 let info = TensorInfo::new(format!("{number:05}"), Dtype::U8, [length]).unwrap();
                 let pieces = vec![Some(0); usize::try_from(info.pieces()).unwrap()];
@@ -655,11 +875,17 @@ mod tests {
             };
             let index = Index {
                 metadata: BTreeMap::new(),
-                segments: vec![SegmentEntry { coding, stored_length, crc: 7 }],
+                segments: vec![SegmentEntry {
+                    coding,
+                    stored_length,
+                    crc: 7,
+                }],
                 tensors: (0..count).map(tensor).collect(),
             };
             let result = read(&index.to_bytes(), stored_length);
-            result.map(drop).map_err(|error| error.rule().unwrap_or_default())
+            result
+                .map(drop)
+                .map_err(|error| error.rule().unwrap_or_default())
         };
         let read = |count, length| read_with(count, length, 5);
         let most = usize::try_from(MAX_SEGMENT_PARTS).unwrap();
@@ -672,6 +898,9 @@ mod tests {
         assert_eq!(read_with(3, 7, 512 + 94 * 3 + 9 * 21 + 1), Err("R-LIM-06"));
         assert_eq!(most_stored(2, 24, 8), 512 + 94 * 2 + 16 * 3);
         // After the rule before it, of the same segment.
-        assert_eq!(read_with(1, MAX_SEGMENT_BYTES + 1, u64::MAX >> 2), Err("R-LIM-02"));
+        assert_eq!(
+            read_with(1, MAX_SEGMENT_BYTES + 1, u64::MAX >> 2),
+            Err("R-LIM-02")
+        );
     }
 }

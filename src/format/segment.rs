@@ -43,20 +43,35 @@ pub(crate) fn split(segment: &[u8], offset: u64, coding: Coding) -> Result<Vec<S
     let mut lengths = Vec::new();
     for _ in coding.stream_names() {
         let (raw, stored) = (cursor.varint()?, cursor.varint()?);
-        cursor.ensure(stored <= raw, &rules::STR_01, || format!("a stream of {raw} bytes is stored in {stored}"))?;
+        cursor.ensure(stored <= raw, &rules::STR_01, || {
+            format!("a stream of {raw} bytes is stored in {stored}")
+        })?;
         lengths.push((raw, stored));
     }
-    let total = lengths.iter().try_fold(0_u64, |sum, (_, stored)| sum.checked_add(*stored));
-    cursor.ensure(total == Some(cursor.remaining() as u64), &rules::SEG_02, || {
-        format!("the streams do not fill the {} bytes after the directory", cursor.remaining())
-    })?;
+    let total = lengths
+        .iter()
+        .try_fold(0_u64, |sum, (_, stored)| sum.checked_add(*stored));
+    cursor.ensure(
+        total == Some(cursor.remaining() as u64),
+        &rules::SEG_02,
+        || {
+            format!(
+                "the streams do not fill the {} bytes after the directory",
+                cursor.remaining()
+            )
+        },
+    )?;
     lengths
         .into_iter()
         .map(|(raw_length, stored)| {
             let offset = cursor.offset();
             // R-SEG-02 has made sure that the stored length fits.
             let bytes = cursor.take(address(stored)?)?;
-            Ok(StoredStream { raw_length, bytes, offset })
+            Ok(StoredStream {
+                raw_length,
+                bytes,
+                offset,
+            })
         })
         .collect()
 }
@@ -93,7 +108,8 @@ pub struct Table {
     pub positions: Vec<PositionCoding>,
     /// Symbol width of each context for relative small values, otherwise empty.
     pub widths: Vec<u8>,
-    /// `contexts - 1` per part: exponent fields at which the next context begins, ascending within a part.
+    /// `contexts - 1` per part: exponent fields at which the next context begins, ascending within
+    /// a part.
     pub(crate) thresholds: Vec<u16>,
     /// `contexts` per part: members, or coded lanes for gaps.
     pub(crate) counts: Vec<u32>,
@@ -111,7 +127,11 @@ impl Table {
     }
 
     /// Parses a table; `parts` gives dtype and lanes of each part.
-    pub(crate) fn parse(stream: &StoredStream<'_>, coding: Coding, parts: &[(Dtype, u32)]) -> Result<Self> {
+    pub(crate) fn parse(
+        stream: &StoredStream<'_>,
+        coding: Coding,
+        parts: &[(Dtype, u32)],
+    ) -> Result<Self> {
         let most = TABLE_BYTES + TABLE_BYTES_PER_PART * parts.len() as u64;
         ensure(stream.raw_length <= most, &rules::LIM_03, || {
             format!("a table of {} bytes, at most {most}", stream.raw_length)
@@ -120,12 +140,23 @@ impl Table {
         let raw = stream.decode()?;
         let mut cursor = Cursor::in_stream(&raw, stream.offset);
         let contexts = usize::from(cursor.u8()?);
-        cursor.ensure((1..=MAX_CONTEXTS).contains(&contexts), &rules::SEG_03, || format!("{contexts} contexts"))?;
-        cursor.ensure(contexts == 1 || coding.is_relative(), &rules::SEG_04, || {
-            format!("{contexts} contexts with absolute values")
-        })?;
-        let mut table =
-            Self { contexts, positions: Vec::new(), widths: Vec::new(), thresholds: Vec::new(), counts: Vec::new() };
+        cursor.ensure(
+            (1..=MAX_CONTEXTS).contains(&contexts),
+            &rules::SEG_03,
+            || format!("{contexts} contexts"),
+        )?;
+        cursor.ensure(
+            contexts == 1 || coding.is_relative(),
+            &rules::SEG_04,
+            || format!("{contexts} contexts with absolute values"),
+        )?;
+        let mut table = Self {
+            contexts,
+            positions: Vec::new(),
+            widths: Vec::new(),
+            thresholds: Vec::new(),
+            counts: Vec::new(),
+        };
         if coding.is_sparse() {
             for _ in 0..contexts {
                 let parameter = cursor.u8()?;
@@ -133,17 +164,24 @@ impl Table {
                 cursor.ensure(is_gaps || parameter == BITMAP, &rules::SEG_05, || {
                     format!("position parameter {parameter}")
                 })?;
-                table.positions.push(if is_gaps { PositionCoding::Gaps(parameter) } else { PositionCoding::Bitmap });
+                table.positions.push(if is_gaps {
+                    PositionCoding::Gaps(parameter)
+                } else {
+                    PositionCoding::Bitmap
+                });
             }
         }
         if coding.values == Values::RelativeSmall {
             for _ in 0..contexts {
                 let width = cursor.u8()?;
-                cursor.ensure(matches!(width, 1 | 2 | 4 | 8), &rules::SEG_06, || format!("symbol width {width}"))?;
+                cursor.ensure(matches!(width, 1 | 2 | 4 | 8), &rules::SEG_06, || {
+                    format!("symbol width {width}")
+                })?;
                 table.widths.push(width);
             }
         }
-        // A part takes at least one byte for each of its fields, so the bytes bound what is allocated.
+        // A part takes at least one byte for each of its fields, so the bytes bound what is
+        // allocated.
         let possible = parts.len().min(cursor.remaining() / (2 * contexts - 1));
         table.thresholds.reserve(possible * (contexts - 1));
         table.counts.reserve(possible * contexts);
@@ -152,36 +190,61 @@ impl Table {
             table.parse_part(&mut cursor, dtype, lanes, all_members)?;
         }
         cursor.ensure(cursor.remaining() == 0, &rules::SEG_09, || {
-            format!("{} bytes follow the last count of the table", cursor.remaining())
+            format!(
+                "{} bytes follow the last count of the table",
+                cursor.remaining()
+            )
         })?;
         Ok(table)
     }
 
-    fn parse_part(&mut self, cursor: &mut Cursor<'_>, dtype: Dtype, lanes: u32, all_members: bool) -> Result<()> {
+    fn parse_part(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        dtype: Dtype,
+        lanes: u32,
+        all_members: bool,
+    ) -> Result<()> {
         let highest = 1_u64 << dtype.exponent_bits().unwrap_or(0);
         let mut threshold = 0_u64;
         for _ in 1..self.contexts {
             threshold = threshold.saturating_add(cursor.varint()?);
-            let fits = u16::try_from(threshold).ok().filter(|_| threshold <= highest);
-            cursor.ensure(fits.is_some(), &rules::SEG_07, || format!("threshold {threshold}, at most {highest}"))?;
+            let fits = u16::try_from(threshold)
+                .ok()
+                .filter(|_| threshold <= highest);
+            cursor.ensure(fits.is_some(), &rules::SEG_07, || {
+                format!("threshold {threshold}, at most {highest}")
+            })?;
             self.thresholds.extend(fits);
         }
         let mut left = Some(lanes);
         for _ in 0..self.contexts {
             let count = cursor.varint()?;
             let count = u32::try_from(count).ok();
-            left = left.zip(count).and_then(|(left, count)| left.checked_sub(count));
+            left = left
+                .zip(count)
+                .and_then(|(left, count)| left.checked_sub(count));
             // R-SEG-08 refuses a count that does not fit, because then nothing is left.
             self.counts.push(count.unwrap_or(0));
         }
-        cursor.ensure(if all_members { left == Some(0) } else { left.is_some() }, &rules::SEG_08, || {
-            format!("the counts of a part do not fit its {lanes} lanes")
-        })
+        cursor.ensure(
+            if all_members {
+                left == Some(0)
+            } else {
+                left.is_some()
+            },
+            &rules::SEG_08,
+            || format!("the counts of a part do not fit its {lanes} lanes"),
+        )
     }
 
     /// Whether every count is a number of members, so that a part's counts add up to its lanes.
     fn counts_members(&self, coding: Coding) -> bool {
-        coding.positions == Positions::Dense || self.positions.iter().all(|coding| *coding == PositionCoding::Bitmap)
+        coding.positions == Positions::Dense
+            || self
+                .positions
+                .iter()
+                .all(|coding| *coding == PositionCoding::Bitmap)
     }
 
     /// The table's raw bytes.
@@ -220,23 +283,44 @@ mod tests {
 
     #[test]
     fn tables_are_bounded() {
-        let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
+        let coding = Coding {
+            lane_bytes: 1,
+            positions: Positions::Dense,
+            values: Values::Absolute,
+        };
         let rule = |length: u64| {
             let bytes = vec![0; usize::try_from(length).unwrap()];
-            let stream = StoredStream { raw_length: length, bytes: &bytes, offset: 0 };
-            Table::parse(&stream, coding, &[(Dtype::U8, 4)]).unwrap_err().rule()
+            let stream = StoredStream {
+                raw_length: length,
+                bytes: &bytes,
+                offset: 0,
+            };
+            Table::parse(&stream, coding, &[(Dtype::U8, 4)])
+                .unwrap_err()
+                .rule()
         };
         // No contexts.
         assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART), Some("R-SEG-03"));
-        assert_eq!(rule(TABLE_BYTES + TABLE_BYTES_PER_PART + 1), Some("R-LIM-03"));
+        assert_eq!(
+            rule(TABLE_BYTES + TABLE_BYTES_PER_PART + 1),
+            Some("R-LIM-03")
+        );
     }
 
     #[test]
     fn shifts_are_bounded() {
-        let coding = Coding { lane_bytes: 1, positions: Positions::Sparse, values: Values::Absolute };
+        let coding = Coding {
+            lane_bytes: 1,
+            positions: Positions::Sparse,
+            values: Values::Absolute,
+        };
         let accepted = (0..=u8::MAX).filter(|&parameter| {
             let bytes = [1, parameter, 4];
-            let stream = StoredStream { raw_length: 3, bytes: &bytes, offset: 0 };
+            let stream = StoredStream {
+                raw_length: 3,
+                bytes: &bytes,
+                offset: 0,
+            };
             match Table::parse(&stream, coding, &[(Dtype::U8, 4)]) {
                 Ok(table) => table.to_bytes() == bytes,
                 Err(error) => {
@@ -252,9 +336,19 @@ mod tests {
     fn members_are_all_lanes() {
         let rule = |positions: Positions, parameter: &[u8], count: u8| {
             let bytes = [&[1][..], parameter, &[count]].concat();
-            let stream = StoredStream { raw_length: bytes.len() as u64, bytes: &bytes, offset: 0 };
-            let coding = Coding { lane_bytes: 1, positions, values: Values::Absolute };
-            Table::parse(&stream, coding, &[(Dtype::U8, 4)]).err().and_then(|error| error.rule())
+            let stream = StoredStream {
+                raw_length: bytes.len() as u64,
+                bytes: &bytes,
+                offset: 0,
+            };
+            let coding = Coding {
+                lane_bytes: 1,
+                positions,
+                values: Values::Absolute,
+            };
+            Table::parse(&stream, coding, &[(Dtype::U8, 4)])
+                .err()
+                .and_then(|error| error.rule())
         };
         for count in 3..=5 {
             let expected = (count != 4).then_some("R-SEG-08");

@@ -3,12 +3,19 @@ use crate::error::ErrorClass;
 use crate::tensor::Dtype;
 
 fn tensors(names: &[&str]) -> Vec<TensorInfo> {
-    names.iter().map(|name| TensorInfo::new(*name, Dtype::U8, []).unwrap()).collect()
+    names
+        .iter()
+        .map(|name| TensorInfo::new(*name, Dtype::U8, []).unwrap())
+        .collect()
 }
 
 fn refusal(json: &str, names: &[&str]) -> String {
     let error = Layout::parse(json, &tensors(names)).unwrap_err();
-    assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-LAY-01")), "{json}");
+    assert_eq!(
+        (error.class(), error.rule()),
+        (ErrorClass::Malformed, Some("R-LAY-01")),
+        "{json}"
+    );
     error.message().to_owned()
 }
 
@@ -33,21 +40,42 @@ fn files_of_shards_share_a_directory() {
             .collect()
     };
     assert_eq!(names(&[layout(&[None])]), ["model.safetensors"]);
-    assert_eq!(names(&[layout(&[Some("x.safetensors")])]), ["x.safetensors"]);
-    let (a, b) = (layout(&[Some("b.safetensors")]), layout(&[Some("a.safetensors")]));
+    assert_eq!(
+        names(&[layout(&[Some("x.safetensors")])]),
+        ["x.safetensors"]
+    );
+    let (a, b) = (
+        layout(&[Some("b.safetensors")]),
+        layout(&[Some("a.safetensors")]),
+    );
     assert_eq!(names(&[a, b]), ["a.safetensors", "b.safetensors"]);
-    let numbered = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    let numbered = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ];
     assert_eq!(names(&[layout(&[None]), layout(&[None])]), numbered);
-    assert_eq!(names(&[layout(&[Some("A.safetensors")]), layout(&[Some("a.safetensors")])]), numbered);
+    assert_eq!(
+        names(&[
+            layout(&[Some("A.safetensors")]),
+            layout(&[Some("a.safetensors")])
+        ]),
+        numbered
+    );
     // Each shard has a part of the same file.
-    let [first, mut second] = [layout(&[Some("x.safetensors")]), layout(&[Some("x.safetensors")])];
+    let [first, mut second] = [
+        layout(&[Some("x.safetensors")]),
+        layout(&[Some("x.safetensors")]),
+    ];
     second.files[0].tensors = vec!["a".to_owned()];
     let one = Layout::joined([&first, &second].into_iter().flat_map(Layout::files)).unwrap();
     assert_eq!(one.files.len(), 1);
     assert_eq!(one.files[0].tensors, ["a", "t0"]);
     second.files[0].metadata = Some([("format".to_owned(), "pt".to_owned())].into());
     assert_eq!(names(&[first, second]), numbered);
-    assert_eq!(Layout::joined([].iter()).unwrap_err().class(), crate::error::ErrorClass::Usage);
+    assert_eq!(
+        Layout::joined([].iter()).unwrap_err().class(),
+        crate::error::ErrorClass::Usage
+    );
 }
 
 #[test]
@@ -66,7 +94,10 @@ fn json_has_one_form_and_comes_back() {
         assert_eq!(parsed.to_json(), one);
     }
     let only = Layout::single_file(&tensors(&["v"]));
-    assert_eq!(Layout::parse(&only.to_json(), &tensors(&["v"])).unwrap(), only);
+    assert_eq!(
+        Layout::parse(&only.to_json(), &tensors(&["v"])).unwrap(),
+        only
+    );
     assert!(!only.is_directory());
 }
 
@@ -75,8 +106,18 @@ fn what_is_no_layout_is_refused() {
     let one = r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#;
     let two = r#"{"files":[{"name":"a.safetensors","metadata":{"a":"b","c":"d"},"tensors":["v","x"]},{"name":"b.safetensors","metadata":null,"tensors":["w"]}]}"#;
     let (of_one, of_two) = (["v"], ["v", "w", "x"]);
-    assert!(Layout::parse(one, &tensors(&of_one)).is_ok() && Layout::parse(two, &tensors(&of_two)).is_ok());
-    for json in ["", "null", "[]", "{}", r#"{"files":[]}"#, r#"{"files":[{}]}"#] {
+    assert!(
+        Layout::parse(one, &tensors(&of_one)).is_ok()
+            && Layout::parse(two, &tensors(&of_two)).is_ok()
+    );
+    for json in [
+        "",
+        "null",
+        "[]",
+        "{}",
+        r#"{"files":[]}"#,
+        r#"{"files":[{}]}"#,
+    ] {
         assert!(!refusal(json, &of_one).is_empty());
     }
     for (old, new) in [
@@ -89,7 +130,10 @@ fn what_is_no_layout_is_refused() {
         ("\"name\":null,", ""),
         ("\"metadata\":null,", ""),
         (",\"tensors\":null", ""),
-        ("\"name\":null,\"metadata\":null", "\"metadata\":null,\"name\":null"),
+        (
+            "\"name\":null,\"metadata\":null",
+            "\"metadata\":null,\"name\":null",
+        ),
         ("\"name\":null", "\"name\":null,\"name\":null"),
         ("\"name\":null", "\"name\":1"),
         ("\"name\":null", "\"Name\":null"),
@@ -132,7 +176,9 @@ fn each_tensor_is_listed_exactly_once() {
     };
     assert!(Layout::parse(&json(r#"["v"]"#, r#"["w"]"#), &tensors(&["v", "w"])).is_ok());
     assert!(Layout::parse(&json(r#"["v","w"]"#, "[]"), &tensors(&["v", "w"])).is_ok());
-    assert!(refusal(&json(r#"["v"]"#, "[]"), &["v", "w"]).contains("does not list the tensor \"w\""));
+    assert!(
+        refusal(&json(r#"["v"]"#, "[]"), &["v", "w"]).contains("does not list the tensor \"w\"")
+    );
     assert!(refusal(&json(r#"["v"]"#, r#"["v"]"#), &["v"]).contains("duplicate"));
     assert!(refusal(&json(r#"["v","v"]"#, "[]"), &["v"]).contains("order"));
     assert!(refusal(&json(r#"["v"]"#, r#"["w"]"#), &["v"]).contains("does not have"));
@@ -141,7 +187,11 @@ fn each_tensor_is_listed_exactly_once() {
 #[test]
 fn only_path_names_of_files_are_accepted() {
     let layout = |name: &str| {
-        let file = LayoutFile { name: Some(name.to_owned()), metadata: None, tensors: Vec::new() };
+        let file = LayoutFile {
+            name: Some(name.to_owned()),
+            metadata: None,
+            tensors: Vec::new(),
+        };
         Layout { files: vec![file] }.to_json()
     };
     for name in [
@@ -210,17 +260,34 @@ fn file_names_differ_regarding_case_or_not() {
         format!("{{\"files\":[{},{}]}}", file(first), file(second))
     };
     for (first, second) in [("a", "b"), ("Ä", "ä"), ("s", "ſ")] {
-        let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
+        let json = layout(
+            &format!("{first}.safetensors"),
+            &format!("{second}.safetensors"),
+        );
         assert!(Layout::parse(&json, &[]).is_ok(), "{first} {second}");
     }
     assert!(refusal(&layout("A.safetensors", "a.safetensors"), &[]).contains("duplicate"));
     assert!(refusal(&layout("a.safetensors", "a.safetensors"), &[]).contains("order"));
-    for (first, second) in [("A/a", "a/b"), ("A/a/a", "a/b/a"), ("a/B/a", "a/b/b"), ("A/a/a", "a/b")] {
-        let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
-        assert!(refusal(&json, &[]).contains("differ in case only"), "{first} {second}");
+    for (first, second) in [
+        ("A/a", "a/b"),
+        ("A/a/a", "a/b/a"),
+        ("a/B/a", "a/b/b"),
+        ("A/a/a", "a/b"),
+    ] {
+        let json = layout(
+            &format!("{first}.safetensors"),
+            &format!("{second}.safetensors"),
+        );
+        assert!(
+            refusal(&json, &[]).contains("differ in case only"),
+            "{first} {second}"
+        );
     }
     for (first, second) in [("A/b", "B/a"), ("A/a/a", "B/A/a"), ("A", "a/a")] {
-        let json = layout(&format!("{first}.safetensors"), &format!("{second}.safetensors"));
+        let json = layout(
+            &format!("{first}.safetensors"),
+            &format!("{second}.safetensors"),
+        );
         assert!(Layout::parse(&json, &[]).is_ok(), "{first} {second}");
     }
 }
@@ -232,13 +299,23 @@ fn tensors_carry_the_folder_of_their_file() {
     let names = ["te/in/x", "te/x", "te/y"];
     let parsed = Layout::parse(PIPELINE, &tensors(&names)).unwrap();
     assert_eq!(parsed.to_json(), PIPELINE);
-    assert_eq!(parsed.folders().into_iter().collect::<Vec<_>>(), ["te/", "te/in/"]);
-    for (old, new) in [("\"te/y\"", "\"y\""), ("\"te/in/x\"", "\"te/x\""), ("\"te/x\"", "\"TE/x\"")] {
+    assert_eq!(
+        parsed.folders().into_iter().collect::<Vec<_>>(),
+        ["te/", "te/in/"]
+    );
+    for (old, new) in [
+        ("\"te/y\"", "\"y\""),
+        ("\"te/in/x\"", "\"te/x\""),
+        ("\"te/x\"", "\"TE/x\""),
+    ] {
         assert!(PIPELINE.contains(old));
         assert!(!refusal(&PIPELINE.replacen(old, new, 1), &names).is_empty());
     }
     let one = r#"{"files":[{"name":"te/a.safetensors","metadata":null,"tensors":null}]}"#;
-    assert_eq!(Layout::parse(one, &tensors(&["te/x"])).unwrap().to_json(), one);
+    assert_eq!(
+        Layout::parse(one, &tensors(&["te/x"])).unwrap().to_json(),
+        one
+    );
     assert!(refusal(one, &["te/x", "x"]).contains("does not begin with the folder"));
     assert!(refusal(one, &["te"]).contains("does not begin with the folder"));
 }
@@ -248,31 +325,68 @@ fn added_tensors_go_to_the_longest_folder() {
     let before = Layout::parse(PIPELINE, &tensors(&["te/in/x", "te/x", "te/y"])).unwrap();
     let after = tensors(&["te/a", "te/in/a/b", "te/inner", "te/x"]);
     let carried = before.carried_over(&after).unwrap();
-    let lists: Vec<_> = carried.files().iter().map(|file| file.tensors.join(" ")).collect();
+    let lists: Vec<_> = carried
+        .files()
+        .iter()
+        .map(|file| file.tensors.join(" "))
+        .collect();
     assert_eq!(lists, ["te/x", "te/in/a/b", "te/a te/inner"]);
-    assert_eq!(Layout::metadata_value(&carried, Some(&before), &after), None);
+    assert_eq!(
+        Layout::metadata_value(&carried, Some(&before), &after),
+        None
+    );
 
     let homeless = tensors(&["te/x", "x"]);
     let error = before.carried_over(&homeless).unwrap_err();
-    assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-LAY-01")));
+    assert_eq!(
+        (error.class(), error.rule()),
+        (ErrorClass::Malformed, Some("R-LAY-01"))
+    );
     // A link that states its layout may add it.
     let single = Layout::single_file(&homeless);
-    assert_eq!(Layout::metadata_value(&single, Some(&before), &homeless), Some(single.to_json()));
+    assert_eq!(
+        Layout::metadata_value(&single, Some(&before), &homeless),
+        Some(single.to_json())
+    );
 }
 
 #[test]
 fn files_of_shards_keep_their_folders() {
     let file = |name: &str, tensor: &str| {
         let name = Some(name.to_owned()).filter(|name| !name.is_empty());
-        LayoutFile { name, metadata: None, tensors: vec![tensor.to_owned()] }
+        LayoutFile {
+            name,
+            metadata: None,
+            tensors: vec![tensor.to_owned()],
+        }
     };
     let names = |files: &[LayoutFile]| -> Vec<String> {
         let joined = Layout::joined(files.iter()).unwrap();
-        joined.files().iter().map(|file| format!("{} {}", file.name.as_deref().unwrap(), file.tensors[0])).collect()
+        joined
+            .files()
+            .iter()
+            .map(|file| format!("{} {}", file.name.as_deref().unwrap(), file.tensors[0]))
+            .collect()
     };
-    let same = [file("a/m.safetensors", "a/x"), file("b/m.safetensors", "b/x"), file("m.safetensors", "x")];
-    assert_eq!(names(&same), ["a/m.safetensors a/x", "b/m.safetensors b/x", "m.safetensors x"]);
-    let clash = [file("a/m.safetensors", "a/x"), file("a/M.safetensors", "a/y"), file("", "x"), file("", "y")];
+    let same = [
+        file("a/m.safetensors", "a/x"),
+        file("b/m.safetensors", "b/x"),
+        file("m.safetensors", "x"),
+    ];
+    assert_eq!(
+        names(&same),
+        [
+            "a/m.safetensors a/x",
+            "b/m.safetensors b/x",
+            "m.safetensors x"
+        ]
+    );
+    let clash = [
+        file("a/m.safetensors", "a/x"),
+        file("a/M.safetensors", "a/y"),
+        file("", "x"),
+        file("", "y"),
+    ];
     let numbered = [
         "a/model-00001-of-00002.safetensors a/x",
         "a/model-00002-of-00002.safetensors a/y",
@@ -298,7 +412,10 @@ fn the_key_is_stated_only_where_needed() {
     assert_eq!(Layout::metadata_value(&carried, Some(&base), &after), None);
 
     let single = Layout::single_file(&after);
-    assert_eq!(Layout::of_target(&BTreeMap::new(), None, &after).unwrap(), single);
+    assert_eq!(
+        Layout::of_target(&BTreeMap::new(), None, &after).unwrap(),
+        single
+    );
     assert_eq!(Layout::metadata_value(&single, None, &after), None);
 
     for (target, base) in [(&single, Some(&base)), (&carried, None)] {

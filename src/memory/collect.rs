@@ -1,4 +1,5 @@
-//! Collecting what differs between two states: stretch by stretch within a piece, piece by piece within a set.
+//! Collecting what differs between two states: stretch by stretch within a piece, piece by piece
+//! within a set.
 
 use crate::codec::changes::append_changes;
 use crate::codec::lane::{Lane, with_lane};
@@ -39,17 +40,31 @@ enum ChangeSpan {
 impl PieceChanges {
     /// Nothing has changed yet in a piece of a tensor with lanes of `lane_bytes` bytes.
     pub(crate) fn new(lane_bytes: usize) -> Self {
-        Self { lane_bytes, end: 0, spans: Vec::new(), numbers: Vec::new(), values: Vec::new(), old: Vec::new() }
+        Self {
+            lane_bytes,
+            end: 0,
+            spans: Vec::new(),
+            numbers: Vec::new(),
+            values: Vec::new(),
+            old: Vec::new(),
+        }
     }
 
-    /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its bytes in base and
-    /// target. Where the new bytes are not longer than numbers and values, they are kept as they are.
+    /// Compares the next stretch of whole lanes, which begins at byte `begin` of the piece: its
+    /// bytes in base and target. Where the new bytes are not longer than numbers and values, they
+    /// are kept as they are.
     pub(crate) fn add(&mut self, begin: u64, old: &[u8], new: &[u8]) {
         self.end = begin + new.len() as u64;
         let (numbers, values) = (self.numbers.len(), self.values.len());
         // Lanes of a piece are 2^24 at most.
         let first = u32::try_from(begin / self.lane_bytes as u64).unwrap_or(u32::MAX);
-        append_changes(self.lane_bytes, first, (old, new), &mut self.numbers, &mut self.values);
+        append_changes(
+            self.lane_bytes,
+            first,
+            (old, new),
+            &mut self.numbers,
+            &mut self.values,
+        );
         let changed = self.numbers.len() - numbers;
         if changed == 0 {
             return;
@@ -73,7 +88,9 @@ impl PieceChanges {
             self.values.extend_from_slice(new);
             self.old.extend_from_slice(old);
             match self.spans.last_mut() {
-                Some(ChangeSpan::Whole(first, length)) if *first + *length as u64 == begin => *length += new.len(),
+                Some(ChangeSpan::Whole(first, length)) if *first + *length as u64 == begin => {
+                    *length += new.len()
+                }
                 _ => self.spans.push(ChangeSpan::Whole(begin, new.len())),
             }
         }
@@ -90,12 +107,17 @@ pub(crate) struct PatchCollector {
 }
 
 impl PatchCollector {
-    /// Nothing changes yet between tensors, ascending by name, and a target. `budget` bounds [`PatchSet::bytes`].
+    /// Nothing changes yet between tensors, ascending by name, and a target. `budget` bounds
+    /// [`PatchSet::bytes`].
     ///
     /// # Errors
     /// USAGE if the target's new tensors exceed the budget.
     pub(crate) fn new(base: &[TensorInfo], target: &StateTable, budget: u64) -> Result<Self> {
-        let over = target.tensors.iter().map(|info| find_patchable(base, info)).collect();
+        let over = target
+            .tensors
+            .iter()
+            .map(|info| find_patchable(base, info))
+            .collect();
         let set = PatchSet {
             base: base.to_vec(),
             table: target.clone(),
@@ -108,25 +130,34 @@ impl PatchCollector {
             written: 0,
             is_switched: false,
         };
-        let mut collector = Self { set, budget, new_bytes: 0 };
+        let mut collector = Self {
+            set,
+            budget,
+            new_bytes: 0,
+        };
         collector.new_bytes = total_bytes(collector.new_tensors().map(|(_, info)| info));
         collector.check_budget()?;
         Ok(collector)
     }
 
-    /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte length. `None` if it is
-    /// new.
+    /// The base's tensor that a target's tensor is laid over: of the same name, dtype and byte
+    /// length. `None` if it is new.
     pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
         self.set.over(tensor)
     }
 
     /// The target's tensors that are new, with their numbers.
     pub(crate) fn new_tensors(&self) -> impl Iterator<Item = (usize, &TensorInfo)> {
-        self.set.table.tensors.iter().enumerate().filter(|(number, _)| self.over(*number).is_none())
+        self.set
+            .table
+            .tensors
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| self.over(*number).is_none())
     }
 
-    /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a tensor ascend; tensors
-    /// may alternate.
+    /// Appends the changes of a piece of a tensor that is laid over one of the base. Pieces of a
+    /// tensor ascend; tensors may alternate.
     ///
     /// # Errors
     /// USAGE if all changes together exceed the budget, or if these changes do not fit the piece.
@@ -134,9 +165,13 @@ impl PatchCollector {
         let info = &self.set.table.tensors[tensor];
         let range = info.piece(piece);
         let lane_bytes = info.dtype().lane_bytes();
-        if self.set.over[tensor].is_none() || changes.lane_bytes != lane_bytes || changes.end > range.end - range.start
+        if self.set.over[tensor].is_none()
+            || changes.lane_bytes != lane_bytes
+            || changes.end > range.end - range.start
         {
-            return Err(Error::usage("the changes are not those of this piece").of_tensor(info.name()));
+            return Err(
+                Error::usage("the changes are not those of this piece").of_tensor(info.name())
+            );
         }
         let first_lane = range.start / lane_bytes as u64;
         let (mut numbers, mut values) = (changes.numbers.as_slice(), changes.values.as_slice());
@@ -167,16 +202,22 @@ impl PatchCollector {
         self.check_budget()
     }
 
-    /// Appends numbers, which count from this lane, to the last run or to a new one, whose values follow.
+    /// Appends numbers, which count from this lane, to the last run or to a new one, whose values
+    /// follow.
     fn add_lanes(&mut self, tensor: usize, first_lane: u64, numbers: &[u32]) {
         let (block, offset) = split(first_lane);
         let begin = self.set.numbers.len();
-        self.set.numbers.extend(numbers.iter().map(|number| offset + number));
+        self.set
+            .numbers
+            .extend(numbers.iter().map(|number| offset + number));
         let end = self.set.numbers.len();
         match self.set.runs.last_mut() {
-            Some(Run { tensor: last, first_lane, kind: RunKind::Lanes(range), .. })
-                if (*last, *first_lane) == (tensor, block) =>
-            {
+            Some(Run {
+                tensor: last,
+                first_lane,
+                kind: RunKind::Lanes(range),
+                ..
+            }) if (*last, *first_lane) == (tensor, block) => {
                 range.end = end;
             }
             _ => self.begin(tensor, block, RunKind::Lanes(begin..end)),
@@ -198,14 +239,21 @@ impl PatchCollector {
         let begin = self.set.values.len().next_multiple_of(ALIGNMENT);
         self.set.values.resize(begin, 0);
         self.set.old.resize(begin, 0);
-        self.set.runs.push(Run { tensor, first_lane, kind, values: begin..begin });
+        self.set.runs.push(Run {
+            tensor,
+            first_lane,
+            kind,
+            values: begin..begin,
+        });
     }
 
     fn check_budget(&self) -> Result<()> {
         let needed = self.set.arenas().saturating_add(self.new_bytes);
         if needed > self.budget {
             let budget = self.budget;
-            return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
+            return Err(Error::usage(format!(
+                "the changes take {needed} bytes so far, {budget} are allowed"
+            )));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Writing the values of a set to the library's own memory: whatever can be found out is found out before, and there is
-//! a way back.
+//! Writing the values of a set to the library's own memory: whatever can be found out is found out
+//! before, and there is a way back.
 
 use crate::error::{Error, Result};
 use crate::memory::patch_set::{PatchSet, RunKind, shared};
@@ -7,15 +7,21 @@ use crate::memory::placed::write;
 use crate::tensor::{MemoryState, State};
 
 impl PatchSet {
-    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the base, or the target
-    /// if the set has been applied.
+    /// Checks all that could hinder the exchange; nothing is written yet. The memory must hold the
+    /// base, or the target if the set has been applied.
     ///
     /// # Errors
     /// USAGE if the memory holds other tensors than the base, by name, dtype or shape.
     pub fn fit<'m>(&'m mut self, memory: &'m mut MemoryState) -> Result<Ready<'m>> {
-        let expected = if self.is_switched { &self.table.tensors } else { &self.base };
+        let expected = if self.is_switched {
+            &self.table.tensors
+        } else {
+            &self.base
+        };
         if memory.tensors() != expected {
-            return Err(Error::usage("the memory does not hold the tensors that the changes are for"));
+            return Err(Error::usage(
+                "the memory does not hold the tensors that the changes are for",
+            ));
         }
         Ok(Ready { set: self, memory })
     }
@@ -42,7 +48,8 @@ impl Ready<'_> {
             self.set.written += 1;
         }
         let PatchSet { over, other, .. } = &mut *self.set;
-        self.memory.switch(other, &mut shared(over).map(|(new, old)| (old, new)));
+        self.memory
+            .switch(other, &mut shared(over).map(|(new, old)| (old, new)));
         self.set.is_switched = true;
         Ok(())
     }
@@ -74,7 +81,16 @@ impl Ready<'_> {
             RunKind::Whole => None,
         };
         let width = self.memory.tensors()[tensor].dtype().lane_bytes();
-        let arena = if is_new { &self.set.values } else { &self.set.old };
-        write(self.memory.room(tensor), width, (run.first_lane, numbers), &arena[run.values.clone()])
+        let arena = if is_new {
+            &self.set.values
+        } else {
+            &self.set.old
+        };
+        write(
+            self.memory.room(tensor),
+            width,
+            (run.first_lane, numbers),
+            &arena[run.values.clone()],
+        )
     }
 }

@@ -7,8 +7,8 @@ use crate::memory::placed::Rows;
 use crate::memory::places::{Places, Region};
 use crate::tensor::{State, TensorInfo, read_bytes, stretch_of};
 
-/// A state in buffers that somebody else owns: mapped, pinned, a framework's. Its tensors cannot come, go or change
-/// their size. Only one writer at a time may use the buffers.
+/// A state in buffers that somebody else owns: mapped, pinned, a framework's. Its tensors cannot
+/// come, go or change their size. Only one writer at a time may use the buffers.
 #[derive(Debug)]
 pub struct LentState<'a> {
     places: Places,
@@ -25,14 +25,24 @@ impl<'a> LentState<'a> {
         tensors.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         for (info, data) in &tensors {
             if info.bytes() != data.len() as u64 {
-                let message =
-                    format!("{} bytes of caller-provided memory for a tensor of {}", data.len(), info.bytes());
+                let message = format!(
+                    "{} bytes of caller-provided memory for a tensor of {}",
+                    data.len(),
+                    info.bytes()
+                );
                 return Err(Error::usage(message).of_tensor(info.name()));
             }
         }
         let (infos, rows): (Vec<TensorInfo>, _) = tensors.into_iter().unzip();
-        let given: Vec<Region> = infos.iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
-        Ok(Self { places: Places::new(infos, &given)?, rows })
+        let given: Vec<Region> = infos
+            .iter()
+            .enumerate()
+            .map(|(row, info)| Region::whole(info, row))
+            .collect();
+        Ok(Self {
+            places: Places::new(infos, &given)?,
+            rows,
+        })
     }
 }
 
@@ -64,10 +74,16 @@ impl Rows for LentState<'_> {
     }
 
     fn row(&self, row: usize) -> Result<&[u8]> {
-        self.rows.get(row).map(|row| &**row).ok_or_else(|| Error::usage("no such tensor in the memory"))
+        self.rows
+            .get(row)
+            .map(|row| &**row)
+            .ok_or_else(|| Error::usage("no such tensor in the memory"))
     }
 
     fn row_mut(&mut self, row: usize) -> Result<&mut [u8]> {
-        self.rows.get_mut(row).map(|row| &mut **row).ok_or_else(|| Error::usage("no such tensor in the memory"))
+        self.rows
+            .get_mut(row)
+            .map(|row| &mut **row)
+            .ok_or_else(|| Error::usage("no such tensor in the memory"))
     }
 }

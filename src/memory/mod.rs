@@ -1,5 +1,5 @@
-//! States in memory that are changed in place: values are prepared and proven beside them, then written to where they
-//! lie.
+//! States in memory that are changed in place: values are prepared and proven beside them, then
+//! written to where they lie.
 
 mod collect;
 mod exchange;
@@ -25,9 +25,11 @@ use crate::error::{Error, Result};
 /// How far memory is proven (SPEC section 24.1). One is never said for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The lanes that links code hold the target's values. That says nothing about lanes that no link has coded.
+    /// The lanes that links code hold the target's values. That says nothing about lanes that no
+    /// link has coded.
     ChangedLanes,
-    /// The sums of all of the memory were compared: nothing has changed by accident since the state was hashed.
+    /// The sums of all of the memory were compared: nothing has changed by accident since the state
+    /// was hashed.
     Memory,
     /// The digests of all of it were compared: it is the state, against attackers too.
     Hashed,
@@ -55,13 +57,13 @@ impl fmt::Display for Proof {
     }
 }
 
-/// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from `first` on, and their
-/// new values, little-endian. For programs that compare states that have been proven, such as two versions in a
-/// directory.
+/// Appends the lanes in which two stretches of a tensor differ: their numbers, which count from
+/// `first` on, and their new values, little-endian. For programs that compare states that have been
+/// proven, such as two versions in a directory.
 ///
 /// # Errors
-/// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's number would not be
-/// below 2^32.
+/// USAGE if the stretches differ in length, are not whole lanes of 1, 2, 4 or 8 bytes, or a lane's
+/// number would not be below 2^32.
 pub fn changes_between(
     lane_bytes: usize,
     first: u32,
@@ -70,7 +72,9 @@ pub fn changes_between(
     values: &mut Vec<u8>,
 ) -> Result<()> {
     let is_lane = matches!(lane_bytes, 1 | 2 | 4 | 8) && new.len().is_multiple_of(lane_bytes);
-    let last = u32::try_from(new.len() / lane_bytes.max(1)).ok().and_then(|lanes| first.checked_add(lanes));
+    let last = u32::try_from(new.len() / lane_bytes.max(1))
+        .ok()
+        .and_then(|lanes| first.checked_add(lanes));
     if !is_lane || old.len() != new.len() || last.is_none() {
         return Err(Error::usage("the stretches cannot be compared"));
     }

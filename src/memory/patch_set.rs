@@ -1,27 +1,29 @@
-//! A set of patches that turns one state into another in place: new values of lanes, and whole tensors.
+//! A set of patches that turns one state into another in place: new values of lanes, and whole
+//! tensors.
 
 use std::ops::Range;
 
 use crate::table::StateTable;
 use crate::tensor::{MemoryState, TensorInfo, find};
 
-/// Every difference between a state, the target, and another one, the base, whatever links lie between them. Numbers
-/// and values stand in arenas, which can go to a device as they are: the target's values, and those that the base was
-/// proven to have, which are the way back.
+/// Every difference between a state, the target, and another one, the base, whatever links lie
+/// between them. Numbers and values stand in arenas, which can go to a device as they are: the
+/// target's values, and those that the base was proven to have, which are the way back.
 #[derive(Debug)]
 pub struct PatchSet {
     /// The tensors of the base.
     pub(super) base: Vec<TensorInfo>,
     pub(super) table: StateTable,
-    /// The base's tensor that each of the target's is laid over; `None` if it is new. Ascending: both are sorted by
-    /// name.
+    /// The base's tensor that each of the target's is laid over; `None` if it is new. Ascending:
+    /// both are sorted by name.
     pub(super) over: Vec<Option<usize>>,
     pub(super) runs: Vec<Run>,
     pub(super) numbers: Vec<u32>,
     pub(super) values: Vec<u8>,
     /// The values of the base in the same places, laid out alike.
     pub(super) old: Vec<u8>,
-    /// The other state's tensors; a tensor that shares its memory with one of this state has no data here.
+    /// The other state's tensors; a tensor that shares its memory with one of this state has no
+    /// data here.
     pub(super) other: MemoryState,
     /// How many of the runs have been written.
     pub(super) written: usize,
@@ -38,7 +40,8 @@ pub struct Run {
     pub first_lane: u64,
     /// Which lanes.
     pub kind: RunKind,
-    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a multiple of 8.
+    /// Where the values stand in [`PatchSet::values`]: lane by lane, little-endian. It begins at a
+    /// multiple of 8.
     pub values: Range<usize>,
 }
 
@@ -57,9 +60,8 @@ impl PatchSet {
         &self.table
     }
 
-    /// The base's tensor that a tensor of the target is laid over, by its number: it has the same name, dtype and byte
-    /// length.
-    /// `None` if the tensor is new.
+    /// The base's tensor that a tensor of the target is laid over, by its number: it has the same
+    /// name, dtype and byte length. `None` if the tensor is new.
     pub(crate) fn over(&self, tensor: usize) -> Option<usize> {
         self.over[tensor]
     }
@@ -84,28 +86,39 @@ impl PatchSet {
         &self.old
     }
 
-    /// The tensors that come whole, with their data: no tensor of the base has their name, dtype and byte length. When
-    /// the set has been applied, the base's tensors that had to go.
+    /// The tensors that come whole, with their data: no tensor of the base has their name, dtype
+    /// and byte length. When the set has been applied, the base's tensors that had to go.
     pub fn whole_tensors(&self) -> impl Iterator<Item = (&TensorInfo, &[u8])> {
         let shared = shared(&self.over).map(|(new, old)| if self.is_switched { old } else { new });
         let mut shared = shared.peekable();
-        self.other.iter().enumerate().filter_map(
-            move |(number, tensor)| {
-                if shared.next_if_eq(&number).is_some() { None } else { Some(tensor) }
-            },
-        )
+        self.other
+            .iter()
+            .enumerate()
+            .filter_map(move |(number, tensor)| {
+                if shared.next_if_eq(&number).is_some() {
+                    None
+                } else {
+                    Some(tensor)
+                }
+            })
     }
 
     /// The names of the base's tensors that the target does not have.
     pub fn removed(&self) -> impl Iterator<Item = &str> {
         let is_left = |name: &str| find(&self.table.tensors, name).is_some();
-        self.base.iter().map(TensorInfo::name).filter(move |name| !is_left(name))
+        self.base
+            .iter()
+            .map(TensorInfo::name)
+            .filter(move |name| !is_left(name))
     }
 
     /// Lanes that the runs change.
     pub fn lanes(&self) -> u64 {
         let width = |run: &Run| self.table.tensors[run.tensor].dtype().lane_bytes();
-        self.runs.iter().map(|run| (run.values.len() / width(run)) as u64).sum()
+        self.runs
+            .iter()
+            .map(|run| (run.values.len() / width(run)) as u64)
+            .sum()
     }
 
     /// Bytes that are held: the arenas and the tensors that come whole.
@@ -120,7 +133,10 @@ impl PatchSet {
     }
 }
 
-/// The tensors that are laid over the base's: their numbers in the target and in the base, ascending.
+/// The tensors that are laid over the base's: their numbers in the target and in the base,
+/// ascending.
 pub(super) fn shared(over: &[Option<usize>]) -> impl Iterator<Item = (usize, usize)> {
-    over.iter().enumerate().filter_map(|(new, old)| Some((new, (*old)?)))
+    over.iter()
+        .enumerate()
+        .filter_map(|(new, old)| Some((new, (*old)?)))
 }

@@ -1,5 +1,5 @@
-//! Memory that somebody else has and that is changed in place: what it has to be able to do, and lanes on their way
-//! into it.
+//! Memory that somebody else has and that is changed in place: what it has to be able to do, and
+//! lanes on their way into it.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::rules::{self, ensure};
 use crate::sums::Sums;
 use crate::tensor::{State, TensorInfo, find};
 
-/// Memory of tensors, wherever it lies: of this process ([`LentState`](super::LentState)), of a device, a share of what
-/// several processes hold. It is used by one thread. A call has a few hundred thousand lanes at most, unless a
-/// link codes more of one piece.
+/// Memory of tensors, wherever it lies: of this process ([`LentState`](super::LentState)), of a
+/// device, a share of what several processes hold. It is used by one thread. A call has a few
+/// hundred thousand lanes at most, unless a link codes more of one piece.
 pub trait PlacedMemory: Send {
     /// Proven lanes where they will be written from.
     type Staged: Send;
@@ -42,14 +42,22 @@ pub trait PlacedMemory: Send {
     /// The errors of the memory; USAGE if there are no such lanes.
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()>;
 
-    /// Takes proven lanes, with their old and new values, to where they will be written from. Nothing changes yet.
+    /// Takes proven lanes, with their old and new values, to where they will be written from.
+    /// Nothing changes yet.
     ///
     /// # Errors
     /// The errors of the memory, such as for lack of room.
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Self::Staged>;
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<Self::Staged>;
 
-    /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). It has happened when this returns.
-    /// If one has another value: which, by its staged lanes and span; then nothing has changed.
+    /// Compares all lanes with their old values, and writes the new ones (R-SUM-05). It has
+    /// happened when this returns. If one has another value: which, by its staged lanes and span;
+    /// then nothing has changed.
     ///
     /// # Errors
     /// The errors of the memory. Some lanes may have been written then.
@@ -74,8 +82,8 @@ pub trait PlacedMemory: Send {
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>>;
 }
 
-/// The processes that hold memory together. Each call is made by all of them, in the same order, also by those that
-/// have an error.
+/// The processes that hold memory together. Each call is made by all of them, in the same order,
+/// also by those that have an error.
 pub trait Peers: Sync {
     /// Adds up sums over all processes: of old values, and of new ones.
     ///
@@ -83,7 +91,8 @@ pub trait Peers: Sync {
     /// The error of another process; IO if one is lost.
     fn add(&self, sums: &mut [[Sums; 2]], error: Option<&Error>) -> Result<()>;
 
-    /// Tells all whether this process has failed. The error of another one, if any: all know it then.
+    /// Tells all whether this process has failed. The error of another one, if any: all know it
+    /// then.
     ///
     /// # Errors
     /// If it is not known what the others know.
@@ -121,7 +130,14 @@ pub struct Changes<T> {
 impl<T> Changes<T> {
     /// None yet; `budget` bounds the bytes that they take.
     pub fn new(budget: u64) -> Self {
-        Self { staged: Vec::new(), tensors: Vec::new(), lanes: 0, bytes: 0, budget, is_written: false }
+        Self {
+            staged: Vec::new(),
+            tensors: Vec::new(),
+            lanes: 0,
+            bytes: 0,
+            budget,
+            is_written: false,
+        }
     }
 
     /// How many lanes change.
@@ -160,27 +176,41 @@ impl<T> Changes<T> {
         if spans.is_empty() {
             return Ok(());
         }
-        let places: usize = spans.iter().filter_map(|span| span.places.as_ref()).map(Vec::len).sum();
+        let places: usize = spans
+            .iter()
+            .filter_map(|span| span.places.as_ref())
+            .map(Vec::len)
+            .sum();
         self.lanes += spans.iter().map(|span| span.count as u64).sum::<u64>();
         self.bytes += (size_of::<u32>() * places + old.len() + new.len()) as u64;
         if self.bytes > self.budget {
             let (needed, budget) = (self.bytes, self.budget);
-            return Err(Error::usage(format!("the changes take {needed} bytes so far, {budget} are allowed")));
+            return Err(Error::usage(format!(
+                "the changes take {needed} bytes so far, {budget} are allowed"
+            )));
         }
         self.staged.push(memory.stage(width, spans, old, new)?);
         self.tensors.push(tensors);
         Ok(())
     }
 
-    /// Adds what differs between the memory, all of which can be read, and a target that has been built beside it.
-    /// Lanes that are hashed are proven as well as any.
+    /// Adds what differs between the memory, all of which can be read, and a target that has been
+    /// built beside it. Lanes that are hashed are proven as well as any.
     ///
     /// # Errors
     /// UNSUPPORTED, without a rule, if tensors come or go, or change their size; as for
     /// [`Replay::in_place`](crate::Replay::in_place).
-    pub fn add_set<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M, set: &PatchSet) -> Result<()> {
-        let refused =
-            || Error::refused(ErrorClass::Unsupported, "a tensor is set or removed, which cannot be done in place");
+    pub fn add_set<M: PlacedMemory<Staged = T> + ?Sized>(
+        &mut self,
+        memory: &mut M,
+        set: &PatchSet,
+    ) -> Result<()> {
+        let refused = || {
+            Error::refused(
+                ErrorClass::Unsupported,
+                "a tensor is set or removed, which cannot be done in place",
+            )
+        };
         if set.whole_tensors().next().is_some() || set.removed().next().is_some() {
             return Err(refused());
         }
@@ -200,9 +230,19 @@ impl<T> Changes<T> {
             if memory.places().tied(tensor).is_some() {
                 continue;
             }
-            let span = Span { row, first: first + run.first_lane, places, count };
+            let span = Span {
+                row,
+                first: first + run.first_lane,
+                places,
+                count,
+            };
             let values = |arena: &[u8]| arena[run.values.clone()].to_vec();
-            self.add(memory, width, (vec![span], vec![tensor]), (values(set.base_values()), values(set.values())))?;
+            self.add(
+                memory,
+                width,
+                (vec![span], vec![tensor]),
+                (values(set.base_values()), values(set.values())),
+            )?;
         }
         Ok(())
     }
@@ -210,18 +250,24 @@ impl<T> Changes<T> {
     /// Writes the new values, if the memory still has the old ones.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing has changed then.
-    /// The errors of the memory: it may hold parts of two states then, until the changes are [undone](Self::undo).
-    /// USAGE if the changes have been written, or may have been, and not undone.
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since it was proven; nothing
+    /// has changed then. The errors of the memory: it may hold parts of two states then, until the
+    /// changes are [undone](Self::undo). USAGE if the changes have been written, or may have been,
+    /// and not undone.
     pub fn write<M: PlacedMemory<Staged = T> + ?Sized>(&mut self, memory: &mut M) -> Result<()> {
         if self.is_written {
-            return Err(Error::usage("the changes have been written, or may have been: go back first"));
+            return Err(Error::usage(
+                "the changes have been written, or may have been: go back first",
+            ));
         }
         self.is_written = true;
         if let Some((staged, span)) = memory.exchange(&self.staged)? {
             self.is_written = false;
             let message = "somebody has written to the memory since its lanes were proven";
-            let tensor = self.tensors.get(staged).and_then(|tensors| tensors.get(span));
+            let tensor = self
+                .tensors
+                .get(staged)
+                .and_then(|tensors| tensors.get(span));
             let tensor = tensor.and_then(|&tensor| memory.places().tensors().get(tensor));
             return Err(of_tensor(Error::broken(&rules::APP_01, message), tensor));
         }
@@ -251,19 +297,23 @@ fn of_tensor(error: Error, info: Option<&TensorInfo>) -> Error {
 /// Pieces whose sums are asked for at once.
 const PIECES: usize = 64;
 
-/// Compares all of the memory with the sums of tensors, by their numbers: R-SUM-04. The same calls are made by all
-/// processes that hold it.
+/// Compares all of the memory with the sums of tensors, by their numbers: R-SUM-04. The same calls
+/// are made by all processes that hold it.
 ///
 /// # Errors
-/// R-SUM-04 with the first tensor that differs; those of the memory, of other processes, and of `progress`.
+/// R-SUM-04 with the first tensor that differs; those of the memory, of other processes, and of
+/// `progress`.
 pub fn check_sums<M: PlacedMemory + ?Sized>(
     memory: &mut M,
     sums: &[(usize, &[Sums])],
     peers: &dyn Peers,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let pieces =
-        sums.iter().flat_map(|&(tensor, sums)| (0..).zip(sums).map(move |(piece, sums)| (tensor, piece, sums)));
+    let pieces = sums.iter().flat_map(|&(tensor, sums)| {
+        (0..)
+            .zip(sums)
+            .map(move |(piece, sums)| (tensor, piece, sums))
+    });
     let pieces: Vec<(usize, u64, &Sums)> = pieces.collect();
     let different = |memory: &M, tensor: usize| {
         let error = Error::broken(&rules::SUM_04, "the memory has other sums than the version");
@@ -273,7 +323,11 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
     let (mut expected, mut joint) = (Vec::new(), Vec::new());
     let mut look = || -> Result<()> {
         for (tensor, sums) in sums {
-            let pieces = memory.places().tensors().get(*tensor).map(TensorInfo::pieces);
+            let pieces = memory
+                .places()
+                .tensors()
+                .get(*tensor)
+                .map(TensorInfo::pieces);
             if pieces != Some(sums.len() as u64) {
                 return Err(different(memory, *tensor));
             }
@@ -290,8 +344,10 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
             }
             let asked: Vec<_> = wanted.iter().map(|(asked, ..)| *asked).collect();
             let found = memory.sums(&asked)?;
-            for ((tensor, part, piece), expected, begin, found) in
-                wanted.into_iter().zip(found).map(|((asked, expected, begin), found)| (asked, expected, begin, found))
+            for ((tensor, part, piece), expected, begin, found) in wanted
+                .into_iter()
+                .zip(found)
+                .map(|((asked, expected, begin), found)| (asked, expected, begin, found))
             {
                 match memory.places().joins(tensor, part)? {
                     None if found != expected => return Err(different(memory, tensor)),
@@ -312,19 +368,27 @@ pub fn check_sums<M: PlacedMemory + ?Sized>(
     let done = look();
     let added = peers.add(&mut joint, done.as_ref().err());
     done.and(added)?;
-    let wrong = expected.iter().zip(&joint).find(|((_, expected), [_, found])| expected != found);
+    let wrong = expected
+        .iter()
+        .zip(&joint)
+        .find(|((_, expected), [_, found])| expected != found);
     ensure(wrong.is_none(), &rules::SUM_04, String::new).map_err(|_| match wrong {
         Some(((tensor, _), _)) => different(memory, *tensor),
         None => Error::usage("no sums"),
     })
 }
 
-/// Writes the bytes of a piece of a tensor to wherever its lanes lie, whatever is there. A tensor that is tied is
-/// written with the other one.
+/// Writes the bytes of a piece of a tensor to wherever its lanes lie, whatever is there. A tensor
+/// that is tied is written with the other one.
 ///
 /// # Errors
 /// USAGE if there is no such piece; those of the memory.
-pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64, bytes: &[u8]) -> Result<()> {
+pub fn fill<M: PlacedMemory + ?Sized>(
+    memory: &mut M,
+    tensor: usize,
+    piece: u64,
+    bytes: &[u8],
+) -> Result<()> {
     let places = memory.places();
     let info = places.tensors().get(tensor).ok_or_else(no_lanes)?;
     let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
@@ -333,9 +397,16 @@ pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64,
     }
     let lanes = range.start / width as u64..range.end / width as u64;
     let mut spans = Vec::new();
-    for part in if places.tied(tensor).is_none() { places.parts(tensor) } else { &[] } {
+    for part in if places.tied(tensor).is_none() {
+        places.parts(tensor)
+    } else {
+        &[]
+    } {
         if let Some(first) = part.whole() {
-            spans.push((Span::all(part.row(), first + lanes.start, bytes.len() / width), None));
+            spans.push((
+                Span::all(part.row(), first + lanes.start, bytes.len() / width),
+                None,
+            ));
             continue;
         }
         let (mut places, mut values) = (Vec::new(), Vec::new());
@@ -344,7 +415,9 @@ pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64,
             values.extend_from_slice(&bytes[begin..begin + address(one.count)? * width]);
             places.extend(one.places());
         }
-        let is_row = places.array_windows().all(|[left, right]| left + 1 == *right);
+        let is_row = places
+            .array_windows()
+            .all(|[left, right]| left + 1 == *right);
         let mut rest = values;
         let found = match places.first() {
             Some(&first) if is_row => vec![Span::all(part.row(), first, places.len())],
@@ -356,7 +429,9 @@ pub fn fill<M: PlacedMemory + ?Sized>(memory: &mut M, tensor: usize, piece: u64,
             rest = others;
         }
     }
-    spans.into_iter().try_for_each(|(span, values)| memory.fill(width, &span, values.as_deref().unwrap_or(bytes)))
+    spans.into_iter().try_for_each(|(span, values)| {
+        memory.fill(width, &span, values.as_deref().unwrap_or(bytes))
+    })
 }
 
 /// Rows of memory that the processor can reach. Whatever has them is [placed memory](PlacedMemory).
@@ -398,8 +473,8 @@ pub struct HostLanes {
 /// Lanes that are compared and written together: what the nearest caches hold.
 const TOGETHER: usize = 1 << 11;
 
-/// Lanes of staged ones that are dealt with together: these, their number, that of the span, the lanes of it, and where
-/// their values stand.
+/// Lanes of staged ones that are dealt with together: these, their number, that of the span, the
+/// lanes of it, and where their values stand.
 type Together<'s> = (&'s HostLanes, usize, usize, Range<usize>, Range<usize>);
 
 fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<Item = Together<'s>> {
@@ -410,7 +485,13 @@ fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<It
             begin += span.count * staged.width;
             (0..span.count).step_by(TOGETHER).map(move |first| {
                 let end = span.count.min(first + TOGETHER);
-                (staged, number, at, first..end, own + first * staged.width..own + end * staged.width)
+                (
+                    staged,
+                    number,
+                    at,
+                    first..end,
+                    own + first * staged.width..own + end * staged.width,
+                )
             })
         })
     })
@@ -419,7 +500,12 @@ fn together<'s>(staged: impl Iterator<Item = &'s HostLanes>) -> impl Iterator<It
 impl HostLanes {
     /// Lanes of `width` bytes, with their old and new values.
     pub fn new(width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Self {
-        Self { width, spans, old, new }
+        Self {
+            width,
+            spans,
+            old,
+            new,
+        }
     }
 
     /// As [`PlacedMemory::exchange`].
@@ -449,16 +535,30 @@ impl HostLanes {
     ///
     /// # Errors
     /// As there.
-    pub fn put_back<'s>(memory: &mut impl Rows, staged: impl Iterator<Item = &'s Self>) -> Result<()> {
+    pub fn put_back<'s>(
+        memory: &mut impl Rows,
+        staged: impl Iterator<Item = &'s Self>,
+    ) -> Result<()> {
         Self::put_first_back(memory, staged, usize::MAX)
     }
 
     /// Writes the old values of the first of these, as many as `count`.
-    fn put_first_back<'s>(memory: &mut impl Rows, staged: impl Iterator<Item = &'s Self>, count: usize) -> Result<()> {
-        together(staged).take(count).try_for_each(|(own, _, at, lanes, values)| {
-            let span = &own.spans[at];
-            write(memory.row_mut(span.row)?, own.width, span.lanes(lanes)?, &own.old[values])
-        })
+    fn put_first_back<'s>(
+        memory: &mut impl Rows,
+        staged: impl Iterator<Item = &'s Self>,
+        count: usize,
+    ) -> Result<()> {
+        together(staged)
+            .take(count)
+            .try_for_each(|(own, _, at, lanes, values)| {
+                let span = &own.spans[at];
+                write(
+                    memory.row_mut(span.row)?,
+                    own.width,
+                    span.lanes(lanes)?,
+                    &own.old[values],
+                )
+            })
     }
 }
 
@@ -482,7 +582,13 @@ impl<R: Rows> PlacedMemory for R {
         Span::read(width, spans, |row| memory.row(row), out)
     }
 
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<HostLanes> {
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<HostLanes> {
         Ok(HostLanes::new(width, spans, old, new))
     }
 
@@ -498,12 +604,20 @@ impl<R: Rows> PlacedMemory for R {
         if values.len() != span.count * width {
             return Err(no_lanes());
         }
-        write(self.row_mut(span.row)?, width, span.lanes(0..span.count)?, values)
+        write(
+            self.row_mut(span.row)?,
+            width,
+            span.lanes(0..span.count)?,
+            values,
+        )
     }
 
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
         let memory = &*self;
-        wanted.par_iter().map(|&(tensor, part, piece)| sums_of(memory, tensor, part, piece)).collect()
+        wanted
+            .par_iter()
+            .map(|&(tensor, part, piece)| sums_of(memory, tensor, part, piece))
+            .collect()
     }
 }
 
@@ -520,17 +634,24 @@ impl Span {
     ) -> Result<()> {
         let (mut rest, mut work) = (out, Vec::with_capacity(spans.len()));
         for span in spans {
-            let (own, others) = rest.split_at_mut_checked(span.count * width).ok_or_else(no_lanes)?;
+            let (own, others) = rest
+                .split_at_mut_checked(span.count * width)
+                .ok_or_else(no_lanes)?;
             work.push((span, own));
             rest = others;
         }
-        work.into_par_iter().try_for_each(|(span, out)| read(rows(span.row)?, width, span.lanes(0..span.count)?, out))
+        work.into_par_iter().try_for_each(|(span, out)| {
+            read(rows(span.row)?, width, span.lanes(0..span.count)?, out)
+        })
     }
 
     /// Some of its lanes, by their order.
     fn lanes(&self, some: Range<usize>) -> Result<RowLanes<'_>> {
         match &self.places {
-            None => self.first.checked_add(some.start as u64).map(|first| (first, None)),
+            None => self
+                .first
+                .checked_add(some.start as u64)
+                .map(|first| (first, None)),
             Some(places) => places.get(some).map(|places| (self.first, Some(places))),
         }
         .ok_or_else(no_lanes)
@@ -557,7 +678,12 @@ fn read(row: &[u8], width: usize, (first, numbers): RowLanes<'_>, out: &mut [u8]
 }
 
 /// Writes lanes of a row.
-pub(super) fn write(row: &mut [u8], width: usize, (first, numbers): RowLanes<'_>, values: &[u8]) -> Result<()> {
+pub(super) fn write(
+    row: &mut [u8],
+    width: usize,
+    (first, numbers): RowLanes<'_>,
+    values: &[u8],
+) -> Result<()> {
     let first = address(first)?;
     let written = with_lane!(width, L => {
         let (row, values) = (L::chunks_mut(row).get_mut(first..).ok_or_else(no_lanes)?, L::chunks(values));
@@ -575,29 +701,42 @@ pub(super) fn write(row: &mut [u8], width: usize, (first, numbers): RowLanes<'_>
 /// The sums of what a part holds of a piece.
 fn sums_of(memory: &impl Rows, tensor: usize, part: usize, piece: u64) -> Result<Sums> {
     let info = memory.places().tensors().get(tensor).ok_or_else(no_lanes)?;
-    let part = memory.places().parts(tensor).get(part).ok_or_else(no_lanes)?;
+    let part = memory
+        .places()
+        .parts(tensor)
+        .get(part)
+        .ok_or_else(no_lanes)?;
     let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
     let row = memory.row(part.row())?;
     let lanes = range.start / width as u64..range.end / width as u64;
     let stretches: Vec<_> = part.stretches(lanes.clone()).take(2).collect();
-    let bytes =
-        |begin: u64, count: u64| row.get(address(begin)? * width..address(begin + count)? * width).ok_or_else(no_lanes);
+    let bytes = |begin: u64, count: u64| {
+        row.get(address(begin)? * width..address(begin + count)? * width)
+            .ok_or_else(no_lanes)
+    };
     match stretches[..] {
         [] => return Ok(Sums::ZERO),
         // Sums of bytes begin with a whole unit.
         [one] if one.step == 1 && ((one.lane - lanes.start) * width as u64).is_multiple_of(2) => {
-            return Ok(Sums::of_bytes((one.lane - lanes.start) * width as u64, bytes(one.place, one.count)?));
+            return Ok(Sums::of_bytes(
+                (one.lane - lanes.start) * width as u64,
+                bytes(one.place, one.count)?,
+            ));
         }
         _ => {}
     }
     // The bytes of other lanes are zeros.
     let mut all = vec![0; address(range.end - range.start)?];
     for one in part.stretches(lanes.clone()) {
-        let own = &mut all[address((one.lane - lanes.start) * width as u64)?..][..address(one.count)? * width];
+        let own = &mut all[address((one.lane - lanes.start) * width as u64)?..]
+            [..address(one.count)? * width];
         if one.step == 1 {
             own.copy_from_slice(bytes(one.place, one.count)?);
         } else {
-            for (lane, place) in own.chunks_exact_mut(width).zip((one.place..).step_by(address(one.step)?)) {
+            for (lane, place) in own
+                .chunks_exact_mut(width)
+                .zip((one.place..).step_by(address(one.step)?))
+            {
                 lane.copy_from_slice(bytes(place, 1)?);
             }
         }

@@ -1,5 +1,6 @@
-//! Where the tensors of a state lie in memory that somebody else has: in rows of lanes, as a whole, with strides, or in
-//! parts (SPEC section 24.7). All of it is counted in lanes here, once; whoever moves values only has to know rows.
+//! Where the tensors of a state lie in memory that somebody else has: in rows of lanes, as a whole,
+//! with strides, or in parts (SPEC section 24.7). All of it is counted in lanes here, once; whoever
+//! moves values only has to know rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,8 +18,8 @@ pub struct Region {
     pub row: usize,
     /// The lane of the row that its first element begins with.
     pub first: u64,
-    /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of the last one in
-    /// lanes.
+    /// The length of each dimension, in elements; of dtypes whose lanes are not elements, those of
+    /// the last one in lanes.
     pub shape: Vec<u64>,
     /// How far apart neighbours are in each dimension, in lanes; `None` if they lie in a row.
     pub strides: Option<Vec<u64>>,
@@ -36,7 +37,14 @@ impl Region {
             // The shape of a scalar has no dimension.
             shape.extend((!all.is_empty() || length > 1).then_some(length));
         }
-        Self { name: info.name().to_owned(), row, first: 0, shape, strides: None, index: Vec::new() }
+        Self {
+            name: info.name().to_owned(),
+            row,
+            first: 0,
+            shape,
+            strides: None,
+            index: Vec::new(),
+        }
     }
 }
 
@@ -59,7 +67,8 @@ pub struct TensorPart {
     /// The lanes of the row from the first to the last of these.
     first: u64,
     end: u64,
-    /// From the outermost on. Dimensions of which all is here are joined with the one before, if they can be.
+    /// From the outermost on. Dimensions of which all is here are joined with the one before, if
+    /// they can be.
     dimensions: Vec<Dimension>,
     /// Which elements of the tensor they are.
     elements: Box<[Range<u64>]>,
@@ -127,10 +136,13 @@ impl TensorPart {
         &self.elements
     }
 
-    /// Its dimensions in lanes, from the outermost on: the length in the tensor, which of it is here, and how far apart
-    /// neighbours are in the row. Those of which all is here are joined with the one before, if they can be.
+    /// Its dimensions in lanes, from the outermost on: the length in the tensor, which of it is
+    /// here, and how far apart neighbours are in the row. Those of which all is here are joined
+    /// with the one before, if they can be.
     pub fn dimensions(&self) -> impl Iterator<Item = (u64, Range<u64>, u64)> {
-        self.dimensions.iter().map(|one| (one.length, one.here.clone(), one.stride))
+        self.dimensions
+            .iter()
+            .map(|one| (one.length, one.here.clone(), one.stride))
     }
 
     /// Whether all of the tensor is here.
@@ -138,10 +150,17 @@ impl TensorPart {
         self.covers.is_none()
     }
 
-    /// The place of the first lane of the tensor in the row, if all of the tensor lies there in its order.
+    /// The place of the first lane of the tensor in the row, if all of the tensor lies there in its
+    /// order.
     pub fn whole(&self) -> Option<u64> {
         match &*self.dimensions {
-            [Dimension { length, here, stride: 1 }] if *here == (0..*length) => Some(self.first),
+            [
+                Dimension {
+                    length,
+                    here,
+                    stride: 1,
+                },
+            ] if *here == (0..*length) => Some(self.first),
             _ => None,
         }
     }
@@ -170,7 +189,11 @@ impl TensorPart {
             self.carry(&mut indices)?;
             is_at = false;
         }
-        let begin = if is_at { rest.max(last.here.start) } else { last.here.start };
+        let begin = if is_at {
+            rest.max(last.here.start)
+        } else {
+            last.here.start
+        };
         for (one, &at) in outer.iter().zip(&indices) {
             number = number * one.length + at;
             place += (at - one.here.start) * one.stride;
@@ -204,7 +227,9 @@ impl TensorPart {
     pub(super) fn stretches(&self, lanes: Range<u64>) -> impl Iterator<Item = Stretch> {
         let mut next = lanes.start;
         std::iter::from_fn(move || {
-            let mut found = self.stretch_at(next).filter(|found| found.lane < lanes.end)?;
+            let mut found = self
+                .stretch_at(next)
+                .filter(|found| found.lane < lanes.end)?;
             found.count = found.count.min(lanes.end - found.lane);
             next = found.lane + found.count;
             Some(found)
@@ -227,9 +252,13 @@ impl TensorPart {
         Ok(spans)
     }
 
-    /// Which of some lanes of the tensor are here, by their places among them, and where they are in the row. Numbers
-    /// ascend, and count from `first`.
-    pub(crate) fn find(&self, first: u64, numbers: impl IntoIterator<Item = u32>) -> (Vec<u32>, Vec<u64>) {
+    /// Which of some lanes of the tensor are here, by their places among them, and where they are
+    /// in the row. Numbers ascend, and count from `first`.
+    pub(crate) fn find(
+        &self,
+        first: u64,
+        numbers: impl IntoIterator<Item = u32>,
+    ) -> (Vec<u32>, Vec<u64>) {
         let (mut which, mut places) = (Vec::new(), Vec::new());
         let mut now = self.stretch_at(first);
         for (at, number) in (0..).zip(numbers) {
@@ -248,23 +277,36 @@ impl TensorPart {
 }
 
 impl Places {
-    /// The places of these tensors, ascending by name, of which `given` is here. Tensors whose memory is the same are
-    /// tied.
+    /// The places of these tensors, ascending by name, of which `given` is here. Tensors whose
+    /// memory is the same are tied.
     ///
     /// # Errors
-    /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does not have the form of
-    /// that part, or cannot be counted in whole lanes; if tensors share their memory otherwise.
+    /// USAGE if tensors are not in order, or come twice; if something is given of no tensor, does
+    /// not have the form of that part, or cannot be counted in whole lanes; if tensors share their
+    /// memory otherwise.
     pub fn new(tensors: Vec<TensorInfo>, given: &[Region]) -> Result<Self> {
-        if let Some([_, info]) = tensors.array_windows().find(|[left, right]| left.name() >= right.name()) {
-            return Err(Error::usage("the tensor comes twice, or not in the order of names").of_tensor(info.name()));
+        if let Some([_, info]) = tensors
+            .array_windows()
+            .find(|[left, right]| left.name() >= right.name())
+        {
+            return Err(
+                Error::usage("the tensor comes twice, or not in the order of names")
+                    .of_tensor(info.name()),
+            );
         }
         let mut parts = vec![Vec::new(); tensors.len()];
         for one in given {
             let number = tensors.binary_search_by(|info| info.name().cmp(&one.name));
             let number = number.map_err(|_| Error::usage("no such tensor").of_tensor(&one.name))?;
-            let part = part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
-            if parts[number].iter().any(|other: &TensorPart| part.as_ref().is_some_and(|part| part.is_at(other))) {
-                return Err(Error::usage("several of its parts lie in the same place").of_tensor(&one.name));
+            let part =
+                part_of(&tensors[number], one).map_err(|error| error.of_tensor(&one.name))?;
+            if parts[number]
+                .iter()
+                .any(|other: &TensorPart| part.as_ref().is_some_and(|part| part.is_at(other)))
+            {
+                return Err(
+                    Error::usage("several of its parts lie in the same place").of_tensor(&one.name)
+                );
             }
             parts[number].extend(part);
         }
@@ -274,8 +316,16 @@ impl Places {
             // By the first byte: lanes of different dtypes may lie in one row.
             let width = tensors[number].dtype().lane_bytes() as u64;
             let place = |part: &TensorPart| (part.row, part.first.saturating_mul(width));
-            let others: BTreeSet<usize> = own.iter().map(|part| *first.entry(place(part)).or_insert(number)).collect();
-            let Some(&other) = others.first().filter(|&&other| other != number || others.len() > 1) else { continue };
+            let others: BTreeSet<usize> = own
+                .iter()
+                .map(|part| *first.entry(place(part)).or_insert(number))
+                .collect();
+            let Some(&other) = others
+                .first()
+                .filter(|&&other| other != number || others.len() > 1)
+            else {
+                continue;
+            };
             let is_same = |(own, other): (&TensorPart, &TensorPart)| {
                 (own.row, own.first, &own.dimensions) == (other.row, other.first, &other.dimensions)
             };
@@ -294,29 +344,46 @@ impl Places {
             ties[number] = Some(other);
         }
         let covers = vec![0; tensors.len()];
-        let mut places = Self { tensors, parts, ties, covers };
+        let mut places = Self {
+            tensors,
+            parts,
+            ties,
+            covers,
+        };
         // Alone, until others are known.
-        places.parts.iter_mut().zip(&places.tensors).for_each(|(parts, info)| {
-            for part in parts {
-                let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
-                part.covers = (part.count() != lanes).then(Vec::new);
-            }
-        });
+        places
+            .parts
+            .iter_mut()
+            .zip(&places.tensors)
+            .for_each(|(parts, info)| {
+                for part in parts {
+                    let lanes = info.bytes() / info.dtype().lane_bytes() as u64;
+                    part.covers = (part.count() != lanes).then(Vec::new);
+                }
+            });
         Ok(places)
     }
 
-    /// Finds the covers that several processes make together. `all` has for each process, and for each tensor here, the
-    /// [elements](TensorPart::elements) of its parts; `own` is the number of this process. Tensors of which no process
-    /// has anything are refused, unless they are among those that none `needs`.
+    /// Finds the covers that several processes make together. `all` has for each process, and for
+    /// each tensor here, the [elements](TensorPart::elements) of its parts; `own` is the number of
+    /// this process. Tensors of which no process has anything are refused, unless they are among
+    /// those that none `needs`.
     ///
     /// # Errors
     /// USAGE if parts are missing, or overlap without being the same (R-SUM-10).
-    pub fn divide(&mut self, own: usize, all: &[Vec<Vec<Elements>>], needs: impl Fn(&str) -> bool) -> Result<()> {
+    pub fn divide(
+        &mut self,
+        own: usize,
+        all: &[Vec<Vec<Elements>>],
+        needs: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         for (number, info) in self.tensors.iter().enumerate() {
-            let of_ranks: Vec<&[Elements]> =
-                all.iter().map(|rank| rank.get(number).map_or(&[][..], Vec::as_slice)).collect();
-            let (count, joined) =
-                covers(info, &of_ranks, needs(info.name())).map_err(|error| error.of_tensor(info.name()))?;
+            let of_ranks: Vec<&[Elements]> = all
+                .iter()
+                .map(|rank| rank.get(number).map_or(&[][..], Vec::as_slice))
+                .collect();
+            let (count, joined) = covers(info, &of_ranks, needs(info.name()))
+                .map_err(|error| error.of_tensor(info.name()))?;
             self.covers[number] = count;
             for (place, part) in self.parts[number].iter_mut().enumerate() {
                 part.covers = joined.get(&(own, place)).cloned();
@@ -343,21 +410,35 @@ impl Places {
     /// The tensors take other shapes.
     ///
     /// # Errors
-    /// USAGE if they are not these tensors by name, dtype and length, or if a part of one that changes is not all of
-    /// it.
+    /// USAGE if they are not these tensors by name, dtype and length, or if a part of one that
+    /// changes is not all of it.
     pub fn describe(&mut self, tensors: &[TensorInfo]) -> Result<()> {
-        let fits = |(old, new): (&TensorInfo, &TensorInfo)| old.name() == new.name() && new.can_patch(old);
+        let fits =
+            |(old, new): (&TensorInfo, &TensorInfo)| old.name() == new.name() && new.can_patch(old);
         if tensors.len() != self.tensors.len() || !self.tensors.iter().zip(tensors).all(fits) {
-            return Err(Error::usage("the memory does not have these tensors, by name, dtype and length"));
+            return Err(Error::usage(
+                "the memory does not have these tensors, by name, dtype and length",
+            ));
         }
-        let changes = self.tensors.iter().zip(tensors).zip(&mut self.parts).filter(|((old, new), _)| old != new);
+        let changes = self
+            .tensors
+            .iter()
+            .zip(tensors)
+            .zip(&mut self.parts)
+            .filter(|((old, new), _)| old != new);
         let changes: Vec<_> = changes.map(|((_, new), parts)| (new, parts)).collect();
         for (new, parts) in &changes {
             if parts.iter().any(|part| part.whole().is_none()) {
-                return Err(Error::usage("a tensor of which parts are here has another shape").of_tensor(new.name()));
+                return Err(
+                    Error::usage("a tensor of which parts are here has another shape")
+                        .of_tensor(new.name()),
+                );
             }
         }
-        for (new, part) in changes.into_iter().flat_map(|(new, parts)| parts.iter_mut().map(move |part| (new, part))) {
+        for (new, part) in changes
+            .into_iter()
+            .flat_map(|(new, parts)| parts.iter_mut().map(move |part| (new, part)))
+        {
             part.elements = new.shape().iter().map(|&length| 0..length).collect();
         }
         self.tensors = tensors.to_vec();
@@ -370,9 +451,13 @@ impl Places {
     /// USAGE, with the name of one. `digest` gives those of tensors.
     pub fn check_ties<D: PartialEq>(&self, digest: impl Fn(&str) -> Option<D>) -> Result<()> {
         for (info, tied) in self.tensors.iter().zip(&self.ties) {
-            let Some(other) = tied.map(|other| self.tensors[other].name()) else { continue };
+            let Some(other) = tied.map(|other| self.tensors[other].name()) else {
+                continue;
+            };
             if digest(info.name()) != digest(other) {
-                let text = format!("the tensor shares its memory with {other:?}, but they differ in this version");
+                let text = format!(
+                    "the tensor shares its memory with {other:?}, but they differ in this version"
+                );
                 return Err(Error::usage(text).of_tensor(info.name()));
             }
         }
@@ -387,11 +472,13 @@ impl Places {
     /// Which covers a part of a tensor is in; `None` if it is compared alone.
     ///
     /// # Errors
-    /// USAGE if it would be compared with nothing (R-SUM-10), because covers have not been [found](Self::divide).
+    /// USAGE if it would be compared with nothing (R-SUM-10), because covers have not been
+    /// [found](Self::divide).
     pub(crate) fn joins(&self, tensor: usize, part: usize) -> Result<Option<&[usize]>> {
         let covers = self.parts(tensor)[part].covers.as_deref();
         if covers.is_some_and(<[usize]>::is_empty) {
-            let error = Error::usage("a part of it is here, and it is not known who has the others");
+            let error =
+                Error::usage("a part of it is here, and it is not known who has the others");
             return Err(error.of_tensor(self.tensors[tensor].name()));
         }
         Ok(covers)
@@ -406,8 +493,9 @@ fn has_elements(info: &TensorInfo) -> bool {
     info.dtype().bits() == 8 * info.dtype().lane_bytes() as u64
 }
 
-/// The last dimensions of a tensor as one of lanes, as few of them as are whole lanes: where they begin, how long they
-/// are together, and which of these lanes some elements are. `None` if a lane has others, too.
+/// The last dimensions of a tensor as one of lanes, as few of them as are whole lanes: where they
+/// begin, how long they are together, and which of these lanes some elements are. `None` if a lane
+/// has others, too.
 fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u64, Range<u64>)> {
     let lane_bits = 8 * info.dtype().lane_bytes() as u64;
     let in_lanes = |count: u64| {
@@ -416,7 +504,9 @@ fn last_in_lanes(info: &TensorInfo, elements: &[Range<u64>]) -> Option<(usize, u
     };
     let mut inner = 1;
     for (at, (&length, range)) in info.shape().iter().zip(elements).enumerate().rev() {
-        let all = in_lanes(length * inner).zip(in_lanes(range.start * inner)).zip(in_lanes(range.end * inner));
+        let all = in_lanes(length * inner)
+            .zip(in_lanes(range.start * inner))
+            .zip(in_lanes(range.end * inner));
         if let Some(((length, start), end)) = all {
             return Some((at, length, start..end));
         }
@@ -443,26 +533,47 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     }
     let whole = shape[given.index.len()..].iter().map(|&length| 0..length);
     let elements: Vec<Range<u64>> = given.index.iter().cloned().chain(whole).collect();
-    if elements.iter().zip(shape).any(|(range, &length)| range.start > range.end || range.end > length) {
+    if elements
+        .iter()
+        .zip(shape)
+        .any(|(range, &length)| range.start > range.end || range.end > length)
+    {
         return Err(wrong());
     }
     if elements.iter().any(Range::is_empty) || info.bytes() == 0 {
-        return if given.shape.contains(&0) { Ok(None) } else { Err(wrong()) };
+        return if given.shape.contains(&0) {
+            Ok(None)
+        } else {
+            Err(wrong())
+        };
     }
     let Some((at, length, here)) = last_in_lanes(info, &elements) else {
         return Err(Error::refused(
             ErrorClass::Unsupported,
-            format!("{} cannot be divided there: a byte has elements of several parts", info.dtype()),
+            format!(
+                "{} cannot be divided there: a byte has elements of several parts",
+                info.dtype()
+            ),
         ));
     };
-    let rows = given.shape.iter().try_fold(1_u64, |rows, &length| rows.checked_mul(length));
-    let strides = given.strides.clone().unwrap_or_else(|| in_a_row(&given.shape));
-    let (outer, own) = (elements.get(..at).unwrap_or_default(), given.shape.get(..at).unwrap_or_default());
+    let rows = given
+        .shape
+        .iter()
+        .try_fold(1_u64, |rows, &length| rows.checked_mul(length));
+    let strides = given
+        .strides
+        .clone()
+        .unwrap_or_else(|| in_a_row(&given.shape));
+    let (outer, own) = (
+        elements.get(..at).unwrap_or_default(),
+        given.shape.get(..at).unwrap_or_default(),
+    );
     let is_fit = strides.len() == given.shape.len()
         && own.len() == outer.len()
         && outer.iter().zip(own).all(|(range, length)| range.end - range.start == *length)
         && rows == Some(outer.iter().map(|range| range.end - range.start).product::<u64>() * (here.end - here.start))
-        // For dtypes whose lanes are elements, the number of dimensions must be the tensor's as well.
+        // For dtypes whose lanes are elements, the number of dimensions must be the tensor's as
+        // well.
         && (!has_elements(info) || given.shape.len() == shape.len());
     if !is_fit {
         return Err(wrong());
@@ -474,10 +585,21 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         .collect();
     let mut dimensions: Vec<Dimension> = Vec::new();
     let outer = outer.iter().zip(shape).zip(&strides);
-    let outer = outer.map(|((here, &length), &stride)| Dimension { length, here: here.clone(), stride });
-    let last = Dimension { length, here, stride: stride_of(&inner).ok_or_else(wrong)? };
+    let outer = outer.map(|((here, &length), &stride)| Dimension {
+        length,
+        here: here.clone(),
+        stride,
+    });
+    let last = Dimension {
+        length,
+        here,
+        stride: stride_of(&inner).ok_or_else(wrong)?,
+    };
     for one in outer.chain([last]) {
-        if let Some(before) = dimensions.last_mut().filter(|_| one.here == (0..one.length)) {
+        if let Some(before) = dimensions
+            .last_mut()
+            .filter(|_| one.here == (0..one.length))
+        {
             if one.length == 1 {
                 continue;
             }
@@ -498,11 +620,16 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
         one.stride = 1;
     }
     if !are_apart(&dimensions) {
-        return Err(Error::usage("several of its elements lie in the same place"));
+        return Err(Error::usage(
+            "several of its elements lie in the same place",
+        ));
     }
-    let reach =
-        dimensions.iter().try_fold(given.first, |end, one| end.checked_add((one.count() - 1).checked_mul(one.stride)?));
-    let end = reach.and_then(|last| last.checked_add(1)).ok_or_else(wrong)?;
+    let reach = dimensions.iter().try_fold(given.first, |end, one| {
+        end.checked_add((one.count() - 1).checked_mul(one.stride)?)
+    });
+    let end = reach
+        .and_then(|last| last.checked_add(1))
+        .ok_or_else(wrong)?;
     Ok(Some(TensorPart {
         row: given.row,
         first: given.first,
@@ -513,11 +640,14 @@ fn part_of(info: &TensorInfo, given: &Region) -> Result<Option<TensorPart>> {
     }))
 }
 
-/// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over all that the closer
-/// ones reach.
+/// Whether no two lanes lie in the same place, as far as strides tell: each dimension steps over
+/// all that the closer ones reach.
 fn are_apart(dimensions: &[Dimension]) -> bool {
-    let mut long: Vec<(u64, u64)> =
-        dimensions.iter().filter(|one| one.count() > 1).map(|one| (one.stride, one.count() - 1)).collect();
+    let mut long: Vec<(u64, u64)> = dimensions
+        .iter()
+        .filter(|one| one.count() > 1)
+        .map(|one| (one.stride, one.count() - 1))
+        .collect();
     long.sort_unstable();
     let mut reach = 0_u64;
     long.into_iter().all(|(stride, steps)| {
@@ -539,7 +669,9 @@ fn in_a_row(shape: &[u64]) -> Vec<u64> {
 /// The stride of dimensions that are one: lengths and strides; `None` if they are not.
 fn stride_of(inner: &[(u64, u64)]) -> Option<u64> {
     let mut long = inner.iter().filter(|(length, _)| *length > 1);
-    let Some(&(mut length, mut stride)) = long.next_back() else { return Some(1) };
+    let Some(&(mut length, mut stride)) = long.next_back() else {
+        return Some(1);
+    };
     let last = stride;
     while let Some(&(outer, its)) = long.next_back() {
         if length.checked_mul(stride) != Some(its) {
@@ -556,11 +688,20 @@ type Holder = (usize, usize);
 /// For each part the covers that it is in.
 type PartCovers = BTreeMap<Holder, Vec<usize>>;
 
-/// The covers of a tensor that several processes make together: each holds every element exactly once, and each part is
-/// in one of them. Parts that are all of the tensor are covers by themselves. How many there are, and which parts are
-/// in them.
-fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(usize, PartCovers)> {
-    let size = |elements: &[Range<u64>]| elements.iter().map(|range| range.end - range.start).product::<u64>();
+/// The covers of a tensor that several processes make together: each holds every element exactly
+/// once, and each part is in one of them. Parts that are all of the tensor are covers by
+/// themselves. How many there are, and which parts are in them.
+fn covers(
+    info: &TensorInfo,
+    ranks: &[&[Elements]],
+    is_needed: bool,
+) -> Result<(usize, PartCovers)> {
+    let size = |elements: &[Range<u64>]| {
+        elements
+            .iter()
+            .map(|range| range.end - range.start)
+            .product::<u64>()
+    };
     let total: u64 = info.shape().iter().product();
     let mut holders: BTreeMap<Vec<(u64, u64)>, Vec<Holder>> = BTreeMap::new();
     let mut is_whole = total == 0;
@@ -581,16 +722,26 @@ fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(
             Err(Error::usage("no process has this tensor"))
         };
     }
-    let distinct: Vec<(&Vec<(u64, u64)>, usize)> = holders.iter().map(|(part, own)| (part, own[0].0)).collect();
+    let distinct: Vec<(&Vec<(u64, u64)>, usize)> =
+        holders.iter().map(|(part, own)| (part, own[0].0)).collect();
     for (at, (one, rank)) in distinct.iter().enumerate() {
-        let meets = |other: &[(u64, u64)]| one.iter().zip(other).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1));
-        if let Some((other, rank_of_other)) = distinct[at + 1..].iter().find(|(other, _)| meets(other)) {
+        let meets = |other: &[(u64, u64)]| {
+            one.iter()
+                .zip(other)
+                .all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
+        };
+        if let Some((other, rank_of_other)) =
+            distinct[at + 1..].iter().find(|(other, _)| meets(other))
+        {
             return Err(Error::usage(format!(
                 "parts overlap: {one:?} of rank {rank}, {other:?} of rank {rank_of_other}"
             )));
         }
     }
-    let held: u64 = holders.keys().map(|part| part.iter().map(|(start, end)| end - start).product::<u64>()).sum();
+    let held: u64 = holders
+        .keys()
+        .map(|part| part.iter().map(|(start, end)| end - start).product::<u64>())
+        .sum();
     if held != total {
         let parts: Vec<_> = holders.keys().collect();
         return Err(Error::usage(format!(
@@ -603,13 +754,17 @@ fn covers(info: &TensorInfo, ranks: &[&[Elements]], is_needed: bool) -> Result<(
     for own in holders.values() {
         for cover in 0..count {
             // Parts with fewer copies are in several covers.
-            joined.entry(own[cover % own.len()]).or_default().push(cover);
+            joined
+                .entry(own[cover % own.len()])
+                .or_default()
+                .push(cover);
         }
     }
     Ok((count, joined))
 }
 
-/// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there on.
+/// Some lanes of a row of memory: where they are, above `first`; `None` if they are all from there
+/// on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The number of the row.
@@ -628,7 +783,12 @@ const REACH: u64 = 1 << 31;
 impl Span {
     /// All lanes from `first` on.
     pub(crate) fn all(row: usize, first: u64, count: usize) -> Self {
-        Self { row, first, places: None, count }
+        Self {
+            row,
+            first,
+            places: None,
+            count,
+        }
     }
 
     /// The lanes at these places of a row, in spans of consecutive ones.
@@ -637,8 +797,15 @@ impl Span {
         let one = |places: &[u64]| {
             let first = places[0] / REACH * REACH;
             // Below the reach.
-            let above = places.iter().map(|place| u32::try_from(place - first).unwrap_or(u32::MAX));
-            Self { row, first, places: Some(above.collect()), count: places.len() }
+            let above = places
+                .iter()
+                .map(|place| u32::try_from(place - first).unwrap_or(u32::MAX));
+            Self {
+                row,
+                first,
+                places: Some(above.collect()),
+                count: places.len(),
+            }
         };
         together.map(one).collect()
     }

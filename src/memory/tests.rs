@@ -4,13 +4,23 @@ use proptest::prelude::*;
 
 use crate::error::{ErrorClass, Result};
 use crate::limits::address;
-use crate::memory::{Changes, LentState, PatchCollector, PatchSet, PieceChanges, PlacedMemory, RunKind, Span};
+use crate::memory::{
+    Changes, LentState, PatchCollector, PatchSet, PieceChanges, PlacedMemory, RunKind, Span,
+};
 use crate::table::StateTable;
 use crate::tensor::{Dtype, MemoryState, PIECE_BYTES, State, StateDigests, TensorInfo};
 
 /// As an engine makes it: piece by piece, in stretches of this many lanes.
-fn set_between(base: &MemoryState, target: &MemoryState, stretch: usize, budget: u64) -> Result<PatchSet> {
-    let table = StateTable { tensors: target.tensors().to_vec(), digests: StateDigests::of(target, &())? };
+fn set_between(
+    base: &MemoryState,
+    target: &MemoryState,
+    stretch: usize,
+    budget: u64,
+) -> Result<PatchSet> {
+    let table = StateTable {
+        tensors: target.tensors().to_vec(),
+        digests: StateDigests::of(target, &())?,
+    };
     let mut collector = PatchCollector::new(base.tensors(), &table, budget)?;
     let mut new = MemoryState::new();
     for (tensor, (info, data)) in target.iter().enumerate() {
@@ -21,7 +31,10 @@ fn set_between(base: &MemoryState, target: &MemoryState, stretch: usize, budget:
         let width = info.dtype().lane_bytes();
         for piece in 0..info.pieces() {
             let range = info.piece(piece);
-            let old = base.bytes(old, range.clone()).unwrap().chunks(stretch * width);
+            let old = base
+                .bytes(old, range.clone())
+                .unwrap()
+                .chunks(stretch * width);
             let new = target.bytes(tensor, range).unwrap().chunks(stretch * width);
             let mut changes = PieceChanges::new(width);
             for (begin, (old, new)) in (0..).step_by(stretch * width).zip(old.zip(new)) {
@@ -33,28 +46,43 @@ fn set_between(base: &MemoryState, target: &MemoryState, stretch: usize, budget:
     collector.finish(new)
 }
 
-/// Lanes that change, and each whole tensor: a state in which nothing but the right places has been touched equals the
-/// target.
+/// Lanes that change, and each whole tensor: a state in which nothing but the right places has been
+/// touched equals the target.
 fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
     let mut last = None;
     let mut rebuilt = MemoryState::new();
     for (tensor, info) in set.table().tensors.iter().enumerate() {
-        let data = set.over(tensor).map(|old| base.bytes(old, 0..info.bytes()).unwrap().to_vec());
-        let whole = set.whole_tensors().find(|(whole, _)| *whole == info).map(|(_, data)| data.to_vec());
+        let data = set
+            .over(tensor)
+            .map(|old| base.bytes(old, 0..info.bytes()).unwrap().to_vec());
+        let whole = set
+            .whole_tensors()
+            .find(|(whole, _)| *whole == info)
+            .map(|(_, data)| data.to_vec());
         assert_eq!(data.is_some(), whole.is_none());
-        rebuilt.insert(info.name(), info.dtype(), info.shape(), data.or(whole).unwrap()).unwrap();
+        rebuilt
+            .insert(
+                info.name(),
+                info.dtype(),
+                info.shape(),
+                data.or(whole).unwrap(),
+            )
+            .unwrap();
     }
     for run in set.runs() {
         let info = &set.table().tensors[run.tensor];
         let width = info.dtype().lane_bytes();
         let values = set.values()[run.values.clone()].chunks_exact(width);
         let old = set.old[run.values.clone()].chunks_exact(width);
-        let in_base = base.bytes(set.over(run.tensor).unwrap(), 0..info.bytes()).unwrap();
+        let in_base = base
+            .bytes(set.over(run.tensor).unwrap(), 0..info.bytes())
+            .unwrap();
         assert!(values.len() > 0 && values.remainder().is_empty() && run.values.start % 8 == 0);
         let lanes: Vec<u64> = match &run.kind {
-            RunKind::Lanes(range) => {
-                set.numbers()[range.clone()].iter().map(|&n| run.first_lane + u64::from(n)).collect()
-            }
+            RunKind::Lanes(range) => set.numbers()[range.clone()]
+                .iter()
+                .map(|&n| run.first_lane + u64::from(n))
+                .collect(),
             RunKind::Whole => (run.first_lane..).take(values.len()).collect(),
         };
         assert_eq!(lanes.len(), values.len());
@@ -64,14 +92,26 @@ fn check_form(set: &PatchSet, base: &MemoryState, target: &MemoryState) {
             let at = address(lane).unwrap() * width;
             assert_eq!(old, &in_base[at..at + width]);
             let lane = &mut rebuilt.room(run.tensor)[at..at + width];
-            assert!(run.kind == RunKind::Whole || lane != value, "no lane that is the same");
+            assert!(
+                run.kind == RunKind::Whole || lane != value,
+                "no lane that is the same"
+            );
             lane.copy_from_slice(value);
         }
     }
     assert_eq!(rebuilt, *target);
-    let names = |state: &MemoryState| state.tensors().iter().map(|info| info.name().to_owned()).collect::<Vec<_>>();
+    let names = |state: &MemoryState| {
+        state
+            .tensors()
+            .iter()
+            .map(|info| info.name().to_owned())
+            .collect::<Vec<_>>()
+    };
     let left = names(target);
-    let gone: Vec<_> = names(base).into_iter().filter(|name| !left.contains(name)).collect();
+    let gone: Vec<_> = names(base)
+        .into_iter()
+        .filter(|name| !left.contains(name))
+        .collect();
     assert_eq!(set.removed().collect::<Vec<_>>(), gone);
 }
 
@@ -95,14 +135,28 @@ fn fates() -> impl Strategy<Value = Vec<(Fate, Dtype, u64, u64)>> {
         1 => rarity().prop_map(Fate::Reshaped),
         1 => prop::sample::select(vec![Fate::New, Fate::Removed, Fate::Retyped, Fate::Resized]),
     ];
-    let dtypes = vec![Dtype::U8, Dtype::F8_E4M3, Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F64, Dtype::C64];
+    let dtypes = vec![
+        Dtype::U8,
+        Dtype::F8_E4M3,
+        Dtype::BF16,
+        Dtype::F16,
+        Dtype::F32,
+        Dtype::F64,
+        Dtype::C64,
+    ];
     let lanes = prop_oneof![Just(0_u64), 1_u64..10, 1_u64..700];
-    prop::collection::vec((fate, prop::sample::select(dtypes), lanes, any::<u64>()), 0..8)
+    prop::collection::vec(
+        (fate, prop::sample::select(dtypes), lanes, any::<u64>()),
+        0..8,
+    )
 }
 
 fn noise(seed: u64, length: u64) -> Vec<u8> {
     let mut bytes = vec![0; address(length).unwrap()];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
@@ -123,7 +177,12 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
             Fate::Removed => {}
             Fate::New => put(&mut target, dtype, &[lanes], &old),
             Fate::Retyped => put(&mut target, Dtype::I8, &[old.len() as u64], &old),
-            Fate::Resized => put(&mut target, dtype, &[lanes + 1], &noise(seed, (lanes + 1) * width as u64)),
+            Fate::Resized => put(
+                &mut target,
+                dtype,
+                &[lanes + 1],
+                &noise(seed, (lanes + 1) * width as u64),
+            ),
             Fate::Changed(rarity) | Fate::Reshaped(rarity) => {
                 let mut new = old.clone();
                 for (lane, &chance) in new.chunks_exact_mut(width).zip(&noise(!seed, lanes)) {
@@ -131,7 +190,11 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
                         lane[usize::from(chance) % width] ^= chance | 1;
                     }
                 }
-                let shape: &[u64] = if matches!(fate, Fate::Reshaped(_)) { &[1, lanes] } else { &[lanes] };
+                let shape: &[u64] = if matches!(fate, Fate::Reshaped(_)) {
+                    &[1, lanes]
+                } else {
+                    &[lanes]
+                };
                 put(&mut target, dtype, shape, &new);
             }
         }
@@ -141,15 +204,27 @@ fn states(fates: &[(Fate, Dtype, u64, u64)]) -> (MemoryState, MemoryState) {
 
 /// Buffers as another program would own them, and the tensors that they hold.
 fn buffers(state: &MemoryState) -> Vec<(TensorInfo, Vec<u8>)> {
-    state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
+    state
+        .iter()
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .collect()
 }
 
 fn lend(buffers: &mut [(TensorInfo, Vec<u8>)]) -> LentState<'_> {
-    LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+    LentState::new(
+        buffers
+            .iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+    )
+    .unwrap()
 }
 
 /// Goes forward and back, and each of them twice.
-fn go_back_and_forth(set: &mut PatchSet, memory: &mut MemoryState, holds: &dyn Fn(&MemoryState, bool)) {
+fn go_back_and_forth(
+    set: &mut PatchSet,
+    memory: &mut MemoryState,
+    holds: &dyn Fn(&MemoryState, bool),
+) {
     holds(memory, false);
     for _ in 0..2 {
         set.fit(memory).unwrap().apply().unwrap();
@@ -169,8 +244,8 @@ fn go_back_and_forth(set: &mut PatchSet, memory: &mut MemoryState, holds: &dyn F
     holds(memory, false);
 }
 
-/// The changes between two states of the same tensors, for memory of others: each changed lane by its number, or all
-/// lanes of a tensor.
+/// The changes between two states of the same tensors, for memory of others: each changed lane by
+/// its number, or all lanes of a tensor.
 fn changes_between(
     base: &MemoryState,
     target: &MemoryState,
@@ -181,13 +256,31 @@ fn changes_between(
     let mut changes = Changes::new(budget);
     for (tensor, ((info, old), (_, new))) in base.iter().zip(target.iter()).enumerate() {
         let width = info.dtype().lane_bytes();
-        let pairs: Vec<_> = old.chunks_exact(width).zip(new.chunks_exact(width)).collect();
-        let lanes = (0_u32..).zip(&pairs).filter(|(_, (old, new))| is_whole(tensor) || old != new);
+        let pairs: Vec<_> = old
+            .chunks_exact(width)
+            .zip(new.chunks_exact(width))
+            .collect();
+        let lanes = (0_u32..)
+            .zip(&pairs)
+            .filter(|(_, (old, new))| is_whole(tensor) || old != new);
         let (numbers, pairs): (Vec<u32>, Vec<_>) = lanes.unzip();
         let count = numbers.len();
-        let span = Span { row: tensor, first: 0, places: (!is_whole(tensor)).then_some(numbers), count };
-        let values = pairs.iter().map(|(old, _)| *old).collect::<Vec<_>>().concat();
-        let new = pairs.iter().map(|(_, new)| *new).collect::<Vec<_>>().concat();
+        let span = Span {
+            row: tensor,
+            first: 0,
+            places: (!is_whole(tensor)).then_some(numbers),
+            count,
+        };
+        let values = pairs
+            .iter()
+            .map(|(old, _)| *old)
+            .collect::<Vec<_>>()
+            .concat();
+        let new = pairs
+            .iter()
+            .map(|(_, new)| *new)
+            .collect::<Vec<_>>()
+            .concat();
         changes.add(memory, width, (vec![span], vec![tensor]), (values, new))?;
     }
     Ok(changes)
@@ -261,19 +354,29 @@ proptest! {
 
 fn one_tensor(data: Vec<u8>) -> MemoryState {
     let mut state = MemoryState::new();
-    state.insert("t", Dtype::BF16, &[data.len() as u64 / 2], data).unwrap();
+    state
+        .insert("t", Dtype::BF16, &[data.len() as u64 / 2], data)
+        .unwrap();
     state
 }
 
 #[test]
 fn each_stretch_takes_the_shorter_form() {
-    // Of 300 lanes in stretches of 100, a third changes in the first, one fewer in the second, all in the third.
+    // Of 300 lanes in stretches of 100, a third changes in the first, one fewer in the second, all
+    // in the third.
     let base = one_tensor(vec![0; 600]);
     let mut data = vec![0; 600];
-    (0..34).chain(100..133).chain(200..300).for_each(|lane| data[2 * lane] = 1);
+    (0..34)
+        .chain(100..133)
+        .chain(200..300)
+        .for_each(|lane| data[2 * lane] = 1);
     let target = one_tensor(data);
     let set = set_between(&base, &target, 100, u64::MAX).unwrap();
-    let forms: Vec<_> = set.runs().iter().map(|run| (run.first_lane, run.kind.clone(), run.values.clone())).collect();
+    let forms: Vec<_> = set
+        .runs()
+        .iter()
+        .map(|run| (run.first_lane, run.kind.clone(), run.values.clone()))
+        .collect();
     assert_eq!(
         forms,
         [
@@ -286,7 +389,10 @@ fn each_stretch_takes_the_shorter_form() {
     assert_eq!((set.lanes(), set.bytes()), (233, 4 * 33 + 2 * 472));
     // In one stretch, numbers and values would take 6 * 167 bytes, all values 600.
     let set = set_between(&base, &target, 300, u64::MAX).unwrap();
-    assert_eq!((set.runs().len(), set.numbers().len(), set.bytes()), (1, 0, 2 * 600));
+    assert_eq!(
+        (set.runs().len(), set.numbers().len(), set.bytes()),
+        (1, 0, 2 * 600)
+    );
 }
 
 #[test]
@@ -294,26 +400,52 @@ fn neighbours_become_one_run_across_stretches_and_pieces() {
     let lanes = address(PIECE_BYTES / 2).unwrap();
     let base = one_tensor(vec![0; 2 * lanes + 200]);
     let mut data = vec![0; 2 * lanes + 200];
-    [0, 99, 100, lanes - 1, lanes, lanes + 99].iter().for_each(|lane| data[2 * lane + 1] = 7);
+    [0, 99, 100, lanes - 1, lanes, lanes + 99]
+        .iter()
+        .for_each(|lane| data[2 * lane + 1] = 7);
     let set = set_between(&base, &one_tensor(data.clone()), 100, u64::MAX).unwrap();
     let number = |lane: usize| u32::try_from(lane).unwrap();
-    assert_eq!(set.numbers(), [0, 99, 100, number(lanes - 1), number(lanes), number(lanes + 99)]);
+    assert_eq!(
+        set.numbers(),
+        [
+            0,
+            99,
+            100,
+            number(lanes - 1),
+            number(lanes),
+            number(lanes + 99)
+        ]
+    );
     assert_eq!(set.runs().len(), 1);
     // All of both pieces.
     data.fill(1);
     let set = set_between(&base, &one_tensor(data), 1 << 17, u64::MAX).unwrap();
-    assert_eq!((set.runs().len(), set.numbers().len(), set.values().len()), (1, 0, 2 * lanes + 200));
+    assert_eq!(
+        (set.runs().len(), set.numbers().len(), set.values().len()),
+        (1, 0, 2 * lanes + 200)
+    );
 }
 
 #[test]
 fn numbers_of_large_tensors_begin_anew() {
     // Pieces on both sides of lane 2^32; nothing else of the tensor is there.
     let info = TensorInfo::new("t", Dtype::U8, [1_u64 << 33]).unwrap();
-    let digests = StateDigests { tensors: Vec::new(), state: crate::tensor::Digest([0; 32]) };
-    let table = StateTable { tensors: vec![info.clone()], digests };
+    let digests = StateDigests {
+        tensors: Vec::new(),
+        state: crate::tensor::Digest([0; 32]),
+    };
+    let table = StateTable {
+        tensors: vec![info.clone()],
+        digests,
+    };
     let mut collector = PatchCollector::new(std::slice::from_ref(&info), &table, u64::MAX).unwrap();
     let block = (1_u64 << 32) / PIECE_BYTES;
-    for (piece, lane) in [(0, 3), (block - 1, PIECE_BYTES - 1), (block, 5), (2 * block - 1, 9)] {
+    for (piece, lane) in [
+        (0, 3),
+        (block - 1, PIECE_BYTES - 1),
+        (block, 5),
+        (2 * block - 1, 9),
+    ] {
         let mut changes = PieceChanges::new(1);
         let begin = lane.saturating_sub(60);
         let mut new = vec![0; 64.min(address(PIECE_BYTES - begin).unwrap())];
@@ -322,9 +454,19 @@ fn numbers_of_large_tensors_begin_anew() {
         collector.add(0, piece, changes).unwrap();
     }
     let set = collector.finish(MemoryState::new()).unwrap();
-    assert_eq!(set.numbers(), [3, u32::MAX, 5, u32::MAX - address_u32(PIECE_BYTES) + 1 + 9]);
-    let runs: Vec<_> = set.runs().iter().map(|run| (run.first_lane, run.kind.clone())).collect();
-    assert_eq!(runs, [(0, RunKind::Lanes(0..2)), (1 << 32, RunKind::Lanes(2..4))]);
+    assert_eq!(
+        set.numbers(),
+        [3, u32::MAX, 5, u32::MAX - address_u32(PIECE_BYTES) + 1 + 9]
+    );
+    let runs: Vec<_> = set
+        .runs()
+        .iter()
+        .map(|run| (run.first_lane, run.kind.clone()))
+        .collect();
+    assert_eq!(
+        runs,
+        [(0, RunKind::Lanes(0..2)), (1 << 32, RunKind::Lanes(2..4))]
+    );
 }
 
 fn address_u32(size: u64) -> u32 {
@@ -339,22 +481,34 @@ fn tensors_may_alternate() {
             let mut data = vec![0; address(PIECE_BYTES).unwrap() + 80];
             data[3] = byte;
             data[address(PIECE_BYTES).unwrap()] = byte;
-            state.insert(name, Dtype::U8, &[data.len() as u64], data).unwrap();
+            state
+                .insert(name, Dtype::U8, &[data.len() as u64], data)
+                .unwrap();
         }
         state
     };
     let (base, target) = (state(0), state(9));
-    let table = StateTable { tensors: target.tensors().to_vec(), digests: StateDigests::of(&target, &()).unwrap() };
+    let table = StateTable {
+        tensors: target.tensors().to_vec(),
+        digests: StateDigests::of(&target, &()).unwrap(),
+    };
     let mut collector = PatchCollector::new(base.tensors(), &table, u64::MAX).unwrap();
     for (tensor, piece) in [(1, 0), (0, 0), (1, 1), (0, 1)] {
         let range = base.tensors()[tensor].piece(piece);
         let mut changes = PieceChanges::new(1);
-        changes.add(0, base.bytes(tensor, range.clone()).unwrap(), target.bytes(tensor, range).unwrap());
+        changes.add(
+            0,
+            base.bytes(tensor, range.clone()).unwrap(),
+            target.bytes(tensor, range).unwrap(),
+        );
         collector.add(tensor, piece, changes).unwrap();
     }
     let mut set = collector.finish(MemoryState::new()).unwrap();
     check_form(&set, &base, &target);
-    assert_eq!(set.runs().iter().map(|run| run.tensor).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    assert_eq!(
+        set.runs().iter().map(|run| run.tensor).collect::<Vec<_>>(),
+        [0, 0, 1, 1]
+    );
     let mut memory = base.clone();
     set.fit(&mut memory).unwrap().apply().unwrap();
     assert_eq!(memory, target);
@@ -363,7 +517,10 @@ fn tensors_may_alternate() {
 #[test]
 fn what_does_not_belong_together_is_refused() {
     let (base, target) = (one_tensor(vec![0; 400]), one_tensor(vec![1; 400]));
-    let table = StateTable { tensors: target.tensors().to_vec(), digests: StateDigests::of(&target, &()).unwrap() };
+    let table = StateTable {
+        tensors: target.tensors().to_vec(),
+        digests: StateDigests::of(&target, &()).unwrap(),
+    };
     let collector = || PatchCollector::new(base.tensors(), &table, u64::MAX).unwrap();
     // Other lanes, and a stretch behind the end.
     assert!(collector().add(0, 0, PieceChanges::new(4)).is_err());
@@ -379,9 +536,15 @@ fn what_does_not_belong_together_is_refused() {
 
     let mut set = set_between(&base, &target, 100, u64::MAX).unwrap();
     for other in [MemoryState::new(), one_tensor(vec![0; 402])] {
-        assert_eq!(set.fit(&mut other.clone()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            set.fit(&mut other.clone()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
-    assert_eq!(set.table().check(&base, &()).unwrap_err().rule(), Some("R-APP-04"));
+    assert_eq!(
+        set.table().check(&base, &()).unwrap_err().rule(),
+        Some("R-APP-04")
+    );
     let info = |length: u64| TensorInfo::new("t", Dtype::U8, [length]).unwrap();
     assert!(LentState::new([(info(3), &mut [0; 4][..])]).is_err());
     assert!(LentState::new([(info(3), &mut [0; 3][..]), (info(3), &mut [0; 3][..])]).is_err());

@@ -1,5 +1,6 @@
-//! The pass that builds pieces. The parts of all links are applied to a piece stretch by stretch, in the order of the
-//! links, while the stretch is in the cache. Each stretch is hashed once and passed on once.
+//! The pass that builds pieces. The parts of all links are applied to a piece stretch by stretch,
+//! in the order of the links, while the stretch is in the cache. Each stretch is hashed once and
+//! passed on once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::rules::{self, ensure};
 use crate::source::Source;
 use crate::tensor::{Digest, State, stretch_of};
 
-/// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself. Whole blocks of the
-/// codec.
+/// Bytes that are read, changed, hashed and handed on before the next: what a core keeps to itself.
+/// Whole blocks of the codec.
 const STRETCH_BYTES: usize = 1 << 17;
 
 /// A pass over the pieces of a sequence of links.
@@ -33,11 +34,11 @@ pub(super) struct Pass<'a, S, O> {
     pub(super) held: &'a dyn State,
     pub(super) held_numbers: &'a [usize],
     pub(super) out: &'a O,
-    /// Whether the result of each link is compared with its digests, and the least failure looked for. Otherwise any
-    /// failure ends the pass.
+    /// Whether the result of each link is compared with its digests, and the least failure looked
+    /// for. Otherwise any failure ends the pass.
     pub(super) compares_each: bool,
-    /// Bytes that the decoded segments of a group may take. Where they take more, the group's own bytes, 32 MiB at
-    /// most, are kept from one batch of links to the next.
+    /// Bytes that the decoded segments of a group may take. Where they take more, the group's own
+    /// bytes, 32 MiB at most, are kept from one batch of links to the next.
     pub(super) open_bytes: usize,
     pub(super) progress: &'a dyn Progress,
 }
@@ -48,7 +49,8 @@ type OpenSegments = Vec<(SegmentNumber, Option<Arc<Segment>>)>;
 /// The work of one link on a piece.
 struct LinkStep<'a> {
     place: EntryPlace,
-    /// The segment and the number of the part in it, and what it changes; `None` if the link does not change the piece.
+    /// The segment and the number of the part in it, and what it changes; `None` if the link does
+    /// not change the piece.
     part: Option<(usize, usize, Box<dyn PartChanges + 'a>)>,
     /// The hasher of the piece as it is after the link, if that is compared.
     hasher: Option<Box<blake3::Hasher>>,
@@ -75,21 +77,33 @@ struct GroupPiece<P> {
 type BuiltGroup<P> = (Vec<GroupPiece<P>>, Option<Fault>);
 
 impl<S: Source, O: Output> Pass<'_, S, O> {
-    /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure, if each link is
-    /// compared.
+    /// Builds what is wanted, and proves it: steps 8 and 9 of SPEC section 10. The least failure,
+    /// if each link is compared.
     pub(super) fn run(&self) -> Result<Option<Fault>> {
         let mut least = self.check_empty()?;
         let (first, groups) = self.items()?;
         // These need no segment, which may still be on its way.
         self.carry_over(&first)?;
         let segments = Segments::of(self.course.links, &groups);
-        let others = self.wanted.iter().enumerate().flat_map(|(link, wanted)| wanted.iter().map(move |&n| (link, n)));
-        let others: Vec<SegmentNumber> = others.filter(|&number| !segments.is_expected(number)).collect();
+        let others = self
+            .wanted
+            .iter()
+            .enumerate()
+            .flat_map(|(link, wanted)| wanted.iter().map(move |&n| (link, n)));
+        let others: Vec<SegmentNumber> = others
+            .filter(|&number| !segments.is_expected(number))
+            .collect();
 
         let build = |(): &mut (), group: &Group| self.build_group(group, &segments);
         let take = |_: &Group, (pieces, failure): BuiltGroup<O::Piece>| {
             least = Fault::least(least.take(), failure);
-            for GroupPiece { item: (number, piece), made, failure, .. } in pieces {
+            for GroupPiece {
+                item: (number, piece),
+                made,
+                failure,
+                ..
+            } in pieces
+            {
                 least = Fault::least(least.take(), failure);
                 if let Some((target, made)) = self.course.lineage(number).target.zip(made) {
                     self.out.take(target, piece, made)?;
@@ -100,8 +114,10 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         in_order(&groups, || (), build, take)?;
         // Every segment is proven, also if the result does not need it.
         let prove = |(): &mut (), &(link, number): &SegmentNumber| {
-            let failure =
-                self.course.links[link].segment(number).err().map(|error| Fault::new((link, 8, number, 0), error));
+            let failure = self.course.links[link]
+                .segment(number)
+                .err()
+                .map(|error| Fault::new((link, 8, number, 0), error));
             self.note(failure)
         };
         let keep = |_: &SegmentNumber, failure| {
@@ -112,29 +128,53 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         Ok(least)
     }
 
-    /// A failure is kept if the least is looked for, and otherwise ends the pass. So does one that breaks no rule.
+    /// A failure is kept if the least is looked for, and otherwise ends the pass. So does one that
+    /// breaks no rule.
     fn note(&self, failure: Option<Fault>) -> Result<Option<Fault>> {
         match failure {
-            Some(failure) if !self.compares_each || failure.error.rule().is_none() => Err(failure.error),
+            Some(failure) if !self.compares_each || failure.error.rule().is_none() => {
+                Err(failure.error)
+            }
             failure => Ok(failure),
         }
     }
 
     /// R-APP-04 for an entry's digest of a piece; the hasher has the bytes of the piece.
-    fn compare(&self, place: EntryPlace, piece: u64, hasher: &blake3::Hasher) -> Result<Option<Fault>> {
+    fn compare(
+        &self,
+        place: EntryPlace,
+        piece: u64,
+        hasher: &blake3::Hasher,
+    ) -> Result<Option<Fault>> {
         let written = self.course.written(place)?;
         let is_promised = written.digests.get(address(piece)?) == Some(&Digest::of_hashed(hasher));
-        let compared = ensure(is_promised, &rules::APP_04, || "the result differs from what the link promises".into());
-        let failed = |error: Error| Fault::new((place.0, 9, place.1, piece), error.of_tensor(written.info.name()));
+        let compared = ensure(is_promised, &rules::APP_04, || {
+            "the result differs from what the link promises".into()
+        });
+        let failed = |error: Error| {
+            Fault::new(
+                (place.0, 9, place.1, piece),
+                error.of_tensor(written.info.name()),
+            )
+        };
         Ok(compared.err().map(failed))
     }
 
     /// R-APP-04 for tensors without data.
     fn check_empty(&self) -> Result<Option<Fault>> {
         let mut least = None;
-        for lineage in self.course.lineages.iter().filter(|one| one.info.bytes() == 0) {
+        for lineage in self
+            .course
+            .lineages
+            .iter()
+            .filter(|one| one.info.bytes() == 0)
+        {
             let places = self.course.places(lineage);
-            let skipped = if self.compares_each { 0 } else { places.len().saturating_sub(1) };
+            let skipped = if self.compares_each {
+                0
+            } else {
+                places.len().saturating_sub(1)
+            };
             let is_compared = self.compares_each || lineage.target.is_some();
             for &place in places.iter().skip(skipped).filter(|_| is_compared) {
                 let failure = self.compare(place, 0, &blake3::Hasher::new())?;
@@ -148,7 +188,8 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     fn items(&self) -> Result<(Vec<Item>, Vec<Group>)> {
         let (mut first, mut built) = (Vec::new(), Vec::new());
         for (number, lineage) in self.course.lineages.iter().enumerate() {
-            let (info, target, places) = (lineage.info, lineage.target, self.course.places(lineage));
+            let (info, target, places) =
+                (lineage.info, lineage.target, self.course.places(lineage));
             if places.is_empty() && !O::TAKES_UNCHANGED {
                 self.progress.advance(info.bytes())?;
                 continue;
@@ -158,13 +199,16 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 for &place in places {
                     if let Some((link, segment)) = self.course.segment_of(place, piece)? {
                         has_part = true;
-                        needs_base |= self.course.links[link].index().segments[segment].coding.is_relative();
+                        needs_base |= self.course.links[link].index().segments[segment]
+                            .coding
+                            .is_relative();
                     }
                 }
                 if !has_part && O::TAKES_UNCHANGED && target.is_some() {
                     first.push((number, piece));
                 } else if target.is_some() || needs_base || self.compares_each {
-                    // In lineages that have ended, the positions of relative values must still be checked.
+                    // In lineages that have ended, the positions of relative values must still be
+                    // checked.
                     built.push((number, piece));
                 }
             }
@@ -175,24 +219,40 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
     /// Builds pieces that need no segment.
     fn carry_over(&self, items: &[Item]) -> Result<()> {
         let none = OpenSegments::new();
-        let built = items.par_iter().map_init(PieceRoom::default, |room, &item| {
-            let mut piece = self.begin(item);
-            self.finish_piece(&mut piece, &none, 0..0, room)?;
-            let made = self.course.lineage(item.0).target.zip(piece.made);
-            made.map_or(Ok(()), |(target, made)| self.out.take(target, item.1, made))
-        });
+        let built = items
+            .par_iter()
+            .map_init(PieceRoom::default, |room, &item| {
+                let mut piece = self.begin(item);
+                self.finish_piece(&mut piece, &none, 0..0, room)?;
+                let made = self.course.lineage(item.0).target.zip(piece.made);
+                made.map_or(Ok(()), |(target, made)| self.out.take(target, item.1, made))
+            });
         built.collect()
     }
 
     fn begin(&self, item: Item) -> GroupPiece<O::Piece> {
-        let made = self.course.lineage(item.0).target.map(|target| self.out.begin(target));
-        GroupPiece { item, made, bytes: None, failure: None }
+        let made = self
+            .course
+            .lineage(item.0)
+            .target
+            .map(|target| self.out.begin(target));
+        GroupPiece {
+            item,
+            made,
+            bytes: None,
+            failure: None,
+        }
     }
 
-    /// Builds the pieces of a group. Its segments are opened link by link. If they take too much memory, the open ones
-    /// are applied before more are opened.
-    fn build_group(&self, group: &Group, segments: &Segments<'_, S>) -> Result<BuiltGroup<O::Piece>> {
-        let mut pieces: Vec<GroupPiece<O::Piece>> = group.items.iter().map(|&item| self.begin(item)).collect();
+    /// Builds the pieces of a group. Its segments are opened link by link. If they take too much
+    /// memory, the open ones are applied before more are opened.
+    fn build_group(
+        &self,
+        group: &Group,
+        segments: &Segments<'_, S>,
+    ) -> Result<BuiltGroup<O::Piece>> {
+        let mut pieces: Vec<GroupPiece<O::Piece>> =
+            group.items.iter().map(|&item| self.begin(item)).collect();
         let (mut open, mut open_bytes, mut first) = (OpenSegments::new(), 0, 0);
         let mut least = None;
         let mut room_was_short = false;
@@ -200,8 +260,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             let link = of_link.first().map_or(0, |number| number.0);
             if open_bytes > self.open_bytes {
                 room_was_short = true;
-                each(&mut pieces, |room, piece| self.advance_piece(piece, &open, first..link, room))?;
-                open.drain(..).for_each(|(number, _)| segments.close(number, true));
+                each(&mut pieces, |room, piece| {
+                    self.advance_piece(piece, &open, first..link, room)
+                })?;
+                open.drain(..)
+                    .for_each(|(number, _)| segments.close(number, true));
                 (open_bytes, first) = (0, link);
             }
             for &number in of_link {
@@ -214,12 +277,16 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 open.push((number, segment));
             }
         }
-        each(&mut pieces, |room, piece| self.finish_piece(piece, &open, first..self.course.links.len(), room))?;
-        open.drain(..).for_each(|(number, _)| segments.close(number, room_was_short));
+        each(&mut pieces, |room, piece| {
+            self.finish_piece(piece, &open, first..self.course.links.len(), room)
+        })?;
+        open.drain(..)
+            .for_each(|(number, _)| segments.close(number, room_was_short));
         Ok((pieces, least))
     }
 
-    /// Adds to `steps` the work of some links on a piece, up to the first link whose segment cannot be decoded.
+    /// Adds to `steps` the work of some links on a piece, up to the first link whose segment cannot
+    /// be decoded.
     fn steps<'o>(
         &'o self,
         item: Item,
@@ -228,30 +295,50 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         steps: &mut Vec<LinkStep<'o>>,
     ) -> Result<()> {
         let (number, piece) = item;
-        for &place in self.course.places(self.course.lineage(number)).iter().filter(|(link, _)| links.contains(link)) {
+        for &place in self
+            .course
+            .places(self.course.lineage(number))
+            .iter()
+            .filter(|(link, _)| links.contains(link))
+        {
             let part = match self.course.segment_of(place, piece)? {
                 None if !self.compares_each => continue,
                 None => None,
                 Some(segment) => {
                     let found = open.binary_search_by_key(&segment, |(number, _)| *number);
-                    let Some(decoded) = found.ok().and_then(|found| open[found].1.as_ref()) else { return Ok(()) };
+                    let Some(decoded) = found.ok().and_then(|found| open[found].1.as_ref()) else {
+                        return Ok(());
+                    };
                     let part = self.course.links[segment.0].part(segment.1, place.1, piece);
                     Some((segment.1, part, decoded.changes(part)))
                 }
             };
             let hasher = self.compares_each.then(Box::default);
-            steps.push(LinkStep { place, part, hasher });
+            steps.push(LinkStep {
+                place,
+                part,
+                hasher,
+            });
         }
         Ok(())
     }
 
     /// The first failure of a piece that has gone through these steps.
     fn judge(&self, (_, piece): Item, steps: &[LinkStep<'_>]) -> Result<Option<Fault>> {
-        for LinkStep { place, part, hasher } in steps {
+        for LinkStep {
+            place,
+            part,
+            hasher,
+        } in steps
+        {
             if let Some((segment, part, changes)) = part
-                && let Err(error) = self.course.links[place.0].locate(*segment, *part, changes.finish())
+                && let Err(error) =
+                    self.course.links[place.0].locate(*segment, *part, changes.finish())
             {
-                return Ok(Some(Fault::new((place.0, 8, *segment, 1 + *part as u64), error)));
+                return Ok(Some(Fault::new(
+                    (place.0, 8, *segment, 1 + *part as u64),
+                    error,
+                )));
             }
             if let Some(hasher) = hasher
                 && let Some(failure) = self.compare(*place, piece, hasher)?
@@ -293,15 +380,17 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         };
         room.steps.clear();
         self.steps(piece.item, open, &links, &mut room.steps)?;
-        bytes.chunks_mut(STRETCH_BYTES).for_each(|stretch| apply(&mut room.steps, stretch));
+        bytes
+            .chunks_mut(STRETCH_BYTES)
+            .for_each(|stretch| apply(&mut room.steps, stretch));
         let failure = self.note(self.judge(piece.item, &room.steps)?)?;
         piece.failure = Fault::least(piece.failure.take(), failure);
         piece.bytes = Some(bytes);
         Ok(())
     }
 
-    /// Applies the last batch of links to a piece, proves it and hands it on. What no link writes is the base's, whose
-    /// digest is known.
+    /// Applies the last batch of links to a piece, proves it and hands it on. What no link writes
+    /// is the base's, whose digest is known.
     fn finish_piece<'o>(
         &'o self,
         piece: &mut GroupPiece<O::Piece>,
@@ -317,7 +406,11 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
         let kept = piece.bytes.take();
         let is_zero = lineage.start.is_none() && kept.is_none() && steps.is_empty();
         let mut hasher = blake3::Hasher::new();
-        let last = self.course.places(lineage).last().filter(|_| !self.compares_each && lineage.target.is_some());
+        let last = self
+            .course
+            .places(lineage)
+            .last()
+            .filter(|_| !self.compares_each && lineage.target.is_some());
         let whole = lineage.info.piece(index);
         for begin in whole.clone().step_by(STRETCH_BYTES) {
             let range = begin..whole.end.min(begin + STRETCH_BYTES as u64);
@@ -325,7 +418,9 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
                 match &kept {
                     Some(kept) => {
                         let own = stretch_of(kept, begin - whole.start..range.end - whole.start);
-                        bytes.copy_from_slice(own.ok_or_else(|| Error::usage("no such range in the piece"))?);
+                        bytes.copy_from_slice(
+                            own.ok_or_else(|| Error::usage("no such range in the piece"))?,
+                        );
                     }
                     None => self.read_start(number, begin, bytes)?,
                 }
@@ -337,7 +432,12 @@ impl<S: Source, O: Output> Pass<'_, S, O> {
             };
             match (lineage.target, &mut piece.made) {
                 (Some(target), Some(made)) if !(is_zero && self.out.starts_as_zeros(target)) => {
-                    let stretch = Stretch { tensor: target, range: range.clone(), buffer, make: &mut make };
+                    let stretch = Stretch {
+                        tensor: target,
+                        range: range.clone(),
+                        buffer,
+                        make: &mut make,
+                    };
                     self.out.put(made, stretch)?;
                     self.progress.advance(range.end - range.start)?;
                 }
@@ -358,7 +458,10 @@ fn each<'o, P: Send>(
     pieces: &mut [GroupPiece<P>],
     work: impl Fn(&mut PieceRoom<'o>, &mut GroupPiece<P>) -> Result<()> + Sync + Send,
 ) -> Result<()> {
-    let done: Vec<Result<()>> = pieces.par_iter_mut().map_init(PieceRoom::default, work).collect();
+    let done: Vec<Result<()>> = pieces
+        .par_iter_mut()
+        .map_init(PieceRoom::default, work)
+        .collect();
     // The first failure in the order of pieces, whatever the threads did.
     done.into_iter().collect()
 }

@@ -1,5 +1,5 @@
-//! The course of links over the lineages that are built: which entries write a piece, which segments have its parts,
-//! and which pieces are dealt with together.
+//! The course of links over the lineages that are built: which entries write a piece, which
+//! segments have its parts, and which pieces are dealt with together.
 
 use crate::error::{Error, Result};
 use crate::format::WrittenTensor;
@@ -24,8 +24,8 @@ pub(super) struct Course<'a, S> {
     pub(super) places: Vec<EntryPlace>,
 }
 
-/// A broken rule, and where: by the link, the step of SPEC section 10 (9 for sums), the segment or the entry, the part
-/// or the piece. Of several the first counts.
+/// A broken rule, and where: by the link, the step of SPEC section 10 (9 for sums), the segment or
+/// the entry, the part or the piece. Of several the first counts.
 #[derive(Debug)]
 pub(super) struct Fault {
     place: (usize, u8, usize, u64),
@@ -34,12 +34,17 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(place: (usize, u8, usize, u64), error: Error) -> Self {
-        Self { place, error: error.of_link(place.0) }
+        Self {
+            place,
+            error: error.of_link(place.0),
+        }
     }
 
     /// The lesser one, if any.
     pub(super) fn least(left: Option<Self>, right: Option<Self>) -> Option<Self> {
-        left.into_iter().chain(right).min_by_key(|fault| fault.place)
+        left.into_iter()
+            .chain(right)
+            .min_by_key(|fault| fault.place)
     }
 }
 
@@ -65,20 +70,34 @@ impl<'a, S: Source> Course<'a, S> {
     }
 
     /// The segment that has a part of a piece.
-    pub(super) fn segment_of(&self, (link, entry): EntryPlace, piece: u64) -> Result<Option<SegmentNumber>> {
-        let segment = self.written((link, entry))?.pieces.get(address(piece)?).copied().flatten();
+    pub(super) fn segment_of(
+        &self,
+        (link, entry): EntryPlace,
+        piece: u64,
+    ) -> Result<Option<SegmentNumber>> {
+        let segment = self
+            .written((link, entry))?
+            .pieces
+            .get(address(piece)?)
+            .copied()
+            .flatten();
         Ok(segment.map(|segment| (link, segment)))
     }
 
     /// Pieces in groups: each has about as many bytes as a full piece, and one dtype.
     pub(super) fn grouped(&self, items: impl IntoIterator<Item = Item>) -> Result<Vec<Group>> {
-        let pieces = items.into_iter().map(|(number, piece)| (self.lineage(number).info, piece, (number, piece)));
+        let pieces = items
+            .into_iter()
+            .map(|(number, piece)| (self.lineage(number).info, piece, (number, piece)));
         let groups = grouped(pieces).into_iter().map(|items| {
             let mut segments = Vec::new();
             for &(number, piece) in &items {
                 for &place in self.places(self.lineage(number)) {
                     // Pieces of one segment come one after another, or nearly so.
-                    segments.extend(self.segment_of(place, piece)?.filter(|segment| segments.last() != Some(segment)));
+                    segments.extend(
+                        self.segment_of(place, piece)?
+                            .filter(|segment| segments.last() != Some(segment)),
+                    );
                 }
             }
             segments.sort_unstable();

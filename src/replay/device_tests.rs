@@ -1,5 +1,5 @@
-//! Memory for tests that is as slow and strange as a device: what a call writes lies there only when the call ends, and
-//! any call may fail half way.
+//! Memory for tests that is as slow and strange as a device: what a call writes lies there only
+//! when the call ends, and any call may fail half way.
 
 use std::ops::Range;
 
@@ -28,13 +28,24 @@ pub(super) struct Staged(usize, Vec<Span>, Vec<u8>, Vec<u8>);
 
 impl Device {
     pub(super) fn new(places: Places, rows: Vec<Vec<u8>>) -> Self {
-        Self { places, rows, written: Vec::new(), calls: 0, fails: 0..0, quarters: 2 }
+        Self {
+            places,
+            rows,
+            written: Vec::new(),
+            calls: 0,
+            fails: 0..0,
+            quarters: 2,
+        }
     }
 
     /// Each tensor in a row of its own.
     pub(super) fn of(state: &MemoryState) -> Self {
-        let given: Vec<Region> =
-            state.tensors().iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
+        let given: Vec<Region> = state
+            .tensors()
+            .iter()
+            .enumerate()
+            .map(|(row, info)| Region::whole(info, row))
+            .collect();
         let rows = state.iter().map(|(_, data)| data.to_vec()).collect();
         Self::new(Places::new(state.tensors().to_vec(), &given).unwrap(), rows)
     }
@@ -43,7 +54,9 @@ impl Device {
     pub(super) fn state(&self) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, data) in self.places.tensors().iter().zip(&self.rows) {
-            state.insert(info.name(), info.dtype(), info.shape(), data.clone()).unwrap();
+            state
+                .insert(info.name(), info.dtype(), info.shape(), data.clone())
+                .unwrap();
         }
         state
     }
@@ -64,16 +77,27 @@ impl Device {
         let is_failure = self.fails.contains(&self.calls);
         self.calls += 1;
         let all = self.written.len();
-        let count = if is_failure { all * self.quarters / 4 } else { all };
+        let count = if is_failure {
+            all * self.quarters / 4
+        } else {
+            all
+        };
         for (row, at, value) in self.written.drain(..).take(count) {
             self.rows[row][at..at + value.len()].copy_from_slice(&value);
         }
-        if is_failure { Err(Error::refused(crate::ErrorClass::Io, "the device is gone")) } else { Ok(()) }
+        if is_failure {
+            Err(Error::refused(crate::ErrorClass::Io, "the device is gone"))
+        } else {
+            Ok(())
+        }
     }
 
     fn lanes(width: usize, span: &Span) -> impl Iterator<Item = Range<usize>> {
         (0..span.count).map(move |number| {
-            let place = span.places.as_ref().map_or(number as u64, |places| places[number].into());
+            let place = span
+                .places
+                .as_ref()
+                .map_or(number as u64, |places| places[number].into());
             let begin = address(span.first + place).unwrap() * width;
             begin..begin + width
         })
@@ -89,7 +113,11 @@ impl Device {
 
     fn put_all(&mut self, staged: &[Staged], is_new: bool) {
         for Staged(width, spans, old, new) in staged {
-            let mut rest = if is_new { new.as_slice() } else { old.as_slice() };
+            let mut rest = if is_new {
+                new.as_slice()
+            } else {
+                old.as_slice()
+            };
             for span in spans {
                 let (own, others) = rest.split_at(span.count * width);
                 self.put(*width, span, own);
@@ -112,13 +140,21 @@ impl PlacedMemory for Device {
     }
 
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
-        let lanes = spans.iter().flat_map(|span| Self::lanes(width, span).map(|lane| &self.rows[span.row][lane]));
+        let lanes = spans
+            .iter()
+            .flat_map(|span| Self::lanes(width, span).map(|lane| &self.rows[span.row][lane]));
         let found: Vec<u8> = lanes.flatten().copied().collect();
         out.copy_from_slice(&found);
         self.synchronize()
     }
 
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Staged> {
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<Staged> {
         self.synchronize()?;
         Ok(Staged(width, spans, old, new))
     }
@@ -151,12 +187,16 @@ impl PlacedMemory for Device {
     fn sums(&mut self, wanted: &[(usize, usize, u64)]) -> Result<Vec<Sums>> {
         self.synchronize()?;
         let sums = wanted.iter().map(|&(tensor, part, piece)| {
-            let (info, part) = (&self.places.tensors()[tensor], &self.places.parts(tensor)[part]);
+            let (info, part) = (
+                &self.places.tensors()[tensor],
+                &self.places.parts(tensor)[part],
+            );
             let width = info.dtype().lane_bytes();
             let range = info.piece(piece);
             let count = address(range.end - range.start).unwrap() / width;
             let (numbers, places) = part.find(range.start / width as u64, (0..).take(count));
-            let lane = |&place: &u64| &self.rows[part.row()][address(place).unwrap() * width..][..width];
+            let lane =
+                |&place: &u64| &self.rows[part.row()][address(place).unwrap() * width..][..width];
             let values: Vec<u8> = places.iter().flat_map(lane).copied().collect();
             Sums::of_lanes(width, &numbers, &values)
         });

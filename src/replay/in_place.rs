@@ -1,5 +1,5 @@
-//! Taking links in place: the lanes that they code are gathered, brought through the links, and proven by sums, before
-//! any is written (SPEC section 24.6).
+//! Taking links in place: the lanes that they code are gathered, brought through the links, and
+//! proven by sums, before any is written (SPEC section 24.6).
 
 use rayon::prelude::*;
 
@@ -18,11 +18,12 @@ use crate::source::Source;
 use crate::sums::{Sums, of_lanes};
 use crate::tensor::{Dtype, find_patchable};
 
-/// Lanes that are gathered and staged together. Whoever reaches a device takes longer to call it than to gather a few.
+/// Lanes that are gathered and staged together. Whoever reaches a device takes longer to call it
+/// than to gather a few.
 const AT_ONCE: usize = 1 << 18;
 
-/// Sums of covers, which are known when all processes have added theirs: what each should be, and what is found of old
-/// and new values.
+/// Sums of covers, which are known when all processes have added theirs: what each should be, and
+/// what is found of old and new values.
 #[derive(Debug, Default)]
 struct Joint {
     promised: Vec<(EntryPlace, u64, PromisedSums)>,
@@ -30,14 +31,15 @@ struct Joint {
 }
 
 impl<S: Source> Replay<'_, S> {
-    /// Takes the links in place: reads from the memory, which holds the base, the lanes that they code, and proves
-    /// their new values by the sums of each link. Nothing is written: [`Changes::write`] does that. If it fails, the
-    /// changes are what they were. The places of the memory may have more tensors than the base, which stay.
+    /// Takes the links in place: reads from the memory, which holds the base, the lanes that they
+    /// code, and proves their new values by the sums of each link. Nothing is written:
+    /// [`Changes::write`] does that. If it fails, the changes are what they were. The places of the
+    /// memory may have more tensors than the base, which stay.
     ///
-    /// The sums are trusted: the caller has hashed each link's file, and found the digest in a commit that it has
-    /// checked (R-SUM-08). Tensors that are tied are the caller's to compare
-    /// ([`Places::check_ties`](crate::memory::Places::check_ties)). All processes that hold the memory together make
-    /// the same calls.
+    /// The sums are trusted: the caller has hashed each link's file, and found the digest in a
+    /// commit that it has checked (R-SUM-08). Tensors that are tied are the caller's to compare
+    /// ([`Places::check_ties`](crate::memory::Places::check_ties)). All processes that hold the
+    /// memory together make the same calls.
     ///
     /// ```
     /// use deltachain::memory::{Alone, Changes, LentState};
@@ -70,10 +72,11 @@ impl<S: Source> Replay<'_, S> {
     /// ```
     ///
     /// # Errors
-    /// The first of: step 8 of SPEC section 10 of each link, without 8.5; UNSUPPORTED, without a rule, if lanes are not
-    /// enough (SPEC section 24.6, step 2); R-SUM-03 and R-SUM-04, with link, segment and tensor. IO; errors of the
-    /// memory, of other processes and of `progress`; USAGE if the budget of the changes is exceeded, if the memory does
-    /// not have the tensors, or if sums are [not followed](Self::with_sums).
+    /// The first of: step 8 of SPEC section 10 of each link, without 8.5; UNSUPPORTED, without a
+    /// rule, if lanes are not enough (SPEC section 24.6, step 2); R-SUM-03 and R-SUM-04, with link,
+    /// segment and tensor. IO; errors of the memory, of other processes and of `progress`; USAGE if
+    /// the budget of the changes is exceeded, if the memory does not have the tensors, or if sums
+    /// are [not followed](Self::with_sums).
     pub fn in_place<M: PlacedMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -101,7 +104,10 @@ impl<S: Source> Replay<'_, S> {
         let done = self.prove_lanes(course, memory, changes, &mut joint, progress);
         let added = peers.add(&mut joint.found, done.as_ref().err());
         done.and(added)?;
-        let planner = PiecePlanner { course, sums: self.followed_sums()? };
+        let planner = PiecePlanner {
+            course,
+            sums: self.followed_sums()?,
+        };
         let mut least = None;
         for ((place, piece, promised), found) in joint.promised.iter().zip(&joint.found) {
             least = Fault::least(least, planner.compare(*place, *piece, promised, found)?);
@@ -117,26 +123,45 @@ impl<S: Source> Replay<'_, S> {
         joint: &mut Joint,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let planner = PiecePlanner { course, sums: self.followed_sums()? };
+        let planner = PiecePlanner {
+            course,
+            sums: self.followed_sums()?,
+        };
         if let Some(refused) = self.why_not(&planner)? {
             return Err(self.first_fault().err().unwrap_or(refused));
         }
-        let tensors = self.base.iter().map(|info| find_patchable(memory.places().tensors(), info));
+        let tensors = self
+            .base
+            .iter()
+            .map(|info| find_patchable(memory.places().tensors(), info));
         let tensors: Vec<Option<usize>> = tensors.collect();
         let groups = planner.course.grouped(planner.items())?;
         let segments = &Segments::of(&self.links, &groups);
         let plan = |groups: &[Group]| {
-            let planned: Vec<Result<_>> = groups.par_iter().map(|group| planner.plan(group, segments)).collect();
+            let planned: Vec<Result<_>> = groups
+                .par_iter()
+                .map(|group| planner.plan(group, segments))
+                .collect();
             planned.into_iter().collect::<Result<Vec<Vec<PiecePlan>>>>()
         };
-        let mut prover =
-            LaneProver { planner: &planner, tensors: &tensors, memory, changes, joint, least: None, progress };
+        let mut prover = LaneProver {
+            planner: &planner,
+            tensors: &tensors,
+            memory,
+            changes,
+            joint,
+            least: None,
+            progress,
+        };
         let mut work = || -> Result<()> {
             let mut chunks = groups.chunks(rayon::current_num_threads());
             let mut next = chunks.next().map(plan).transpose()?;
             while let Some(planned) = next {
                 // The memory is used by one thread, while others decode what comes next.
-                let (done, planned) = rayon::join(|| prover.take(planned), || chunks.next().map(plan).transpose());
+                let (done, planned) = rayon::join(
+                    || prover.take(planned),
+                    || chunks.next().map(plan).transpose(),
+                );
                 done?;
                 next = planned?;
             }
@@ -146,14 +171,19 @@ impl<S: Source> Replay<'_, S> {
         let done = done.and_then(|()| prover.least.map_or(Ok(()), |failure| Err(failure.error)));
         done.map_err(|error| {
             let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
-            let first = if is_fault { self.first_fault().err() } else { None };
+            let first = if is_fault {
+                self.first_fault().err()
+            } else {
+                None
+            };
             first.unwrap_or(error)
         })
     }
 }
 
 impl<S: Source> PiecePlanner<'_, S> {
-    /// The rules of step 3, for the sums that are found of the old and the new values of the lanes that a link codes.
+    /// The rules of step 3, for the sums that are found of the old and the new values of the lanes
+    /// that a link codes.
     fn compare(
         &self,
         place: EntryPlace,
@@ -201,7 +231,13 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
     fn take(&mut self, planned: Vec<Vec<PiecePlan>>) -> Result<()> {
         let (mut waiting, mut lanes, mut width) = (Vec::new(), 0, 0);
         for mut plan in planned.into_iter().flatten() {
-            let own_width = self.planner.course.lineage(plan.item.0).info.dtype().lane_bytes();
+            let own_width = self
+                .planner
+                .course
+                .lineage(plan.item.0)
+                .info
+                .dtype()
+                .lane_bytes();
             self.least = Fault::least(self.least.take(), plan.failure.take());
             let count = plan.lanes.as_ref().map_or(plan.all, Vec::len);
             if lanes > 0 && (lanes + count > AT_ONCE || width != own_width) {
@@ -219,11 +255,21 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
         let (mut shares, mut spans) = (Vec::new(), Vec::new());
         for plan in plans {
             let info = self.planner.course.lineage(plan.item.0).info;
-            let missing = || Error::usage("the memory does not have the tensor of the base").of_tensor(info.name());
-            let tensor = self.tensors.get(plan.tensor).copied().flatten().ok_or_else(missing)?;
+            let missing = || {
+                Error::usage("the memory does not have the tensor of the base")
+                    .of_tensor(info.name())
+            };
+            let tensor = self
+                .tensors
+                .get(plan.tensor)
+                .copied()
+                .flatten()
+                .ok_or_else(missing)?;
             self.share((info.dtype(), tensor), plan, &mut shares, &mut spans);
         }
-        let Some(width) = shares.first().map(|share| share.dtype.lane_bytes()) else { return self.advance(plans) };
+        let Some(width) = shares.first().map(|share| share.dtype.lane_bytes()) else {
+            return self.advance(plans);
+        };
         let mut old = vec![0; width * spans.iter().map(|span| span.count).sum::<usize>()];
         self.memory.gather(width, &spans, &mut old)?;
         let mut rest = old.as_slice();
@@ -233,7 +279,10 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
             (share, own)
         });
         let own: Vec<(PartShare<'_>, &[u8])> = own.collect();
-        let brought: Vec<ShareValues> = own.par_iter().map(|(share, old)| share.bring(old)).collect();
+        let brought: Vec<ShareValues> = own
+            .par_iter()
+            .map(|(share, old)| share.bring(old))
+            .collect();
         let (mut all, mut written) = (spans.into_iter(), WriteBatch::default());
         for ((share, old), (new, sums)) in own.into_iter().zip(brought) {
             self.compare(&share, &sums)?;
@@ -244,14 +293,26 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
                 spans.for_each(drop);
             }
         }
-        let WriteBatch { spans, tensors, old, new } = written;
-        self.changes.add(self.memory, width, (spans, tensors), (old, new))?;
+        let WriteBatch {
+            spans,
+            tensors,
+            old,
+            new,
+        } = written;
+        self.changes
+            .add(self.memory, width, (spans, tensors), (old, new))?;
         self.advance(plans)
     }
 
     fn advance(&self, plans: &[PiecePlan]) -> Result<()> {
         plans.iter().try_for_each(|plan| {
-            let width = self.planner.course.lineage(plan.item.0).info.dtype().lane_bytes();
+            let width = self
+                .planner
+                .course
+                .lineage(plan.item.0)
+                .info
+                .dtype()
+                .lane_bytes();
             self.progress.advance((plan.all * width) as u64)
         })
     }
@@ -269,16 +330,27 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
         }
         let joint = self.joint.promised.len();
         for _ in 0..self.memory.places().covers(tensor) {
-            self.joint.promised.extend(plan.steps.iter().map(|step| (step.place, plan.item.1, step.sums)));
+            self.joint.promised.extend(
+                plan.steps
+                    .iter()
+                    .map(|step| (step.place, plan.item.1, step.sums)),
+            );
         }
-        self.joint.found.resize(self.joint.promised.len(), [Sums::ZERO; 2]);
+        self.joint
+            .found
+            .resize(self.joint.promised.len(), [Sums::ZERO; 2]);
         for (number, part) in self.memory.places().parts(tensor).iter().enumerate() {
             let count = plan.lanes.as_ref().map_or(plan.all, Vec::len);
             let begin = spans.len();
             let (which, count) = match part.whole() {
                 Some(first) => {
                     let first = first + plan.first_lane;
-                    spans.push(Span { row: part.row(), first, places: plan.lanes.clone(), count });
+                    spans.push(Span {
+                        row: part.row(),
+                        first,
+                        places: plan.lanes.clone(),
+                        count,
+                    });
                     (None, count)
                 }
                 None => {
@@ -292,7 +364,16 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
                 }
             };
             let spans = spans.len() - begin;
-            shares.push(PartShare { plan, dtype, tensor, part: number, which, spans, count, joint });
+            shares.push(PartShare {
+                plan,
+                dtype,
+                tensor,
+                part: number,
+                which,
+                spans,
+                count,
+                joint,
+            });
         }
     }
 
@@ -301,7 +382,9 @@ impl<S: Source, M: PlacedMemory + ?Sized> LaneProver<'_, S, M> {
         let steps = &share.plan.steps;
         let Some(covers) = self.memory.places().joins(share.tensor, share.part)? else {
             for (step, sums) in steps.iter().zip(sums) {
-                let failure = self.planner.compare(step.place, share.plan.item.1, &step.sums, sums)?;
+                let failure =
+                    self.planner
+                        .compare(step.place, share.plan.item.1, &step.sums, sums)?;
                 self.least = Fault::least(self.least.take(), failure);
             }
             return Ok(());
@@ -323,28 +406,51 @@ impl PartShare<'_> {
         let (mut values, PiecePlan { lanes, steps, .. }) = (old.to_vec(), self.plan);
         let mut bring = |lanes: Option<&[u32]>, step: &PieceStep| with_lane!(width, L => take::<L>(self.dtype, lanes, step, &mut values));
         let Some(which) = &self.which else {
-            let sums = steps.iter().map(|step| bring(lanes.as_deref(), step)).collect();
+            let sums = steps
+                .iter()
+                .map(|step| bring(lanes.as_deref(), step))
+                .collect();
             return (values, sums);
         };
         // The numbers of these lanes, and which of them each lane of the plan is.
-        let numbers: Vec<u32> = which.iter().map(|&at| lanes.as_ref().map_or(at, |lanes| lanes[at as usize])).collect();
+        let numbers: Vec<u32> = which
+            .iter()
+            .map(|&at| lanes.as_ref().map_or(at, |lanes| lanes[at as usize]))
+            .collect();
         let own = |step: &PieceStep| {
             let coded = step.values.len() / width;
             let (mut places, mut kept) = (Vec::new(), Vec::new());
             let mut next = 0;
             for at in 0..coded {
                 // Both ascend.
-                let place = step.places.as_ref().map_or_else(|| u32::try_from(at).unwrap_or(u32::MAX), |own| own[at]);
+                let place = step
+                    .places
+                    .as_ref()
+                    .map_or_else(|| u32::try_from(at).unwrap_or(u32::MAX), |own| own[at]);
                 next += which[next..].iter().take_while(|&&own| own < place).count();
                 if which.get(next) == Some(&place) {
                     places.push(u32::try_from(next).unwrap_or(u32::MAX));
                     kept.extend_from_slice(&step.values[at * width..][..width]);
                 }
             }
-            let PieceStep { place, is_relative, sums, .. } = *step;
-            PieceStep { place, places: Some(places), is_relative, values: kept, sums }
+            let PieceStep {
+                place,
+                is_relative,
+                sums,
+                ..
+            } = *step;
+            PieceStep {
+                place,
+                places: Some(places),
+                is_relative,
+                values: kept,
+                sums,
+            }
         };
-        let sums = steps.iter().map(|step| bring(Some(&numbers), &own(step))).collect();
+        let sums = steps
+            .iter()
+            .map(|step| bring(Some(&numbers), &own(step)))
+            .collect();
         (values, sums)
     }
 }
@@ -359,13 +465,28 @@ struct WriteBatch {
 }
 
 impl WriteBatch {
-    fn add(&mut self, width: usize, tensor: usize, mut spans: Vec<Span>, (old, new): (&[u8], &[u8])) {
-        if let [Span { places: places @ None, count, .. }] = spans.as_mut_slice() {
+    fn add(
+        &mut self,
+        width: usize,
+        tensor: usize,
+        mut spans: Vec<Span>,
+        (old, new): (&[u8], &[u8]),
+    ) {
+        if let [
+            Span {
+                places: places @ None,
+                count,
+                ..
+            },
+        ] = spans.as_mut_slice()
+        {
             // All lanes of the piece: if few change, only these.
             let (mut numbers, mut changed) = (Vec::new(), Vec::new());
             append_changes(width, 0, (old, new), &mut numbers, &mut changed);
             if numbers.len() * (size_of::<u32>() + width) < new.len() {
-                let old = numbers.iter().flat_map(|&number| &old[number as usize * width..][..width]);
+                let old = numbers
+                    .iter()
+                    .flat_map(|&number| &old[number as usize * width..][..width]);
                 self.old.extend(old);
                 self.new.append(&mut changed);
                 *count = numbers.len();
@@ -387,10 +508,17 @@ impl WriteBatch {
 }
 
 /// Brings lanes through a link: the sums of those that it codes, before and after.
-fn take<L: Lane>(dtype: Dtype, lanes: Option<&[u32]>, step: &PieceStep, current: &mut [u8]) -> [Sums; 2] {
+fn take<L: Lane>(
+    dtype: Dtype,
+    lanes: Option<&[u32]>,
+    step: &PieceStep,
+    current: &mut [u8],
+) -> [Sums; 2] {
     let kind = LaneKind::of(dtype);
     if step.is_relative {
-        change::<L>(lanes, step, L::chunks_mut(current), |old, value| kind.moved(L::load(old), L::load(value)).store())
+        change::<L>(lanes, step, L::chunks_mut(current), |old, value| {
+            kind.moved(L::load(old), L::load(value)).store()
+        })
     } else {
         change::<L>(lanes, step, L::chunks_mut(current), |_, value| value)
     }
@@ -410,16 +538,21 @@ fn change<L: Lane>(
     match (lanes, &step.places) {
         (None, None) => {
             let before = Sums::of_bytes(0, L::flat(current));
-            current.iter_mut().zip(values).for_each(|(lane, &value)| *lane = changed(*lane, value));
+            current
+                .iter_mut()
+                .zip(values)
+                .for_each(|(lane, &value)| *lane = changed(*lane, value));
             [before, Sums::of_bytes(0, L::flat(current))]
         }
         (Some(numbers), None) => {
             let all = numbers.iter().zip(current).zip(values);
             of_lanes::<L, 2>(all.map(|((&number, lane), &value)| take(number, lane, value)))
         }
-        (numbers, Some(places)) => of_lanes::<L, 2>(places.iter().zip(values).map(|(&place, &value)| {
-            let number = numbers.map_or(place, |numbers| numbers[place as usize]);
-            take(number, &mut current[place as usize], value)
-        })),
+        (numbers, Some(places)) => {
+            of_lanes::<L, 2>(places.iter().zip(values).map(|(&place, &value)| {
+                let number = numbers.map_or(place, |numbers| numbers[place as usize]);
+                take(number, &mut current[place as usize], value)
+            }))
+        }
     }
 }

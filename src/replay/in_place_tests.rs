@@ -1,5 +1,5 @@
-//! Links taken in place: against links applied one by one, in memory that is wrong, that others write to, or that
-//! fails.
+//! Links taken in place: against links applied one by one, in memory that is wrong, that others
+//! write to, or that fails.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -22,7 +22,13 @@ type Link = LinkReader<Vec<u8>>;
 
 fn file(base: &MemoryState, target: &MemoryState, profile: Profile, sums: bool) -> Vec<u8> {
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions::default().profile(profile).sums(sums), &mut file).unwrap();
+    diff(
+        base,
+        target,
+        &DiffOptions::default().profile(profile).sums(sums),
+        &mut file,
+    )
+    .unwrap();
     file
 }
 
@@ -47,36 +53,56 @@ struct Own(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Own {
     fn of(state: &MemoryState) -> Self {
-        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
+        Self(
+            state
+                .iter()
+                .map(|(info, data)| (info.clone(), data.to_vec()))
+                .collect(),
+        )
     }
 
     fn lend(&mut self) -> LentState<'_> {
-        LentState::new(self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+        LentState::new(
+            self.0
+                .iter_mut()
+                .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+        )
+        .unwrap()
     }
 
     /// What it holds, as these tensors.
     fn state(&self, tensors: &[TensorInfo]) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, (_, data)) in tensors.iter().zip(&self.0) {
-            state.insert(info.name(), info.dtype(), info.shape(), data.clone()).unwrap();
+            state
+                .insert(info.name(), info.dtype(), info.shape(), data.clone())
+                .unwrap();
         }
         state
     }
 }
 
 /// Takes links in place, and does not write yet.
-fn prove<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M, budget: u64) -> Result<Changes<M::Staged>> {
+fn prove<M: PlacedMemory>(
+    replay: &Replay<'_, Vec<u8>>,
+    memory: &mut M,
+    budget: u64,
+) -> Result<Changes<M::Staged>> {
     let mut changes = Changes::new(budget);
     replay.in_place(memory, &mut changes, &Alone, &())?;
     Ok(changes)
 }
 
-/// What memory that holds a state holds then, and how many lanes were written. Nothing is written where it fails.
+/// What memory that holds a state holds then, and how many lanes were written. Nothing is written
+/// where it fails.
 fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemoryState, u64)> {
     let mut own = Own::of(state);
     let mut changes = Changes::new(u64::MAX);
     let proven = replay.in_place(&mut own.lend(), &mut changes, &Alone, &());
-    assert!(own.state(state.tensors()) == *state, "memory has changed before it was written to");
+    assert!(
+        own.state(state.tensors()) == *state,
+        "memory has changed before it was written to"
+    );
     // What is not proven cannot be written.
     assert!(proven.is_ok() || changes.mark() == (0, 0, 0));
     proven?;
@@ -87,7 +113,10 @@ fn taken(replay: &Replay<'_, Vec<u8>>, state: &MemoryState) -> Result<(MemorySta
 
 /// The plans of all pieces, or why there are none.
 fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
-    let planner = PiecePlanner { course: &replay.course(), sums: replay.followed_sums()? };
+    let planner = PiecePlanner {
+        course: &replay.course(),
+        sums: replay.followed_sums()?,
+    };
     if let Some(refused) = replay.why_not(&planner)? {
         return Err(refused);
     }
@@ -95,7 +124,12 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
     let segments = Segments::of(&replay.links, &groups);
     let mut plans = Vec::new();
     for group in &groups {
-        plans.extend(planner.plan(group, &segments)?.into_iter().map(|plan| (plan.item.1, plan)));
+        plans.extend(
+            planner
+                .plan(group, &segments)?
+                .into_iter()
+                .map(|plan| (plan.item.1, plan)),
+        );
     }
     Ok(plans)
 }
@@ -103,7 +137,9 @@ fn plans(replay: &Replay<'_, Vec<u8>>) -> Result<Vec<(u64, PiecePlan)>> {
 /// One tensor; its lanes are what `lane` says of their numbers.
 fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
     let width = dtype.lane_bytes();
-    let data: Vec<u8> = (0..lanes).flat_map(|number| lane(number).to_le_bytes().into_iter().take(width)).collect();
+    let data: Vec<u8> = (0..lanes)
+        .flat_map(|number| lane(number).to_le_bytes().into_iter().take(width))
+        .collect();
     let mut state = MemoryState::new();
     let elements = 8 * data.len() as u64 / dtype.bits();
     state.insert("t", dtype, &[elements], data).unwrap();
@@ -111,8 +147,20 @@ fn tensor(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64) -> MemoryState {
 }
 
 /// As another, but some lanes are other ones.
-fn changed(dtype: Dtype, lanes: u64, lane: impl Fn(u64) -> u64, every: u64, by: u64) -> MemoryState {
-    tensor(dtype, lanes, |number| if number % every == 1 { lane(number).wrapping_add(by) } else { lane(number) })
+fn changed(
+    dtype: Dtype,
+    lanes: u64,
+    lane: impl Fn(u64) -> u64,
+    every: u64,
+    by: u64,
+) -> MemoryState {
+    tensor(dtype, lanes, |number| {
+        if number % every == 1 {
+            lane(number).wrapping_add(by)
+        } else {
+            lane(number)
+        }
+    })
 }
 
 fn lane(number: u64) -> u64 {
@@ -136,27 +184,47 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
         for profile in [Profile::Local, Profile::Direct] {
             let links = [link(&base, &target, profile)];
             let replay = replay(&base, &links);
-            let expected = if profile == Profile::Local { "R-SUM-03" } else { "R-SUM-04" };
+            let expected = if profile == Profile::Local {
+                "R-SUM-03"
+            } else {
+                "R-SUM-04"
+            };
             for bit in 0..bits {
                 // The second of the coded lanes.
                 let memory = flipped(&base, 51 * bits + bit);
                 let error = taken(&replay, &memory).unwrap_err();
-                let place = (Some(0), Some(expected), Some("segment 0".to_owned()), Some("t".to_owned()));
+                let place = (
+                    Some(0),
+                    Some(expected),
+                    Some("segment 0".to_owned()),
+                    Some("t".to_owned()),
+                );
                 assert_eq!(found(&error), place, "{dtype} {bit}");
                 assert_eq!(error.class(), ErrorClass::StateMismatch);
 
                 let (memory, lanes) = taken(&replay, &flipped(&base, 52 * bits + bit)).unwrap();
                 assert_eq!((&memory, lanes), (&flipped(&target, 52 * bits + bit), 8));
                 let error = replay.sums().unwrap().check(&memory, &()).unwrap_err();
-                assert_eq!((error.rule(), error.tensor()), (Some("R-SUM-04"), Some("t")));
+                assert_eq!(
+                    (error.rule(), error.tensor()),
+                    (Some("R-SUM-04"), Some("t"))
+                );
                 let sums = replay.sums().unwrap().tensors[0].as_deref().unwrap();
-                let error = check_sums(&mut Own::of(&memory).lend(), &[(0, sums)], &Alone, &()).unwrap_err();
-                assert_eq!((error.rule(), error.tensor()), (Some("R-SUM-04"), Some("t")));
+                let error = check_sums(&mut Own::of(&memory).lend(), &[(0, sums)], &Alone, &())
+                    .unwrap_err();
+                assert_eq!(
+                    (error.rule(), error.tensor()),
+                    (Some("R-SUM-04"), Some("t"))
+                );
                 check_sums(&mut Own::of(&target).lend(), &[(0, sums)], &Alone, &()).unwrap();
                 // Of fewer pieces than the tensor has.
-                let error = check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
+                let error =
+                    check_sums(&mut Own::of(&target).lend(), &[(0, &[])], &Alone, &()).unwrap_err();
                 assert_eq!(error.rule(), Some("R-SUM-04"));
-                assert_eq!(replay.table().check(&memory, &()).unwrap_err().rule(), Some("R-APP-04"));
+                assert_eq!(
+                    replay.table().check(&memory, &()).unwrap_err().rule(),
+                    Some("R-APP-04")
+                );
             }
         }
     }
@@ -166,7 +234,10 @@ fn a_wrong_bit_in_a_coded_lane_is_refused_and_one_elsewhere_is_found_by_a_check(
 fn errors_of_two_links_that_cancel_are_noticed() {
     for dtype in WIDTHS {
         let (base, target) = (tensor(dtype, 400, lane), changed(dtype, 400, lane, 50, 3));
-        let links = [link(&base, &target, Profile::Local), link(&target, &base, Profile::Local)];
+        let links = [
+            link(&base, &target, Profile::Local),
+            link(&target, &base, Profile::Local),
+        ];
         let replay = replay(&base, &links);
         assert_eq!(taken(&replay, &base).unwrap().0, base);
         // There and back: the lane is what it was, and it was wrong.
@@ -176,8 +247,8 @@ fn errors_of_two_links_that_cancel_are_noticed() {
     }
 }
 
-/// The file of a link with one part, with another number among its sums, behind a good checksum: the one that begins
-/// this many bytes before the end.
+/// The file of a link with one part, with another number among its sums, behind a good checksum:
+/// the one that begins this many bytes before the end.
 fn with_wrong_sum(mut file: Vec<u8>, before_end: usize) -> Vec<u8> {
     let end = file.len();
     file[end - before_end] ^= 1;
@@ -192,8 +263,13 @@ type Edit<'a> = (usize, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
 
 #[test]
 fn the_first_fault_is_told_whatever_the_order_of_work() {
-    let states: Vec<_> = (0..4).map(|step| changed(Dtype::BF16, 400, lane, 7, step)).collect();
-    let files: Vec<_> = states.windows(2).map(|pair| file(&pair[0], &pair[1], Profile::Local, true)).collect();
+    let states: Vec<_> = (0..4)
+        .map(|step| changed(Dtype::BF16, 400, lane, 7, step))
+        .collect();
+    let files: Vec<_> = states
+        .windows(2)
+        .map(|pair| file(&pair[0], &pair[1], Profile::Local, true))
+        .collect();
     let faults = |edits: &[Edit<'_>]| {
         let mut files = files.clone();
         for (number, edit) in edits {
@@ -229,15 +305,26 @@ fn pieces_without_a_part_keep_their_sums() {
         data[piece - 1] = 7 + byte % 2;
         data[2 * piece + 50] = byte;
         let mut state = MemoryState::new();
-        state.insert("t", Dtype::U8, &[data.len() as u64], data).unwrap();
+        state
+            .insert("t", Dtype::U8, &[data.len() as u64], data)
+            .unwrap();
         state
     };
     let states = [state(2), state(4), state(5)];
-    let links: Vec<Link> = states.windows(2).map(|pair| link(&pair[0], &pair[1], Profile::Local)).collect();
+    let links: Vec<Link> = states
+        .windows(2)
+        .map(|pair| link(&pair[0], &pair[1], Profile::Local))
+        .collect();
     let good = replay(&states[0], &links);
     let plans = plans(&good).unwrap();
-    let places: Vec<_> = plans.iter().map(|(piece, plan)| (*piece, plan.first_lane, plan.steps.len())).collect();
-    assert_eq!(places, [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]);
+    let places: Vec<_> = plans
+        .iter()
+        .map(|(piece, plan)| (*piece, plan.first_lane, plan.steps.len()))
+        .collect();
+    assert_eq!(
+        places,
+        [(0, 0, 1), (1, PIECE_BYTES, 0), (2, 2 * PIECE_BYTES, 2)]
+    );
     assert!(taken(&good, &states[0]).unwrap() == (states[2].clone(), 2));
     // Of a base with another piece between.
     let mut wrong = good.sums.as_ref().unwrap().base.clone();
@@ -245,7 +332,15 @@ fn pieces_without_a_part_keep_their_sums() {
     let mut replay = Replay::new(StateTable::of(&states[0], &()).unwrap()).with_sums(wrong);
     links.iter().for_each(|link| replay.push(link).unwrap());
     let error = taken(&replay, &states[0]).unwrap_err();
-    assert_eq!(found(&error), (Some(0), Some("R-SUM-04"), Some("index".to_owned()), Some("t".to_owned())));
+    assert_eq!(
+        found(&error),
+        (
+            Some(0),
+            Some("R-SUM-04"),
+            Some("index".to_owned()),
+            Some("t".to_owned())
+        )
+    );
 }
 
 #[test]
@@ -260,7 +355,10 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
             (((100 + exponent) << 7) | (drawn / 8 % 128)) + if changes { by } else { 0 }
         }
     };
-    let (base, target) = (tensor(Dtype::BF16, 70_000, lanes(0)), tensor(Dtype::BF16, 70_000, lanes(1)));
+    let (base, target) = (
+        tensor(Dtype::BF16, 70_000, lanes(0)),
+        tensor(Dtype::BF16, 70_000, lanes(1)),
+    );
     let mut more = target.clone();
     more.insert("u", Dtype::U8, &[1], vec![1]).unwrap();
     let compact = link(&base, &target, Profile::Compact);
@@ -276,9 +374,16 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
         let links = [link];
         let replay = replay(base, &links);
         let refused = taken(&replay, base).unwrap_err();
-        assert_eq!((refused.class(), refused.rule()), (ErrorClass::Unsupported, None), "{refused}");
+        assert_eq!(
+            (refused.class(), refused.rule()),
+            (ErrorClass::Unsupported, None),
+            "{refused}"
+        );
         let tensor = [Some("t"), None, Some("u"), Some("u")][number];
-        assert_eq!((refused.link(), refused.tensor()), (if number == 0 { None } else { Some(0) }, tensor));
+        assert_eq!(
+            (refused.link(), refused.tensor()),
+            (if number == 0 { None } else { Some(0) }, tensor)
+        );
         let mut memory = base.clone();
         let mut set = replay.patches(base, base, u64::MAX, &()).unwrap();
         set.fit(&mut memory).unwrap().apply().unwrap();
@@ -286,9 +391,14 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     }
     // The sums of the base are not known, or not followed.
     let links = [link(&base, &target, Profile::Local)];
-    let mut unknown = Replay::new(StateTable::of(&base, &()).unwrap()).with_sums(StateSums { tensors: vec![None] });
+    let mut unknown = Replay::new(StateTable::of(&base, &()).unwrap()).with_sums(StateSums {
+        tensors: vec![None],
+    });
     unknown.push(&links[0]).unwrap();
-    assert_eq!(taken(&unknown, &base).unwrap_err().class(), ErrorClass::Unsupported);
+    assert_eq!(
+        taken(&unknown, &base).unwrap_err().class(),
+        ErrorClass::Unsupported
+    );
     assert!(unknown.sums().unwrap().check(&target, &()).is_ok());
     let mut none = Replay::new(StateTable::of(&base, &()).unwrap());
     none.push(&links[0]).unwrap();
@@ -298,18 +408,27 @@ fn where_lanes_are_not_enough_links_are_refused_and_taken_as_patches() {
     let last = damaged.len() - 1;
     damaged[last] ^= 1;
     let links = [open(damaged)];
-    assert_eq!(taken(&self::replay(&base, &links), &base).unwrap_err().rule(), Some("R-SEG-01"));
+    assert_eq!(
+        taken(&self::replay(&base, &links), &base)
+            .unwrap_err()
+            .rule(),
+        Some("R-SEG-01")
+    );
 }
 
 #[test]
 fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     // In two calls: more lanes than are gathered at once.
     let lanes = 1_400_000;
-    let (base, target) = (tensor(Dtype::BF16, lanes, lane), changed(Dtype::BF16, lanes, lane, 5, 1));
+    let (base, target) = (
+        tensor(Dtype::BF16, lanes, lane),
+        changed(Dtype::BF16, lanes, lane, 5, 1),
+    );
     let two = |state: &MemoryState| {
         let mut two = state.clone();
         let (info, data) = state.get("t").unwrap();
-        two.insert("u", info.dtype(), info.shape(), data.to_vec()).unwrap();
+        two.insert("u", info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
         two
     };
     let (base, target) = (two(&base), two(&target));
@@ -318,7 +437,12 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     let mut device = Device::of(&base);
     // Gather and stage, twice.
     for call in 0..4 {
-        assert_eq!(prove(&replay, device.failing(call..call + 1), u64::MAX).unwrap_err().class(), ErrorClass::Io);
+        assert_eq!(
+            prove(&replay, device.failing(call..call + 1), u64::MAX)
+                .unwrap_err()
+                .class(),
+            ErrorClass::Io
+        );
         assert!(device.state() == base);
     }
     let mut changes = prove(&replay, device.failing(4..5), u64::MAX).unwrap();
@@ -329,14 +453,26 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
     for done in 0..5 {
         // It fails when some have been written.
         device.failing(0..1).writes(done);
-        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Io);
+        assert_eq!(
+            changes.write(&mut device).unwrap_err().class(),
+            ErrorClass::Io
+        );
         assert_eq!(device.state() == base, done == 0);
         device.failing(0..0);
-        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            changes.write(&mut device).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         // The way back fails, too, and is tried again.
         device.failing(0..1).writes(4 - done);
-        assert_eq!(changes.undo(&mut device).unwrap_err().class(), ErrorClass::Io);
-        assert_eq!(changes.write(&mut device).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            changes.undo(&mut device).unwrap_err().class(),
+            ErrorClass::Io
+        );
+        assert_eq!(
+            changes.write(&mut device).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         changes.undo(device.failing(0..0)).unwrap();
         assert!(device.state() == base);
         changes.write(&mut device).unwrap();
@@ -348,17 +484,24 @@ fn memory_that_fails_is_left_as_it_was_or_known_to_be_torn() {
 
 #[test]
 fn a_write_between_proof_and_pause_is_noticed() {
-    let (base, target) = (tensor(Dtype::F32, 40_000, lane), changed(Dtype::F32, 40_000, lane, 5, 1));
+    let (base, target) = (
+        tensor(Dtype::F32, 40_000, lane),
+        changed(Dtype::F32, 40_000, lane, 5, 1),
+    );
     let links = [link(&base, &target, Profile::Local)];
     let replay = replay(&base, &links);
     let mut own = Own::of(&base);
     let mut changes = prove(&replay, &mut own.lend(), u64::MAX).unwrap();
-    // The first and the last of the coded lanes, and the first of those that are compared after others were written.
+    // The first and the last of the coded lanes, and the first of those that are compared after
+    // others were written.
     for lane in [1, 39_996, 5 * 2048 + 1] {
         own.0[0].1[4 * lane] ^= 1;
         let written = own.0[0].1.clone();
         let error = changes.write(&mut own.lend()).unwrap_err();
-        assert_eq!((error.rule(), error.tensor()), (Some("R-APP-01"), Some("t")));
+        assert_eq!(
+            (error.rule(), error.tensor()),
+            (Some("R-APP-01"), Some("t"))
+        );
         assert_eq!(error.class(), ErrorClass::WrongBase);
         // There is nothing to undo.
         changes.undo(&mut own.lend()).unwrap();
@@ -377,12 +520,19 @@ fn a_write_between_proof_and_pause_is_noticed() {
 /// Fills memory with what links lead to, from nothing.
 fn load<M: PlacedMemory>(replay: &Replay<'_, Vec<u8>>, memory: &mut M) -> Result<()> {
     memory.describe(&replay.tensors())?;
-    replay.pieces(&MemoryState::new(), &mut |tensor, piece, bytes| fill(memory, tensor, piece, &bytes), &())
+    replay.pieces(
+        &MemoryState::new(),
+        &mut |tensor, piece, bytes| fill(memory, tensor, piece, &bytes),
+        &(),
+    )
 }
 
 #[test]
 fn a_target_is_loaded_into_memory_that_holds_something_else() {
-    let (base, target) = (tensor(Dtype::BF16, 9000, lane), changed(Dtype::BF16, 9000, lane, 5, 1));
+    let (base, target) = (
+        tensor(Dtype::BF16, 9000, lane),
+        changed(Dtype::BF16, 9000, lane, 5, 1),
+    );
     let zeros = tensor(Dtype::BF16, 9000, |_| 0);
     for target in [&target, &zeros] {
         let links = [link(&MemoryState::new(), target, Profile::Local)];
@@ -398,33 +548,79 @@ fn a_target_is_loaded_into_memory_that_holds_something_else() {
         let mut device = Device::of(&base);
         load(&replay, &mut device).unwrap();
         assert_eq!(device.state(), *target);
-        assert_eq!(load(&replay, device.failing(0..1)).unwrap_err().class(), ErrorClass::Io);
+        assert_eq!(
+            load(&replay, device.failing(0..1)).unwrap_err().class(),
+            ErrorClass::Io
+        );
         // Memory with other tensors.
         let mut device = Device::of(&tensor(Dtype::BF16, 9001, lane));
-        assert_eq!(load(&replay, &mut device).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            load(&replay, &mut device).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         assert_eq!(device.state(), tensor(Dtype::BF16, 9001, lane));
         let mut memory = Own::of(&base);
-        assert_eq!(fill(&mut memory.lend(), 1, 0, &vec![0; 18_000]).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!(fill(&mut memory.lend(), 0, 0, &vec![0; 17_998]).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            fill(&mut memory.lend(), 1, 0, &vec![0; 18_000])
+                .unwrap_err()
+                .class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            fill(&mut memory.lend(), 0, 0, &vec![0; 17_998])
+                .unwrap_err()
+                .class(),
+            ErrorClass::Usage
+        );
     }
 }
 
 #[test]
 fn lanes_of_every_kind_are_brought_through() {
     let described = Dtype::Described(DescribedDtype::new("ODD", 24, 2, None).unwrap());
-    let dtypes =
-        [Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::I64, described];
+    let dtypes = [
+        Dtype::F8_E4M3,
+        Dtype::F8_E5M2,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::F32,
+        Dtype::F64,
+        Dtype::I64,
+        described,
+    ];
     for dtype in dtypes {
         let bits = 8 * dtype.lane_bytes();
-        // Zeros of both signs, the least and the greatest, infinities, NaN with and without a payload.
-        let special =
-            [0, 1 << (bits - 1), 1, u64::MAX, 0x7C00, 0x7F80, 0x7F81, 0x7F80_0001, 0x7FF0_0000_0000_0001, 0x80];
-        let at =
-            |step: u64| move |number: u64| special[address(number * 7 + number % 3 * step).unwrap() % special.len()];
+        // Zeros of both signs, the least and the greatest, infinities, NaN with and without a
+        // payload.
+        let special = [
+            0,
+            1 << (bits - 1),
+            1,
+            u64::MAX,
+            0x7C00,
+            0x7F80,
+            0x7F81,
+            0x7F80_0001,
+            0x7FF0_0000_0000_0001,
+            0x80,
+        ];
+        let at = |step: u64| {
+            move |number: u64| {
+                special[address(number * 7 + number % 3 * step).unwrap() % special.len()]
+            }
+        };
         for profile in [Profile::Local, Profile::Direct] {
-            let states: Vec<_> = (0..4).map(|step| tensor(dtype, 4 * 300, at(step))).collect();
-            let links: Vec<Link> = states.windows(2).map(|pair| link(&pair[0], &pair[1], profile)).collect();
-            assert_eq!(taken(&replay(&states[0], &links), &states[0]).unwrap().0, states[3]);
+            let states: Vec<_> = (0..4)
+                .map(|step| tensor(dtype, 4 * 300, at(step)))
+                .collect();
+            let links: Vec<Link> = states
+                .windows(2)
+                .map(|pair| link(&pair[0], &pair[1], profile))
+                .collect();
+            assert_eq!(
+                taken(&replay(&states[0], &links), &states[0]).unwrap().0,
+                states[3]
+            );
         }
     }
 }
@@ -437,7 +633,9 @@ fn follow(base: &MemoryState, replay: &Replay<'_, Vec<u8>>) -> Result<MemoryStat
         let width = info.dtype().lane_bytes();
         let piece = info.piece(piece);
         assert_eq!(plan.first_lane * width as u64, piece.start);
-        let all: Vec<u32> = (0..).take(address(piece.end - piece.start).unwrap() / width).collect();
+        let all: Vec<u32> = (0..)
+            .take(address(piece.end - piece.start).unwrap() / width)
+            .collect();
         let lanes = plan.lanes.unwrap_or_else(|| all.clone());
         assert!(lanes.is_sorted_by(|left, right| left < right));
         let mut coded: Vec<u32> = Vec::new();
@@ -544,9 +742,13 @@ proptest! {
 /// States of the same tensors, some lanes of which change at each step.
 fn steps(random: &mut Random, count: usize) -> Vec<MemoryState> {
     let mut state = MemoryState::new();
-    for (name, dtype) in
-        [("a", Dtype::BF16), ("b", Dtype::F32), ("c", Dtype::U8), ("d", Dtype::BF16), ("e", Dtype::F64)]
-    {
+    for (name, dtype) in [
+        ("a", Dtype::BF16),
+        ("b", Dtype::F32),
+        ("c", Dtype::U8),
+        ("d", Dtype::BF16),
+        ("e", Dtype::F64),
+    ] {
         let lanes = [1, 3000, 9000][random.below(3)];
         let data = random.data(lanes * dtype.lane_bytes());
         state.insert(name, dtype, &[lanes as u64], data).unwrap();

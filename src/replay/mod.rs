@@ -1,8 +1,9 @@
 //! Applying links: the one engine, for any number of them in one pass (SPEC sections 9 and 10).
 //!
-//! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece is built once,
-//! whatever the number of links, and proven once (`build.rs`). If anything fails, the same pass runs again without an
-//! output and compares after each link, so that the right one is blamed.
+//! Links are pushed one after another, which checks what indexes can prove: step 7. Then each piece
+//! is built once, whatever the number of links, and proven once (`build.rs`). If anything fails,
+//! the same pass runs again without an output and compares after each link, so that the right one
+//! is blamed.
 
 mod build;
 mod course;
@@ -40,8 +41,8 @@ use crate::tensor::{MemoryState, State, StateDigests, StateWriter, TensorInfo, t
 /// Bytes that the decoded segments of a group of pieces may take.
 const OPEN_BYTES: usize = 1 << 25;
 
-/// Links that lead from a base to a target, one after another, and are applied in one pass. States on the way are never
-/// built.
+/// Links that lead from a base to a target, one after another, and are applied in one pass. States
+/// on the way are never built.
 ///
 /// ```
 /// use deltachain::tensor::{Dtype, MemoryState, StateDigests};
@@ -100,50 +101,82 @@ impl<'a, S: Source> Replay<'a, S> {
         let lineages = Lineages::of_base(base.tensors.len());
         let (base, table) = (base.tensors.clone(), base);
         let (layout, sums, is_taken) = (None, None, None);
-        Self { base, links: Vec::new(), table, lineages, layout, sums, is_taken, open_bytes: OPEN_BYTES }
+        Self {
+            base,
+            links: Vec::new(),
+            table,
+            lineages,
+            layout,
+            sums,
+            is_taken,
+            open_bytes: OPEN_BYTES,
+        }
     }
 
-    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken` chooses (SPEC section
-    /// 9.1).
+    /// As [`new`](Self::new), for a reader that takes only the tensors whose names `is_taken`
+    /// chooses (SPEC section 9.1).
     ///
-    /// `base` is the table of the whole base, and links are checked against all of it, as if all were taken. What is
-    /// held has the data of just those tensors that are taken, and so has the result. Segments without a part of one of
-    /// these are not read. Keep the result of [`table`](Self::table) for the next link.
+    /// `base` is the table of the whole base, and links are checked against all of it, as if all
+    /// were taken. What is held has the data of just those tensors that are taken, and so has the
+    /// result. Segments without a part of one of these are not read. Keep the result of
+    /// [`table`](Self::table) for the next link.
     pub fn of_part(base: StateTable, is_taken: &'a (dyn Fn(&str) -> bool + Sync)) -> Self {
-        Self { is_taken: Some(is_taken), ..Self::new(base) }
+        Self {
+            is_taken: Some(is_taken),
+            ..Self::new(base)
+        }
     }
 
-    /// Also follows the [`layout`](Self::layout), for a tool that writes files (SPEC section 12). `base` is the base's;
-    /// `None` if the base is nothing. To be called before the first link is pushed.
+    /// Also follows the [`layout`](Self::layout), for a tool that writes files (SPEC section 12).
+    /// `base` is the base's; `None` if the base is nothing. To be called before the first link is
+    /// pushed.
     #[must_use]
     pub fn with_layout(self, base: Option<Layout>) -> Self {
-        Self { layout: Some(Followed(base)), ..self }
+        Self {
+            layout: Some(Followed(base)),
+            ..self
+        }
     }
 
-    /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are the base's, all that
-    /// are known. To be called before the first link is pushed.
+    /// Also follows the [`sums`](Self::sums), to take links [in place](Self::in_place). `sums` are
+    /// the base's, all that are known. To be called before the first link is pushed.
     #[must_use]
     pub fn with_sums(self, sums: StateSums) -> Self {
-        Self { sums: Some(FollowedSums { base: sums.clone(), links: Vec::new(), target: sums }), ..self }
+        Self {
+            sums: Some(FollowedSums {
+                base: sums.clone(),
+                links: Vec::new(),
+                target: sums,
+            }),
+            ..self
+        }
     }
 
-    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the caller's to check,
-    /// before the first link is pushed ([`check_sequence`](crate::check_sequence)).
+    /// Adds the next link: step 7 of SPEC section 10, for which nothing is decoded. R-APP-06 is the
+    /// caller's to check, before the first link is pushed
+    /// ([`check_sequence`](crate::check_sequence)).
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout); USAGE if the base's
-    /// table has not as many digests as tensors; IO. The error says which link it is about. Nothing has changed then.
+    /// R-APP-01 (`WRONG_BASE`), R-APP-02, R-APP-05; R-LAY-01 [with a layout](Self::with_layout);
+    /// USAGE if the base's table has not as many digests as tensors; IO. The error says which link
+    /// it is about. Nothing has changed then.
     pub fn push(&mut self, link: &'a LinkReader<S>) -> Result<()> {
         let number = self.links.len();
         let follow = |table: &StateTable, origins: &[Origin]| {
             let layout = self.layout.as_ref().map(|Followed(base)| {
-                let layout = Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
+                let layout =
+                    Layout::of_target(&link.index().metadata, base.as_ref(), &table.tensors)?;
                 Ok(Followed(Some(layout)))
             });
             let layout = layout.transpose()?;
-            let Some(sums) = &self.sums else { return Ok((layout, None)) };
+            let Some(sums) = &self.sums else {
+                return Ok((layout, None));
+            };
             let own = link.sums()?;
-            Ok((layout, Some((sums.target.follow(origins, own.as_ref()), own))))
+            Ok((
+                layout,
+                Some((sums.target.follow(origins, own.as_ref()), own)),
+            ))
         };
         let pushed = self.lineages.push(&self.table, number, link, follow);
         let (table, (layout, sums)) = pushed.map_err(|error| error.of_link(number))?;
@@ -156,49 +189,70 @@ impl<'a, S: Source> Replay<'a, S> {
         Ok(())
     }
 
-    /// The files that the target lies in; `None` if that is [not followed](Self::with_layout), or if the base is
-    /// nothing and no link has been pushed.
+    /// The files that the target lies in; `None` if that is [not followed](Self::with_layout), or
+    /// if the base is nothing and no link has been pushed.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()?.0.as_ref()
     }
 
-    /// The sums of the state that the links lead to, of all its tensors, as far as they are known; `None` if they are
-    /// [not followed](Self::with_sums).
+    /// The sums of the state that the links lead to, of all its tensors, as far as they are known;
+    /// `None` if they are [not followed](Self::with_sums).
     pub fn sums(&self) -> Option<&StateSums> {
         self.sums.as_ref().map(|sums| &sums.target)
     }
 
-    /// The table of the state that the links lead to: of all its tensors, whichever of them are taken.
+    /// The table of the state that the links lead to: of all its tensors, whichever of them are
+    /// taken.
     pub fn table(&self) -> &StateTable {
         &self.table
     }
 
-    /// The tensors that are built, ascending by name: all of the target, or the ones that are taken.
+    /// The tensors that are built, ascending by name: all of the target, or the ones that are
+    /// taken.
     pub fn tensors(&self) -> Vec<TensorInfo> {
-        self.table.tensors.iter().filter(|info| self.takes(info.name())).cloned().collect()
+        self.table
+            .tensors
+            .iter()
+            .filter(|info| self.takes(info.name()))
+            .cloned()
+            .collect()
     }
 
-    /// Bytes that are reported to the progress of [`run`](Self::run): all of [`tensors`](Self::tensors).
+    /// Bytes that are reported to the progress of [`run`](Self::run): all of
+    /// [`tensors`](Self::tensors).
     pub fn work(&self) -> u64 {
-        total_bytes(self.table.tensors.iter().filter(|info| self.takes(info.name())))
+        total_bytes(
+            self.table
+                .tensors
+                .iter()
+                .filter(|info| self.takes(info.name())),
+        )
     }
 
-    /// Bytes of the segments of a link that are read: all of them, unless only some tensors are taken.
+    /// Bytes of the segments of a link that are read: all of them, unless only some tensors are
+    /// taken.
     pub fn segment_bytes(&self, link: usize) -> u64 {
-        let Some(link) = self.links.get(link) else { return 0 };
+        let Some(link) = self.links.get(link) else {
+            return 0;
+        };
         let entries = &link.index().segments;
-        self.wanted_of(link).into_iter().map(|number| entries[number].stored_length).fold(0, u64::saturating_add)
+        self.wanted_of(link)
+            .into_iter()
+            .map(|number| entries[number].stored_length)
+            .fold(0, u64::saturating_add)
     }
 
-    /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is the base, or the
-    /// tensors that are taken from it. `out` has been created for [`tensors`](Self::tensors) and reads as zeros where
-    /// nothing is written. What it holds must not be made visible before this has returned without error. Memory: per
-    /// thread the decoded segments of a group of pieces.
+    /// Builds the target and proves it: steps 8 and 9 of SPEC section 10 for every link. `held` is
+    /// the base, or the tensors that are taken from it. `out` has been created for
+    /// [`tensors`](Self::tensors) and reads as zeros where nothing is written. What it holds must
+    /// not be made visible before this has returned without error. Memory: per thread the decoded
+    /// segments of a group of pieces.
     ///
     /// # Errors
-    /// The error that applying link by link would report first, with the link's number: classes and rules of steps 8
-    /// and 9; errors of reading, writing and `progress`; USAGE if `held` does not have exactly the base's tensors that
-    /// are taken, or [has changed](State::check_unchanged) meanwhile.
+    /// The error that applying link by link would report first, with the link's number: classes and
+    /// rules of steps 8 and 9; errors of reading, writing and `progress`; USAGE if `held` does not
+    /// have exactly the base's tensors that are taken, or [has changed](State::check_unchanged)
+    /// meanwhile.
     pub fn run(
         &self,
         held: &dyn State,
@@ -209,10 +263,11 @@ impl<'a, S: Source> Replay<'a, S> {
         Ok(self.table.digests.clone())
     }
 
-    /// Builds and proves the target like [`run`](Self::run), and collects the changes that turn `over` into the target:
-    /// prove first, patch then. `over` is the base, or, where links start from nothing, any state; nothing is written
-    /// to it. Memory: what the set [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments
-    /// of a group of pieces.
+    /// Builds and proves the target like [`run`](Self::run), and collects the changes that turn
+    /// `over` into the target: prove first, patch then. `over` is the base, or, where links start
+    /// from nothing, any state; nothing is written to it. Memory: what the set
+    /// [holds](PatchSet::bytes), which `budget` bounds, and per thread the decoded segments of a
+    /// group of pieces.
     ///
     /// ```
     /// use deltachain::tensor::{Dtype, MemoryState};
@@ -248,19 +303,26 @@ impl<'a, S: Source> Replay<'a, S> {
         progress: &dyn Progress,
     ) -> Result<PatchSet> {
         let rows = self.table.tensors.iter().zip(&self.table.digests.tensors);
-        let (tensors, digests) = rows.filter(|(info, _)| self.takes(info.name())).map(|(i, d)| (i.clone(), *d)).unzip();
+        let (tensors, digests) = rows
+            .filter(|(info, _)| self.takes(info.name()))
+            .map(|(i, d)| (i.clone(), *d))
+            .unzip();
         let target = StateTable::new(tensors, digests);
         let collector = PatchCollector::new(over.tensors(), &target, budget)?;
-        let new: Vec<TensorInfo> = collector.new_tensors().map(|(_, info)| info.clone()).collect();
+        let new: Vec<TensorInfo> = collector
+            .new_tensors()
+            .map(|(_, info)| info.clone())
+            .collect();
         let mut new = MemoryState::zeros(&new)?;
         let patching = PatchOutput::new(over, target.tensors, new.writer(), collector);
         self.pass(held, &patching, progress)?;
         patching.finish().finish(new)
     }
 
-    /// Builds and proves the target like [`run`](Self::run), and hands over its pieces one by one: the number of the
-    /// tensor among those that are [built](Self::tensors), the piece's number, and its bytes, which have been proven.
-    /// Pieces that no link writes may come at any time, and others in the order of the links' segments.
+    /// Builds and proves the target like [`run`](Self::run), and hands over its pieces one by one:
+    /// the number of the tensor among those that are [built](Self::tensors), the piece's number,
+    /// and its bytes, which have been proven. Pieces that no link writes may come at any time, and
+    /// others in the order of the links' segments.
     ///
     /// # Errors
     /// As for [`run`](Self::run); those of `take`. Pieces that came before are right.
@@ -284,22 +346,47 @@ impl<'a, S: Source> Replay<'a, S> {
     /// Builds all that is taken; if that fails, finds out which link has the fault.
     fn pass<O: Output>(&self, held: &dyn State, out: &O, progress: &dyn Progress) -> Result<()> {
         let course = &self.course();
-        let wanted = &self.links.iter().map(|link| self.wanted_of(link)).collect::<Vec<_>>();
+        let wanted = &self
+            .links
+            .iter()
+            .map(|link| self.wanted_of(link))
+            .collect::<Vec<_>>();
         let held_numbers = &self.held_numbers(held)?;
         let open_bytes = self.open_bytes;
-        let pass = Pass { course, wanted, held, held_numbers, out, compares_each: false, open_bytes, progress };
-        let Err(error) = pass.run() else { return held.check_unchanged() };
+        let pass = Pass {
+            course,
+            wanted,
+            held,
+            held_numbers,
+            out,
+            compares_each: false,
+            open_bytes,
+            progress,
+        };
+        let Err(error) = pass.run() else {
+            return held.check_unchanged();
+        };
         if error.rule().is_none() {
             return Err(error);
         }
         // Not the link's fault.
         held.check_unchanged()?;
         let (out, progress) = (&Nowhere, &|_| progress.advance(0));
-        let pass = Pass { course, wanted, held, held_numbers, out, compares_each: true, open_bytes, progress };
+        let pass = Pass {
+            course,
+            wanted,
+            held,
+            held_numbers,
+            out,
+            compares_each: true,
+            open_bytes,
+            progress,
+        };
         Err(pass.run()?.map_or(error, |fault| fault.error))
     }
 
-    /// The number in `held` of each tensor of the base; where it is not taken, that of the next one.
+    /// The number in `held` of each tensor of the base; where it is not taken, that of the next
+    /// one.
     fn held_numbers(&self, held: &dyn State) -> Result<Vec<usize>> {
         let mut held_numbers = Vec::with_capacity(self.base.len());
         let mut count = 0;
@@ -307,23 +394,39 @@ impl<'a, S: Source> Replay<'a, S> {
             held_numbers.push(count);
             count += usize::from(self.takes(info.name()));
         }
-        if !held.tensors().iter().eq(self.base.iter().filter(|info| self.takes(info.name()))) {
-            return Err(Error::usage("the held state does not contain exactly the selected tensors of the base"));
+        if !held
+            .tensors()
+            .iter()
+            .eq(self.base.iter().filter(|info| self.takes(info.name())))
+        {
+            return Err(Error::usage(
+                "the held state does not contain exactly the selected tensors of the base",
+            ));
         }
         Ok(held_numbers)
     }
 
     /// The links, and the lineages that are built.
     fn course(&self) -> Course<'_, S> {
-        let (lineages, places) = self.lineages.taken(&self.table.tensors, &self.links, |name| self.takes(name));
-        Course { links: &self.links, lineages, places }
+        let (lineages, places) = self
+            .lineages
+            .taken(&self.table.tensors, &self.links, |name| self.takes(name));
+        Course {
+            links: &self.links,
+            lineages,
+            places,
+        }
     }
 
     /// The segments of a link that are read.
     fn wanted_of(&self, link: &LinkReader<S>) -> Vec<usize> {
         let entries = &link.index().tensors;
         let is_wanted = |number: &usize| {
-            self.is_taken.is_none() || link.parts(*number).iter().any(|part| self.takes(entries[part.entry].name()))
+            self.is_taken.is_none()
+                || link
+                    .parts(*number)
+                    .iter()
+                    .any(|part| self.takes(entries[part.entry].name()))
         };
         (0..link.index().segments.len()).filter(is_wanted).collect()
     }
@@ -335,7 +438,10 @@ impl<'a, S: Source> Replay<'a, S> {
 
 impl<S> std::fmt::Debug for Replay<'_, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replay").field("links", &self.links.len()).field("table", &self.table).finish_non_exhaustive()
+        f.debug_struct("Replay")
+            .field("links", &self.links.len())
+            .field("table", &self.table)
+            .finish_non_exhaustive()
     }
 }
 

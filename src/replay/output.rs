@@ -39,7 +39,8 @@ pub(super) trait Output: Sync {
     /// Lets the next stretch of a piece be built.
     fn put(&self, piece: &mut Self::Piece, stretch: Stretch<'_>) -> Result<()>;
 
-    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those that no link writes.
+    /// Is given the pieces that have been proven. Those of a tensor come in order, but for those
+    /// that no link writes.
     fn take(&self, _tensor: usize, _piece: u64, _made: Self::Piece) -> Result<()> {
         Ok(())
     }
@@ -55,7 +56,16 @@ impl<W: StateWriter + ?Sized> Output for WriteOutput<'_, W> {
 
     fn begin(&self, _tensor: usize) {}
 
-    fn put(&self, (): &mut (), Stretch { tensor, range, buffer, make }: Stretch<'_>) -> Result<()> {
+    fn put(
+        &self,
+        (): &mut (),
+        Stretch {
+            tensor,
+            range,
+            buffer,
+            make,
+        }: Stretch<'_>,
+    ) -> Result<()> {
         if let Some(filled) = self.0.fill(tensor, range.clone(), make) {
             return filled;
         }
@@ -97,7 +107,8 @@ impl Output for PassOutput<'_> {
 /// Collects what differs from a state in memory.
 pub(super) struct PatchOutput<'a> {
     over: &'a dyn State,
-    /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new, room.
+    /// The tensors of the target, and what each is laid over: a tensor of `over`, or, if it is new,
+    /// room.
     tensors: Vec<(TensorInfo, Over)>,
     /// Room for the new tensors.
     new: MemoryWriter<'a>,
@@ -111,7 +122,8 @@ enum Over {
     New(usize),
 }
 
-/// The differences in a piece, and memory for the bytes of the state in memory, if these must be read.
+/// The differences in a piece, and memory for the bytes of the state in memory, if these must be
+/// read.
 pub(super) struct PieceDifferences {
     changes: PieceChanges,
     old: Vec<u8>,
@@ -133,12 +145,19 @@ impl<'a> PatchOutput<'a> {
             (info, place)
         };
         let tensors = target.into_iter().enumerate().map(place).collect();
-        Self { over, tensors, new, collector: Mutex::new(collector) }
+        Self {
+            over,
+            tensors,
+            new,
+            collector: Mutex::new(collector),
+        }
     }
 
     /// All that has been collected.
     pub(super) fn finish(self) -> PatchCollector {
-        self.collector.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.collector
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,11 +171,19 @@ impl Output for PatchOutput<'_> {
     }
 
     fn begin(&self, tensor: usize) -> PieceDifferences {
-        PieceDifferences { changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()), old: Vec::new() }
+        PieceDifferences {
+            changes: PieceChanges::new(self.tensors[tensor].0.dtype().lane_bytes()),
+            old: Vec::new(),
+        }
     }
 
     fn put(&self, piece: &mut PieceDifferences, stretch: Stretch<'_>) -> Result<()> {
-        let Stretch { tensor, range, buffer, make } = stretch;
+        let Stretch {
+            tensor,
+            range,
+            buffer,
+            make,
+        } = stretch;
         let number = match self.tensors[tensor].1 {
             Over::Held(number) => number,
             Over::New(place) => {
@@ -181,7 +208,10 @@ impl Output for PatchOutput<'_> {
         if self.starts_as_zeros(tensor) {
             return Ok(());
         }
-        let mut collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut collector = self
+            .collector
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         collector.add(tensor, piece, made.changes)
     }
 }
@@ -196,7 +226,16 @@ impl Output for Nowhere {
 
     fn begin(&self, _tensor: usize) {}
 
-    fn put(&self, (): &mut (), Stretch { range, buffer, make, .. }: Stretch<'_>) -> Result<()> {
+    fn put(
+        &self,
+        (): &mut (),
+        Stretch {
+            range,
+            buffer,
+            make,
+            ..
+        }: Stretch<'_>,
+    ) -> Result<()> {
         make_in(buffer, &range, make)
     }
 }

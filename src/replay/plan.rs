@@ -1,4 +1,5 @@
-//! Plans: what links do to the lanes that they code, piece by piece, which is enough to prove them (SPEC section 24.6).
+//! Plans: what links do to the lanes that they code, piece by piece, which is enough to prove them
+//! (SPEC section 24.6).
 
 use rayon::prelude::*;
 
@@ -24,8 +25,8 @@ pub(super) struct PiecePlan {
     pub(super) first_lane: u64,
     /// How many lanes the piece has.
     pub(super) all: usize,
-    /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None` if they are all of
-    /// the piece.
+    /// The lanes that any of the links codes, strictly ascending, counted from `first_lane`; `None`
+    /// if they are all of the piece.
     pub(super) lanes: Option<Vec<u32>>,
     /// The steps of the links that code lanes of the piece, in the order of the links.
     pub(super) steps: Vec<PieceStep>,
@@ -38,10 +39,11 @@ pub(super) struct PiecePlan {
 pub(super) struct PieceStep {
     /// The entry of the link.
     pub(super) place: EntryPlace,
-    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly ascending; `None` if all
-    /// of them.
+    /// Which of the [lanes](PiecePlan::lanes) it codes, by their places among them, strictly
+    /// ascending; `None` if all of them.
     pub(super) places: Option<Vec<u32>>,
-    /// Whether values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new lanes.
+    /// Whether values are differences (SPEC section 8.3) modulo 2^W; otherwise they are the new
+    /// lanes.
     pub(super) is_relative: bool,
     /// A value for each lane, little-endian.
     pub(super) values: Vec<u8>,
@@ -68,7 +70,8 @@ pub(super) struct PiecePlanner<'a, S> {
 }
 
 impl<S: Source> PiecePlanner<'_, S> {
-    /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums tell.
+    /// Whether the lanes that are coded are enough to prove a piece, as far as indexes and sums
+    /// tell.
     fn takes(&self, (number, piece): Item) -> Result<bool> {
         let lineage = self.course.lineage(number);
         if lineage.target.is_none() || self.sums_before(number, piece)?.is_none() {
@@ -76,7 +79,8 @@ impl<S: Source> PiecePlanner<'_, S> {
         }
         for &place in self.course.places(lineage) {
             let number = self.course.segment_of(place, piece)?;
-            let coding = number.map(|(link, segment)| self.course.links[link].index().segments[segment].coding);
+            let coding = number
+                .map(|(link, segment)| self.course.links[link].index().segments[segment].coding);
             let is_local = coding.is_none_or(|coding| coding.is_sparse() || !coding.is_relative());
             if !is_local || self.sums_of(place, piece)?.is_none() {
                 return Ok(false);
@@ -87,7 +91,9 @@ impl<S: Source> PiecePlanner<'_, S> {
 
     /// The sums that a piece has in the base.
     fn sums_before(&self, lineage: usize, piece: u64) -> Result<Option<Sums>> {
-        let Some(start) = self.course.lineage(lineage).start else { return Ok(None) };
+        let Some(start) = self.course.lineage(lineage).start else {
+            return Ok(None);
+        };
         let pieces = self.sums.base.tensors.get(start).and_then(Option::as_ref);
         let piece = address(piece)?;
         Ok(pieces.and_then(|pieces| pieces.get(piece).copied()))
@@ -103,22 +109,32 @@ impl<S: Source> PiecePlanner<'_, S> {
 
     /// The pieces that links write.
     pub(super) fn items(&self) -> impl Iterator<Item = Item> {
-        let written = self.course.lineages.iter().enumerate().filter(|(_, lineage)| !lineage.places.is_empty());
-        written.flat_map(|(number, lineage)| (0..lineage.info.pieces()).map(move |piece| (number, piece)))
+        let written = self
+            .course
+            .lineages
+            .iter()
+            .enumerate()
+            .filter(|(_, lineage)| !lineage.places.is_empty());
+        written.flat_map(|(number, lineage)| {
+            (0..lineage.info.pieces()).map(move |piece| (number, piece))
+        })
     }
 
     /// Plans the pieces of a group. Its segments are opened link by link, and let go one by one.
     ///
     /// # Errors
-    /// The errors of step 8 of SPEC section 10 without 8.5, of some segment, not always the first; UNSUPPORTED, without
-    /// a rule, if lanes are not enough to say how the links change a piece.
+    /// The errors of step 8 of SPEC section 10 without 8.5, of some segment, not always the first;
+    /// UNSUPPORTED, without a rule, if lanes are not enough to say how the links change a piece.
     pub(super) fn plan(&self, group: &Group, segments: &Segments<'_, S>) -> Result<Vec<PiecePlan>> {
-        let mut coded: Vec<Option<Vec<CodedLanes>>> = group.items.iter().map(|_| Some(Vec::new())).collect();
+        let mut coded: Vec<Option<Vec<CodedLanes>>> =
+            group.items.iter().map(|_| Some(Vec::new())).collect();
         for &number in &group.segments {
             let segment = segments.open(number)?;
             for (&(lineage, piece), coded) in group.items.iter().zip(&mut coded) {
                 let places = self.course.places(self.course.lineage(lineage));
-                let Ok(place) = places.binary_search_by_key(&number.0, |(link, _)| *link) else { continue };
+                let Ok(place) = places.binary_search_by_key(&number.0, |(link, _)| *link) else {
+                    continue;
+                };
                 if self.course.segment_of(places[place], piece)? != Some(number) {
                     continue;
                 }
@@ -134,7 +150,11 @@ impl<S: Source> PiecePlanner<'_, S> {
             drop(segment);
             segments.close(number, false);
         }
-        let planned = group.items.iter().zip(coded).map(|(&item, coded)| self.planned(item, coded));
+        let planned = group
+            .items
+            .iter()
+            .zip(coded)
+            .map(|(&item, coded)| self.planned(item, coded));
         planned.collect()
     }
 
@@ -142,8 +162,12 @@ impl<S: Source> PiecePlanner<'_, S> {
     fn planned(&self, item: Item, coded: Option<Vec<CodedLanes>>) -> Result<PiecePlan> {
         let (number, piece) = item;
         let lineage = self.course.lineage(number);
-        let (Some(tensor), Some(base), Some(coded)) = (lineage.start, self.sums_before(number, piece)?, coded) else {
-            return Err(Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(lineage.info.name()));
+        let (Some(tensor), Some(base), Some(coded)) =
+            (lineage.start, self.sums_before(number, piece)?, coded)
+        else {
+            return Err(
+                Error::refused(ErrorClass::Unsupported, NOT_LOCAL).of_tensor(lineage.info.name())
+            );
         };
         let (lanes, values) = united(coded);
         let mut values = values.into_iter();
@@ -154,9 +178,21 @@ impl<S: Source> PiecePlanner<'_, S> {
             if let Some(segment) = self.course.segment_of(place, piece)? {
                 // In the order of the links.
                 let (places, values) = values.next().ok_or_else(unknown)?;
-                let is_relative = self.course.links[segment.0].index().segments[segment.1].coding.is_relative();
-                let sums = PromisedSums { before, coded: sums.coded, piece: sums.piece };
-                steps.push(PieceStep { place, places, is_relative, values, sums });
+                let is_relative = self.course.links[segment.0].index().segments[segment.1]
+                    .coding
+                    .is_relative();
+                let sums = PromisedSums {
+                    before,
+                    coded: sums.coded,
+                    piece: sums.piece,
+                };
+                steps.push(PieceStep {
+                    place,
+                    places,
+                    is_relative,
+                    values,
+                    sums,
+                });
             } else {
                 let differs = self.ensure(before == sums.piece, &rules::SUM_04, place, piece)?;
                 failure = Fault::least(failure, differs);
@@ -165,7 +201,15 @@ impl<S: Source> PiecePlanner<'_, S> {
         }
         let own = lineage.info.piece_lanes(piece);
         let (first_lane, all) = (own.start, address(own.end - own.start)?);
-        Ok(PiecePlan { item, tensor, first_lane, all, lanes, steps, failure })
+        Ok(PiecePlan {
+            item,
+            tensor,
+            first_lane,
+            all,
+            lanes,
+            steps,
+            failure,
+        })
     }
 
     /// A rule of step 3, for an entry of a link and a piece.
@@ -192,26 +236,37 @@ impl<S: Source> PiecePlanner<'_, S> {
             Some((_, segment)) => error.in_segment(segment),
             None => error.in_section("index"),
         };
-        Ok(Some(Fault::new((link, 9, entry, piece), error.of_tensor(name))))
+        Ok(Some(Fault::new(
+            (link, 9, entry, piece),
+            error.of_tensor(name),
+        )))
     }
 }
 
-/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or places among the lanes
-/// that any of the links codes; `None` if they are all of these.
+/// The lanes that a link codes of a piece, and their values. Lanes are numbers in the piece, or
+/// places among the lanes that any of the links codes; `None` if they are all of these.
 type CodedLanes = (Option<Vec<u32>>, Vec<u8>);
 
-/// From what each link codes of a piece, by numbers: the lanes that any of them codes (`None` if they are all of the
-/// piece), and what each link codes, by places.
+/// From what each link codes of a piece, by numbers: the lanes that any of them codes (`None` if
+/// they are all of the piece), and what each link codes, by places.
 fn united(mut steps: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<CodedLanes>) {
     if let [(numbers, _)] = steps.as_mut_slice() {
         return (numbers.take(), steps);
     }
-    let lists: Option<Vec<&mut Vec<u32>>> = steps.iter_mut().map(|(numbers, _)| numbers.as_mut()).collect();
+    let lists: Option<Vec<&mut Vec<u32>>> = steps
+        .iter_mut()
+        .map(|(numbers, _)| numbers.as_mut())
+        .collect();
     // If one codes all of the piece, numbers are places.
-    let Some(mut lists) = lists else { return (None, steps) };
+    let Some(mut lists) = lists else {
+        return (None, steps);
+    };
     let lanes = union(&mut lists);
     for (places, _) in &mut steps {
-        if places.as_ref().is_some_and(|places| places.len() == lanes.len()) {
+        if places
+            .as_ref()
+            .is_some_and(|places| places.len() == lanes.len())
+        {
             *places = None;
         }
     }
@@ -221,21 +276,36 @@ fn united(mut steps: Vec<CodedLanes>) -> (Option<Vec<u32>>, Vec<CodedLanes>) {
 impl<S: Source> Replay<'_, S> {
     /// The sums, if they are followed.
     pub(super) fn followed_sums(&self) -> Result<&FollowedSums> {
-        self.sums.as_ref().ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
+        self.sums
+            .as_ref()
+            .ok_or_else(|| Error::usage("the sums of the base are needed to take links in place"))
     }
 
     /// Why lanes are not enough, as far as indexes and sums tell.
     pub(super) fn why_not(&self, planner: &PiecePlanner<'_, S>) -> Result<Option<Error>> {
-        let refused = |message: &str, link: usize| Error::refused(ErrorClass::Unsupported, message).of_link(link);
+        let refused = |message: &str, link: usize| {
+            Error::refused(ErrorClass::Unsupported, message).of_link(link)
+        };
         for (number, link) in self.links.iter().enumerate() {
-            for entry in link.index().tensors.iter().filter(|entry| self.takes(entry.name())) {
-                if entry.written().is_none_or(|written| written.start == Start::Zeros) {
+            for entry in link
+                .index()
+                .tensors
+                .iter()
+                .filter(|entry| self.takes(entry.name()))
+            {
+                if entry
+                    .written()
+                    .is_none_or(|written| written.start == Start::Zeros)
+                {
                     let message = "a tensor is set or removed, which cannot be done in place";
                     return Ok(Some(refused(message, number).of_tensor(entry.name())));
                 }
             }
             if planner.sums.links.get(number).is_none_or(Option::is_none) {
-                return Ok(Some(refused("the link has no sums, so that it cannot be taken in place", number)));
+                return Ok(Some(refused(
+                    "the link has no sums, so that it cannot be taken in place",
+                    number,
+                )));
             }
         }
         for (number, piece) in planner.items() {
@@ -243,7 +313,11 @@ impl<S: Source> Replay<'_, S> {
                 let lineage = planner.course.lineage(number);
                 let (link, _) = planner.course.places(lineage)[0];
                 let is_known = planner.sums_before(number, piece)?.is_some();
-                let message = if is_known { NOT_LOCAL } else { "the sums of the base are not known for a tensor" };
+                let message = if is_known {
+                    NOT_LOCAL
+                } else {
+                    "the sums of the base are not known for a tensor"
+                };
                 return Ok(Some(refused(message, link).of_tensor(lineage.info.name())));
             }
         }
@@ -253,14 +327,19 @@ impl<S: Source> Replay<'_, S> {
     /// Step 8 of SPEC section 10 of each link in order, without 8.5, as *check* does it.
     pub(super) fn first_fault(&self) -> Result<()> {
         for (number, link) in self.links.iter().enumerate() {
-            let checked: Vec<Result<()>> =
-                self.wanted_of(link).into_par_iter().map(|segment| link.segment(segment).map(drop)).collect();
-            checked.into_iter().collect::<Result<()>>().map_err(|error| error.of_link(number))?;
+            let checked: Vec<Result<()>> = self
+                .wanted_of(link)
+                .into_par_iter()
+                .map(|segment| link.segment(segment).map(drop))
+                .collect();
+            checked
+                .into_iter()
+                .collect::<Result<()>>()
+                .map_err(|error| error.of_link(number))?;
         }
         Ok(())
     }
 }
 
 /// Why a link is refused.
-const NOT_LOCAL: &str =
-    "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";
+const NOT_LOCAL: &str = "a part needs more of the base than the lanes that it codes, so that it cannot be taken in place";

@@ -1,4 +1,5 @@
-//! Sequences of links against a plain twin: one link after another, segment by segment, every digest compared.
+//! Sequences of links against a plain twin: one link after another, segment by segment, every
+//! digest compared.
 
 use proptest::prelude::*;
 
@@ -14,7 +15,11 @@ pub(super) struct Random(blake3::OutputReader);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof())
+        Self(
+            blake3::Hasher::new()
+                .update(&seed.to_le_bytes())
+                .finalize_xof(),
+        )
     }
 
     pub(super) fn below(&mut self, end: usize) -> usize {
@@ -27,7 +32,10 @@ impl Random {
         let mut data = vec![0; length];
         self.0.fill(&mut data);
         // Many numbers of similar magnitude, so that contexts pay.
-        data.iter_mut().skip(1).step_by(2).for_each(|byte| *byte = 0x3C + (*byte & 3));
+        data.iter_mut()
+            .skip(1)
+            .step_by(2)
+            .for_each(|byte| *byte = 0x3C + (*byte & 3));
         data
     }
 }
@@ -42,11 +50,15 @@ fn insert(state: &mut MemoryState, name: &str, random: &mut Random) {
     state.insert(name, dtype, &[lanes as u64], data).unwrap();
 }
 
-/// A state that follows another: tensors change a little or much, appear, vanish, change dtype or shape.
+/// A state that follows another: tensors change a little or much, appear, vanish, change dtype or
+/// shape.
 fn next(state: &MemoryState, random: &mut Random) -> MemoryState {
     let mut next = state.clone();
     for name in ["a", "b", "c", "d", "e", "f"] {
-        let Some((info, data)) = state.get(name).map(|(info, data)| (info.clone(), data.to_vec())) else {
+        let Some((info, data)) = state
+            .get(name)
+            .map(|(info, data)| (info.clone(), data.to_vec()))
+        else {
             if random.below(3) == 0 {
                 insert(&mut next, name, random);
             }
@@ -56,12 +68,16 @@ fn next(state: &MemoryState, random: &mut Random) -> MemoryState {
         match random.below(8) {
             0 => drop(next.remove(name)),
             1 => insert(&mut next, name, random),
-            2 => next.insert(name, info.dtype(), &[1, info.lanes()], data).unwrap(),
+            2 => next
+                .insert(name, info.dtype(), &[1, info.lanes()], data)
+                .unwrap(),
             3 => {}
             often => {
                 let step = if often == 4 { 1 } else { 1 + random.below(60) };
                 let lane_bytes = info.dtype().lane_bytes();
-                data.iter_mut().step_by(step * lane_bytes).for_each(|byte| *byte = byte.wrapping_add(1));
+                data.iter_mut()
+                    .step_by(step * lane_bytes)
+                    .for_each(|byte| *byte = byte.wrapping_add(1));
                 next.insert(name, info.dtype(), info.shape(), data).unwrap();
             }
         }
@@ -74,7 +90,11 @@ pub(super) fn states(random: &mut Random, count: usize) -> Vec<MemoryState> {
     for name in ["a", "b", "c", "d"] {
         insert(&mut first, name, random);
     }
-    let mut states = vec![if random.below(4) == 0 { MemoryState::new() } else { first }];
+    let mut states = vec![if random.below(4) == 0 {
+        MemoryState::new()
+    } else {
+        first
+    }];
     while states.len() <= count {
         states.push(next(&states[states.len() - 1], random));
     }
@@ -84,17 +104,28 @@ pub(super) fn states(random: &mut Random, count: usize) -> Vec<MemoryState> {
 fn link(base: &MemoryState, target: &MemoryState, random: &mut Random) -> Vec<u8> {
     let profile = [Profile::Compact, Profile::Compact, Profile::Direct][random.below(3)];
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions { profile, ..DiffOptions::default() }, &mut file).unwrap();
+    diff(
+        base,
+        target,
+        &DiffOptions {
+            profile,
+            ..DiffOptions::default()
+        },
+        &mut file,
+    )
+    .unwrap();
     file
 }
 
-/// A link in which a byte of a segment or a digest is another one, behind good checksums and a good state digest of its
-/// own.
+/// A link in which a byte of a segment or a digest is another one, behind good checksums and a good
+/// state digest of its own.
 fn damaged(base: &StateTable, file: &[u8], random: &mut Random) -> Vec<u8> {
     let link = LinkReader::open(file, &Limits::default()).unwrap();
     let (mut header, mut index) = (link.header().clone(), link.index().clone());
     let mut segments = file[address(HEADER_BYTES + header.index_stored).unwrap()..].to_vec();
-    let digests: Vec<usize> = (0..index.tensors.len()).filter(|&n| index.tensors[n].written().is_some()).collect();
+    let digests: Vec<usize> = (0..index.tensors.len())
+        .filter(|&n| index.tensors[n].written().is_some())
+        .collect();
     if segments.is_empty() || random.below(4) == 0 {
         if let Some(&number) = digests.get(random.below(digests.len().max(1)))
             && let TensorEntry::Write(written) = &mut index.tensors[number]
@@ -126,7 +157,11 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
     // One that changes nothing cannot be opened where the base is another one now.
     if let Ok(reader) = LinkReader::open(&made, &Limits::default())
         && let Err(error) = base.after(&reader)
-        && let Some(reached) = error.message().split("state ").nth(1).and_then(|rest| Digest::from_hex(&rest[..64]))
+        && let Some(reached) = error
+            .message()
+            .split("state ")
+            .nth(1)
+            .and_then(|rest| Digest::from_hex(&rest[..64]))
     {
         header.target = reached;
     }
@@ -134,10 +169,20 @@ fn seal(base: &StateTable, header: &mut Header, mut index: Index, segments: &[u8
 }
 
 /// Where an error is, as far as it can be compared.
-pub(super) type Found = (Option<usize>, Option<&'static str>, Option<String>, Option<String>);
+pub(super) type Found = (
+    Option<usize>,
+    Option<&'static str>,
+    Option<String>,
+    Option<String>,
+);
 
 pub(super) fn found(error: &Error) -> Found {
-    (error.link(), error.rule(), error.section(), error.tensor().map(str::to_owned))
+    (
+        error.link(),
+        error.rule(),
+        error.section(),
+        error.tensor().map(str::to_owned),
+    )
 }
 
 /// Steps 8 and 9, one link after another. Also gives what a wrong digest on the way leaves to find.
@@ -146,33 +191,55 @@ fn one_by_one(base: &MemoryState, links: &[LinkReader<Vec<u8>>]) -> Result<Memor
     for (number, link) in links.iter().enumerate() {
         let mut next = MemoryState::new();
         let index = link.index();
-        for (info, data) in state.iter().filter(|(info, _)| index.find(info.name()).is_none()) {
-            next.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        for (info, data) in state
+            .iter()
+            .filter(|(info, _)| index.find(info.name()).is_none())
+        {
+            next.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+                .unwrap();
         }
         let mut built: Vec<Vec<u8>> = Vec::new();
         for entry in &index.tensors {
             built.push(match entry.written() {
-                Some(written) if written.start == Start::Base => state.get(entry.name()).unwrap().1.to_vec(),
+                Some(written) if written.start == Start::Base => {
+                    state.get(entry.name()).unwrap().1.to_vec()
+                }
                 Some(written) => vec![0; address(written.info.bytes()).unwrap()],
                 None => Vec::new(),
             });
         }
         for segment in 0..index.segments.len() {
-            let decoded = link.segment(segment).map_err(|error| found(&error.of_link(number)))?;
+            let decoded = link
+                .segment(segment)
+                .map_err(|error| found(&error.of_link(number)))?;
             for (place, part) in link.parts(segment).iter().enumerate() {
                 let info = &index.tensors[part.entry].written().unwrap().info;
                 let range = info.piece(part.piece);
-                let bytes = &mut built[part.entry][address(range.start).unwrap()..address(range.end).unwrap()];
+                let bytes = &mut built[part.entry]
+                    [address(range.start).unwrap()..address(range.end).unwrap()];
                 let applied = link.locate(segment, place, decoded.apply(place, bytes));
                 applied.map_err(|error| found(&error.of_link(number)))?;
             }
         }
         for (entry, data) in index.tensors.iter().zip(built) {
-            let Some(written) = entry.written() else { continue };
+            let Some(written) = entry.written() else {
+                continue;
+            };
             if Digest::of_tensor(&data) != written.digest() {
-                return Err((Some(number), Some("R-APP-04"), None, Some(entry.name().to_owned())));
+                return Err((
+                    Some(number),
+                    Some("R-APP-04"),
+                    None,
+                    Some(entry.name().to_owned()),
+                ));
             }
-            next.insert(entry.name(), written.info.dtype(), written.info.shape(), data).unwrap();
+            next.insert(
+                entry.name(),
+                written.info.dtype(),
+                written.info.shape(),
+                data,
+            )
+            .unwrap();
         }
         state = next;
     }
@@ -182,7 +249,8 @@ fn one_by_one(base: &MemoryState, links: &[LinkReader<Vec<u8>>]) -> Result<Memor
 fn part_of(state: &MemoryState, is_taken: &dyn Fn(&str) -> bool) -> MemoryState {
     let mut part = MemoryState::new();
     for (info, data) in state.iter().filter(|(info, _)| is_taken(info.name())) {
-        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
     }
     part
 }
@@ -203,7 +271,10 @@ fn at_once(
     let mut target = MemoryState::zeros(&replay.tensors()).unwrap();
     let built = replay.run(&held, &target.writer(), &());
     let proven = replay.prove(&held, &());
-    assert_eq!(proven.as_ref().map_err(found).err(), built.as_ref().map_err(found).err());
+    assert_eq!(
+        proven.as_ref().map_err(found).err(),
+        built.as_ref().map_err(found).err()
+    );
     built.map(|_| target)
 }
 

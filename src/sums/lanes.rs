@@ -5,8 +5,8 @@ use crate::sums::number::{Sums, Total};
 use crate::sums::tables::{ROW, TABLES};
 
 impl Sums {
-    /// The sums of lanes of `lane_bytes` bytes, given by their numbers in the piece, each once, and their values,
-    /// little-endian. Ascending numbers are quickest.
+    /// The sums of lanes of `lane_bytes` bytes, given by their numbers in the piece, each once, and
+    /// their values, little-endian. Ascending numbers are quickest.
     pub fn of_lanes(lane_bytes: usize, numbers: &[u32], values: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = numbers.iter().zip(L::chunks(values)).map(|(&number, &value)| (number, [value]));
@@ -15,8 +15,8 @@ impl Sums {
         })
     }
 
-    /// The sums of some lanes of a stretch of a piece, given by their places in the stretch, ascending. The stretch
-    /// begins with the lane of number `first`.
+    /// The sums of some lanes of a stretch of a piece, given by their places in the stretch,
+    /// ascending. The stretch begins with the lane of number `first`.
     pub(crate) fn of_places(lane_bytes: usize, first: u32, places: &[u16], stretch: &[u8]) -> Self {
         with_lane!(lane_bytes, L => {
             let lanes = L::chunks(stretch);
@@ -27,15 +27,21 @@ impl Sums {
     }
 }
 
-/// The sums of several values of the same lanes, which come with their numbers in the piece, each once.
-pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32, [L::Bytes; N])>) -> [Sums; N] {
+/// The sums of several values of the same lanes, which come with their numbers in the piece, each
+/// once.
+pub(crate) fn of_lanes<L: Lane, const N: usize>(
+    lanes: impl Iterator<Item = (u32, [L::Bytes; N])>,
+) -> [Sums; N] {
     let in_row = 2 * ROW as u64 / size_of::<L>() as u64;
     let mut totals = [const { Total::ZERO }; N];
     let (mut row, mut begin) = (0, 0);
     let mut products = [[0; 2]; N];
     for (number, lanes) in lanes {
         if u64::from(number).wrapping_sub(begin) >= in_row {
-            totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
+            totals
+                .iter_mut()
+                .zip(products)
+                .for_each(|(total, products)| total.add(row, products));
             row = u64::from(number) / in_row;
             (begin, products) = (row * in_row, [[0; 2]; N]);
         }
@@ -44,16 +50,23 @@ pub(crate) fn of_lanes<L: Lane, const N: usize>(lanes: impl Iterator<Item = (u32
             add::<L>(place, L::load(lane).to_u64() << shift, products);
         }
     }
-    totals.iter_mut().zip(products).for_each(|(total, products)| total.add(row, products));
+    totals
+        .iter_mut()
+        .zip(products)
+        .for_each(|(total, products)| total.add(row, products));
     totals.map(Total::sums)
 }
 
-/// The place in its row of a lane's first unit, and how many bits of that unit come before the lane.
+/// The place in its row of a lane's first unit, and how many bits of that unit come before the
+/// lane.
 #[inline]
 fn place<L: Lane>(number: u32) -> (usize, u64) {
     let byte = u64::from(number) * size_of::<L>() as u64;
     // Less than a row.
-    (usize::try_from(byte / 2 % ROW as u64).unwrap_or(0), 8 * (byte % 2))
+    (
+        usize::try_from(byte / 2 % ROW as u64).unwrap_or(0),
+        8 * (byte % 2),
+    )
 }
 
 /// Adds the units of a value. Lanes do not reach beyond a row.

@@ -2,7 +2,8 @@
 
 use crate::sums::tables::{MODULUS, TABLES};
 
-/// The sums of some bytes of a piece (SPEC section 24.2). Those of different bytes of one piece add up.
+/// The sums of some bytes of a piece (SPEC section 24.2). Those of different bytes of one piece add
+/// up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Sums([u32; 2]);
 
@@ -12,7 +13,10 @@ impl Sums {
 
     /// From two numbers; `None` unless both are below the modulus, 2^31 - 1.
     pub fn new(numbers: [u32; 2]) -> Option<Self> {
-        numbers.iter().all(|&number| number < MODULUS).then_some(Self(numbers))
+        numbers
+            .iter()
+            .all(|&number| number < MODULUS)
+            .then_some(Self(numbers))
     }
 
     /// The two numbers.
@@ -46,7 +50,12 @@ impl Total {
     /// Adds what the products of a row's units with the numbers of the row add up to: below 2^59.
     pub(super) fn add(&mut self, row: u64, products: [u64; 2]) {
         // A piece has no other rows.
-        let Some(high) = usize::try_from(row).ok().and_then(|row| TABLES.high.get(row)) else { return };
+        let Some(high) = usize::try_from(row)
+            .ok()
+            .and_then(|row| TABLES.high.get(row))
+        else {
+            return;
+        };
         for ((total, products), &high) in self.0.iter_mut().zip(products).zip(high) {
             // A number below 2^32 that leaves the same, and twice as large a one.
             let folded = |number: u64| (number & P) + (number >> 31);

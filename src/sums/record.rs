@@ -44,7 +44,11 @@ impl LinkSums {
             let parts = written.pieces.iter().flatten().count();
             (written.pieces.len() + parts) as u64
         };
-        let all = index.tensors.iter().filter_map(TensorEntry::written).map(numbers);
+        let all = index
+            .tensors
+            .iter()
+            .filter_map(TensorEntry::written)
+            .map(numbers);
         let all = all.fold(0, u64::saturating_add);
         all.checked_mul(SUMS_BYTES)?.checked_add(BINDING_BYTES)
     }
@@ -52,8 +56,11 @@ impl LinkSums {
     /// The record's data.
     pub(crate) fn to_record(&self, binding: Digest, index: &Index) -> Vec<u8> {
         let mut bytes = binding.0.to_vec();
-        let mut put =
-            |sums: Sums| sums.numbers().iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        let mut put = |sums: Sums| {
+            sums.numbers()
+                .iter()
+                .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()))
+        };
         for (entry, sums) in index.tensors.iter().zip(&self.entries) {
             let pieces = entry.written().map_or(&[][..], |written| &written.pieces);
             for (segment, sums) in pieces.iter().zip(sums) {
@@ -74,19 +81,30 @@ impl LinkSums {
         }
         let (pairs, _) = numbers.as_chunks::<8>();
         let mut pairs = pairs.iter().map(|&[a, b, c, d, e, f, g, h]| {
-            Sums::new([u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])])
+            Sums::new([
+                u32::from_le_bytes([a, b, c, d]),
+                u32::from_le_bytes([e, f, g, h]),
+            ])
         });
         let mut next = || pairs.next().flatten();
         let mut of_piece = |segment: &Option<usize>| {
             let piece = next()?;
-            let coded = if segment.is_some() { next()? } else { Sums::ZERO };
+            let coded = if segment.is_some() {
+                next()?
+            } else {
+                Sums::ZERO
+            };
             Some(PieceSums { piece, coded })
         };
         let mut of_entry = |entry: &TensorEntry| {
             let pieces = entry.written().map_or(&[][..], |written| &written.pieces);
             pieces.iter().map(&mut of_piece).collect::<Option<Vec<_>>>()
         };
-        let entries = index.tensors.iter().map(&mut of_entry).collect::<Option<Vec<_>>>()?;
+        let entries = index
+            .tensors
+            .iter()
+            .map(&mut of_entry)
+            .collect::<Option<Vec<_>>>()?;
         Some(Self { entries })
     }
 }

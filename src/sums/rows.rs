@@ -5,11 +5,13 @@ use crate::codec::lane::Lane;
 use crate::sums::number::{Sums, Total};
 use crate::sums::tables::{ROW_BYTES, TABLES};
 
-/// Rows that share what is read of the tables. From several places at once memory comes faster, too.
+/// Rows that share what is read of the tables. From several places at once memory comes faster,
+/// too.
 const TOGETHER: usize = 8;
 
 impl Sums {
-    /// The sums of bytes that stand one after another, the first at byte `begin` of the piece; `begin` is even.
+    /// The sums of bytes that stand one after another, the first at byte `begin` of the piece;
+    /// `begin` is even.
     pub fn of_bytes(begin: u64, bytes: &[u8]) -> Self {
         let mut total = Total::ZERO;
         let mut number = begin / ROW_BYTES as u64;
@@ -22,24 +24,35 @@ impl Sums {
         let (rows, tail) = whole.as_chunks::<ROW_BYTES>();
         let (together, rows) = rows.as_chunks::<TOGETHER>();
         let (pairs, rows) = rows.as_chunks::<2>();
-        together.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
-        pairs.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
-        rows.as_chunks::<1>().0.iter().for_each(|rows| add_rows(&mut total, &mut number, rows));
+        together
+            .iter()
+            .for_each(|rows| add_rows(&mut total, &mut number, rows));
+        pairs
+            .iter()
+            .for_each(|rows| add_rows(&mut total, &mut number, rows));
+        rows.as_chunks::<1>()
+            .0
+            .iter()
+            .for_each(|rows| add_rows(&mut total, &mut number, rows));
         add_part(&mut total, number, 0, tail);
         total.sums()
     }
 }
 
 /// Adds the next rows.
-fn add_rows<const ROWS: usize>(total: &mut Total, number: &mut u64, rows: &[[u8; ROW_BYTES]; ROWS]) {
+fn add_rows<const ROWS: usize>(
+    total: &mut Total,
+    number: &mut u64,
+    rows: &[[u8; ROW_BYTES]; ROWS],
+) {
     for products in products(rows.each_ref().map(|row| blocks(row)), &TABLES.factors) {
         total.add(*number, products);
         *number += 1;
     }
 }
 
-/// Adds bytes of one row, the first of which stands at `place` in it. What else there is in their blocks counts as
-/// zeros.
+/// Adds bytes of one row, the first of which stands at `place` in it. What else there is in their
+/// blocks counts as zeros.
 fn add_part(total: &mut Total, number: u64, place: usize, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - place % BLOCK) % BLOCK));
     let (whole, tail) = rest.split_at(rest.len() / BLOCK * BLOCK);

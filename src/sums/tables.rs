@@ -39,12 +39,24 @@ pub(super) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let (low, high) = ([next(ROW), next(ROW)], [next(ROWS), next(ROWS)]);
     let factors = (0..ROW).step_by(BLOCK / 2).map(|block| {
         let place = |odd, number| block + 4 * number + odd;
-        let two = |low: &[u32], place: usize| u64::from(low[place]) | u64::from(low[place + 2]) << 32;
-        low.each_ref().map(|low| [0, 1].map(|odd| std::array::from_fn(|number| two(low, place(odd, number)))))
+        let two =
+            |low: &[u32], place: usize| u64::from(low[place]) | u64::from(low[place + 2]) << 32;
+        low.each_ref()
+            .map(|low| [0, 1].map(|odd| std::array::from_fn(|number| two(low, place(odd, number)))))
     });
     let factors = factors.collect();
-    let both = |[first, second]: [Vec<u32>; 2]| first.into_iter().zip(second).map(<[u32; 2]>::from).collect();
-    Tables { low: both(low), factors, high: both(high) }
+    let both = |[first, second]: [Vec<u32>; 2]| {
+        first
+            .into_iter()
+            .zip(second)
+            .map(<[u32; 2]>::from)
+            .collect()
+    };
+    Tables {
+        low: both(low),
+        factors,
+        high: both(high),
+    }
 });
 
 #[cfg(test)]
@@ -54,9 +66,19 @@ mod tests {
 
     #[test]
     fn the_numbers_of_the_specification() {
-        let of = |both: &[[u32; 2]], k: usize| both.iter().map(|both| both[k]).collect::<Vec<u32>>();
-        let all = [of(&TABLES.low, 0), of(&TABLES.low, 1), of(&TABLES.high, 0), of(&TABLES.high, 1)];
-        let bytes: Vec<u8> = all.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        let of =
+            |both: &[[u32; 2]], k: usize| both.iter().map(|both| both[k]).collect::<Vec<u32>>();
+        let all = [
+            of(&TABLES.low, 0),
+            of(&TABLES.low, 1),
+            of(&TABLES.high, 0),
+            of(&TABLES.high, 1),
+        ];
+        let bytes: Vec<u8> = all
+            .iter()
+            .flatten()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         assert_eq!(crate::sums::numbers().collect::<Vec<u32>>(), all.concat());
         let text = include_str!("../../spec/in-place.md");
         assert!(text.contains(&Digest::of_bytes(&bytes).to_string()));

@@ -1,4 +1,5 @@
-//! Tensor and state digests (SPEC section 3), computed piece by piece so that pieces can be hashed in any order.
+//! Tensor and state digests (SPEC section 3), computed piece by piece so that pieces can be hashed
+//! in any order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,12 +54,16 @@ impl Digest {
         }
     }
 
-    /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's digest.
-    pub(crate) fn of_state<'a>(tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>) -> Self {
+    /// Digest of the state that consists of `tensors`, which ascend by name, given each tensor's
+    /// digest.
+    pub(crate) fn of_state<'a>(
+        tensors: impl ExactSizeIterator<Item = (&'a TensorInfo, Digest)>,
+    ) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(STATE_DIGEST_CONTEXT);
         // Many lines are hashed at once, which is several times faster than number by number.
         let mut lines = Vec::new();
-        let number = |value: u64, lines: &mut Vec<u8>| lines.extend_from_slice(&value.to_le_bytes());
+        let number =
+            |value: u64, lines: &mut Vec<u8>| lines.extend_from_slice(&value.to_le_bytes());
         number(tensors.len() as u64, &mut lines);
         for (info, digest) in tensors {
             number(info.name().len() as u64, &mut lines);
@@ -86,7 +91,9 @@ impl Digest {
 
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
-        blake3::Hash::from_hex(text).ok().map(|hash| Self(*hash.as_bytes()))
+        blake3::Hash::from_hex(text)
+            .ok()
+            .map(|hash| Self(*hash.as_bytes()))
     }
 }
 
@@ -123,12 +130,16 @@ pub struct StateDigests {
 }
 
 impl StateDigests {
-    /// Reads and hashes a whole state, in parallel. Memory: one piece per thread. Reports bytes read to `progress`.
+    /// Reads and hashes a whole state, in parallel. Memory: one piece per thread. Reports bytes
+    /// read to `progress`.
     ///
     /// # Errors
     /// The errors of reading the state, and of `progress`.
     pub fn of(state: &dyn State, progress: &dyn Progress) -> Result<Self> {
-        Ok(Self::from_tensors(state.tensors(), digests_of(state, 0..state.tensors().len(), progress)?))
+        Ok(Self::from_tensors(
+            state.tensors(),
+            digests_of(state, 0..state.tensors().len(), progress)?,
+        ))
     }
 
     /// From tensor digests that are known already, one per tensor of `infos`.
@@ -145,10 +156,14 @@ pub(crate) fn digests_of(
     progress: &dyn Progress,
 ) -> Result<Vec<Digest>> {
     let pieces = each_piece(state, numbers, progress, Digest::of_bytes)?;
-    Ok(pieces.iter().map(|pieces| Digest::of_pieces(pieces)).collect())
+    Ok(pieces
+        .iter()
+        .map(|pieces| Digest::of_pieces(pieces))
+        .collect())
 }
 
-/// The result of `look` for each piece of the tensors with these numbers, which are read in parallel.
+/// The result of `look` for each piece of the tensors with these numbers, which are read in
+/// parallel.
 pub(crate) fn each_piece<T: Send>(
     state: &dyn State,
     numbers: impl Iterator<Item = usize>,
@@ -156,7 +171,9 @@ pub(crate) fn each_piece<T: Send>(
     look: impl Fn(&[u8]) -> T + Sync,
 ) -> Result<Vec<Vec<T>>> {
     let (infos, numbers) = (state.tensors(), numbers.collect::<Vec<usize>>());
-    let of_tensor = |(place, &number): (usize, &usize)| (0..infos[number].pieces()).map(move |piece| (place, piece));
+    let of_tensor = |(place, &number): (usize, &usize)| {
+        (0..infos[number].pieces()).map(move |piece| (place, piece))
+    };
     let pieces: Vec<(usize, u64)> = numbers.iter().enumerate().flat_map(of_tensor).collect();
     let seen: Vec<(usize, T)> = pieces
         .into_par_iter()
@@ -172,7 +189,8 @@ pub(crate) fn each_piece<T: Send>(
         .collect::<Result<_>>()?;
     state.check_unchanged()?;
     let mut all: Vec<Vec<T>> = numbers.iter().map(|_| Vec::new()).collect();
-    seen.into_iter().for_each(|(place, one)| all[place].push(one));
+    seen.into_iter()
+        .for_each(|(place, one)| all[place].push(one));
     Ok(all)
 }
 
@@ -198,14 +216,25 @@ mod tests {
     fn several_pieces_are_hashed_again() {
         let piece = PIECE_LENGTH;
         for length in [0, 1, piece - 1, piece, piece + 1, 2 * piece, 2 * piece + 1] {
-            let data: Vec<u8> = (0..length).map(|i| u8::try_from(i % 251).unwrap()).collect();
-            let pieces: Vec<u8> = data.chunks(piece).flat_map(|piece| *blake3::hash(piece).as_bytes()).collect();
+            let data: Vec<u8> = (0..length)
+                .map(|i| u8::try_from(i % 251).unwrap())
+                .collect();
+            let pieces: Vec<u8> = data
+                .chunks(piece)
+                .flat_map(|piece| *blake3::hash(piece).as_bytes())
+                .collect();
             let expected = blake3::hash(if length > piece { &pieces } else { &data });
             let expected = Digest(*expected.as_bytes());
             assert_eq!(Digest::of_tensor(&data), expected, "{length} bytes");
             let mut state = MemoryState::new();
-            state.insert("t", Dtype::U8, &[length as u64], data).unwrap();
-            assert_eq!(StateDigests::of(&state, &()).unwrap().tensors, [expected], "{length} bytes");
+            state
+                .insert("t", Dtype::U8, &[length as u64], data)
+                .unwrap();
+            assert_eq!(
+                StateDigests::of(&state, &()).unwrap().tensors,
+                [expected],
+                "{length} bytes"
+            );
         }
     }
 
@@ -216,7 +245,9 @@ mod tests {
             state.insert(name, dtype, shape, data.to_vec()).unwrap();
             StateDigests::of(&state, &()).unwrap().state
         };
-        let described = |name: &str, exponent| Dtype::Described(DescribedDtype::new(name, 8, 1, exponent).unwrap());
+        let described = |name: &str, exponent| {
+            Dtype::Described(DescribedDtype::new(name, 8, 1, exponent).unwrap())
+        };
         let digests = [
             state("a", Dtype::U8, &[2], &[1, 2]),
             state("a", described("A", None), &[2], &[1, 2]),

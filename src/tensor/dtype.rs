@@ -16,8 +16,8 @@ struct DtypeRow<'a> {
 
 macro_rules! dtypes {
     ($($dtype:ident $code:literal $bits:literal $lane_bytes:literal $exponent_bits:expr;)*) => {
-        /// Element type of a tensor: one of the table of SPEC section 2.1, with the names of safetensors 0.8, or one
-        /// that is described wherever it occurs.
+        /// Element type of a tensor: one of the table of SPEC section 2.1, with the names of
+        /// safetensors 0.8, or one that is described wherever it occurs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         #[allow(non_camel_case_types, missing_docs, reason = "the names are the standard ones of safetensors")]
@@ -116,16 +116,26 @@ impl Dtype {
         self.row().exponent_bits.map(u32::from)
     }
 
-    /// Appends the code, and the description that follows it in links and digests if it is a described one.
+    /// Appends the code, and the description that follows it in links and digests if it is a
+    /// described one.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         out.push(self.code());
         if let Self::Described(own) = self {
             put_varint(out, own.name_length.into());
             out.extend_from_slice(own.name().as_bytes());
-            let DtypeRow { bits, lane_bytes, exponent_bits, .. } = own.row();
+            let DtypeRow {
+                bits,
+                lane_bytes,
+                exponent_bits,
+                ..
+            } = own.row();
             put_varint(out, u64::from(bits));
             // SPEC section 2.1: the width is 0 where there is no exponent field.
-            out.extend([lane_bytes, exponent_bits.is_some().into(), exponent_bits.unwrap_or(0)]);
+            out.extend([
+                lane_bytes,
+                exponent_bits.is_some().into(),
+                exponent_bits.unwrap_or(0),
+            ]);
         }
     }
 }
@@ -136,7 +146,8 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// A dtype that is not in the table of SPEC section 2.1. Two are the same if all that is said here is.
+/// A dtype that is not in the table of SPEC section 2.1. Two are the same if all that is said here
+/// is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DescribedDtype {
     /// The bytes after the name are 0.
@@ -154,19 +165,29 @@ impl DescribedDtype {
     /// No exponent field is wider; that of F64 is as wide.
     const MAX_EXPONENT_BITS: u8 = 11;
 
-    /// Bits per element (1 to 65536), bytes per lane, and for lanes of sign and magnitude the width of the exponent
-    /// field. `None` if SPEC section 2.1 does not allow it (R-IDX-20).
+    /// Bits per element (1 to 65536), bytes per lane, and for lanes of sign and magnitude the width
+    /// of the exponent field. `None` if SPEC section 2.1 does not allow it (R-IDX-20).
     pub fn new(name: &str, bits: u32, lane_bytes: u8, exponent_bits: Option<u8>) -> Option<Self> {
         let name_length = u8::try_from(name.len()).ok()?;
         let mut bytes = [0; Self::MAX_NAME];
-        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        bytes
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
         let is_word = name.starts_with(|first: char| first.is_ascii_uppercase())
-            && name.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
+            && name
+                .bytes()
+                .all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
             && Dtype::from_name(name).is_none();
         let is_size = (1..=Self::MAX_BITS).contains(&bits) && matches!(lane_bytes, 1 | 2 | 4 | 8);
         let fits = |exponent: u8| exponent <= Self::MAX_EXPONENT_BITS && exponent < 8 * lane_bytes;
         let is_legal = is_word && is_size && exponent_bits.is_none_or(fits);
-        is_legal.then_some(Self { name: bytes, name_length, bits, lane_bytes, exponent_bits })
+        is_legal.then_some(Self {
+            name: bytes,
+            name_length,
+            bits,
+            lane_bytes,
+            exponent_bits,
+        })
     }
 
     fn name(&self) -> &str {
@@ -175,8 +196,19 @@ impl DescribedDtype {
     }
 
     fn row(&self) -> DtypeRow<'_> {
-        let Self { bits, lane_bytes, exponent_bits, .. } = *self;
-        DtypeRow { code: Dtype::DESCRIBED, name: self.name(), bits, lane_bytes, exponent_bits }
+        let Self {
+            bits,
+            lane_bytes,
+            exponent_bits,
+            ..
+        } = *self;
+        DtypeRow {
+            code: Dtype::DESCRIBED,
+            name: self.name(),
+            bits,
+            lane_bytes,
+            exponent_bits,
+        }
     }
 }
 
@@ -204,16 +236,32 @@ mod tests {
         for legal in ["X", "F8_E3M4", "A_", &longest] {
             assert_eq!(name(legal), Some(true), "{legal}");
         }
-        for illegal in ["", "x", "8F", "_F", "F 8", "F\0", "FÄ", "BF16", &format!("{longest}X")] {
+        for illegal in [
+            "",
+            "x",
+            "8F",
+            "_F",
+            "F 8",
+            "F\0",
+            "FÄ",
+            "BF16",
+            &format!("{longest}X"),
+        ] {
             assert_eq!(name(illegal), None, "{illegal}");
         }
-        let is_legal = |bits, lane, exponent| DescribedDtype::new("X", bits, lane, exponent).is_some();
+        let is_legal =
+            |bits, lane, exponent| DescribedDtype::new("X", bits, lane, exponent).is_some();
         assert!(is_legal(1, 8, None) && is_legal(65536, 1, None));
         assert!(!is_legal(0, 1, None) && !is_legal(65537, 1, None));
         let widths = (0..=u8::MAX).filter(|&lane_bytes| is_legal(8, lane_bytes, None));
         assert!(widths.eq([1, 2, 4, 8]));
         for (lane_bytes, most) in [(1, 7), (2, 11), (4, 11), (8, 11)] {
-            assert!((0..=u8::MAX).filter(|&bits| is_legal(8, lane_bytes, Some(bits))).eq(0..=most), "{lane_bytes}");
+            assert!(
+                (0..=u8::MAX)
+                    .filter(|&bits| is_legal(8, lane_bytes, Some(bits)))
+                    .eq(0..=most),
+                "{lane_bytes}"
+            );
         }
     }
 
@@ -225,13 +273,30 @@ mod tests {
             out
         };
         assert_eq!(put(Dtype::BF16), [15]);
-        let described = |bits, exponent| Dtype::Described(DescribedDtype::new("AB", bits, 4, exponent).unwrap());
+        let described = |bits, exponent| {
+            Dtype::Described(DescribedDtype::new("AB", bits, 4, exponent).unwrap())
+        };
         assert_eq!(put(described(12, None)), [255, 2, b'A', b'B', 12, 4, 0, 0]);
-        assert_eq!(put(described(12, Some(0))), [255, 2, b'A', b'B', 12, 4, 1, 0]);
-        assert_eq!(put(described(12, Some(5))), [255, 2, b'A', b'B', 12, 4, 1, 5]);
+        assert_eq!(
+            put(described(12, Some(0))),
+            [255, 2, b'A', b'B', 12, 4, 1, 0]
+        );
+        assert_eq!(
+            put(described(12, Some(5))),
+            [255, 2, b'A', b'B', 12, 4, 1, 5]
+        );
         // The bits are a varint.
-        assert_eq!(put(described(127, None)), [255, 2, b'A', b'B', 127, 4, 0, 0]);
-        assert_eq!(put(described(128, None)), [255, 2, b'A', b'B', 0x80, 0x01, 4, 0, 0]);
-        assert_eq!(put(described(65536, None)), [255, 2, b'A', b'B', 0x80, 0x80, 0x04, 4, 0, 0]);
+        assert_eq!(
+            put(described(127, None)),
+            [255, 2, b'A', b'B', 127, 4, 0, 0]
+        );
+        assert_eq!(
+            put(described(128, None)),
+            [255, 2, b'A', b'B', 0x80, 0x01, 4, 0, 0]
+        );
+        assert_eq!(
+            put(described(65536, None)),
+            [255, 2, b'A', b'B', 0x80, 0x80, 0x04, 4, 0, 0]
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The description of a tensor apart from its data: name, dtype, shape, and the pieces these imply (SPEC sections 2.2
-//! and 2.3).
+//! The description of a tensor apart from its data: name, dtype, shape, and the pieces these imply
+//! (SPEC sections 2.2 and 2.3).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ pub const PIECE_BYTES: u64 = 1 << 24;
 pub(crate) const PIECE_LENGTH: usize = 1 << 24;
 const _: () = assert!(PIECE_LENGTH as u64 == PIECE_BYTES && MAX_SEGMENT_BYTES == 2 * PIECE_BYTES);
 
-/// Name, dtype and shape of a tensor, with its byte length computed and checked. Copies share name and shape.
+/// Name, dtype and shape of a tensor, with its byte length computed and checked. Copies share name
+/// and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     name: Arc<str>,
@@ -24,19 +25,32 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// `None` if shape and dtype do not give a whole number of lanes and of bytes, below 2^63 (SPEC section 2.2).
-    pub fn new(name: impl Into<Arc<str>>, dtype: Dtype, shape: impl Into<Arc<[u64]>>) -> Option<Self> {
+    /// `None` if shape and dtype do not give a whole number of lanes and of bytes, below 2^63 (SPEC
+    /// section 2.2).
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        dtype: Dtype,
+        shape: impl Into<Arc<[u64]>>,
+    ) -> Option<Self> {
         let shape = shape.into();
         let bits = Self::bits(dtype, &shape);
         if !bits.is_multiple_of(8) {
             return None;
         }
-        let bytes = u64::try_from(bits / 8).ok().filter(|bytes| *bytes < 1 << 63)?;
+        let bytes = u64::try_from(bits / 8)
+            .ok()
+            .filter(|bytes| *bytes < 1 << 63)?;
         if !bytes.is_multiple_of(dtype.lane_bytes() as u64) {
             return None;
         }
         let elements = u64::try_from(bits / u128::from(dtype.bits())).ok()?;
-        Some(Self { name: name.into(), dtype, shape, elements, bytes })
+        Some(Self {
+            name: name.into(),
+            dtype,
+            shape,
+            elements,
+            bytes,
+        })
     }
 
     /// Bits of a tensor of this dtype and shape; saturates.
@@ -45,12 +59,17 @@ impl TensorInfo {
             return 0;
         }
         let bits = u128::from(dtype.bits());
-        shape.iter().fold(bits, |product, &dimension| product.saturating_mul(u128::from(dimension)))
+        shape.iter().fold(bits, |product, &dimension| {
+            product.saturating_mul(u128::from(dimension))
+        })
     }
 
     /// The same tensor under another name.
     pub(crate) fn renamed(&self, name: impl Into<Arc<str>>) -> Self {
-        Self { name: name.into(), ..self.clone() }
+        Self {
+            name: name.into(),
+            ..self.clone()
+        }
     }
 
     /// Name, any UTF-8 string.
@@ -78,7 +97,8 @@ impl TensorInfo {
         self.bytes
     }
 
-    /// Number of lanes. With a dtype of the table: elements, or bytes for packed types of less than a byte.
+    /// Number of lanes. With a dtype of the table: elements, or bytes for packed types of less than
+    /// a byte.
     pub fn lanes(&self) -> u64 {
         self.bytes / self.dtype.lane_bytes() as u64
     }
@@ -111,14 +131,18 @@ pub fn find(tensors: &[TensorInfo], name: &str) -> Option<usize> {
     tensors.binary_search_by(|info| info.name().cmp(name)).ok()
 }
 
-/// The number of the tensor of a base, ascending by name, that this one [can patch](TensorInfo::can_patch).
+/// The number of the tensor of a base, ascending by name, that this one
+/// [can patch](TensorInfo::can_patch).
 pub(crate) fn find_patchable(base: &[TensorInfo], info: &TensorInfo) -> Option<usize> {
     find(base, info.name()).filter(|&number| info.can_patch(&base[number]))
 }
 
 /// Bytes of all these tensors together.
 pub fn total_bytes<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> u64 {
-    tensors.into_iter().map(TensorInfo::bytes).fold(0, u64::saturating_add)
+    tensors
+        .into_iter()
+        .map(TensorInfo::bytes)
+        .fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -137,7 +161,10 @@ mod tests {
         assert_eq!(info(Dtype::F6_E2M3, &[4]).unwrap().lanes(), 3);
         assert_eq!(info(Dtype::U8, &[1 << 32, 1 << 32]), None);
         assert_eq!(info(Dtype::U64, &[1 << 60]), None);
-        assert_eq!(info(Dtype::U64, &[(1 << 60) - 1]).unwrap().lanes(), (1 << 60) - 1);
+        assert_eq!(
+            info(Dtype::U64, &[(1 << 60) - 1]).unwrap().lanes(),
+            (1 << 60) - 1
+        );
         // Elements of three bytes in lanes of two.
         let odd = Dtype::Described(DescribedDtype::new("ODD", 24, 2, None).unwrap());
         assert_eq!(info(odd, &[3]), None);
@@ -152,6 +179,9 @@ mod tests {
         assert_eq!(info.piece(0), 0..1 << 24);
         assert_eq!(info.piece(1), 1 << 24..(1 << 24) + 1);
         assert!(info.piece(2).is_empty());
-        assert_eq!(TensorInfo::new("t", Dtype::U8, vec![0]).unwrap().pieces(), 0);
+        assert_eq!(
+            TensorInfo::new("t", Dtype::U8, vec![0]).unwrap().pieces(),
+            0
+        );
     }
 }

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::limits::address;
 use crate::tensor::{Dtype, PIECE_BYTES, PIECE_LENGTH, TensorInfo, find};
 
-/// A set of tensors that can be read piecewise and from several threads: a file, a directory of shards, memory.
+/// A set of tensors that can be read piecewise and from several threads: a file, a directory of
+/// shards, memory.
 pub trait State: Sync {
     /// The tensors, strictly ascending by name (bytewise).
     fn tensors(&self) -> &[TensorInfo];
@@ -19,14 +20,15 @@ pub trait State: Sync {
     /// IO if the bytes cannot be read; USAGE if there is no such range.
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()>;
 
-    /// The same bytes where they lie, if that is in memory; then no copy is needed. `None` if they must be
-    /// [`read`](Self::read).
+    /// The same bytes where they lie, if that is in memory; then no copy is needed. `None` if they
+    /// must be [`read`](Self::read).
     fn bytes(&self, _tensor: usize, _range: Range<u64>) -> Option<&[u8]> {
         None
     }
 
-    /// Refuses a state that is not what it was when it was opened, as far as that is known; of memory nothing is. Asked
-    /// by whatever reads a state, when it has, and before the result can be seen.
+    /// Refuses a state that is not what it was when it was opened, as far as that is known; of
+    /// memory nothing is. Asked by whatever reads a state, when it has, and before the result can
+    /// be seen.
     ///
     /// # Errors
     /// USAGE.
@@ -37,12 +39,14 @@ pub trait State: Sync {
 
 impl fmt::Debug for dyn State + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("tensors", &self.tensors().len()).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("tensors", &self.tensors().len())
+            .finish_non_exhaustive()
     }
 }
 
-/// The same state, which is read, never looked at where it is: for memory that somebody else may be writing to. So each
-/// byte that is dealt with has been seen once.
+/// The same state, which is read, never looked at where it is: for memory that somebody else may be
+/// writing to. So each byte that is dealt with has been seen once.
 pub fn read_once(state: &dyn State) -> impl State + Copy {
     ReadOnce(state)
 }
@@ -64,17 +68,19 @@ impl State for ReadOnce<'_> {
     }
 }
 
-/// Receives the tensors of a state piecewise and from several threads: a file, a directory of shards, memory.
+/// Receives the tensors of a state piecewise and from several threads: a file, a directory of
+/// shards, memory.
 pub trait StateWriter: Sync {
-    /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the writer was created for.
-    /// Bytes that are never written are zero.
+    /// Puts `bytes` at byte `offset` of tensor number `tensor` in the list of tensors that the
+    /// writer was created for. Bytes that are never written are zero.
     ///
     /// # Errors
     /// IO if the bytes cannot be written; USAGE if there is no such range.
     fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Lets `fill` write the bytes of a range directly to their place, if that is in memory; then no copy is needed.
-    /// The bytes there are not zero if they have been written before. `None` if they must be [`written`](Self::write).
+    /// Lets `fill` write the bytes of a range directly to their place, if that is in memory; then
+    /// no copy is needed. The bytes there are not zero if they have been written before. `None` if
+    /// they must be [`written`](Self::write).
     fn fill(
         &self,
         _tensor: usize,
@@ -95,7 +101,10 @@ pub struct MemoryState {
 impl MemoryState {
     /// The empty state.
     pub const fn new() -> Self {
-        Self { infos: Vec::new(), data: Vec::new() }
+        Self {
+            infos: Vec::new(),
+            data: Vec::new(),
+        }
     }
 
     /// Copies any other state into memory.
@@ -114,13 +123,22 @@ impl MemoryState {
     /// Tensors of zeros: room to be written.
     ///
     /// # Errors
-    /// USAGE if the tensors are not strictly ascending by name, or one is larger than the address space.
+    /// USAGE if the tensors are not strictly ascending by name, or one is larger than the address
+    /// space.
     pub fn zeros(tensors: &[TensorInfo]) -> Result<Self> {
         if !tensors.is_sorted_by(|a, b| a.name() < b.name()) {
-            return Err(Error::usage("the tensors are not in the order of their names"));
+            return Err(Error::usage(
+                "the tensors are not in the order of their names",
+            ));
         }
-        let data = tensors.iter().map(|info| Ok(vec![0; address(info.bytes())?])).collect::<Result<_>>()?;
-        Ok(Self { infos: tensors.to_vec(), data })
+        let data = tensors
+            .iter()
+            .map(|info| Ok(vec![0; address(info.bytes())?]))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            infos: tensors.to_vec(),
+            data,
+        })
     }
 
     /// Lets several threads write the tensors' bytes. Bytes that are not written keep their values.
@@ -133,9 +151,11 @@ impl MemoryState {
     /// # Errors
     /// USAGE if `data` does not have the length that dtype and shape give.
     pub fn insert(&mut self, name: &str, dtype: Dtype, shape: &[u64], data: Vec<u8>) -> Result<()> {
-        let info =
-            TensorInfo::new(name, dtype, shape).filter(|info| info.bytes() == data.len() as u64).ok_or_else(|| {
-                Error::usage(format!("{} bytes do not fit {dtype} {shape:?}", data.len())).of_tensor(name)
+        let info = TensorInfo::new(name, dtype, shape)
+            .filter(|info| info.bytes() == data.len() as u64)
+            .ok_or_else(|| {
+                Error::usage(format!("{} bytes do not fit {dtype} {shape:?}", data.len()))
+                    .of_tensor(name)
             })?;
         match self.infos.binary_search_by(|info| info.name().cmp(name)) {
             Ok(place) => (self.infos[place], self.data[place]) = (info, data),
@@ -157,12 +177,18 @@ impl MemoryState {
         place.is_some()
     }
 
-    /// A state of all `tensors`, which are ascending and include the tensors of this state; the others have no data.
+    /// A state of all `tensors`, which are ascending and include the tensors of this state; the
+    /// others have no data.
     pub(crate) fn among(self, tensors: &[TensorInfo]) -> Self {
         let mut own = self.into_tensors().peekable();
-        let data =
-            tensors.iter().map(|info| own.next_if(|(own, _)| own == info).map_or_else(Vec::new, |(_, data)| data));
-        Self { data: data.collect(), infos: tensors.to_vec() }
+        let data = tensors.iter().map(|info| {
+            own.next_if(|(own, _)| own == info)
+                .map_or_else(Vec::new, |(_, data)| data)
+        });
+        Self {
+            data: data.collect(),
+            infos: tensors.to_vec(),
+        }
     }
 
     /// The bytes of the tensor with this number.
@@ -170,9 +196,13 @@ impl MemoryState {
         &mut self.data[tensor]
     }
 
-    /// Exchanges this state with `other`, except the data of some tensors, which stay here: `shared` gives their
-    /// numbers here and there.
-    pub(crate) fn switch(&mut self, other: &mut Self, shared: &mut dyn Iterator<Item = (usize, usize)>) {
+    /// Exchanges this state with `other`, except the data of some tensors, which stay here:
+    /// `shared` gives their numbers here and there.
+    pub(crate) fn switch(
+        &mut self,
+        other: &mut Self,
+        shared: &mut dyn Iterator<Item = (usize, usize)>,
+    ) {
         for (own, others) in shared {
             std::mem::swap(&mut self.data[own], &mut other.data[others]);
         }
@@ -210,9 +240,16 @@ impl State for MemoryState {
 }
 
 /// [`State::read`] for a state all of whose [bytes](State::bytes) are in memory.
-pub(crate) fn read_bytes(state: &impl State, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+pub(crate) fn read_bytes(
+    state: &impl State,
+    tensor: usize,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<()> {
     let range = offset..offset.saturating_add(out.len() as u64);
-    let bytes = state.bytes(tensor, range).ok_or_else(|| Error::usage("no such range in the state"))?;
+    let bytes = state
+        .bytes(tensor, range)
+        .ok_or_else(|| Error::usage("no such range in the state"))?;
     out.copy_from_slice(bytes);
     Ok(())
 }
@@ -232,12 +269,17 @@ pub struct MemoryWriter<'a> {
 }
 
 impl<'a> MemoryWriter<'a> {
-    /// Writes into buffers: one for each tensor of the list that is written, of its length, and zero where nothing is
-    /// written.
+    /// Writes into buffers: one for each tensor of the list that is written, of its length, and
+    /// zero where nothing is written.
     pub fn new(buffers: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
-        let mut writer = Self { pieces: Vec::new(), begins: vec![0] };
+        let mut writer = Self {
+            pieces: Vec::new(),
+            begins: vec![0],
+        };
         for buffer in buffers {
-            writer.pieces.extend(buffer.chunks_mut(PIECE_LENGTH).map(Mutex::new));
+            writer
+                .pieces
+                .extend(buffer.chunks_mut(PIECE_LENGTH).map(Mutex::new));
             writer.begins.push(writer.pieces.len());
         }
         writer
@@ -245,9 +287,14 @@ impl<'a> MemoryWriter<'a> {
 }
 
 impl MemoryWriter<'_> {
-    /// Calls `work` with the bytes of a range within one piece, and returns its result; `None` if there is no such
-    /// range.
-    fn with<T>(&self, tensor: usize, range: Range<u64>, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    /// Calls `work` with the bytes of a range within one piece, and returns its result; `None` if
+    /// there is no such range.
+    fn with<T>(
+        &self,
+        tensor: usize,
+        range: Range<u64>,
+        work: impl FnOnce(&mut [u8]) -> T,
+    ) -> Option<T> {
         let &[begin, end] = self.begins.get(tensor..)?.first_chunk()?;
         let number = usize::try_from(range.start / PIECE_BYTES).ok()?;
         let piece = self.pieces[begin..end].get(number)?;
@@ -255,7 +302,9 @@ impl MemoryWriter<'_> {
         let within = |place: u64| usize::try_from(place.checked_sub(first)?).ok();
         // Bytes that another thread has left half written are written again or not used.
         let mut bytes = piece.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(work(bytes.get_mut(within(range.start)?..within(range.end)?)?))
+        Some(work(
+            bytes.get_mut(within(range.start)?..within(range.end)?)?,
+        ))
     }
 }
 
@@ -301,13 +350,33 @@ mod tests {
         writer.write(0, 1, &[9]).unwrap();
         writer.write(1, 0, &[]).unwrap();
         writer.write(2, PIECE_BYTES - 2, &[5, 6, 7, 8]).unwrap();
-        assert!(writer.fill(2, PIECE_BYTES + 1..PIECE_BYTES + 3, &mut ones.clone()).unwrap().is_ok());
+        assert!(
+            writer
+                .fill(2, PIECE_BYTES + 1..PIECE_BYTES + 3, &mut ones.clone())
+                .unwrap()
+                .is_ok()
+        );
         // Not within one piece, or not within the tensor.
-        assert!(writer.fill(2, PIECE_BYTES - 1..PIECE_BYTES + 1, &mut ones.clone()).is_none());
-        assert!(writer.fill(2, PIECE_BYTES + 2..PIECE_BYTES + 4, &mut ones.clone()).is_none());
+        assert!(
+            writer
+                .fill(2, PIECE_BYTES - 1..PIECE_BYTES + 1, &mut ones.clone())
+                .is_none()
+        );
+        assert!(
+            writer
+                .fill(2, PIECE_BYTES + 2..PIECE_BYTES + 4, &mut ones.clone())
+                .is_none()
+        );
         for (tensor, offset) in [(0, 2), (1, 0), (2, PIECE_BYTES + 3), (3, 0), (0, u64::MAX)] {
-            assert!(writer.write(tensor, offset, &[1]).is_err(), "{tensor} {offset}");
-            assert!(writer.fill(tensor, offset..offset.saturating_add(1), &mut ones.clone()).is_none());
+            assert!(
+                writer.write(tensor, offset, &[1]).is_err(),
+                "{tensor} {offset}"
+            );
+            assert!(
+                writer
+                    .fill(tensor, offset..offset.saturating_add(1), &mut ones.clone())
+                    .is_none()
+            );
         }
         assert_eq!(state.get("a").unwrap().1, [0, 9]);
         let end = &state.get("c").unwrap().1[address(PIECE_BYTES).unwrap() - 3..];

@@ -1,5 +1,6 @@
-//! Damage: every flipped bit and every truncation of small links is refused with a class, without a panic, and nothing of
-//! it reaches the result. Broken content behind good checksums is refused too.
+//! Damage: every flipped bit and every truncation of small links is refused with a class, without a
+//! panic, and nothing of it reaches the result. Broken content behind good checksums is refused
+//! too.
 
 use crate::states::{PROFILES, link, noise, open, special_pair};
 use deltachain::tensor::{Dtype, MemoryState};
@@ -12,8 +13,14 @@ fn verdict(base: &MemoryState, file: &[u8]) -> Result<MemoryState, Error> {
 
 fn small_links() -> Vec<(MemoryState, Vec<u8>)> {
     let (base, target) = special_pair();
-    let mut links: Vec<_> = PROFILES.iter().map(|&profile| (base.clone(), link(&base, &target, profile))).collect();
-    links.push((MemoryState::new(), link(&MemoryState::new(), &target, Profile::Direct)));
+    let mut links: Vec<_> = PROFILES
+        .iter()
+        .map(|&profile| (base.clone(), link(&base, &target, profile)))
+        .collect();
+    links.push((
+        MemoryState::new(),
+        link(&MemoryState::new(), &target, Profile::Direct),
+    ));
     links.push((base.clone(), link(&base, &base, Profile::Compact)));
     links
 }
@@ -31,7 +38,10 @@ fn every_flipped_bit_is_refused() {
                 _ => ErrorClass::Corrupt,
             };
             assert_eq!(error.class(), expected, "bit {bit}: {error}");
-            assert!(error.rule().is_some() && error.offset().is_some(), "bit {bit}: {error}");
+            assert!(
+                error.rule().is_some() && error.offset().is_some(),
+                "bit {bit}: {error}"
+            );
         }
         assert_eq!(base, before);
     }
@@ -42,10 +52,17 @@ fn every_truncation_and_extension_is_refused() {
     for (base, file) in small_links() {
         for length in 0..file.len() {
             let error = verdict(&base, &file[..length]).unwrap_err();
-            assert_eq!(error.class(), ErrorClass::Truncated, "{length} bytes: {error}");
+            assert_eq!(
+                error.class(),
+                ErrorClass::Truncated,
+                "{length} bytes: {error}"
+            );
         }
         let longer = [file.as_slice(), &[0]].concat();
-        assert_eq!(verdict(&base, &longer).unwrap_err().rule(), Some("R-HDR-10"));
+        assert_eq!(
+            verdict(&base, &longer).unwrap_err().rule(),
+            Some("R-HDR-10")
+        );
     }
 }
 
@@ -58,21 +75,44 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
     let whole = link(&MemoryState::new(), &target, Profile::Direct);
     let reader = open(&whole);
     let first_of = |number: usize| reader.parts(number)[0].entry;
-    assert_eq!([0, 1, 2].map(first_of), [1, 2, 0], "tensors and segments are in another order");
+    assert_eq!(
+        [0, 1, 2].map(first_of),
+        [1, 2, 0],
+        "tensors and segments are in another order"
+    );
     let end = whole.len();
-    let lengths: Vec<usize> =
-        reader.index().segments.iter().map(|segment| usize::try_from(segment.stored_length).unwrap()).collect();
-    let begins = [end - lengths[0] - lengths[1] - lengths[2], end - lengths[1] - lengths[2], end - lengths[2]];
-    for (damaged, reported) in [(&[2][..], 2), (&[1], 1), (&[0, 2], 0), (&[1, 2], 1), (&[0, 1, 2], 0)] {
+    let lengths: Vec<usize> = reader
+        .index()
+        .segments
+        .iter()
+        .map(|segment| usize::try_from(segment.stored_length).unwrap())
+        .collect();
+    let begins = [
+        end - lengths[0] - lengths[1] - lengths[2],
+        end - lengths[1] - lengths[2],
+        end - lengths[2],
+    ];
+    for (damaged, reported) in [
+        (&[2][..], 2),
+        (&[1], 1),
+        (&[0, 2], 0),
+        (&[1, 2], 1),
+        (&[0, 1, 2], 0),
+    ] {
         let mut file = whole.clone();
         damaged.iter().for_each(|&number| file[begins[number]] ^= 1);
         let reader = open(&file);
         let mut patches = reader.patches(|_| true, None);
         let error = patches.find_map(Result::err).unwrap();
-        assert_eq!((error.rule(), error.section()), (Some("R-SEG-01"), Some(format!("segment {reported}"))));
+        assert_eq!(
+            (error.rule(), error.section()),
+            (Some("R-SEG-01"), Some(format!("segment {reported}")))
+        );
         assert!(patches.next().is_none());
         // Of those that are wanted.
-        let error = reader.patches(|name| name == "a", None).find_map(Result::err);
+        let error = reader
+            .patches(|name| name == "a", None)
+            .find_map(Result::err);
         let expected = damaged.contains(&2).then(|| "segment 2".to_owned());
         assert_eq!(error.and_then(|error| error.section()), expected);
     }
@@ -80,7 +120,8 @@ fn of_several_bad_segments_the_first_in_the_file_is_told() {
 
 /// Puts right checksums on a file whose index is stored as it is and whose content was changed.
 fn reseal(file: &mut [u8]) {
-    let stored = usize::try_from(u64::from_le_bytes(file[88..96].try_into().unwrap())).unwrap_or(usize::MAX);
+    let stored =
+        usize::try_from(u64::from_le_bytes(file[88..96].try_into().unwrap())).unwrap_or(usize::MAX);
     if let Some(index) = file.get(128..128_usize.saturating_add(stored)) {
         let crc = crc32fast::hash(index);
         file[120..124].copy_from_slice(&crc.to_le_bytes());
@@ -102,14 +143,16 @@ fn changed_content_behind_good_checksums_never_passes_as_right() {
                 }
                 changed[at] = value;
                 reseal(&mut changed);
-                // A few changes say the same in other words (to set or to patch an empty tensor): then the digests match.
+                // A few changes say the same in other words (to set or to patch an empty tensor):
+                // then the digests match.
                 if let Ok(state) = verdict(&base, &changed) {
                     assert_eq!(state, target, "byte {at} = {value}");
                     accepted += 1;
                 }
             }
         }
-        // Four bytes of compatible features take any of the values; beyond that next to nothing may pass.
+        // Four bytes of compatible features take any of the values; beyond that next to nothing may
+        // pass.
         assert!(accepted <= 4 * 5 + 5, "{accepted} changes passed");
     }
 }
@@ -119,8 +162,13 @@ fn a_wrong_base_is_refused_before_anything_is_written() {
     let (base, target) = special_pair();
     let file = link(&base, &target, Profile::Compact);
     let reader = open(&file);
-    let error = Replay::new(StateTable::of(&target, &()).unwrap()).push(&reader).unwrap_err();
-    assert_eq!((error.class(), error.rule()), (ErrorClass::WrongBase, Some("R-APP-01")));
+    let error = Replay::new(StateTable::of(&target, &()).unwrap())
+        .push(&reader)
+        .unwrap_err();
+    assert_eq!(
+        (error.class(), error.rule()),
+        (ErrorClass::WrongBase, Some("R-APP-01"))
+    );
     // A second application of the same link is a wrong base as well.
     let error = apply(&apply(&base, &reader).unwrap(), &reader).unwrap_err();
     assert_eq!(error.class(), ErrorClass::WrongBase);
@@ -135,7 +183,10 @@ fn unknown_features_and_versions_are_unsupported() {
         changed[at] |= 0x40;
         reseal(&mut changed);
         let error = verdict(&base, &changed).unwrap_err();
-        assert_eq!((error.class(), error.rule()), (ErrorClass::Unsupported, Some(rule)));
+        assert_eq!(
+            (error.class(), error.rule()),
+            (ErrorClass::Unsupported, Some(rule))
+        );
     }
     let mut changed = file;
     changed[16] = 0xFF;
@@ -146,12 +197,35 @@ fn unknown_features_and_versions_are_unsupported() {
 #[test]
 fn limits_of_the_caller_hold() {
     let mut state = MemoryState::new();
-    state.insert("zeros", Dtype::U8, &[1 << 22], vec![0; 1 << 22]).unwrap();
-    state.insert("noise", Dtype::U8, &[100], noise(1, 100)).unwrap();
+    state
+        .insert("zeros", Dtype::U8, &[1 << 22], vec![0; 1 << 22])
+        .unwrap();
+    state
+        .insert("noise", Dtype::U8, &[100], noise(1, 100))
+        .unwrap();
     let file = link(&MemoryState::new(), &state, Profile::Direct);
     assert!(file.len() < 500);
-    let refused = |limits: Limits| LinkReader::open(&file, &limits).unwrap_err().rule().unwrap();
-    assert_eq!(refused(Limits::default().index_bytes(10).index_bytes_per_file_byte(0)), "R-LIM-01");
-    assert_eq!(refused(Limits::default().set_bytes(1 << 20).set_bytes_per_file_byte(1024)), "R-LIM-04");
+    let refused = |limits: Limits| {
+        LinkReader::open(&file, &limits)
+            .unwrap_err()
+            .rule()
+            .unwrap()
+    };
+    assert_eq!(
+        refused(
+            Limits::default()
+                .index_bytes(10)
+                .index_bytes_per_file_byte(0)
+        ),
+        "R-LIM-01"
+    );
+    assert_eq!(
+        refused(
+            Limits::default()
+                .set_bytes(1 << 20)
+                .set_bytes_per_file_byte(1024)
+        ),
+        "R-LIM-04"
+    );
     assert_eq!(verdict(&MemoryState::new(), &file).unwrap(), state);
 }

@@ -14,22 +14,44 @@ mod patch_memory;
 
 /// An excerpt of a real checkpoint.
 fn step(number: u32) -> String {
-    format!("{}/testdata/rl3e6_step{number}.safetensors", env!("CARGO_MANIFEST_DIR"))
+    format!(
+        "{}/testdata/rl3e6_step{number}.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 #[test]
 fn examples_do_what_they_say() {
     let folder = tempfile::tempdir().unwrap();
-    let links: Vec<String> =
-        (1..3).map(|number| folder.path().join(format!("{number}.dcf")).to_str().unwrap().to_owned()).collect();
+    let links: Vec<String> = (1..3)
+        .map(|number| {
+            folder
+                .path()
+                .join(format!("{number}.dcf"))
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
     let reports = [1, 2].map(|number| {
         let link = &links[number as usize - 1];
-        files::diff(step(number - 1).as_ref(), step(number).as_ref(), link.as_ref(), &FileOptions::default()).unwrap()
+        files::diff(
+            step(number - 1).as_ref(),
+            step(number).as_ref(),
+            link.as_ref(),
+            &FileOptions::default(),
+        )
+        .unwrap()
     });
 
     let said = patch_memory::patch(&step(0), &links).unwrap();
-    assert!(said.ends_with(&reports[1].target.state.to_string()), "{said}");
-    let error = patch_memory::patch(&step(1), &links).unwrap_err().to_string();
+    assert!(
+        said.ends_with(&reports[1].target.state.to_string()),
+        "{said}"
+    );
+    let error = patch_memory::patch(&step(1), &links)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("R-APP-01"), "{error}");
 
     let bytes = fs::read(&links[0]).unwrap();
@@ -44,6 +66,11 @@ fn examples_do_what_they_say() {
         .collect();
     let names = custom_source::changes(pieces.clone()).unwrap();
     let state = files::SafetensorsState::open(step(0)).unwrap();
-    assert!(!names.is_empty() && names.iter().all(|name| state.tensors().iter().any(|info| info.name() == name)));
+    assert!(
+        !names.is_empty()
+            && names
+                .iter()
+                .all(|name| state.tensors().iter().any(|info| info.name() == name))
+    );
     assert!(custom_source::changes(pieces[1..].to_vec()).is_err());
 }

@@ -1,4 +1,5 @@
-//! Prepared patches: faults at every step of preparing leave memory as it was, and applying allocates nothing that can fail.
+//! Prepared patches: faults at every step of preparing leave memory as it was, and applying
+//! allocates nothing that can fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +13,13 @@ struct Fuse(AtomicU64);
 
 impl Fuse {
     fn step(&self) -> Result<()> {
-        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        left.map(drop).map_err(|_| Error::io("reading", std::io::Error::other("the fuse has blown")))
+        let left = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+        left.map(drop)
+            .map_err(|_| Error::io("reading", std::io::Error::other("the fuse has blown")))
     }
 }
 
@@ -48,7 +54,10 @@ impl State for FusedState<'_> {
 
 fn prepare(base: &MemoryState, files: &[Vec<u8>], fuse: &Fuse) -> Result<PatchSet> {
     let open = |file| LinkReader::open(Fused(file, fuse), &Limits::default());
-    let links = files.iter().map(|file| open(file)).collect::<Result<Vec<_>>>()?;
+    let links = files
+        .iter()
+        .map(|file| open(file))
+        .collect::<Result<Vec<_>>>()?;
     let held = FusedState(base, fuse);
     let mut replay = Replay::new(StateTable::of(&held, &|_| fuse.step())?);
     for link in &links {
@@ -62,7 +71,10 @@ fn a_fault_at_any_step_of_preparing_leaves_memory_as_it_was() {
     let (base, second) = special_pair();
     let third = successor(&second, 0x1234_5678, 10, &base);
     for profile in PROFILES {
-        let files = [link(&base, &second, profile), link(&second, &third, profile)];
+        let files = [
+            link(&base, &second, profile),
+            link(&second, &third, profile),
+        ];
         let mut memory = base.clone();
         let mut steps = 0;
         let mut set = loop {
@@ -89,18 +101,30 @@ fn nothing_that_is_not_proven_is_prepared() {
     let reader = LinkReader::open(&file, &Limits::default()).unwrap();
     let mut replay = Replay::new(StateTable::of(&base, &()).unwrap());
     replay.push(&reader).unwrap();
-    // Another base than the one whose table it has: a tensor that links change, and one that they only read.
+    // Another base than the one whose table it has: a tensor that links change, and one that they
+    // only read.
     let mut other = base.clone();
-    let (info, data) = base.get("weights").map(|(info, data)| (info.clone(), data.to_vec())).unwrap();
+    let (info, data) = base
+        .get("weights")
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .unwrap();
     let changed = [&[data[0] ^ 1], &data[1..]].concat();
-    other.insert(info.name(), info.dtype(), info.shape(), changed).unwrap();
+    other
+        .insert(info.name(), info.dtype(), info.shape(), changed)
+        .unwrap();
     let error = replay.patches(&other, &other, u64::MAX, &()).unwrap_err();
     assert_eq!(error.tensor(), Some("weights"));
     assert!(error.rule().is_some());
     // A budget that does not suffice.
     let needed = replay.patches(&base, &base, u64::MAX, &()).unwrap().bytes();
     assert!(replay.patches(&base, &base, needed, &()).is_ok());
-    assert_eq!(replay.patches(&base, &base, needed - 1, &()).unwrap_err().class(), deltachain::ErrorClass::Usage);
+    assert_eq!(
+        replay
+            .patches(&base, &base, needed - 1, &())
+            .unwrap_err()
+            .class(),
+        deltachain::ErrorClass::Usage
+    );
 }
 
 #[test]
@@ -111,7 +135,9 @@ fn a_snapshot_can_be_laid_over_what_memory_holds() {
     let mut replay = Replay::new(StateTable::new(Vec::new(), Vec::new()));
     replay.push(&reader).unwrap();
     let mut memory = base.clone();
-    let mut set = replay.patches(&MemoryState::new(), &memory, u64::MAX, &()).unwrap();
+    let mut set = replay
+        .patches(&MemoryState::new(), &memory, u64::MAX, &())
+        .unwrap();
     set.fit(&mut memory).unwrap().apply().unwrap();
     assert!(memory == target);
     set.fit(&mut memory).unwrap().undo().unwrap();

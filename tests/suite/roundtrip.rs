@@ -1,4 +1,5 @@
-//! Any two states: the link gives the target back bit for bit, in all profiles, whatever happens to tensors on the way.
+//! Any two states: the link gives the target back bit for bit, in all profiles, whatever happens to
+//! tensors on the way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::states::{PROFILES, link, noise, open, special_pair, state, successor};
 use deltachain::format::{Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests, TensorInfo};
-use deltachain::{DiffOptions, ErrorClass, Limits, LinkReader, Profile, Replay, Source, StateTable, apply, diff};
+use deltachain::{
+    DiffOptions, ErrorClass, Limits, LinkReader, Profile, Replay, Source, StateTable, apply, diff,
+};
 use proptest::prelude::*;
 
 /// The index's raw bytes, as stored in a file.
@@ -46,9 +49,16 @@ fn check_pair(base: &MemoryState, target: &MemoryState) {
 fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
     let reader = open(file);
     let mut built: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    for entry in reader.index().tensors.iter().filter_map(|entry| entry.written()) {
+    for entry in reader
+        .index()
+        .tensors
+        .iter()
+        .filter_map(|entry| entry.written())
+    {
         let start = match entry.start {
-            deltachain::format::Start::Zeros => vec![0; usize::try_from(entry.info.bytes()).unwrap()],
+            deltachain::format::Start::Zeros => {
+                vec![0; usize::try_from(entry.info.bytes()).unwrap()]
+            }
             deltachain::format::Start::Base => base.get(entry.info.name()).unwrap().1.to_vec(),
         };
         built.insert(entry.info.name().to_owned(), start);
@@ -57,7 +67,10 @@ fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
         let patch = patch.unwrap();
         let width = patch.dtype().lane_bytes();
         let data = built.get_mut(patch.tensor.name()).unwrap();
-        let indices = patch.indices.clone().unwrap_or_else(|| patch.lanes.clone().collect());
+        let indices = patch
+            .indices
+            .clone()
+            .unwrap_or_else(|| patch.lanes.clone().collect());
         assert!(indices.is_sorted_by(|a, b| a < b));
         assert_eq!(indices.len(), patch.count());
         for (index, value) in indices.iter().zip(patch.values.chunks_exact(width)) {
@@ -73,7 +86,8 @@ fn check_patches(base: &MemoryState, target: &MemoryState, file: &[u8]) {
 fn part_of(state: &MemoryState, is_taken: impl Fn(&str) -> bool) -> MemoryState {
     let mut part = MemoryState::new();
     for (info, data) in state.iter().filter(|(info, _)| is_taken(info.name())) {
-        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
     }
     part
 }
@@ -147,26 +161,43 @@ fn an_unchanged_state_gives_a_tiny_link() {
 
 #[test]
 fn tensors_of_several_pieces_and_segments() {
-    // Three pieces and a bit of 8-bit lanes: more than one segment, and small tensors that share one.
+    // Three pieces and a bit of 8-bit lanes: more than one segment, and small tensors that share
+    // one.
     let length: usize = 3 * (1 << 24) + 5;
     let mut old: Vec<u8> = noise(5, 1 << 16).repeat(length.div_ceil(1 << 16));
     old.truncate(length);
     let mut new = old.clone();
-    new.iter_mut().step_by(1009).for_each(|byte| *byte = byte.wrapping_add(1));
+    new.iter_mut()
+        .step_by(1009)
+        .for_each(|byte| *byte = byte.wrapping_add(1));
     *new.last_mut().unwrap() ^= 0x80;
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    base.insert("big", Dtype::F8_E4M3, &[length as u64], old).unwrap();
-    target.insert("big", Dtype::F8_E4M3, &[length as u64], new).unwrap();
+    base.insert("big", Dtype::F8_E4M3, &[length as u64], old)
+        .unwrap();
+    target
+        .insert("big", Dtype::F8_E4M3, &[length as u64], new)
+        .unwrap();
     for number in 0..50_u8 {
-        base.insert(&format!("small{number}"), Dtype::U8, &[9], vec![number; 9]).unwrap();
-        target.insert(&format!("small{number}"), Dtype::U8, &[9], vec![number / 2; 9]).unwrap();
+        base.insert(&format!("small{number}"), Dtype::U8, &[9], vec![number; 9])
+            .unwrap();
+        target
+            .insert(
+                &format!("small{number}"),
+                Dtype::U8,
+                &[9],
+                vec![number / 2; 9],
+            )
+            .unwrap();
     }
     let file = link(&base, &target, Profile::Compact);
     let reader = open(&file);
     assert!(reader.index().segments.len() >= 3);
     assert_eq!(apply(&base, &reader).unwrap(), target);
     let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
         pool.install(|| link(&base, &target, Profile::Compact))
     };
     assert_eq!(with(1), file);
@@ -176,10 +207,19 @@ fn tensors_of_several_pieces_and_segments() {
     let direct = link(&base, &target, Profile::Direct);
     let reader = open(&direct);
     let lanes = (1 << 24) - 1010..(1 << 24) + 1010;
-    let patches: Vec<_> = reader.tensor_patches("big", lanes.clone(), None).map(Result::unwrap).collect();
+    let patches: Vec<_> = reader
+        .tensor_patches("big", lanes.clone(), None)
+        .map(Result::unwrap)
+        .collect();
     assert_eq!(patches.len(), 2);
-    let indices: Vec<u64> = patches.iter().flat_map(|patch| patch.indices.clone().unwrap()).collect();
-    let expected: Vec<u64> = (0..length as u64).step_by(1009).filter(|index| lanes.contains(index)).collect();
+    let indices: Vec<u64> = patches
+        .iter()
+        .flat_map(|patch| patch.indices.clone().unwrap())
+        .collect();
+    let expected: Vec<u64> = (0..length as u64)
+        .step_by(1009)
+        .filter(|index| lanes.contains(index))
+        .collect();
     assert_eq!(indices, expected);
     assert_eq!(reader.tensor_patches("nothing", 0..5, None).count(), 0);
 }
@@ -187,12 +227,20 @@ fn tensors_of_several_pieces_and_segments() {
 #[test]
 fn reports_count_what_happened() {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    base.insert("w", Dtype::BF16, &[4], vec![1, 0, 2, 0, 3, 0, 4, 0]).unwrap();
-    target.insert("w", Dtype::BF16, &[4], vec![1, 0, 9, 0, 3, 0, 4, 0]).unwrap();
-    target.insert("new", Dtype::U8, &[3], vec![0, 0, 1]).unwrap();
+    base.insert("w", Dtype::BF16, &[4], vec![1, 0, 2, 0, 3, 0, 4, 0])
+        .unwrap();
+    target
+        .insert("w", Dtype::BF16, &[4], vec![1, 0, 9, 0, 3, 0, 4, 0])
+        .unwrap();
+    target
+        .insert("new", Dtype::U8, &[3], vec![0, 0, 1])
+        .unwrap();
     let mut file = Vec::new();
     let report = diff(&base, &target, &DiffOptions::default(), &mut file).unwrap();
-    assert_eq!((report.elements, report.changed, report.tensors), (7, 1 + 3, 2));
+    assert_eq!(
+        (report.elements, report.changed, report.tensors),
+        (7, 1 + 3, 2)
+    );
     assert_eq!(report.bytes, file.len() as u64);
     assert_eq!(report.base, StateDigests::of(&base, &()).unwrap().state);
     assert_eq!(report.target, StateDigests::of(&target, &()).unwrap());
@@ -225,18 +273,29 @@ fn the_link_is_the_same_wherever_states_are_and_whatever_is_known_of_them() {
     assert_eq!(made(&base, &target, Some(&digests)).unwrap(), expected);
     let (old, new) = (NotInMemory(base.clone()), NotInMemory(target.clone()));
     assert_eq!(StateDigests::of(&old, &()).unwrap(), digests);
-    for (old, new) in [(&old as &dyn State, &new as &dyn State), (&base, &new), (&old, &target)] {
+    for (old, new) in [
+        (&old as &dyn State, &new as &dyn State),
+        (&base, &new),
+        (&old, &target),
+    ] {
         assert_eq!(made(old, new, None).unwrap(), expected);
         assert_eq!(made(old, new, Some(&digests)).unwrap(), expected);
     }
 
-    // Digests of another state: too many or too few are noticed, others make a link that no state fits.
+    // Digests of another state: too many or too few are noticed, others make a link that no state
+    // fits.
     let mut wrong = digests;
     wrong.tensors[0] = wrong.state;
     let file = made(&base, &target, Some(&wrong)).unwrap();
-    assert_eq!(apply(&base, &open(&file)).unwrap_err().rule(), Some("R-APP-01"));
+    assert_eq!(
+        apply(&base, &open(&file)).unwrap_err().rule(),
+        Some("R-APP-01")
+    );
     wrong.tensors.pop();
-    assert_eq!(made(&base, &target, Some(&wrong)).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        made(&base, &target, Some(&wrong)).unwrap_err().class(),
+        ErrorClass::Usage
+    );
 }
 
 /// Counts how often it is read.
@@ -270,10 +329,14 @@ fn shared_segments_are_read_once() {
         target.insert(&name, dtype, &[elements], new).unwrap();
     }
     let file = link(&base, &target, Profile::Direct);
-    let reader = LinkReader::open(Counting(&file, AtomicUsize::new(0)), &Limits::default()).unwrap();
+    let reader =
+        LinkReader::open(Counting(&file, AtomicUsize::new(0)), &Limits::default()).unwrap();
     let reads = || reader.source().1.load(Ordering::Relaxed);
     let (opened, segments) = (reads(), reader.index().segments.len());
     assert!(segments >= 4, "{segments}");
-    assert_eq!(reader.patches(|_| true, None).map(Result::unwrap).count(), 300);
+    assert_eq!(
+        reader.patches(|_| true, None).map(Result::unwrap).count(),
+        300
+    );
     assert_eq!(reads() - opened, segments);
 }

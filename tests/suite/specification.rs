@@ -1,5 +1,5 @@
-//! SPEC.md and the code say the same: its tables are compared with the constants, its rules with the rules of the code, and
-//! its worked files are read.
+//! SPEC.md and the code say the same: its tables are compared with the constants, its rules with
+//! the rules of the code, and its worked files are read.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,34 @@ use deltachain::format::{HEADER_BYTES, MAGIC, PositionCoding, Start};
 use deltachain::tensor::{Digest, Dtype, MemoryState, PIECE_BYTES, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader, RULES, apply};
 
-const SPEC: &str = concat!(include_str!("../../SPEC.md"), include_str!("../../spec/worked-files.md"));
+const SPEC: &str = concat!(
+    include_str!("../../SPEC.md"),
+    include_str!("../../spec/worked-files.md")
+);
 const SIGNATURES: &str = include_str!("../../spec/signatures.md");
 const IN_PLACE: &str = include_str!("../../spec/in-place.md");
 const LAYOUTS: &str = include_str!("../../spec/layouts.md");
 
 /// The cells of the table below the given heading whose header row begins with the given cell.
 fn table(heading: &str, first_cell: &str) -> Vec<Vec<String>> {
-    let section = SPEC.split_once(heading).unwrap_or_else(|| panic!("no heading {heading}")).1;
+    let section = SPEC
+        .split_once(heading)
+        .unwrap_or_else(|| panic!("no heading {heading}"))
+        .1;
     let start = format!("| {first_cell} |");
-    let rows = section.lines().skip_while(|line| !line.starts_with(&start)).take_while(|line| line.starts_with('|'));
-    let rows: Vec<Vec<String>> =
-        rows.skip(2).map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect();
+    let rows = section
+        .lines()
+        .skip_while(|line| !line.starts_with(&start))
+        .take_while(|line| line.starts_with('|'));
+    let rows: Vec<Vec<String>> = rows
+        .skip(2)
+        .map(|row| {
+            row.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().to_owned())
+                .collect()
+        })
+        .collect();
     assert!(!rows.is_empty(), "no table {first_cell} below {heading}");
     rows
 }
@@ -32,15 +48,26 @@ fn number(cell: &str) -> u64 {
     }
 }
 
-/// The bytes of the code block with this tag: everything after the offset and before `|` on each line.
+/// The bytes of the code block with this tag: everything after the offset and before `|` on each
+/// line.
 fn hexdump(tag: &str) -> Vec<u8> {
-    let block = SPEC.split_once(&format!("```hexdump {tag}\n")).unwrap_or_else(|| panic!("no hexdump {tag}")).1;
+    let block = SPEC
+        .split_once(&format!("```hexdump {tag}\n"))
+        .unwrap_or_else(|| panic!("no hexdump {tag}"))
+        .1;
     let mut bytes = Vec::new();
     for line in block.split_once("```").unwrap().0.lines() {
         let (offset, rest) = line.split_once("  ").unwrap();
-        assert_eq!(usize::from_str_radix(offset, 16).unwrap(), bytes.len(), "{line}");
+        assert_eq!(
+            usize::from_str_radix(offset, 16).unwrap(),
+            bytes.len(),
+            "{line}"
+        );
         let hex = rest.split('|').next().unwrap();
-        bytes.extend(hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()));
+        bytes.extend(
+            hex.split_whitespace()
+                .map(|byte| u8::from_str_radix(byte, 16).unwrap()),
+        );
     }
     bytes
 }
@@ -56,7 +83,12 @@ fn dtypes_are_those_of_the_table() {
             dtype.name().to_owned(),
             dtype.bits().to_string(),
             dtype.lane_bytes().to_string(),
-            if dtype.exponent_bits().is_some() { "yes" } else { "no" }.to_owned(),
+            if dtype.exponent_bits().is_some() {
+                "yes"
+            } else {
+                "no"
+            }
+            .to_owned(),
             dtype.exponent_bits().unwrap_or(0).to_string(),
         ];
         assert_eq!(*row, expected);
@@ -100,41 +132,67 @@ fn the_header_is_that_of_the_table() {
     ];
     for (field, byte) in fields {
         let row = rows.iter().find(|row| row[3] == field).unwrap();
-        assert_eq!(bytes[usize::try_from(number(&row[0])).unwrap()], byte, "{field}");
+        assert_eq!(
+            bytes[usize::try_from(number(&row[0])).unwrap()],
+            byte,
+            "{field}"
+        );
     }
 }
 
-/// The maxima of the format, by the names of section 13. A test of the library compares them with its own.
+/// The maxima of the format, by the names of section 13. A test of the library compares them with
+/// its own.
 pub(crate) fn maxima() -> BTreeMap<String, u64> {
-    table("## 13. Limits", "quantity").into_iter().map(|row| (row[0].clone(), number(&row[2]))).collect()
+    table("## 13. Limits", "quantity")
+        .into_iter()
+        .map(|row| (row[0].clone(), number(&row[2])))
+        .collect()
 }
 
 #[test]
 fn limits_of_publishers_and_pieces_are_those_of_the_table() {
     assert!(SPEC.contains("cut at multiples of 2^24") && PIECE_BYTES == 1 << 24);
-    let of_publishers = [("assets of a commit", Asset::MOST as u64), ("asset, bytes", Asset::MOST_BYTES)];
+    let of_publishers = [
+        ("assets of a commit", Asset::MOST as u64),
+        ("asset, bytes", Asset::MOST_BYTES),
+    ];
     for (quantity, most) in of_publishers {
-        let row = table("## 13. Limits", "quantity").into_iter().find(|row| row[0] == quantity).unwrap();
+        let row = table("## 13. Limits", "quantity")
+            .into_iter()
+            .find(|row| row[0] == quantity)
+            .unwrap();
         assert_eq!(number(&row[1]), most, "{quantity}");
     }
 }
 
 #[test]
 fn rules_and_classes_are_those_of_the_code() {
-    // Defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and no reader checks them.
+    // Defined as `**R-XXX-00** (CLASS)`. Rules that only bind writers have no class, and no reader
+    // checks them.
     let mut defined = BTreeMap::new();
     // A definition may be divided by the end of a line.
-    let texts = [SPEC, SIGNATURES, IN_PLACE, LAYOUTS].map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let texts = [SPEC, SIGNATURES, IN_PLACE, LAYOUTS]
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
     for piece in texts.iter().flat_map(|text| text.split("**R-").skip(1)) {
-        let Some((id, rest)) = piece.split_once("**") else { continue };
-        let class: String =
-            rest.trim_start_matches([' ', '(']).chars().take_while(|c| c.is_uppercase() || *c == '_').collect();
+        let Some((id, rest)) = piece.split_once("**") else {
+            continue;
+        };
+        let class: String = rest
+            .trim_start_matches([' ', '('])
+            .chars()
+            .take_while(|c| c.is_uppercase() || *c == '_')
+            .collect();
         if class.len() > 2 && rest.starts_with(" (") {
-            assert!(defined.insert(format!("R-{id}"), class).is_none(), "R-{id} is defined twice");
+            assert!(
+                defined.insert(format!("R-{id}"), class).is_none(),
+                "R-{id} is defined twice"
+            );
         }
     }
-    let known: BTreeMap<String, String> =
-        RULES.iter().map(|rule| (rule.id.to_owned(), rule.class.name().to_owned())).collect();
+    let known: BTreeMap<String, String> = RULES
+        .iter()
+        .map(|rule| (rule.id.to_owned(), rule.class.name().to_owned()))
+        .collect();
     assert_eq!(known.len(), RULES.len());
     assert_eq!(defined, known);
 }
@@ -160,9 +218,18 @@ fn classes_are_those_of_the_table() {
 
 #[test]
 fn the_digest_of_the_empty_state_is_right() {
-    let text = SPEC.split_once("```digest-of-empty-state\n").unwrap().1.lines().next().unwrap();
+    let text = SPEC
+        .split_once("```digest-of-empty-state\n")
+        .unwrap()
+        .1
+        .lines()
+        .next()
+        .unwrap();
     assert_eq!(Digest::from_hex(text), Some(Digest::of_empty_state()));
-    assert_eq!(StateDigests::of(&MemoryState::new(), &()).unwrap().state, Digest::of_empty_state());
+    assert_eq!(
+        StateDigests::of(&MemoryState::new(), &()).unwrap().state,
+        Digest::of_empty_state()
+    );
 }
 
 #[test]
@@ -170,24 +237,47 @@ fn the_smallest_file_is_read() {
     let file = hexdump("smallest");
     let link = LinkReader::open(&file, &Limits::default()).unwrap();
     assert!(link.index().tensors.is_empty() && link.index().segments.is_empty());
-    assert_eq!(apply(&MemoryState::new(), &link).unwrap(), MemoryState::new());
+    assert_eq!(
+        apply(&MemoryState::new(), &link).unwrap(),
+        MemoryState::new()
+    );
 }
 
 #[test]
 fn the_documents_of_the_smallest_chain_are_read() {
-    let document = |tag: &str| SPEC.split_once(&format!("```json {tag}\n")).unwrap().1.lines().next().unwrap();
+    let document = |tag: &str| {
+        SPEC.split_once(&format!("```json {tag}\n"))
+            .unwrap()
+            .1
+            .lines()
+            .next()
+            .unwrap()
+    };
     let (chain, commit) = (document("chain").as_bytes(), document("commit").as_bytes());
     let limits = Limits::default();
     let first = ChainDocument::parse(chain, &limits).unwrap();
-    assert_eq!((first.chain, first.to_bytes().unwrap()), (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec()));
+    assert_eq!(
+        (first.chain, first.to_bytes().unwrap()),
+        (0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, chain.to_vec())
+    );
     let parsed = Commit::parse(commit, &limits).unwrap();
     assert_eq!(parsed.to_bytes().unwrap(), commit);
     // It is made of the chain document and of the smallest file.
-    assert_eq!((parsed.version, parsed.parent), (0, Digest::of_bytes(chain)));
-    assert_eq!((parsed.state, parsed.shards), (Digest::of_empty_state(), vec![Digest::of_empty_state()]));
-    let [Route { from: None, files }] = &parsed.routes[..] else { panic!("{:?}", parsed.routes) };
+    assert_eq!(
+        (parsed.version, parsed.parent),
+        (0, Digest::of_bytes(chain))
+    );
+    assert_eq!(
+        (parsed.state, parsed.shards),
+        (Digest::of_empty_state(), vec![Digest::of_empty_state()])
+    );
+    let [Route { from: None, files }] = &parsed.routes[..] else {
+        panic!("{:?}", parsed.routes)
+    };
     let smallest = hexdump("smallest");
-    files[0].check(smallest.len() as u64, Digest::of_bytes(&smallest)).unwrap();
+    files[0]
+        .check(smallest.len() as u64, Digest::of_bytes(&smallest))
+        .unwrap();
 }
 
 #[test]
@@ -197,24 +287,43 @@ fn the_file_with_contexts_is_read() {
     link.verify(&()).unwrap();
     // The states as the text of section 16.2 gives them.
     let lanes = |tag: &str| -> Vec<u8> {
-        let line = SPEC.lines().find(|line| line.starts_with(&format!("- {tag}: `"))).unwrap();
+        let line = SPEC
+            .lines()
+            .find(|line| line.starts_with(&format!("- {tag}: `")))
+            .unwrap();
         let lanes = line.split('`').nth(1).unwrap();
-        lanes.split(' ').flat_map(|lane| u16::from_str_radix(lane, 16).unwrap().to_le_bytes()).collect()
+        lanes
+            .split(' ')
+            .flat_map(|lane| u16::from_str_radix(lane, 16).unwrap().to_le_bytes())
+            .collect()
     };
     let state = |data: Vec<u8>| {
         let mut state = MemoryState::new();
         state.insert("t", Dtype::BF16, &[8], data).unwrap();
         state
     };
-    assert_eq!(apply(&state(lanes("base")), &link).unwrap(), state(lanes("target")));
+    assert_eq!(
+        apply(&state(lanes("base")), &link).unwrap(),
+        state(lanes("target"))
+    );
     let segment = link.segment(0).unwrap();
     assert_eq!(segment.table().contexts, 2);
-    assert_eq!(segment.table().positions, [PositionCoding::Bitmap, PositionCoding::Gaps(0)]);
-    assert_eq!(link.index().tensors[0].written().unwrap().start, Start::Base);
-    // The values are differences: on another base they give another result, which the digest refuses.
+    assert_eq!(
+        segment.table().positions,
+        [PositionCoding::Bitmap, PositionCoding::Gaps(0)]
+    );
+    assert_eq!(
+        link.index().tensors[0].written().unwrap().start,
+        Start::Base
+    );
+    // The values are differences: on another base they give another result, which the digest
+    // refuses.
     let mut other = lanes("base");
     other[0] ^= 1;
-    assert_eq!(apply(&state(other), &link).unwrap_err().class(), ErrorClass::WrongBase);
+    assert_eq!(
+        apply(&state(other), &link).unwrap_err().class(),
+        ErrorClass::WrongBase
+    );
 }
 
 #[test]
@@ -224,9 +333,14 @@ fn the_file_with_escapes_is_read() {
     link.verify(&()).unwrap();
     // The base by the rule of section 16.3, the target by its table.
     let every_third = |lanes: usize, third: u16, other: u16| -> Vec<u16> {
-        (0..lanes).map(|lane| if lane % 3 == 0 { third } else { other }).collect()
+        (0..lanes)
+            .map(|lane| if lane % 3 == 0 { third } else { other })
+            .collect()
     };
-    let base = BTreeMap::from([("a", every_third(3000, 0x4000, 0x3F80)), ("b", every_third(12, 0x3F80, 0x3F00))]);
+    let base = BTreeMap::from([
+        ("a", every_third(3000, 0x4000, 0x3F80)),
+        ("b", every_third(12, 0x3F80, 0x3F00)),
+    ]);
     let mut target = base.clone();
     for row in table("### 16.3 ", "tensor") {
         let cells: Vec<&str> = row.iter().map(|cell| cell.trim_matches('`')).collect();
@@ -239,11 +353,16 @@ fn the_file_with_escapes_is_read() {
         let mut state = MemoryState::new();
         for (&name, lanes) in tensors {
             let data: Vec<u8> = lanes.iter().flat_map(|lane| lane.to_le_bytes()).collect();
-            state.insert(name, Dtype::BF16, &[lanes.len() as u64], data).unwrap();
+            state
+                .insert(name, Dtype::BF16, &[lanes.len() as u64], data)
+                .unwrap();
         }
         state
     };
     assert_eq!(apply(&state(&base), &link).unwrap(), state(&target));
     let segment = link.segment(0).unwrap();
-    assert_eq!(segment.table().positions, [PositionCoding::Gaps(2), PositionCoding::Gaps(1)]);
+    assert_eq!(
+        segment.table().positions,
+        [PositionCoding::Gaps(2), PositionCoding::Gaps(1)]
+    );
 }

@@ -10,7 +10,13 @@ pub(crate) const PROFILES: [Profile; 3] = [Profile::Compact, Profile::Direct, Pr
 /// The link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions::default().profile(profile), &mut file).unwrap();
+    diff(
+        base,
+        target,
+        &DiffOptions::default().profile(profile),
+        &mut file,
+    )
+    .unwrap();
     file
 }
 
@@ -46,7 +52,8 @@ fn dtype() -> impl Strategy<Value = Dtype> {
     ]
 }
 
-/// Shapes from scalars to a few thousand elements, zero-element ones included; packed types get whole bytes.
+/// Shapes from scalars to a few thousand elements, zero-element ones included; packed types get
+/// whole bytes.
 fn spec() -> impl Strategy<Value = Spec> {
     let shape = prop_oneof![
         Just(vec![]),
@@ -56,13 +63,22 @@ fn spec() -> impl Strategy<Value = Spec> {
         (100_u64..2000).prop_map(|n| vec![n, 2]),
     ];
     // Few names, so that the tensors of two states meet.
-    let name =
-        prop_oneof![Just(String::new()), "[a-e]", Just("é\u{0}\n𝛼".to_owned()), Just("model.layers.0.w".to_owned())];
+    let name = prop_oneof![
+        Just(String::new()),
+        "[a-e]",
+        Just("é\u{0}\n𝛼".to_owned()),
+        Just("model.layers.0.w".to_owned())
+    ];
     (name, dtype(), shape, any::<u64>()).prop_map(|(name, dtype, mut shape, seed)| {
         if TensorInfo::new("", dtype, [1]).is_none() {
             shape.push(4);
         }
-        Spec { name, dtype, shape, seed }
+        Spec {
+            name,
+            dtype,
+            shape,
+            seed,
+        }
     })
 }
 
@@ -70,16 +86,35 @@ fn spec() -> impl Strategy<Value = Spec> {
 pub(crate) fn state() -> impl Strategy<Value = MemoryState> {
     prop::collection::vec(spec(), 0..6).prop_map(|specs| {
         let mut state = MemoryState::new();
-        for Spec { name, dtype, shape, seed } in specs {
+        for Spec {
+            name,
+            dtype,
+            shape,
+            seed,
+        } in specs
+        {
             let bits = shape.iter().product::<u64>() * dtype.bits();
-            state.insert(&name, dtype, &shape, noise(seed, usize::try_from(bits / 8).unwrap())).unwrap();
+            state
+                .insert(
+                    &name,
+                    dtype,
+                    &shape,
+                    noise(seed, usize::try_from(bits / 8).unwrap()),
+                )
+                .unwrap();
         }
         state
     })
 }
 
-/// A state that follows `state`: some lanes change a little, some tensors appear, vanish, or change dtype or shape.
-pub(crate) fn successor(state: &MemoryState, seed: u64, rarity: u64, other: &MemoryState) -> MemoryState {
+/// A state that follows `state`: some lanes change a little, some tensors appear, vanish, or change
+/// dtype or shape.
+pub(crate) fn successor(
+    state: &MemoryState,
+    seed: u64,
+    rarity: u64,
+    other: &MemoryState,
+) -> MemoryState {
     let mut next = MemoryState::new();
     for (number, (info, data)) in (0_u64..).zip(state.iter()) {
         let fate = (seed >> (number % 16)) & 0b111;
@@ -88,13 +123,20 @@ pub(crate) fn successor(state: &MemoryState, seed: u64, rarity: u64, other: &Mem
             0 => continue,
             1 => {}
             2 => {
-                let shape = vec![1; 1].into_iter().chain(info.shape().iter().copied()).collect::<Vec<_>>();
-                next.insert(info.name(), info.dtype(), &shape, data).unwrap();
+                let shape = vec![1; 1]
+                    .into_iter()
+                    .chain(info.shape().iter().copied())
+                    .collect::<Vec<_>>();
+                next.insert(info.name(), info.dtype(), &shape, data)
+                    .unwrap();
                 continue;
             }
             _ => {
                 let width = info.dtype().lane_bytes();
-                for (lane, noise) in data.chunks_exact_mut(width).zip(noise(seed ^ number, 1 << 14).chunks_exact(4)) {
+                for (lane, noise) in data
+                    .chunks_exact_mut(width)
+                    .zip(noise(seed ^ number, 1 << 14).chunks_exact(4))
+                {
                     let noise = u64::from(u32::from_le_bytes(noise.try_into().unwrap()));
                     if noise.is_multiple_of(rarity) {
                         lane[0] = lane[0].wrapping_add(u8::try_from(noise >> 30).unwrap() + 1);
@@ -102,11 +144,13 @@ pub(crate) fn successor(state: &MemoryState, seed: u64, rarity: u64, other: &Mem
                 }
             }
         }
-        next.insert(info.name(), info.dtype(), info.shape(), data).unwrap();
+        next.insert(info.name(), info.dtype(), info.shape(), data)
+            .unwrap();
     }
     for (number, (info, data)) in (0_u64..).zip(other.iter()) {
         if (seed >> (number % 16 + 20)) & 1 == 1 {
-            next.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+            next.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+                .unwrap();
         }
     }
     next
@@ -119,34 +163,72 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     hasher.finalize_xof().fill(&mut bytes);
     if seed.is_multiple_of(3) {
-        bytes.iter_mut().skip(1).step_by(2).for_each(|byte| *byte &= 0xBF);
+        bytes
+            .iter_mut()
+            .skip(1)
+            .step_by(2)
+            .for_each(|byte| *byte &= 0xBF);
     }
     bytes
 }
 
-/// Two states with -0, NaN payloads, infinities, scalars, empty tensors, odd names, and all ways of changing.
+/// Two states with -0, NaN payloads, infinities, scalars, empty tensors, odd names, and all ways of
+/// changing.
 pub(crate) fn special_pair() -> (MemoryState, MemoryState) {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-    let floats = |bits: &[u32]| bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>();
-    base.insert("zeros", Dtype::F32, &[4], floats(&[0, 0x8000_0000, 0x7FC0_0000, 0x7F80_0000])).unwrap();
-    target.insert("zeros", Dtype::F32, &[4], floats(&[0x8000_0000, 0, 0x7FC0_0001, 0xFFC0_0000])).unwrap();
-    base.insert("scalar", Dtype::BF16, &[], vec![0x80, 0x3F]).unwrap();
-    target.insert("scalar", Dtype::BF16, &[], vec![0x81, 0x3F]).unwrap();
+    let floats = |bits: &[u32]| {
+        bits.iter()
+            .flat_map(|bits| bits.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    base.insert(
+        "zeros",
+        Dtype::F32,
+        &[4],
+        floats(&[0, 0x8000_0000, 0x7FC0_0000, 0x7F80_0000]),
+    )
+    .unwrap();
+    target
+        .insert(
+            "zeros",
+            Dtype::F32,
+            &[4],
+            floats(&[0x8000_0000, 0, 0x7FC0_0001, 0xFFC0_0000]),
+        )
+        .unwrap();
+    base.insert("scalar", Dtype::BF16, &[], vec![0x80, 0x3F])
+        .unwrap();
+    target
+        .insert("scalar", Dtype::BF16, &[], vec![0x81, 0x3F])
+        .unwrap();
     base.insert("empty", Dtype::I64, &[0, 7], vec![]).unwrap();
     target.insert("empty", Dtype::I64, &[7, 0], vec![]).unwrap();
-    base.insert("removed", Dtype::BOOL, &[3], vec![0, 1, 1]).unwrap();
-    target.insert("added\n\u{202e}", Dtype::F4, &[2], vec![0x5A]).unwrap();
-    base.insert("retyped", Dtype::U8, &[8], (0..8).collect()).unwrap();
-    target.insert("retyped", Dtype::F64, &[1], (0..8).collect()).unwrap();
-    base.insert("reshaped", Dtype::F6_E2M3, &[4, 4], (0..12).collect()).unwrap();
-    target.insert("reshaped", Dtype::F6_E2M3, &[16], (0..12).collect()).unwrap();
+    base.insert("removed", Dtype::BOOL, &[3], vec![0, 1, 1])
+        .unwrap();
+    target
+        .insert("added\n\u{202e}", Dtype::F4, &[2], vec![0x5A])
+        .unwrap();
+    base.insert("retyped", Dtype::U8, &[8], (0..8).collect())
+        .unwrap();
+    target
+        .insert("retyped", Dtype::F64, &[1], (0..8).collect())
+        .unwrap();
+    base.insert("reshaped", Dtype::F6_E2M3, &[4, 4], (0..12).collect())
+        .unwrap();
+    target
+        .insert("reshaped", Dtype::F6_E2M3, &[16], (0..12).collect())
+        .unwrap();
     base.insert("same", Dtype::C64, &[2], noise(1, 16)).unwrap();
-    target.insert("same", Dtype::C64, &[2], noise(1, 16)).unwrap();
+    target
+        .insert("same", Dtype::C64, &[2], noise(1, 16))
+        .unwrap();
     let old = noise(3, 4000);
     let mut new = old.clone();
     new.iter_mut().step_by(34).for_each(|byte| *byte ^= 1);
     base.insert("weights", Dtype::BF16, &[40, 50], old).unwrap();
-    target.insert("weights", Dtype::BF16, &[40, 50], new).unwrap();
+    target
+        .insert("weights", Dtype::BF16, &[40, 50], new)
+        .unwrap();
     assert!(base.tensors().len() == 8 && target.tensors().len() == 8);
     (base, target)
 }

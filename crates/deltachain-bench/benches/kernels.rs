@@ -1,4 +1,5 @@
-//! Single kernels on one piece of 16 MiB, beside copying and comparing memory: one thread, everything in memory.
+//! Single kernels on one piece of 16 MiB, beside copying and comparing memory: one thread,
+//! everything in memory.
 
 use std::hint::black_box;
 use std::iter::Sum;
@@ -22,14 +23,26 @@ impl Piece {
     }
 
     /// Decodes streams to gaps and values, and lets `work` go on with these.
-    fn decode<T: Sum>(&self, mut work: impl FnMut(Segment) -> deltachain::Result<T>) -> deltachain::Result<T> {
+    fn decode<T: Sum>(
+        &self,
+        mut work: impl FnMut(Segment) -> deltachain::Result<T>,
+    ) -> deltachain::Result<T> {
         let Self(dtype, lanes, segments) = self;
-        let decode = |(coding, bytes): &(Coding, Vec<u8>)| Segment::decode(bytes, 0, *coding, vec![(*dtype, *lanes)]);
-        segments.iter().map(decode).map(|decoded| decoded.and_then(&mut work)).sum()
+        let decode = |(coding, bytes): &(Coding, Vec<u8>)| {
+            Segment::decode(bytes, 0, *coding, vec![(*dtype, *lanes)])
+        };
+        segments
+            .iter()
+            .map(decode)
+            .map(|decoded| decoded.and_then(&mut work))
+            .sum()
     }
 
     fn patches(&self) -> deltachain::Result<usize> {
-        self.2.iter().map(|(coding, bytes)| patches(bytes, *coding, (self.0, self.1))).sum()
+        self.2
+            .iter()
+            .map(|(coding, bytes)| patches(bytes, *coding, (self.0, self.1)))
+            .sum()
     }
 }
 
@@ -42,7 +55,9 @@ fn main() -> Result {
     let mut group = criterion.benchmark_group("kernels");
     for percent in [0.1, 0.35, 1.0, 5.0, 20.0] {
         let pair = synthetic("", 16, percent / 100.0)?;
-        let (Some((info, base)), Some((_, target))) = (pair.base.iter().next(), pair.target.iter().next()) else {
+        let (Some((info, base)), Some((_, target))) =
+            (pair.base.iter().next(), pair.target.iter().next())
+        else {
             return Err("the pair has no tensor".into());
         };
         let name = |kernel: &str| format!("{kernel}, {percent} %");
@@ -50,7 +65,9 @@ fn main() -> Result {
         // What does not depend on the density is measured once.
         if percent < 0.2 {
             let mut copy = target.to_vec();
-            group.bench_function("memcpy", |bencher| bencher.iter(|| black_box(&mut copy).copy_from_slice(base)));
+            group.bench_function("memcpy", |bencher| {
+                bencher.iter(|| black_box(&mut copy).copy_from_slice(base))
+            });
             group.bench_function("memcmp of equal bytes", |bencher| {
                 copy.copy_from_slice(base);
                 bencher.iter(|| black_box(black_box(&copy) == base));
@@ -58,14 +75,20 @@ fn main() -> Result {
             group.bench_function("digest", |bencher| bencher.iter(|| Digest::of_bytes(base)));
             group.bench_function("sums", |bencher| bencher.iter(|| Sums::of_bytes(0, base)));
             group.bench_function("CRC-32", |bencher| bencher.iter(|| crc32fast::hash(base)));
-            group.bench_function("contexts: count members", |bencher| bencher.iter(|| contexts(base)));
+            group.bench_function("contexts: count members", |bencher| {
+                bencher.iter(|| contexts(base))
+            });
         }
-        group.bench_function(name("compare and extract"), |bencher| bencher.iter(|| compare(base, target)));
+        group.bench_function(name("compare and extract"), |bencher| {
+            bencher.iter(|| compare(base, target))
+        });
         let encoded = |profile| Piece::encode(Dtype::BF16, base, target, profile);
         for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
             let called = profile.name();
             let piece = encoded(profile)?;
-            group.bench_function(name(&format!("encode {called}")), |bencher| bencher.iter(|| encoded(profile)));
+            group.bench_function(name(&format!("encode {called}")), |bencher| {
+                bencher.iter(|| encoded(profile))
+            });
             group.bench_function(name(&format!("gaps and values {called}")), |bencher| {
                 bencher.iter(|| piece.decode(|segment| Ok(segment.coded_lanes(0))));
             });

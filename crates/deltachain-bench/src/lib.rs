@@ -1,4 +1,5 @@
-//! What the benchmarks and the programs beside them share: pairs of states to work on, and output of results.
+//! What the benchmarks and the programs beside them share: pairs of states to work on, and output
+//! of results.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What is done with memory that results go to: it is there before, as a subscriber's staging buffers are.
+//! What is done with memory that results go to: it is there before, as a subscriber's staging
+//! buffers are.
 
 use std::ops::Range;
 
@@ -14,7 +15,9 @@ use crate::Result;
 /// If it does not have the tensors of `out`, or the state is not in memory.
 pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
     let pieces = state.tensors().iter().enumerate();
-    let pieces = pieces.flat_map(|(tensor, info)| (0..info.pieces()).map(move |piece| (tensor, info.piece(piece))));
+    let pieces = pieces.flat_map(|(tensor, info)| {
+        (0..info.pieces()).map(move |piece| (tensor, info.piece(piece)))
+    });
     let pieces: Vec<(usize, Range<u64>)> = pieces.collect();
     let copied = pieces.into_par_iter().map(|(tensor, range)| {
         let data = state.bytes(tensor, range.clone())?;
@@ -24,7 +27,9 @@ pub fn copy(state: &impl State, out: &MemoryWriter<'_>) -> Result {
         });
         filled?.ok()
     });
-    copied.collect::<Option<()>>().ok_or_else(|| "not the tensors of the output".into())
+    copied
+        .collect::<Option<()>>()
+        .ok_or_else(|| "not the tensors of the output".into())
 }
 
 /// Whether `room` holds the bytes of this state, which is in memory: no less and no more.
@@ -34,10 +39,15 @@ pub fn holds(room: &MemoryState, state: &impl State) -> bool {
             .iter()
             .zip(state.tensors())
             .enumerate()
-            .all(|(number, ((_, own), info))| state.bytes(number, 0..info.bytes()).is_some_and(|data| own == data))
+            .all(|(number, ((_, own), info))| {
+                state
+                    .bytes(number, 0..info.bytes())
+                    .is_some_and(|data| own == data)
+            })
 }
 
-/// Puts new values where a patch names them, as an engine does in its own memory. `infos` are the tensors of `out`.
+/// Puts new values where a patch names them, as an engine does in its own memory. `infos` are the
+/// tensors of `out`.
 ///
 /// # Errors
 /// If the patch is for none of them, or reaches outside.
@@ -59,10 +69,17 @@ pub fn patch(out: &MemoryWriter<'_>, infos: &[TensorInfo], patch: &Patch<'_>) ->
 }
 
 /// Puts values into `own`, which begins with lane number `first`.
-fn scatter<const WIDTH: usize>(own: &mut [u8], first: u64, indices: &[u64], values: &[u8]) -> deltachain::Result<()> {
+fn scatter<const WIDTH: usize>(
+    own: &mut [u8],
+    first: u64,
+    indices: &[u64],
+    values: &[u8],
+) -> deltachain::Result<()> {
     let lanes = own.as_chunks_mut::<WIDTH>().0;
     for (&index, &value) in indices.iter().zip(values.as_chunks::<WIDTH>().0) {
-        let lane = usize::try_from(index.wrapping_sub(first)).ok().and_then(|lane| lanes.get_mut(lane));
+        let lane = usize::try_from(index.wrapping_sub(first))
+            .ok()
+            .and_then(|lane| lanes.get_mut(lane));
         *lane.ok_or_else(|| Error::usage("a lane outside the tensor"))? = value;
     }
     Ok(())
@@ -88,7 +105,8 @@ mod tests {
         // Not with a tensor or a byte more.
         for (name, data) in [("a", vec![1, 2, 3, 0]), ("b", vec![])] {
             let mut more = state.clone();
-            more.insert(name, Dtype::U8, &[data.len() as u64], data).unwrap();
+            more.insert(name, Dtype::U8, &[data.len() as u64], data)
+                .unwrap();
             assert!(!holds(&more, &state) && !holds(&state, &more));
         }
     }

@@ -36,12 +36,20 @@ impl Pair {
     /// # Errors
     /// None.
     pub fn repeated(self, name: &str, times: usize) -> Result<Pair<Repeated>> {
-        let (base, target) = (Repeated::new(self.base, times)?, Repeated::new(self.target, times)?);
-        Ok(Pair { name: name.to_owned(), base, target })
+        let (base, target) = (
+            Repeated::new(self.base, times)?,
+            Repeated::new(self.target, times)?,
+        );
+        Ok(Pair {
+            name: name.to_owned(),
+            base,
+            target,
+        })
     }
 }
 
-/// A state that has each tensor of another one several times, under different names, and takes no more memory.
+/// A state that has each tensor of another one several times, under different names, and takes no
+/// more memory.
 #[derive(Debug)]
 pub struct Repeated {
     tensors: Vec<TensorInfo>,
@@ -51,10 +59,18 @@ pub struct Repeated {
 impl Repeated {
     fn new(state: MemoryState, times: usize) -> Result<Self> {
         let again = |time: usize, info: &TensorInfo| {
-            TensorInfo::new(format!("{time:03}.{}", info.name()), info.dtype(), info.shape())
+            TensorInfo::new(
+                format!("{time:03}.{}", info.name()),
+                info.dtype(),
+                info.shape(),
+            )
         };
-        let tensors = (0..times).flat_map(|time| state.tensors().iter().map(move |info| again(time, info)));
-        Ok(Self { tensors: tensors.collect::<Option<_>>().ok_or("no such tensor")?, state })
+        let tensors =
+            (0..times).flat_map(|time| state.tensors().iter().map(move |info| again(time, info)));
+        Ok(Self {
+            tensors: tensors.collect::<Option<_>>().ok_or("no such tensor")?,
+            state,
+        })
     }
 }
 
@@ -64,7 +80,8 @@ impl State for Repeated {
     }
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> deltachain::Result<()> {
-        self.state.read(tensor % self.state.tensors().len(), offset, out)
+        self.state
+            .read(tensor % self.state.tensors().len(), offset, out)
     }
 
     fn bytes(&self, tensor: usize, range: Range<u64>) -> Option<&[u8]> {
@@ -72,8 +89,8 @@ impl State for Repeated {
     }
 }
 
-/// The pairs among the files `NAME_stepNUMBER.safetensors` of a folder: of each name the first step with the next one,
-/// and with the last one.
+/// The pairs among the files `NAME_stepNUMBER.safetensors` of a folder: of each name the first step
+/// with the next one, and with the last one.
 ///
 /// # Errors
 /// If the folder or a file cannot be read, or holds no pair.
@@ -81,7 +98,11 @@ pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
     let mut steps: BTreeMap<String, BTreeMap<u64, PathBuf>> = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))? {
         let path = entry?.path();
-        let named = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".safetensors")?.split_once("_step"));
+        let named = path.file_name().and_then(|name| {
+            name.to_str()?
+                .strip_suffix(".safetensors")?
+                .split_once("_step")
+        });
         let step = named.and_then(|(name, number)| Some((name.to_owned(), number.parse().ok()?)));
         if let Some((name, number)) = step {
             steps.entry(name).or_default().insert(number, path);
@@ -90,7 +111,9 @@ pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for (name, steps) in steps {
         let mut later = steps.iter();
-        let Some((first, base)) = later.next() else { continue };
+        let Some((first, base)) = later.next() else {
+            continue;
+        };
         let next = later.next();
         for (number, target) in next.into_iter().chain(later.next_back()) {
             pairs.push(Pair {
@@ -100,15 +123,23 @@ pub fn real_pairs(folder: &Path) -> Result<Vec<Pair>> {
             });
         }
     }
-    if pairs.is_empty() { Err(format!("{}: no pairs of steps", folder.display()).into()) } else { Ok(pairs) }
+    if pairs.is_empty() {
+        Err(format!("{}: no pairs of steps", folder.display()).into())
+    } else {
+        Ok(pairs)
+    }
 }
 
-/// A pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, of whose elements about `density` differ.
+/// A pair of BF16 states with `mebibytes` of data each, in tensors of 32 MiB, of whose elements
+/// about `density` differ.
 ///
 /// # Errors
 /// None for sizes that fit in memory.
 pub fn synthetic(name: &str, mebibytes: u64, density: f64) -> Result<Pair> {
-    let tensors: Vec<u64> = (0..mebibytes).step_by(32).map(|begin| (mebibytes - begin).min(32) << 19).collect();
+    let tensors: Vec<u64> = (0..mebibytes)
+        .step_by(32)
+        .map(|begin| (mebibytes - begin).min(32) << 19)
+        .collect();
     of_lanes(name, &tensors, density)
 }
 
@@ -136,7 +167,11 @@ fn of_lanes(name: &str, tensors: &[u64], density: f64) -> Result<Pair> {
         base.insert(&tensor, Dtype::BF16, &[lanes], old)?;
         target.insert(&tensor, Dtype::BF16, &[lanes], new)?;
     }
-    Ok(Pair { name: name.to_owned(), base, target })
+    Ok(Pair {
+        name: name.to_owned(),
+        base,
+        target,
+    })
 }
 
 /// Writes a state as one file.
@@ -172,7 +207,11 @@ impl Walk {
     /// # Errors
     /// None for sizes that fit in memory.
     pub fn new(mebibytes: u64, density: f64) -> Result<Self> {
-        Ok(Self { state: synthetic("", mebibytes, density)?.base, steps: 0, density })
+        Ok(Self {
+            state: synthetic("", mebibytes, density)?.base,
+            steps: 0,
+            density,
+        })
     }
 
     /// Makes the next step; returns the link that leads to it.
@@ -183,7 +222,9 @@ impl Walk {
         self.steps += 1;
         let old: Vec<(&TensorInfo, &[u8])> = self.state.iter().collect();
         let seed = self.steps << 16;
-        let next = |(number, (_, data)): (usize, &(_, &[u8]))| weights::next(data, seed + number as u64, self.density);
+        let next = |(number, (_, data)): (usize, &(_, &[u8]))| {
+            weights::next(data, seed + number as u64, self.density)
+        };
         let new = old.par_iter().enumerate().map(next);
         let new: Vec<Vec<u8>> = new.collect();
         let mut state = MemoryState::new();
@@ -206,11 +247,17 @@ mod tests {
         for density in [0.001, 0.01, 0.05] {
             let pair = synthetic("s", 2, density).unwrap();
             assert_eq!(pair.bytes(), 2 << 20);
-            let (old, new) = (pair.base.iter().next().unwrap().1, pair.target.iter().next().unwrap().1);
+            let (old, new) = (
+                pair.base.iter().next().unwrap().1,
+                pair.target.iter().next().unwrap().1,
+            );
             let lanes = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
             let changed = u32::try_from(lanes.filter(|(old, new)| old != new).count()).unwrap();
             let found = f64::from(changed) / f64::from(1 << 20);
-            assert!((0.8 * density..1.25 * density).contains(&found), "{density}: {found}");
+            assert!(
+                (0.8 * density..1.25 * density).contains(&found),
+                "{density}: {found}"
+            );
         }
     }
 
@@ -219,10 +266,19 @@ mod tests {
         let mut walk = Walk::new(2, 0.01).unwrap();
         for _ in 0..3 {
             let before = walk.state.clone();
-            let link = LinkReader::open(walk.step(&DiffOptions::default()).unwrap(), &Limits::unlimited()).unwrap();
+            let link = LinkReader::open(
+                walk.step(&DiffOptions::default()).unwrap(),
+                &Limits::unlimited(),
+            )
+            .unwrap();
             let bytes = |state: &MemoryState| state.iter().next().unwrap().1.to_vec();
             let (old, new) = (bytes(&before), bytes(&walk.state));
-            let changed = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0).filter(|(old, new)| old != new);
+            let changed = old
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .zip(new.as_chunks::<2>().0)
+                .filter(|(old, new)| old != new);
             assert!((8_000..13_000).contains(&changed.count()));
             assert_eq!(deltachain::apply(&before, &link).unwrap(), walk.state);
         }
@@ -230,9 +286,17 @@ mod tests {
 
     #[test]
     fn the_first_step_is_paired_with_the_next_and_the_last() {
-        let pairs = real_pairs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata"))).unwrap();
+        let pairs = real_pairs(Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../testdata"
+        )))
+        .unwrap();
         let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
         assert_eq!(names, ["f32 0-1", "fp8 0-1", "rl3e6 0-1", "rl3e6 0-3"]);
-        assert!(pairs.iter().all(|pair| pair.base.tensors() == pair.target.tensors() && pair.base != pair.target));
+        assert!(
+            pairs.iter().all(
+                |pair| pair.base.tensors() == pair.target.tensors() && pair.base != pair.target
+            )
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! One publisher and many followers of a chain in a bucket, as fluid flows: when is a version switched to, and where?
+//! One publisher and many followers of a chain in a bucket, as fluid flows: when is a version
+//! switched to, and where?
 //!
-//! Followers look for a new version every `poll`, at phases of their own. Who finds one asks for it in `requests` round
-//! trips and then downloads all links between the version held and the newest. Bandwidth is shared fairly: a follower
-//! gets at most `follower`, the followers of a region together at most `path`, and all regions together at most
-//! `bucket`. The newest version is then built at `apply`, while the next may already be there. With `mirrors`, each
-//! region has a copy of the bucket that fetches every link once, and serves its followers at `mirror`.
+//! Followers look for a new version every `poll`, at phases of their own. Who finds one asks for it
+//! in `requests` round trips and then downloads all links between the version held and the newest.
+//! Bandwidth is shared fairly: a follower gets at most `follower`, the followers of a region
+//! together at most `path`, and all regions together at most `bucket`. The newest version is then
+//! built at `apply`, while the next may already be there. With `mirrors`, each region has a copy of
+//! the bucket that fetches every link once, and serves its followers at `mirror`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,7 +47,8 @@ pub struct Scene {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Times from a version's commit until a follower had switched to it or to a later one, ascending.
+    /// Times from a version's commit until a follower had switched to it or to a later one,
+    /// ascending.
     pub lags: Vec<f64>,
     /// Bytes that left the bucket.
     pub bytes: f64,
@@ -97,7 +100,8 @@ enum Event {
     Switch { to: u32 },
 }
 
-/// Downloads of one region. All get the same rate, so each ends when a common counter has grown by its bytes.
+/// Downloads of one region. All get the same rate, so each ends when a common counter has grown by
+/// its bytes.
 #[derive(Default)]
 struct Region {
     /// Bytes that each download would have if it had begun at the start.
@@ -116,7 +120,12 @@ pub fn simulate(scene: &Scene) -> Outcome {
     let mut held = vec![0_u32; scene.followers];
     let mut regions: [Region; REGIONS] = Default::default();
     let (mut now, mut requests) = (0.0, 0.0);
-    let mut outcome = Outcome { lags: Vec::new(), bytes: 0.0, requests: 0.0, skipped: 0 };
+    let mut outcome = Outcome {
+        lags: Vec::new(),
+        bytes: 0.0,
+        requests: 0.0,
+        skipped: 0,
+    };
     let end = scene.period * f64::from(scene.versions);
     if scene.mirror.is_some() {
         outcome.bytes = scene.link * f64::from(scene.versions) * count(REGIONS - 1);
@@ -124,45 +133,69 @@ pub fn simulate(scene: &Scene) -> Outcome {
     // Versions 1, 2, ... are committed at 0, period, ...
     let newest = |time: f64, region: usize| {
         let behind = if scene.mirror.is_some() && region > 0 {
-            scene.requests * scene.latency[region] + scene.link / scene.path[region].min(scene.bucket)
+            scene.requests * scene.latency[region]
+                + scene.link / scene.path[region].min(scene.bucket)
         } else {
             0.0
         };
-        (1..=scene.versions).take_while(|&version| committed(scene, version) + behind <= time).last().unwrap_or(0)
+        (1..=scene.versions)
+            .take_while(|&version| committed(scene, version) + behind <= time)
+            .last()
+            .unwrap_or(0)
     };
     loop {
         share(scene, &mut regions);
-        let next_event = events.peek().map_or(f64::INFINITY, |Reverse((moment, ..))| moment.0);
+        let next_event = events
+            .peek()
+            .map_or(f64::INFINITY, |Reverse((moment, ..))| moment.0);
         let ends = regions.iter().map(|region| match region.downloads.peek() {
             Some(Reverse((at, ..))) => now + (at.0 - region.served).max(0.0) / region.rate,
             None => f64::INFINITY,
         });
-        let (ending, next_end) =
-            ends.enumerate().min_by(|left, right| left.1.total_cmp(&right.1)).unwrap_or((0, f64::INFINITY));
+        let (ending, next_end) = ends
+            .enumerate()
+            .min_by(|left, right| left.1.total_cmp(&right.1))
+            .unwrap_or((0, f64::INFINITY));
         let next = next_event.min(next_end);
         if next.is_infinite() {
             break;
         }
-        regions.iter_mut().for_each(|region| region.served += region.rate * (next - now));
+        regions
+            .iter_mut()
+            .for_each(|region| region.served += region.rate * (next - now));
         now = next;
         if next_end <= next_event {
             if let Some(Reverse((_, follower, to))) = regions[ending].downloads.pop() {
-                // Each link on the way is applied. Links are decoded while they arrive, so after the last one only the
-                // model must be built.
-                events.push(Reverse((Moment(now + scene.model / scene.apply), follower, Event::Switch { to })));
+                // Each link on the way is applied. Links are decoded while they arrive, so after
+                // the last one only the model must be built.
+                events.push(Reverse((
+                    Moment(now + scene.model / scene.apply),
+                    follower,
+                    Event::Switch { to },
+                )));
             }
             continue;
         }
-        let Some(Reverse((_, follower, event))) = events.pop() else { break };
+        let Some(Reverse((_, follower, event))) = events.pop() else {
+            break;
+        };
         let region = follower % REGIONS;
-        let latency = if scene.mirror.is_some() { scene.latency[0] } else { scene.latency[region] };
+        let latency = if scene.mirror.is_some() {
+            scene.latency[0]
+        } else {
+            scene.latency[region]
+        };
         match event {
             Event::Poll => {
                 requests += 1.0;
                 let to = newest(now, region);
                 if to > held[follower] {
                     requests += scene.requests;
-                    events.push(Reverse((Moment(now + scene.requests * latency), follower, Event::Begin { to })));
+                    events.push(Reverse((
+                        Moment(now + scene.requests * latency),
+                        follower,
+                        Event::Begin { to },
+                    )));
                 } else if held[follower] < scene.versions {
                     events.push(Reverse((Moment(now + scene.poll), follower, Event::Poll)));
                 }
@@ -173,7 +206,9 @@ pub fn simulate(scene: &Scene) -> Outcome {
                     outcome.bytes += bytes;
                 }
                 let region = &mut regions[region];
-                region.downloads.push(Reverse((Moment(region.served + bytes), follower, to)));
+                region
+                    .downloads
+                    .push(Reverse((Moment(region.served + bytes), follower, to)));
             }
             Event::Switch { to } => {
                 for version in held[follower] + 1..=to {
@@ -194,19 +229,28 @@ fn committed(scene: &Scene, version: u32) -> f64 {
     f64::from(version - 1) * scene.period
 }
 
-/// Sets each region's rate for one download: fair shares of the bucket. A region that cannot use its share leaves the
-/// rest to the others.
+/// Sets each region's rate for one download: fair shares of the bucket. A region that cannot use
+/// its share leaves the rest to the others.
 fn share(scene: &Scene, regions: &mut [Region; REGIONS]) {
     let most: Vec<f64> = (0..REGIONS)
         .map(|region| {
             let way = scene.mirror.unwrap_or(scene.path[region]);
-            scene.follower.min(way / count(regions[region].downloads.len().max(1)))
+            scene
+                .follower
+                .min(way / count(regions[region].downloads.len().max(1)))
         })
         .collect();
     let mut order: Vec<usize> = (0..REGIONS).collect();
     order.sort_by(|&left, &right| most[left].total_cmp(&most[right]));
-    let mut left = if scene.mirror.is_some() { f64::INFINITY } else { scene.bucket };
-    let mut downloads: f64 = regions.iter().map(|region| count(region.downloads.len())).sum();
+    let mut left = if scene.mirror.is_some() {
+        f64::INFINITY
+    } else {
+        scene.bucket
+    };
+    let mut downloads: f64 = regions
+        .iter()
+        .map(|region| count(region.downloads.len()))
+        .sum();
     for region in order {
         let own = count(regions[region].downloads.len());
         regions[region].rate = most[region].min(left / downloads.max(1.0));
@@ -248,24 +292,48 @@ mod tests {
         // 0 to 2 s until the next look, 0.3 s of requests, 10 s of download, 5 s of building.
         let outcome = simulate(&scene());
         assert_eq!(outcome.lags.len(), 12);
-        assert!(outcome.lags.iter().all(|lag| (15.3..=17.3 + 1e-6).contains(lag)), "{:?}", outcome.lags);
+        assert!(
+            outcome
+                .lags
+                .iter()
+                .all(|lag| (15.3..=17.3 + 1e-6).contains(lag)),
+            "{:?}",
+            outcome.lags
+        );
         assert!((outcome.bytes - 120.0).abs() < 1e-6 && outcome.skipped == 0);
         assert_eq!(simulate(&scene()), outcome);
     }
 
     #[test]
     fn a_crowd_shares_what_there_is() {
-        let outcome = simulate(&Scene { followers: 400, bucket: 100.0, poll: 0.001, ..scene() });
+        let outcome = simulate(&Scene {
+            followers: 400,
+            bucket: 100.0,
+            poll: 0.001,
+            ..scene()
+        });
         // 4000 bytes at 100 a second, for all at the same time.
-        assert!((outcome.quantile(0.5) - 45.3).abs() < 0.2, "{}", outcome.quantile(0.5));
+        assert!(
+            (outcome.quantile(0.5) - 45.3).abs() < 0.2,
+            "{}",
+            outcome.quantile(0.5)
+        );
     }
 
     #[test]
     fn who_is_late_skips_versions_and_mirrors_help() {
-        let slow = Scene { followers: 4000, bucket: 200.0, ..scene() };
+        let slow = Scene {
+            followers: 4000,
+            bucket: 200.0,
+            ..scene()
+        };
         let outcome = simulate(&slow);
         assert!(outcome.skipped > 0 && outcome.quantile(1.0) > 200.0);
-        let mirrored = simulate(&Scene { mirror: Some(1e9), path: [10.0; REGIONS], ..slow });
+        let mirrored = simulate(&Scene {
+            mirror: Some(1e9),
+            path: [10.0; REGIONS],
+            ..slow
+        });
         assert!(mirrored.quantile(1.0) < 20.0, "{}", mirrored.quantile(1.0));
         assert!((mirrored.bytes - 90.0).abs() < 1e-6);
     }

@@ -9,11 +9,13 @@ const TOP_EXPONENT: u16 = 123;
 struct Step([u32; 10]);
 
 impl Step {
-    /// Changes about this part of all numbers. Half of them change with some probability, a quarter with twice of it, and so on
-    /// up to 2^9: five times this on the whole.
+    /// Changes about this part of all numbers. Half of them change with some probability, a quarter
+    /// with twice of it, and so on up to 2^9: five times this on the whole.
     fn new(density: f64) -> Self {
         let largest = density / 5.0 * f64::from(1_u32 << 24);
-        Self(std::array::from_fn(|below| limit(largest * f64::from(1_u32 << below))))
+        Self(std::array::from_fn(|below| {
+            limit(largest * f64::from(1_u32 << below))
+        }))
     }
 
     /// A number after the step: the same, or, for the most part, one unit in the last place away.
@@ -21,14 +23,22 @@ impl Step {
         let below = TOP_EXPONENT.saturating_sub(lane >> 7 & 0xFF);
         let limit = self.0[usize::from(below).min(self.0.len() - 1)];
         let distance = 1 + u16::from(b7 >= 0xF0);
-        let moved = if b7 & 1 == 0 { lane + distance } else { lane - distance };
-        if u32::from_le_bytes([b4, b5, b6, 0]) < limit { moved } else { lane }
+        let moved = if b7 & 1 == 0 {
+            lane + distance
+        } else {
+            lane - distance
+        };
+        if u32::from_le_bytes([b4, b5, b6, 0]) < limit {
+            moved
+        } else {
+            lane
+        }
     }
 }
 
-/// BF16 weights of all magnitudes, each power of two half as frequent as the one above, and the same weights after a
-/// step. The step changes twice as many weights from one power of two to the next smaller one, mostly by one unit in
-/// the last place.
+/// BF16 weights of all magnitudes, each power of two half as frequent as the one above, and the
+/// same weights after a step. The step changes twice as many weights from one power of two to the
+/// next smaller one, mostly by one unit in the last place.
 pub(crate) fn neighbours(seed: u64, lanes: u64, density: f64) -> (Vec<u8>, Vec<u8>) {
     let step = Step::new(density);
     let (mut old, mut new) = (Vec::new(), Vec::new());
@@ -55,7 +65,11 @@ pub(crate) fn next(weights: &[u8], seed: u64, density: f64) -> Vec<u8> {
     moved.flatten().collect()
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a probability, at most 2^24")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a probability, at most 2^24"
+)]
 fn limit(value: f64) -> u32 {
     value.min(f64::from(1_u32 << 24)) as u32
 }

@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
 use crate::chain_args::{
-    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs, PruneArgs, PublishArgs,
-    PullArgs, ShowArgs, StatusArgs,
+    ChainArgs, CommitArgs, CompactArgs, DoctorArgs, FollowArgs, FsckArgs, LogArgs, MirrorArgs,
+    PruneArgs, PublishArgs, PullArgs, ShowArgs, StatusArgs,
 };
 use crate::failure;
 use crate::key_args::{KeyCommand, SignVersionArgs};
@@ -47,8 +47,8 @@ Examples:
 
 /// Lossless deltas between versions of a model's weights, in safetensors files.
 ///
-/// A link is a file that turns one state (one version of all tensors) into another, bit for bit. Links are checked
-/// against digests of base and target: a result is either exact or refused.
+/// A link is a file that turns one state (one version of all tensors) into another, bit for bit.
+/// Links are checked against digests of base and target: a result is either exact or refused.
 #[derive(Debug, Parser)]
 #[command(name = "deltachain", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -125,8 +125,8 @@ pub(crate) struct SnapshotArgs {
 
 /// Build a state from links
 ///
-/// Several links are applied in the given order, each to the result of the previous one. Base and links are checked
-/// before anything is written, and the result appears only if its digest matches.
+/// Several links are applied in the given order, each to the result of the previous one. Base and
+/// links are checked before anything is written, and the result appears only if its digest matches.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -153,8 +153,9 @@ pub(crate) struct ApplyArgs {
 
 /// Show what a link holds
 ///
-/// The bytes of a segment are divided among its tensors by their coded lanes. A lane is an element, or a byte of a
-/// packed type. A sparse coding holds lanes that change; a dense one holds every lane.
+/// The bytes of a segment are divided among its tensors by their coded lanes. A lane is an element,
+/// or a byte of a packed type. A sparse coding holds lanes that change; a dense one holds every
+/// lane.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -172,7 +173,8 @@ pub(crate) struct InspectArgs {
     pub(crate) segments: bool,
     /// Write a page for browsers that contains the link, instead of a table
     ///
-    /// The link has at most 256 MiB. The page needs no network, and can verify and apply the link if given its base.
+    /// The link has at most 256 MiB. The page needs no network, and can verify and apply the link
+    /// if given its base.
     #[arg(long, value_name = "FILE", conflicts_with = "segments")]
     pub(crate) html: Option<PathBuf>,
     /// Replace the file of --html
@@ -184,8 +186,8 @@ pub(crate) struct InspectArgs {
 
 /// Check a link without writing anything
 ///
-/// Without a base: checksums, structure and every coding. With a base, also that the link belongs to it, and leads
-/// exactly to the target that it promises.
+/// Without a base: checksums, structure and every coding. With a base, also that the link belongs
+/// to it, and leads exactly to the target that it promises.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -203,8 +205,8 @@ pub(crate) struct VerifyArgs {
 
 /// Print the digest of a state
 ///
-/// It covers names, types, shapes and data of all tensors, and nothing else: equal states in different files have
-/// equal digests.
+/// It covers names, types, shapes and data of all tensors, and nothing else: equal states in
+/// different files have equal digests.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -220,8 +222,8 @@ pub(crate) struct DigestArgs {
 
 /// Join links into one
 ///
-/// The links are applied, and one link from the base of the first to the result is made. If several links have the same
-/// metadata key, the last one wins.
+/// The links are applied, and one link from the base of the first to the result is made. If several
+/// links have the same metadata key, the last one wins.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -249,9 +251,10 @@ pub(crate) struct SquashArgs {
 
 /// Show a small chain at work; needs no files and no network
 ///
-/// Makes links between four consecutive checkpoints of a real model (excerpts, included in this program), applies them,
-/// compares the results byte for byte, and tries a wrong base and a damaged link. Then publishes them as the versions
-/// of a chain in a directory, with one follower from the start and one that joins late.
+/// Makes links between four consecutive checkpoints of a real model (excerpts, included in this
+/// program), applies them, compares the results byte for byte, and tries a wrong base and a damaged
+/// link. Then publishes them as the versions of a chain in a directory, with one follower from the
+/// start and one that joins late.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Keep the files in this directory, which must be new or empty
@@ -287,25 +290,32 @@ pub(crate) struct NewLink {
     pub(crate) force: bool,
 }
 
-/// Parses the command line. `Err` is the code to exit with, after help or an error has been printed.
+/// Parses the command line. `Err` is the code to exit with, after help or an error has been
+/// printed.
 pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
     let command = P::command().disable_help_flag(true).arg(help_flag());
     let matches = command.try_get_matches_from(arguments);
-    matches.and_then(|mut matches| P::from_arg_matches_mut(&mut matches)).map_err(|error| {
-        // A caller that asked for JSON gets it even if the rest of the line makes no sense.
-        let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
-        if json {
-            failure::report_as_json(&usage_error(&error));
-        } else {
-            // Help that cannot be written because nobody reads it any more is not a failure.
-            let _ = if error.use_stderr() {
-                write!(anstream::stderr(), "{}", without_secrets(&error.render().ansi().to_string()))
+    matches
+        .and_then(|mut matches| P::from_arg_matches_mut(&mut matches))
+        .map_err(|error| {
+            // A caller that asked for JSON gets it even if the rest of the line makes no sense.
+            let json = error.use_stderr() && arguments.iter().any(|argument| argument == "--json");
+            if json {
+                failure::report_as_json(&usage_error(&error));
             } else {
-                error.print()
-            };
-        }
-        u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
-    })
+                // Help that cannot be written because nobody reads it any more is not a failure.
+                let _ = if error.use_stderr() {
+                    write!(
+                        anstream::stderr(),
+                        "{}",
+                        without_secrets(&error.render().ansi().to_string())
+                    )
+                } else {
+                    error.print()
+                };
+            }
+            u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
+        })
 }
 
 /// A command line that makes no sense.
@@ -328,12 +338,22 @@ mod tests {
 
     #[test]
     fn help_is_short_and_long_where_it_is_asked_for() {
-        let mut all = Cli::command().disable_help_flag(true).arg(help_flag()).term_width(100);
+        let mut all = Cli::command()
+            .disable_help_flag(true)
+            .arg(help_flag())
+            .term_width(100);
         all.build();
         for command in all.get_subcommands_mut() {
-            let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+            let (short, long) = (
+                command.render_help().to_string(),
+                command.render_long_help().to_string(),
+            );
             let lines = short.lines().count();
-            assert!(lines <= 70 && lines <= long.lines().count(), "{} has {lines} lines", command.get_name());
+            assert!(
+                lines <= 70 && lines <= long.lines().count(),
+                "{} has {lines} lines",
+                command.get_name()
+            );
         }
     }
 
@@ -341,20 +361,51 @@ mod tests {
     fn options_stand_under_their_headings() {
         let groups: [(&str, &[&str]); 3] = [
             (GLOBAL_OPTIONS, &["json", "quiet", "threads"]),
-            (SIGNATURES, &["sign-key", "sign-command", "sign-timeout", "trust", "quorum", "vouch"]),
-            (SERVERS, &["engine", "server", "server-timeout", "adapter", "keep-adapters", "pause"]),
+            (
+                SIGNATURES,
+                &[
+                    "sign-key",
+                    "sign-command",
+                    "sign-timeout",
+                    "trust",
+                    "quorum",
+                    "vouch",
+                ],
+            ),
+            (
+                SERVERS,
+                &[
+                    "engine",
+                    "server",
+                    "server-timeout",
+                    "adapter",
+                    "keep-adapters",
+                    "pause",
+                ],
+            ),
         ];
         let mut all = Cli::command();
         all.build();
         let mut checked = 0;
         for command in all.get_subcommands() {
             // Of `follow` it is about servers, of `status` about the directory, too.
-            for argument in command.get_arguments().filter(|argument| argument.get_long() != Some("max-lag")) {
+            for argument in command
+                .get_arguments()
+                .filter(|argument| argument.get_long() != Some("max-lag"))
+            {
                 // Positional arguments have no heading.
-                let group =
-                    groups.iter().find(|(_, names)| argument.get_long().is_some_and(|name| names.contains(&name)));
+                let group = groups.iter().find(|(_, names)| {
+                    argument
+                        .get_long()
+                        .is_some_and(|name| names.contains(&name))
+                });
                 let heading = group.map(|(heading, _)| *heading);
-                assert_eq!(argument.get_help_heading(), heading, "{} {argument}", command.get_name());
+                assert_eq!(
+                    argument.get_help_heading(),
+                    heading,
+                    "{} {argument}",
+                    command.get_name()
+                );
                 checked += 1;
             }
         }

@@ -1,5 +1,8 @@
 //! The command line of everything that has to do with chains in a store.
-#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
+#![expect(
+    clippy::doc_markdown,
+    reason = "help texts are for terminals, not for browsers"
+)]
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, ParseIntError};
@@ -15,7 +18,8 @@ use crate::engine_args::EngineArgs;
 use crate::interrupt;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfilesArgs, SERVERS, parse_digest, parse_note, parse_number, parse_seconds, parse_size,
+    LimitArgs, ProfilesArgs, SERVERS, parse_digest, parse_note, parse_number, parse_seconds,
+    parse_size,
 };
 use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
@@ -34,14 +38,15 @@ pub(crate) struct ChainArgs {
 pub struct StoreArgs {
     /// Setting of the store, such as endpoint, region, timeout, retries or max-rate; repeatable
     ///
-    /// endpoint: address of an S3-compatible store, such as http://127.0.0.1:9000 [default: AWS_ENDPOINT_URL, or
-    /// Amazon's]. region: region of the bucket [default: AWS_REGION]. timeout: abort a request after this many seconds
-    /// without progress; slow transfers are not affected [default: 60]. retries: maximum retries per request, with
-    /// exponential backoff; Retry-After is honoured [default: 7]. max-rate: limit for uploads and downloads together,
-    /// in bytes per second, such as 10M [default: no limit]. Any other setting of the store, such as
-    /// aws_virtual_hosted_style_request=true. Prefer the usual environment variables for credentials: AWS_ACCESS_KEY_ID
-    /// and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and
-    /// so on.
+    /// endpoint: address of an S3-compatible store, such as http://127.0.0.1:9000
+    /// [default: AWS_ENDPOINT_URL, or Amazon's]. region: region of the bucket
+    /// [default: AWS_REGION]. timeout: abort a request after this many seconds without progress;
+    /// slow transfers are not affected [default: 60]. retries: maximum retries per request, with
+    /// exponential backoff; Retry-After is honoured [default: 7]. max-rate: limit for uploads and
+    /// downloads together, in bytes per second, such as 10M [default: no limit]. Any other setting
+    /// of the store, such as aws_virtual_hosted_style_request=true. Prefer the usual environment
+    /// variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
     // Parsed later: an error of the parser would show the value.
     #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
@@ -66,7 +71,9 @@ impl StoreArgs {
             options = match name {
                 "timeout" => options.timeout(parse_seconds(value).map_err(refused)?),
                 "retries" => {
-                    let retries: u32 = value.parse().map_err(|error: ParseIntError| refused(error.to_string()))?;
+                    let retries: u32 = value
+                        .parse()
+                        .map_err(|error: ParseIntError| refused(error.to_string()))?;
                     options.attempts(retries.saturating_add(1))
                 }
                 "max-rate" => options.max_rate(Some(parse_size(value).map_err(refused)?)),
@@ -102,7 +109,8 @@ impl ChainArgs {
             let settings = parts.map(str::to_owned).collect();
             Store::open_awaited(url, StoreArgs { settings }.options()?)
         });
-        let store = Store::open_awaited(&self.url, self.store.options()?)?.with_stop(interrupt::stop());
+        let store =
+            Store::open_awaited(&self.url, self.store.options()?)?.with_stop(interrupt::stop());
         Ok(store.with_copies(opened.collect::<Result<_>>()?))
     }
 
@@ -114,10 +122,10 @@ impl ChainArgs {
 
 /// Test whether a bucket or a directory supports what chains and followers need
 ///
-/// Every operation is tested below a new name doctor-..., which is removed afterwards. On a store: puts, put-if-absent
-/// (with concurrent writers, too), lists, ranges, deletes and the clock. On a directory also links, renames, locks,
-/// fsync and free space. For each missing operation, it prints what does not work without it. The exit code is 1 if a
-/// required operation is missing.
+/// Every operation is tested below a new name doctor-..., which is removed afterwards. On a store:
+/// puts, put-if-absent (with concurrent writers, too), lists, ranges, deletes and the clock. On a
+/// directory also links, renames, locks, fsync and free space. For each missing operation, it
+/// prints what does not work without it. The exit code is 1 if a required operation is missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -131,11 +139,13 @@ pub(crate) struct DoctorArgs {
 
 /// Add a version to a chain
 ///
-/// The version consists of the tensors in STATE and, as assets, the other files of the directory and its folders, such
-/// as configuration and tokenizer. Training checkpoints (checkpoint-*), hidden files and other files that do not belong
-/// to a model are skipped and listed. The version becomes visible atomically, after all its files have been stored. A
-/// failure before that leaves the chain unchanged. Links are made from the head, the newest version: give its files as
-/// --base, or a directory in which the tool keeps them as --work. Otherwise the head is built from the chain.
+/// The version consists of the tensors in STATE and, as assets, the other files of the directory
+/// and its folders, such as configuration and tokenizer. Training checkpoints (checkpoint-*),
+/// hidden files and other files that do not belong to a model are skipped and listed. The version
+/// becomes visible atomically, after all its files have been stored. A failure before that leaves
+/// the chain unchanged. Links are made from the head, the newest version: give its files as --base,
+/// or a directory in which the tool keeps them as --work. Otherwise the head is built from the
+/// chain.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 #[command(after_help = "\
@@ -159,8 +169,9 @@ pub(crate) struct PublishArgs {
     pub(crate) state: PathBuf,
     /// First wait until STATE has this file, such as _SUCCESS
     ///
-    /// Its writer makes it when all others are complete. Waits without limit, and also for STATE itself. Of a file with
-    /// a dot before its name no version knows; any other is published like the rest.
+    /// Its writer makes it when all others are complete. Waits without limit, and also for STATE
+    /// itself. Of a file with a dot before its name no version knows; any other is published like
+    /// the rest.
     #[arg(long, value_name = "NAME")]
     pub(crate) wait_for: Option<PathBuf>,
     /// The files of the previous version
@@ -173,8 +184,8 @@ pub(crate) struct PublishArgs {
     pub(crate) work: Option<PathBuf>,
     /// Directory for temporary files [default: the system's]
     ///
-    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the next one.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a
+    /// killed run are removed by the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Publish shard I of N, from 0; `commit` makes the version
@@ -307,19 +318,22 @@ pub(crate) struct ShowArgs {
 
 /// A model directory that follows a chain.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line"
+)]
 pub(crate) struct DirectoryArgs {
     /// Directory for the model, whose files are in DIR/current
     ///
-    /// That is a symbolic link, which is switched when a version is complete. DIR must be new, empty, or already
-    /// managed by deltachain (it contains deltachain.directory). Any other directory is refused and left untouched.
-    /// Other files in a managed DIR are kept.
+    /// That is a symbolic link, which is switched when a version is complete. DIR must be new,
+    /// empty, or already managed by deltachain (it contains deltachain.directory). Any other
+    /// directory is refused and left untouched. Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// A copy of the chain, asked if URL fails or is behind: URL[,NAME=VALUE...]; repeatable
     ///
-    /// As `mirror` makes it. NAME=VALUE are settings of this copy, such as its region; those of --store are for URL.
-    /// URL is asked again a minute later.
+    /// As `mirror` makes it. NAME=VALUE are settings of this copy, such as its region; those of
+    /// --store are for URL. URL is asked again a minute later.
     #[arg(long, value_name = "COPY")]
     pub(crate) copy: Vec<String>,
     /// Select only these shards, counted from 0; comma-separated
@@ -332,9 +346,9 @@ pub(crate) struct DirectoryArgs {
     pub(crate) tensors: Option<Vec<String>>,
     /// Skip the tensors: DIR has only the other files
     ///
-    /// `follow` tells of versions. With `follow --engine vllm` or `sglang`, for servers that download the chain of
-    /// their own configuration and update their weights in place: nothing of the model is downloaded or stored here but
-    /// the other files and indexes of links.
+    /// `follow` tells of versions. With `follow --engine vllm` or `sglang`, for servers that
+    /// download the chain of their own configuration and update their weights in place: nothing of
+    /// the model is downloaded or stored here but the other files and indexes of links.
     #[arg(long, conflicts_with = "tensors")]
     pub(crate) no_tensors: bool,
     /// Copy the other files from this directory instead of the chain
@@ -345,8 +359,8 @@ pub(crate) struct DirectoryArgs {
     pub(crate) no_assets: bool,
     /// Accept this commit, once, if the chain was rolled back or has forked
     ///
-    /// Once DIR has held the version, which is recorded there, the option has no further effect: a later rollback is
-    /// refused again.
+    /// Once DIR has held the version, which is recorded there, the option has no further effect: a
+    /// later rollback is refused again.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest)]
     pub(crate) allow_rollback: Option<Digest>,
     /// Follow this chain from now on if DIR followed another one
@@ -370,10 +384,10 @@ pub(crate) struct DirectoryArgs {
 
 /// Bring a directory to a version of a chain
 ///
-/// Uses the cheapest path from the version in the directory, or from nothing. The version appears atomically, checked
-/// against its digest, with the assets of the chain (configuration, tokenizer). Until then, and after a failure, the
-/// directory keeps its version. A rollback of the chain below that version, or another chain, is refused without
-/// --allow-rollback or --adopt.
+/// Uses the cheapest path from the version in the directory, or from nothing. The version appears
+/// atomically, checked against its digest, with the assets of the chain (configuration, tokenizer).
+/// Until then, and after a failure, the directory keeps its version. A rollback of the chain below
+/// that version, or another chain, is refused without --allow-rollback or --adopt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -396,9 +410,10 @@ pub(crate) struct PullArgs {
 
 /// Keep a directory at the newest version of a chain, until interrupted
 ///
-/// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors (damage, unreachable
-/// store, rollback) are retried; the directory keeps its version. Progress is recorded in DIR/status.json, which
-/// `status` shows. docs/following.md explains how to run it as a service.
+/// Like `pull`, repeated. Several new versions are taken in one step, on the cheapest path. Errors
+/// (damage, unreachable store, rollback) are retried; the directory keeps its version. Progress is
+/// recorded in DIR/status.json, which `status` shows. docs/following.md explains how to run it as a
+/// service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -428,18 +443,20 @@ pub(crate) struct FollowArgs {
     pub(crate) until: Option<u64>,
     /// Seconds between two polls: the minimum and, with nothing new, the maximum
     ///
-    /// The pause grows from one to the other. A single number N, such as 60, is N..30, or N..N if it is more than 30.
+    /// The pause grows from one to the other. A single number N, such as 60, is N..30, or N..N if
+    /// it is more than 30.
     #[arg(long, value_name = "MIN..MAX", default_value = "2..30", value_parser = parse_poll)]
     pub(crate) poll: (Duration, Duration),
     /// Serve /metrics and, with --engine, /ready: a port of 127.0.0.1, or IP:PORT
     ///
-    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/ready answers load balancers: 200 while each
-    /// --server is ready for requests, 503 otherwise. See docs/following.md.
+    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/ready answers load balancers:
+    /// 200 while each --server is ready for requests, 503 otherwise. See docs/following.md.
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Staleness at which a server stops being ready: 90s, 10m, or versions
     ///
-    /// A time since its version was last seen to be the newest, or a number of versions behind the newest.
+    /// A time since its version was last seen to be the newest, or a number of versions behind the
+    /// newest.
     #[arg(long, value_name = "TIME|N", default_value = "10m", requires = "engine", help_heading = SERVERS)]
     pub(crate) max_lag: MaxLag,
 }
@@ -449,11 +466,12 @@ pub(crate) struct FollowArgs {
 pub(crate) struct ExecArgs {
     /// Run this shell command for each version, and wait for it
     ///
-    /// A failure is retried until it succeeds or there is a newer version, even after a restart of `follow`. The
-    /// backoff grows from the minimum of --poll to a minute. The command gets these environment variables:
-    /// DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest), DELTACHAIN_DIRECTORY: the directory of just this
-    /// version, which is kept until the version after the next is being built, and DELTACHAIN_VERSION_BEFORE: the last
-    /// version for which a command succeeded, empty if there is none. If that is the higher one, the chain was rolled
+    /// A failure is retried until it succeeds or there is a newer version, even after a restart of
+    /// `follow`. The backoff grows from the minimum of --poll to a minute. The command gets these
+    /// environment variables: DELTACHAIN_VERSION, DELTACHAIN_STATE (the state's digest),
+    /// DELTACHAIN_DIRECTORY: the directory of just this version, which is kept until the version
+    /// after the next is being built, and DELTACHAIN_VERSION_BEFORE: the last version for which a
+    /// command succeeded, empty if there is none. If that is the higher one, the chain was rolled
     /// back.
     #[arg(long = "exec", value_name = "COMMAND")]
     pub(crate) command: Option<String>,
@@ -464,8 +482,8 @@ pub(crate) struct ExecArgs {
 
 /// Show the status of a follower's directory, for people and for health checks
 ///
-/// Reads only the records in DIR, not the chain or the model's files, and takes no lock. What it reports of the chain
-/// is what `follow` saw at its last poll.
+/// Reads only the records in DIR, not the chain or the model's files, and takes no lock. What it
+/// reports of the chain is what `follow` saw at its last poll.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -484,8 +502,9 @@ pub(crate) struct StatusArgs {
     pub(crate) directory: PathBuf,
     /// Maximum lag (staleness) that is healthy, of the directory and of servers
     ///
-    /// A number of versions, or a time such as 90s, 10m or 2h since the version was last seen to be the newest. Choose
-    /// more than the maximum of `follow --poll` plus the time to build a version.
+    /// A number of versions, or a time such as 90s, 10m or 2h since the version was last seen to be
+    /// the newest. Choose more than the maximum of `follow --poll` plus the time to build a
+    /// version.
     #[arg(long, value_name = "N|TIME")]
     pub(crate) max_lag: Option<MaxLag>,
 }
@@ -517,8 +536,8 @@ pub(crate) struct CompactArgs {
     pub(crate) profiles: ProfilesArgs,
     /// Directory for temporary files, of two states [default: the system's]
     ///
-    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the next one.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a
+    /// killed run are removed by the next one.
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -527,13 +546,14 @@ pub(crate) struct CompactArgs {
 
 /// Remove old versions, and the files that only they need
 ///
-/// The head is always kept, and so is everything that the kept versions are built from. Files of old versions are
-/// deleted once they have been stored and withdrawn for more than 24 hours. Run it daily: each run deletes what the
-/// previous one withdrew. Assets are kept. Version numbers are kept: a reader that asks for a pruned version gets an
-/// error that says so. Publishers and followers need not stop. Do not run two prunes at once.
+/// The head is always kept, and so is everything that the kept versions are built from. Files of
+/// old versions are deleted once they have been stored and withdrawn for more than 24 hours. Run it
+/// daily: each run deletes what the previous one withdrew. Assets are kept. Version numbers are
+/// kept: a reader that asks for a pruned version gets an error that says so. Publishers and
+/// followers need not stop. Do not run two prunes at once.
 ///
-/// Files that no version names stay: a publisher was killed, or commits were lost. If the chain shows that commits are
-/// missing, nothing is removed.
+/// Files that no version names stay: a publisher was killed, or commits were lost. If the chain
+/// shows that commits are missing, nothing is removed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -555,8 +575,8 @@ pub(crate) struct PruneArgs {
     pub(crate) keep: Vec<u64>,
     /// Also remove files older than 24 hours that no version names
     ///
-    /// Without --keep-last, all versions stay. Not for a timer: publishers that were killed leave such files, but so do
-    /// lost commits, and then these files are what a restored commit needs.
+    /// Without --keep-last, all versions stay. Not for a timer: publishers that were killed leave
+    /// such files, but so do lost commits, and then these files are what a restored commit needs.
     #[arg(long)]
     pub(crate) abandoned: bool,
     /// Go on although commits are missing: they are lost for good
@@ -572,9 +592,10 @@ pub(crate) struct PruneArgs {
 
 /// Copy a chain, or what is new of it, to another store
 ///
-/// Files come before the documents that name them, and commits last, so that followers of the copy are right at any
-/// time. Signatures are copied. Each file is hashed on its way. What is there already is not read again. Only mirror
-/// writes to a copy, and it removes nothing: docs/copies.md says how a copy is pruned.
+/// Files come before the documents that name them, and commits last, so that followers of the copy
+/// are right at any time. Signatures are copied. Each file is hashed on its way. What is there
+/// already is not read again. Only mirror writes to a copy, and it removes nothing: docs/copies.md
+/// says how a copy is pruned.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -595,16 +616,17 @@ pub(crate) struct MirrorArgs {
     /// Go on copying until interrupted, with this many seconds between two rounds
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) poll: Option<Duration>,
-    /// Directory for files on their way; needs room for the largest [default: the system's temporary one]
+    /// Directory for files on their way; needs room for the largest
+    /// [default: the system's temporary one]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
 }
 
 /// Check a chain: every document, every file, and that each version can be reached
 ///
-/// If URL is a directory of `follow` or `pull`, all of its files are read: tensors and cached links are compared with
-/// their digests, other files with their recorded lengths. The directory may be in use. --deep is refused then:
-/// there is nothing deeper.
+/// If URL is a directory of `follow` or `pull`, all of its files are read: tensors and cached links
+/// are compared with their digests, other files with their recorded lengths. The directory may be
+/// in use. --deep is refused then: there is nothing deeper.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -619,8 +641,8 @@ pub(crate) struct FsckArgs {
     pub(crate) deep: bool,
     /// Directory for temporary files [default: the system's]
     ///
-    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a killed run are removed by
-    /// the next one.
+    /// Files are made in a private directory in DIR, deltachain-scratch-USER. Files left by a
+    /// killed run are removed by the next one.
     #[arg(long, value_name = "DIR", requires = "deep")]
     pub(crate) scratch: Option<PathBuf>,
     #[command(flatten)]
@@ -630,13 +652,18 @@ pub(crate) struct FsckArgs {
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let (shard, of) = text.split_once('/').ok_or("a shard is given as I/N, such as 0/4")?;
+    let (shard, of) = text
+        .split_once('/')
+        .ok_or("a shard is given as I/N, such as 0/4")?;
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     let (shard, of) = (number(shard)?, number(of)?);
     if shard < of {
         Ok((shard, of))
     } else {
-        Err(format!("there are {of} shards, the last is {}", of.saturating_sub(1)))
+        Err(format!(
+            "there are {of} shards, the last is {}",
+            of.saturating_sub(1)
+        ))
     }
 }
 
@@ -648,7 +675,11 @@ fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
-    parse_number(text, 1.0..=f64::INFINITY, "must be at least 1: every reader reads a snapshot")
+    parse_number(
+        text,
+        1.0..=f64::INFINITY,
+        "must be at least 1: every reader reads a snapshot",
+    )
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

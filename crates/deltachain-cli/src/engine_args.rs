@@ -1,5 +1,8 @@
 //! The options of `follow --engine`.
-#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
+#![expect(
+    clippy::doc_markdown,
+    reason = "help texts are for terminals, not for browsers"
+)]
 
 use std::env;
 use std::path::Path;
@@ -20,25 +23,32 @@ const TOKEN: &str = "DELTACHAIN_SERVER_TOKEN";
 pub(crate) struct EngineArgs {
     /// Update the servers of --server to each version
     ///
-    /// They pause, load it, confirm it, and resume. A server that fails or was restarted is retried, with a backoff of
-    /// up to a minute, until it has the newest version. One that may hold parts of two versions stays paused until
-    /// then. Servers of vLLM write the changes in place if they can. See integrations/docs/integrations.md.
+    /// They pause, load it, confirm it, and resume. A server that fails or was restarted is
+    /// retried, with a backoff of up to a minute, until it has the newest version. One that may
+    /// hold parts of two versions stays paused until then. Servers of vLLM write the changes in
+    /// place if they can. See integrations/docs/integrations.md.
     #[arg(long, requires = "servers", conflicts_with_all = ["command", "shards", "tensors"], help_heading = SERVERS)]
     pub(crate) engine: Option<EngineKind>,
     /// Address of a server, such as http://127.0.0.1:8000; repeatable
     ///
-    /// If the variable DELTACHAIN_SERVER_TOKEN is set, it is sent to the servers, as Authorization: Bearer TOKEN.
+    /// If the variable DELTACHAIN_SERVER_TOKEN is set, it is sent to the servers, as Authorization:
+    /// Bearer TOKEN.
     #[arg(long = "server", value_name = "URL", requires = "engine", value_parser = parse_url, help_heading = SERVERS)]
     pub(crate) servers: Vec<String>,
     /// Timeout for each request to a server, loading included
-    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "engine")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "600",
+        requires = "engine"
+    )]
     #[arg(value_parser = parse_seconds, help_heading = SERVERS)]
     pub(crate) server_timeout: Duration,
     /// Running requests at an update: keep (the default), wait or abort
     ///
-    /// They go on with the new version (keep), so that one answer is made of two; they end first (wait), for
-    /// --server-timeout at most; or they end at once, with what they have (abort). SGLang cannot wait. Adapters
-    /// (vllm-lora) need no pause.
+    /// They go on with the new version (keep), so that one answer is made of two; they end first
+    /// (wait), for --server-timeout at most; or they end at once, with what they have (abort).
+    /// SGLang cannot wait. Adapters (vllm-lora) need no pause.
     #[arg(long, value_name = "MODE", requires = "engine", help_heading = SERVERS)]
     pub(crate) pause: Option<Pause>,
     /// Adapters of vllm-lora are NAME@VERSION [default: the name of DIR]
@@ -63,21 +73,32 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineArgs {
-    /// The requests to servers that are brought to the versions in `directory`, or to these versions by themselves if
-    /// that has no tensors. They are looked at every `poll`.
-    pub(crate) fn engine(&self, kind: EngineKind, directory: &Path, tensors: bool, poll: Duration) -> Result<Engine> {
+    /// The requests to servers that are brought to the versions in `directory`, or to these
+    /// versions by themselves if that has no tensors. They are looked at every `poll`.
+    pub(crate) fn engine(
+        &self,
+        kind: EngineKind,
+        directory: &Path,
+        tensors: bool,
+        poll: Duration,
+    ) -> Result<Engine> {
         let found = directory.canonicalize();
-        let directory = found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+        let directory =
+            found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
         let pause = self.pause.unwrap_or_default();
         match kind {
-            EngineKind::VllmLora if !tensors => {
-                Err(Error::usage("--no-tensors: servers of vllm-lora load the tensors in DIR"))
-            }
+            EngineKind::VllmLora if !tensors => Err(Error::usage(
+                "--no-tensors: servers of vllm-lora load the tensors in DIR",
+            )),
             EngineKind::Sglang if tensors => Engine::sglang(pause),
             EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
                 // Never the chain: a server opens only that of its own configuration.
-                let copy = if tensors { Some(as_text(&directory)?) } else { None };
+                let copy = if tensors {
+                    Some(as_text(&directory)?)
+                } else {
+                    None
+                };
                 let init = json!({ "host_copy": copy, "mode": null });
                 Engine::vllm(&init.to_string(), follower(&directory)?, poll, pause)
             }
@@ -87,24 +108,42 @@ impl EngineArgs {
             EngineKind::VllmLora => {
                 let name = match &self.adapter {
                     Some(name) => name.clone(),
-                    None => parse_name(&directory.file_name().unwrap_or_default().to_string_lossy())
-                        .map_err(|_| Error::usage("DIR's name is not a valid adapter name; use --adapter"))?,
+                    None => {
+                        parse_name(&directory.file_name().unwrap_or_default().to_string_lossy())
+                            .map_err(|_| {
+                                Error::usage(
+                                    "DIR's name is not a valid adapter name; use --adapter",
+                                )
+                            })?
+                    }
                 };
-                Ok(Engine::lora(name, self.keep_adapters, &directory, self.servers.len()))
+                Ok(Engine::lora(
+                    name,
+                    self.keep_adapters,
+                    &directory,
+                    self.servers.len(),
+                ))
             }
         }
     }
 
-    /// The first server that answers, and whether it downloads the chain of its own configuration: then it reads no
-    /// directory. Nothing if none answers.
+    /// The first server that answers, and whether it downloads the chain of its own configuration:
+    /// then it reads no directory. Nothing if none answers.
     pub(crate) fn downloads(&self) -> Result<Option<(bool, &str)>> {
         let engine = match self.engine {
-            Some(EngineKind::Vllm) => Engine::vllm("{}", String::new(), Duration::ZERO, Pause::Keep)?,
-            Some(EngineKind::Sglang) => Engine::sglang_in_place(String::new(), Duration::ZERO, Pause::Keep)?,
+            Some(EngineKind::Vllm) => {
+                Engine::vllm("{}", String::new(), Duration::ZERO, Pause::Keep)?
+            }
+            Some(EngineKind::Sglang) => {
+                Engine::sglang_in_place(String::new(), Duration::ZERO, Pause::Keep)?
+            }
             Some(EngineKind::VllmLora) | None => return Ok(None),
         };
         let servers = self.servers()?;
-        Ok(servers.iter().zip(&self.servers).find_map(|(server, url)| Some((engine.downloads(server)?, url.as_str()))))
+        Ok(servers
+            .iter()
+            .zip(&self.servers)
+            .find_map(|(server, url)| Some((engine.downloads(server)?, url.as_str()))))
     }
 
     /// The servers.
@@ -112,11 +151,19 @@ impl EngineArgs {
     /// # Errors
     /// USAGE if one is named twice.
     pub(crate) fn servers(&self) -> Result<Vec<Server>> {
-        if let Some((_, url)) = self.servers.iter().enumerate().find(|(at, url)| self.servers[..*at].contains(*url)) {
+        if let Some((_, url)) = self
+            .servers
+            .iter()
+            .enumerate()
+            .find(|(at, url)| self.servers[..*at].contains(*url))
+        {
             return Err(Error::usage(format!("duplicate --server {url}")));
         }
         let token = env::var(TOKEN).ok().filter(|token| !token.is_empty());
-        self.servers.iter().map(|url| Server::new(url, token.clone(), self.server_timeout)).collect()
+        self.servers
+            .iter()
+            .map(|url| Server::new(url, token.clone(), self.server_timeout))
+            .collect()
     }
 }
 
@@ -128,7 +175,10 @@ fn follower(directory: &Path) -> Result<String> {
 /// The name that this machine gives itself.
 fn host() -> String {
     #[cfg(unix)]
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
     #[cfg(not(unix))]
     let name = env::var("COMPUTERNAME").unwrap_or_default();
     name

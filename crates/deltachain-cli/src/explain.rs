@@ -1,5 +1,5 @@
-//! The explanations of all rules and classes: the page `explain/errors.md`, which the documentation shows too. Its
-//! form:
+//! The explanations of all rules and classes: the page `explain/errors.md`, which the documentation
+//! shows too. Its form:
 //!
 //! ```text
 //! # Errors                              and an introduction
@@ -38,7 +38,10 @@ pub(crate) struct Part {
 
 /// All parts of the page, in its order.
 pub(crate) fn parts() -> Vec<Part> {
-    PAGE.split("\n## ").skip(1).flat_map(parts_of_group).collect()
+    PAGE.split("\n## ")
+        .skip(1)
+        .flat_map(parts_of_group)
+        .collect()
 }
 
 /// The parts of these names, in their order. Case does not matter.
@@ -47,8 +50,16 @@ pub(crate) fn parts() -> Vec<Part> {
 /// USAGE if there is no part of a name.
 pub(crate) fn find<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Part>> {
     let parts = parts();
-    let find = |name| parts.iter().find(|part| part.name.eq_ignore_ascii_case(name)).cloned();
-    names.into_iter().map(|name| find(name).ok_or_else(|| unknown(name, &parts))).collect()
+    let find = |name| {
+        parts
+            .iter()
+            .find(|part| part.name.eq_ignore_ascii_case(name))
+            .cloned()
+    };
+    names
+        .into_iter()
+        .map(|name| find(name).ok_or_else(|| unknown(name, &parts)))
+        .collect()
 }
 
 fn unknown(name: &str, parts: &[Part]) -> Error {
@@ -63,13 +74,18 @@ fn unknown(name: &str, parts: &[Part]) -> Error {
 }
 
 fn parts_of_group(text: &'static str) -> Vec<Part> {
-    let mut pieces = text.split("\n### ").map(|piece| piece.split_once('\n').unwrap_or((piece, "")));
+    let mut pieces = text
+        .split("\n### ")
+        .map(|piece| piece.split_once('\n').unwrap_or((piece, "")));
     let (group, shared) = pieces.next().unwrap_or_default();
     let [shared_meaning, shared_cause, shared_remedy] = paragraphs(shared);
     let or = |own: String, shared: &String| if own.is_empty() { shared.clone() } else { own };
     let part = |(name, text): (&'static str, &'static str)| {
         let text = text.trim_start();
-        let (rule, text) = match text.strip_prefix('*').and_then(|text| text.split_once(".* ")) {
+        let (rule, text) = match text
+            .strip_prefix('*')
+            .and_then(|text| text.split_once(".* "))
+        {
             Some((rule, text)) => (rule.split_once(", section "), text),
             None => (None, text),
         };
@@ -119,21 +135,40 @@ mod tests {
     #[test]
     fn every_part_is_complete() {
         for part in parts() {
-            assert!(!part.meaning.is_empty() && !part.cause.is_empty() && !part.remedy.is_empty(), "{part:?}");
-            assert!(part.name.starts_with("R-") == part.rule.is_some(), "{part:?}");
-            let text = [&part.meaning, &part.cause, &part.remedy].map(String::as_str).join(" ");
-            assert!(!text.contains("**") && text.matches('`').count() % 2 == 0, "{part:?}");
+            assert!(
+                !part.meaning.is_empty() && !part.cause.is_empty() && !part.remedy.is_empty(),
+                "{part:?}"
+            );
+            assert!(
+                part.name.starts_with("R-") == part.rule.is_some(),
+                "{part:?}"
+            );
+            let text = [&part.meaning, &part.cause, &part.remedy]
+                .map(String::as_str)
+                .join(" ");
+            assert!(
+                !text.contains("**") && text.matches('`').count() % 2 == 0,
+                "{part:?}"
+            );
         }
     }
 
     #[test]
     fn every_rule_has_its_class() {
-        let parts: BTreeMap<_, _> = parts().into_iter().map(|part| (part.name, part.rule)).collect();
+        let parts: BTreeMap<_, _> = parts()
+            .into_iter()
+            .map(|part| (part.name, part.rule))
+            .collect();
         for rule in RULES {
             let (class, _) = parts[rule.id].unwrap();
             assert_eq!(class, rule.class.name(), "{}", rule.id);
         }
-        assert!(parts.values().flatten().all(|(class, _)| parts.contains_key(class)));
+        assert!(
+            parts
+                .values()
+                .flatten()
+                .all(|(class, _)| parts.contains_key(class))
+        );
     }
 
     /// The commands that the page names exist, with their options.
@@ -142,18 +177,32 @@ mod tests {
         let mut tool = Cli::command();
         tool.build();
         let mut checked = 0;
-        for command in PAGE.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("deltachain ")) {
+        for command in PAGE
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter_map(|code| code.strip_prefix("deltachain "))
+        {
             let mut words = command.split_whitespace();
             let name = words.next().unwrap();
             if name == "--version" || name == "help" {
                 continue;
             }
-            let mut found = tool.find_subcommand(name).unwrap_or_else(|| panic!("{command}"));
+            let mut found = tool
+                .find_subcommand(name)
+                .unwrap_or_else(|| panic!("{command}"));
             if found.has_subcommands() {
-                found = found.find_subcommand(words.next().unwrap()).unwrap_or_else(|| panic!("{command}"));
+                found = found
+                    .find_subcommand(words.next().unwrap())
+                    .unwrap_or_else(|| panic!("{command}"));
             }
             for option in words.filter_map(|word| word.strip_prefix("--")) {
-                assert!(found.get_arguments().any(|argument| argument.get_long() == Some(option)), "{command}");
+                assert!(
+                    found
+                        .get_arguments()
+                        .any(|argument| argument.get_long() == Some(option)),
+                    "{command}"
+                );
             }
             checked += 1;
         }
@@ -163,8 +212,16 @@ mod tests {
     #[test]
     fn names_that_do_not_exist() {
         let similar = |name| find([name]).unwrap_err().message().to_owned();
-        assert!(similar("r-chn-99").contains("similar are R-CHN-09,"), "{}", similar("r-chn-99"));
-        assert!(similar("CHIAN").contains("similar are CHAIN,"), "{}", similar("CHIAN"));
+        assert!(
+            similar("r-chn-99").contains("similar are R-CHN-09,"),
+            "{}",
+            similar("r-chn-99")
+        );
+        assert!(
+            similar("CHIAN").contains("similar are CHAIN,"),
+            "{}",
+            similar("CHIAN")
+        );
         assert!(similar("").contains("similar are IO,"), "{}", similar(""));
         assert_eq!(find(["r-Chn-13", "io", "IO"]).unwrap().len(), 3);
     }

@@ -1,4 +1,5 @@
-//! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the exit code.
+//! How errors are shown: class, rule, message, places and advice; as lines or as JSON. Chooses the
+//! exit code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +30,9 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
         report_as_json(error);
     } else if interrupt::happened() {
         // Nobody knows what became of a request that was given up.
-        let given_up = (error.class() == ErrorClass::Io).then(|| error.file()).flatten();
+        let given_up = (error.class() == ErrorClass::Io)
+            .then(|| error.file())
+            .flatten();
         let what = given_up.map_or_else(
             || "; nothing is left behind".to_owned(),
             |file| format!(" while {} {}", error.message(), printable_path(file)),
@@ -63,8 +66,18 @@ pub(crate) fn more<'a>(rules: impl IntoIterator<Item = &'a str>) -> Option<Strin
 fn lines(error: &Error) -> String {
     let bad = AnsiColor::Red.on_default().bold();
     let dim = Style::new().dimmed();
-    let rule = error.rule().map_or_else(String::new, |rule| format!(" {rule}"));
-    let Problem { message, file, section, offset, tensor, advice, .. } = Problem::from(error);
+    let rule = error
+        .rule()
+        .map_or_else(String::new, |rule| format!(" {rule}"));
+    let Problem {
+        message,
+        file,
+        section,
+        offset,
+        tensor,
+        advice,
+        ..
+    } = Problem::from(error);
     let mut text = format!("{bad}error{bad:#}: {}{rule}: {message}\n", error.class());
     let places = [
         ("file", file.map(printable_path)),
@@ -94,9 +107,13 @@ mod tests {
     #[test]
     fn advice_names_options_that_exist() {
         let all = Cli::command();
-        let options: Vec<&str> =
-            all.get_subcommands().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long).collect();
-        let words = advice_by_rule(Face::Tool).flat_map(|advice| advice.split([' ', '=', ',', '`']));
+        let options: Vec<&str> = all
+            .get_subcommands()
+            .flat_map(clap::Command::get_arguments)
+            .filter_map(clap::Arg::get_long)
+            .collect();
+        let words =
+            advice_by_rule(Face::Tool).flat_map(|advice| advice.split([' ', '=', ',', '`']));
         let mut named = words.filter_map(|word| word.strip_prefix("--")).peekable();
         assert!(named.peek().is_some());
         named.for_each(|name| assert!(options.contains(&name), "--{name}"));

@@ -27,7 +27,10 @@ impl OpenedLink {
         let reader = FileSource::open(path)
             .and_then(|source| LinkReader::open(source, limits))
             .map_err(|error| error.in_file(path))?;
-        Ok(Self { path: path.to_owned(), reader })
+        Ok(Self {
+            path: path.to_owned(),
+            reader,
+        })
     }
 }
 
@@ -36,15 +39,17 @@ impl OpenedLink {
 /// # Errors
 /// USAGE.
 pub fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-    let is_missing = |path: &&Path| fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let is_missing = |path: &&Path| {
+        fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
     match paths.into_iter().find(is_missing) {
         Some(path) => Err(Error::usage("there is no such file or directory").in_file(path)),
         None => Ok(()),
     }
 }
 
-/// Refuses an output that exists, unless the user wants to replace it. The library does so, too, but knows no
-/// arguments.
+/// Refuses an output that exists, unless the user wants to replace it. The library does so, too,
+/// but knows no arguments.
 ///
 /// # Errors
 /// USAGE.
@@ -58,5 +63,8 @@ pub fn refuse_existing(path: &Path, force: bool) -> Result<()> {
 
 /// Reads and hashes a state, with a progress bar.
 pub(crate) fn digests_of(state: &dyn State, output: Output) -> Result<StateDigests> {
-    StateDigests::of(state, &output.meter("hashing", total_bytes(state.tensors())))
+    StateDigests::of(
+        state,
+        &output.meter("hashing", total_bytes(state.tensors())),
+    )
 }

@@ -1,4 +1,5 @@
-//! Ctrl-C: the first one makes work stop where it can clean up after itself, the second ends the program at once.
+//! Ctrl-C: the first one makes work stop where it can clean up after itself, the second ends the
+//! program at once.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,5 +38,9 @@ pub(crate) fn happened() -> bool {
 
 /// An error once Ctrl-C was pressed. Called between steps and from every progress report.
 pub(crate) fn check() -> Result<()> {
-    if happened() { Err(Error::usage("interrupted")) } else { Ok(()) }
+    if happened() {
+        Err(Error::usage("interrupted"))
+    } else {
+        Ok(())
+    }
 }

@@ -24,7 +24,8 @@ pub(crate) enum KeyCommand {
     Show {
         /// A file with a secret key or with public keys; - is standard input
         file: PathBuf,
-        /// Print each as a line for --trust that trusts it for this chain, and for those that stand beside it, alone
+        /// Print each as a line for --trust that trusts it for this chain, and for those that stand
+        /// beside it, alone
         #[arg(long, value_name = "URL")]
         chain: Option<String>,
         #[command(flatten)]
@@ -34,8 +35,9 @@ pub(crate) enum KeyCommand {
 
 /// Sign a version that has been published
 ///
-/// For a chain that begins to be signed, or as one of several who have to sign. It vouches for the version and all
-/// below it, so look at it before (`log`, `show`), and give the digest of its commit.
+/// For a chain that begins to be signed, or as one of several who have to sign. It vouches for the
+/// version and all below it, so look at it before (`log`, `show`), and give the digest of its
+/// commit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

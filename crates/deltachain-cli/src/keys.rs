@@ -1,5 +1,5 @@
-//! Keys that the user names: in files, in the environment, and elsewhere, where a command signs with them. No error has
-//! the text of what may be a secret key.
+//! Keys that the user names: in files, in the environment, and elsewhere, where a command signs
+//! with them. No error has the text of what may be a secret key.
 
 use std::env;
 use std::fmt;
@@ -37,23 +37,37 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin with `#` do not
-    /// count, nor does white space around a key.
+    /// From the text of a key file: a secret key, or public keys. Empty lines and those that begin
+    /// with `#` do not count, nor does white space around a key.
     fn parse(text: &str) -> Result<Self> {
         let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
-        let lines = lines.map(|(place, line)| (place + 1, line.split(" #").next().unwrap_or_default().trim()));
-        let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+        let lines = lines.map(|(place, line)| {
+            (
+                place + 1,
+                line.split(" #").next().unwrap_or_default().trim(),
+            )
+        });
+        let lines: Vec<(usize, &str)> = lines
+            .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+            .collect();
         match lines.as_slice() {
             [] => Err(Error::usage("there is no key in it")),
-            [(_, line)] if line.starts_with(SECRET) => SigningKey::parse(line).map(Box::new).map(Self::Secret),
-            lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => {
-                Err(Error::usage("a secret key has to be the only key in its file"))
+            [(_, line)] if line.starts_with(SECRET) => {
+                SigningKey::parse(line).map(Box::new).map(Self::Secret)
             }
+            lines if lines.iter().any(|(_, line)| line.contains(SECRET)) => Err(Error::usage(
+                "a secret key has to be the only key in its file",
+            )),
             lines => {
                 // A line that may be a damaged secret key is not shown.
-                let refused =
-                    |place| Error::usage(format!("line {place} is no public key (NAME+ID+KEY), or a damaged one"));
-                let keys = lines.iter().map(|(place, line)| line.parse().map_err(|_| refused(place)));
+                let refused = |place| {
+                    Error::usage(format!(
+                        "line {place} is no public key (NAME+ID+KEY), or a damaged one"
+                    ))
+                };
+                let keys = lines
+                    .iter()
+                    .map(|(place, line)| line.parse().map_err(|_| refused(place)));
                 keys.collect::<Result<_>>().map(Self::Public)
             }
         }
@@ -71,7 +85,9 @@ impl Keys {
         }
         require([path])?;
         let source = FileSource::open(path)?;
-        text_of(source.file()).and_then(|text| Self::parse(&text)).map_err(|error| error.in_file(path))
+        text_of(source.file())
+            .and_then(|text| Self::parse(&text))
+            .map_err(|error| error.in_file(path))
     }
 
     /// The public keys, with the chains that stand beside them.
@@ -87,8 +103,12 @@ fn text_of(from: impl Read) -> Result<String> {
     let mut text = String::new();
     let read = from.take(MOST_BYTES).read_to_string(&mut text);
     match read {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Error::usage("this is no text with keys")),
-        read => read.map(|_| text).map_err(|error| Error::io("reading", error)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(Error::usage("this is no text with keys"))
+        }
+        read => read
+            .map(|_| text)
+            .map_err(|error| Error::io("reading", error)),
     }
 }
 
@@ -96,11 +116,15 @@ fn text_of(from: impl Read) -> Result<String> {
 fn from_input() -> Result<String> {
     let (sender, receiver) = mpsc::channel();
     let read = move || drop(sender.send(text_of(io::stdin().lock())));
-    thread::Builder::new().spawn(read).map_err(|error| Error::io("starting a thread", error))?;
+    thread::Builder::new()
+        .spawn(read)
+        .map_err(|error| Error::io("starting a thread", error))?;
     loop {
         match receiver.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => interrupt::check()?,
-            result => return result.map_err(|error| Error::io("reading", io::Error::other(error)))?,
+            result => {
+                return result.map_err(|error| Error::io("reading", io::Error::other(error)))?;
+            }
         }
     }
 }
@@ -111,17 +135,22 @@ fn from_input() -> Result<String> {
 /// USAGE if the name is no name or the file exists; IO.
 pub(crate) fn make(name: &str, path: &Path) -> Result<VerifierKey> {
     if crate::output::printable(name) != name {
-        return Err(Error::usage("the name of the key has a character that is not seen"));
+        return Err(Error::usage(
+            "the name of the key has a character that is not seen",
+        ));
     }
     let mut seed = [0; 32];
-    getrandom::fill(&mut seed).map_err(|error| Error::io("asking for random bytes", io::Error::other(error)))?;
+    getrandom::fill(&mut seed)
+        .map_err(|error| Error::io("asking for random bytes", io::Error::other(error)))?;
     let key = SigningKey::from_seed(name, seed)?;
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::usage("there is such a file; a key replaces none").in_file(path),
+        io::ErrorKind::AlreadyExists => {
+            Error::usage("there is such a file; a key replaces none").in_file(path)
+        }
         _ => Error::io("creating", error).in_file(path),
     })?;
     let written = writeln!(file, "{}", key.to_text()).and_then(|()| file.sync_all());
@@ -162,20 +191,31 @@ impl SignArgs {
                 }
             }
         }
-        let Some(command) = &self.sign_command else { return Ok(signers) };
+        let Some(command) = &self.sign_command else {
+            return Ok(signers);
+        };
         let [public] = asked.as_slice() else {
-            let text = format!("--sign-command signs for one public key of --sign-key; there are {}", asked.len());
+            let text = format!(
+                "--sign-command signs for one public key of --sign-key; there are {}",
+                asked.len()
+            );
             return Err(Error::usage(text));
         };
         let timeout = self.sign_timeout;
-        signers.push(Arc::new(CommandSigner { public: public.key.clone(), command: command.clone(), timeout }));
+        signers.push(Arc::new(CommandSigner {
+            public: public.key.clone(),
+            command: command.clone(),
+            timeout,
+        }));
         Ok(signers)
     }
 }
 
 /// The key in the environment, if there is one.
 fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
-    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
     let read = match text.to_str().map(Keys::parse) {
         Some(Ok(Keys::Secret(key))) => return Ok(Some(Arc::new(*key))),
         Some(Err(error)) => error.message().to_owned(),
@@ -188,10 +228,13 @@ fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
 #[cfg(unix)]
 fn refuse_open(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io("reading", error).in_file(path))?;
+    let metadata =
+        std::fs::metadata(path).map_err(|error| Error::io("reading", error).in_file(path))?;
     let mode = metadata.permissions().mode() & 0o777;
     if metadata.is_file() && mode & 0o077 != 0 {
-        let text = format!("others can use this secret key (mode {mode:03o}): chmod 600 it, and think of a new key");
+        let text = format!(
+            "others can use this secret key (mode {mode:03o}): chmod 600 it, and think of a new key"
+        );
         return Err(Error::usage(text).in_file(path));
     }
     Ok(())
@@ -224,10 +267,12 @@ impl TrustArgs {
             }
             // Otherwise it is rather a key, which may be a secret one.
             let path = Path::new(given);
-            let is_path =
-                path.extension().is_some_and(|extension| extension == "pub") || given.matches('+').count() < 2;
+            let is_path = path.extension().is_some_and(|extension| extension == "pub")
+                || given.matches('+').count() < 2;
             if !is_path && !path.exists() {
-                return Err(Error::usage("a key of --trust is no public key (NAME+ID+KEY), or a damaged one"));
+                return Err(Error::usage(
+                    "a key of --trust is no public key (NAME+ID+KEY), or a damaged one",
+                ));
             }
             match Keys::read(path)? {
                 Keys::Public(read) => keys.extend(read),
@@ -237,7 +282,11 @@ impl TrustArgs {
                 }
             }
         }
-        if keys.is_empty() { Ok(None) } else { Trust::new(keys, self.quorum.unwrap_or(1)).map(Some) }
+        if keys.is_empty() {
+            Ok(None)
+        } else {
+            Trust::new(keys, self.quorum.unwrap_or(1)).map(Some)
+        }
     }
 }
 
@@ -250,7 +299,9 @@ struct CommandSigner {
 
 impl fmt::Debug for CommandSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommandSigner").field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("CommandSigner")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
     }
 }
 
@@ -264,9 +315,14 @@ impl Signer for CommandSigner {
         let said = self.ask(text).map_err(failed)?;
         interrupt::check()?;
         let said = said.map_err(|reason| failed(io::Error::other(reason)))?;
-        let signature =
-            str::from_utf8(said.trim_ascii()).ok().and_then(|text| Base64::decode_vec(text).ok()?.try_into().ok());
-        let other = || failed(io::Error::other("it printed something else than 64 bytes in base64"));
+        let signature = str::from_utf8(said.trim_ascii())
+            .ok()
+            .and_then(|text| Base64::decode_vec(text).ok()?.try_into().ok());
+        let other = || {
+            failed(io::Error::other(
+                "it printed something else than 64 bytes in base64",
+            ))
+        };
         signature.ok_or_else(other)
     }
 }
@@ -274,15 +330,21 @@ impl Signer for CommandSigner {
 impl CommandSigner {
     /// The text that the command prints, or why it did not succeed.
     fn ask(&self, text: &[u8]) -> io::Result<Result<Vec<u8>, String>> {
-        // Files, not pipes: nobody waits for a command that does not read, or for one that leaves a child behind.
+        // Files, not pipes: nobody waits for a command that does not read, or for one that leaves a
+        // child behind.
         let (mut question, mut answer) = (tempfile::tempfile()?, tempfile::tempfile()?);
         question.write_all(text)?;
         question.seek(SeekFrom::Start(0))?;
         let mut shell = shell(&self.command);
-        shell.env_remove(VARIABLE).stdin(Stdio::from(question)).stdout(Stdio::from(answer.try_clone()?));
+        shell
+            .env_remove(VARIABLE)
+            .stdin(Stdio::from(question))
+            .stdout(Stdio::from(answer.try_clone()?));
         match run(&mut shell, Some(self.timeout), &interrupt::happened)? {
             CommandResult::Succeeded => {}
-            CommandResult::Failed(reason) | CommandResult::TimedOut(reason) => return Ok(Err(reason)),
+            CommandResult::Failed(reason) | CommandResult::TimedOut(reason) => {
+                return Ok(Err(reason));
+            }
             CommandResult::Interrupted => return Ok(Err("interrupted".to_owned())),
         }
         let mut said = Vec::new();

@@ -1,10 +1,13 @@
-//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and publishes and follows chains
-//! of them (SPEC.md of the library).
+//! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and
+//! publishes and follows chains of them (SPEC.md of the library).
 //!
 //! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 
 mod args;
 mod chain_args;
@@ -35,9 +38,9 @@ use crate::args::{Cli, Command};
 use crate::commands::chain;
 use crate::output::Output;
 
-/// Runs the tool with these arguments and returns the exit code. The first argument is the program's name. It prints to
-/// standard output and standard error, and from then on Ctrl-C is its own: to be called once, by a program that does
-/// nothing else.
+/// Runs the tool with these arguments and returns the exit code. The first argument is the
+/// program's name. It prints to standard output and standard error, and from then on Ctrl-C is its
+/// own: to be called once, by a program that does nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     program::main(arguments, |cli: &Cli| &cli.global, run)
 }

@@ -1,4 +1,5 @@
-//! The program `deltachain`. All of it is in the library, so that other packages can bring it along.
+//! The program `deltachain`. All of it is in the library, so that other packages can bring it
+//! along.
 
 #![forbid(unsafe_code)]
 

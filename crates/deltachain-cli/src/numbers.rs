@@ -1,4 +1,5 @@
-//! Numbers for people: digits in groups, shares, rates. Where precision is lost nothing but the display depends on it.
+//! Numbers for people: digits in groups, shares, rates. Where precision is lost nothing but the
+//! display depends on it.
 
 use std::time::Duration;
 
@@ -38,19 +39,29 @@ pub(crate) fn decimal(number: Option<f64>) -> String {
 /// A short time such as `3.1 ms`.
 pub(crate) fn time(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
-    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+    if seconds < 1.0 {
+        format!("{:.1} ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.1} s")
+    }
 }
 
 /// `1 tensor`, `2 tensors`.
 pub(crate) fn counted(number: usize, one: &str, many: &str) -> String {
-    format!("{} {}", grouped(number as u64), if number == 1 { one } else { many })
+    format!(
+        "{} {}",
+        grouped(number as u64),
+        if number == 1 { one } else { many }
+    )
 }
 
-/// Shares out `total` in proportion to `weights`, whose sum fits 64 bits, so that the shares add up to it; evenly if
-/// all weights are 0.
+/// Shares out `total` in proportion to `weights`, whose sum fits 64 bits, so that the shares add up
+/// to it; evenly if all weights are 0.
 pub(crate) fn share_out(total: u64, weights: &[u64]) -> Vec<u64> {
     let even = weights.iter().all(|&weight| weight == 0);
-    let weights = weights.iter().map(|&weight| if even { 1 } else { u128::from(weight) });
+    let weights = weights
+        .iter()
+        .map(|&weight| if even { 1 } else { u128::from(weight) });
     let sum: u128 = weights.clone().sum::<u128>().max(1);
     let (total, mut given, mut running) = (u128::from(total), 0, 0);
     let share = |weight| {
@@ -68,7 +79,10 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!(["0", "999", "1,000", "1,234,567"], [0, 999, 1000, 1_234_567].map(grouped));
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1000, 1_234_567].map(grouped)
+        );
         assert_eq!(percent(1, 3), "33.3 %");
         assert_eq!(percent(158, 10_000), "1.58 %");
         assert_eq!(percent(1, 100_000), "0.0010 %");
@@ -80,9 +94,19 @@ mod tests {
 
     #[test]
     fn shares_add_up() {
-        for weights in [&[1_u64, 2, 3][..], &[0, 0, 0], &[5], &[u64::MAX / 2, u64::MAX / 2], &[0, 7, 0]] {
+        for weights in [
+            &[1_u64, 2, 3][..],
+            &[0, 0, 0],
+            &[5],
+            &[u64::MAX / 2, u64::MAX / 2],
+            &[0, 7, 0],
+        ] {
             for total in [0, 1, 100, u64::MAX] {
-                assert_eq!(share_out(total, weights).iter().sum::<u64>(), total, "{weights:?}");
+                assert_eq!(
+                    share_out(total, weights).iter().sum::<u64>(),
+                    total,
+                    "{weights:?}"
+                );
             }
         }
         assert_eq!(share_out(60, &[1, 2, 3]), [10, 20, 30]);

@@ -1,4 +1,5 @@
-//! Files of a model's directory that no link covers (configuration, tokenizer): tells the user about them.
+//! Files of a model's directory that no link covers (configuration, tokenizer): tells the user
+//! about them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,31 +28,52 @@ pub(crate) struct NotCovered {
 }
 
 impl NotCovered {
-    /// Looks for the other files of the target, and compares them with the base's if both are directories.
-    pub(crate) fn by_link(base: Option<&SafetensorsState>, target: &SafetensorsState) -> Result<Self> {
+    /// Looks for the other files of the target, and compares them with the base's if both are
+    /// directories.
+    pub(crate) fn by_link(
+        base: Option<&SafetensorsState>,
+        target: &SafetensorsState,
+    ) -> Result<Self> {
         let (names, left_out) = (target.other_files(), target.left_out().to_vec());
         let mut differing = Vec::new();
-        if let Some(base) = base.filter(|base| base.layout().is_directory() && target.layout().is_directory()) {
-            let all: BTreeSet<String> = base.other_files().into_iter().chain(names.iter().cloned()).collect();
+        if let Some(base) =
+            base.filter(|base| base.layout().is_directory() && target.layout().is_directory())
+        {
+            let all: BTreeSet<String> = base
+                .other_files()
+                .into_iter()
+                .chain(names.iter().cloned())
+                .collect();
             for name in all {
                 interrupt::check()?;
                 // A file that cannot be read is not known to be the same.
-                if !same_content(&base.path().join(&name), &target.path().join(&name)).unwrap_or(false) {
+                if !same_content(&base.path().join(&name), &target.path().join(&name))
+                    .unwrap_or(false)
+                {
                     differing.push(name);
                 }
             }
         }
-        Ok(Self { names, differing, left_out })
+        Ok(Self {
+            names,
+            differing,
+            left_out,
+        })
     }
 
     /// Tells people.
     pub(crate) fn remark(&self, output: Output) {
         if !self.names.is_empty() {
-            output.remark(&format!("note: a link carries tensors only; not covered: {}", list(&self.names)));
+            output.remark(&format!(
+                "note: a link carries tensors only; not covered: {}",
+                list(&self.names)
+            ));
         }
         if !self.differing.is_empty() {
-            output
-                .remark(&format!("note: not covered, and not the same in base and target: {}", list(&self.differing)));
+            output.remark(&format!(
+                "note: not covered, and not the same in base and target: {}",
+                list(&self.differing)
+            ));
         }
         remark_left_out(&self.left_out, output);
     }
@@ -73,7 +95,11 @@ pub(crate) fn remark_left_out(left_out: &[String], output: Output) {
 
 /// Names in a sentence.
 pub(crate) fn list(names: &[String]) -> String {
-    let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name)).collect();
+    let mut shown: Vec<String> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| printable(name))
+        .collect();
     if names.len() > SHOWN {
         shown.push(format!("and {} more", names.len() - SHOWN));
     }
@@ -109,7 +135,12 @@ mod tests {
         let long = vec![7; 100_000];
         let mut other = long.clone();
         other[99_999] = 8;
-        let (a, b, c, d) = (file("a", &long), file("b", &long), file("c", &other), file("d", b"x"));
+        let (a, b, c, d) = (
+            file("a", &long),
+            file("b", &long),
+            file("c", &other),
+            file("d", b"x"),
+        );
         assert!(same_content(&a, &b).unwrap());
         assert!(!same_content(&a, &c).unwrap());
         assert!(!same_content(&a, &d).unwrap());

@@ -1,4 +1,5 @@
-//! The output of the program, and where it goes: results on standard output, remarks and progress on standard error.
+//! The output of the program, and where it goes: results on standard output, remarks and progress
+//! on standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -23,12 +24,20 @@ impl Output {
     /// As the options say. Colours and progress bars are for terminals.
     pub(crate) fn new(options: &Global) -> Self {
         let bars = !options.json && !options.quiet && io::stderr().is_terminal();
-        Self { json: options.json, quiet: options.quiet, bars }
+        Self {
+            json: options.json,
+            quiet: options.quiet,
+            bars,
+        }
     }
 
     /// Prints nothing: for work that is a step of other work.
     pub(crate) fn silent() -> Self {
-        Self { json: false, quiet: true, bars: false }
+        Self {
+            json: false,
+            quiet: true,
+            bars: false,
+        }
     }
 
     pub(crate) fn is_json(self) -> bool {
@@ -36,19 +45,36 @@ impl Output {
     }
 
     /// Prints the result, as text or as JSON.
-    pub(crate) fn result(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
-        if self.json { print_json(&json()) } else { print(&text()) }
+    pub(crate) fn result(
+        self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+    ) -> Result<()> {
+        if self.json {
+            print_json(&json())
+        } else {
+            print(&text())
+        }
     }
 
     /// Prints what was done; as text only without `--quiet`.
     ///
     /// # Errors
     /// IO.
-    pub fn summary(self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
-        if self.quiet && !self.json { Ok(()) } else { self.result(text, json) }
+    pub fn summary(
+        self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+    ) -> Result<()> {
+        if self.quiet && !self.json {
+            Ok(())
+        } else {
+            self.result(text, json)
+        }
     }
 
-    /// Says something that is worth knowing on standard error. JSON output has a place of its own for such things.
+    /// Says something that is worth knowing on standard error. JSON output has a place of its own
+    /// for such things.
     pub fn remark(self, text: &str) {
         if !self.json && !self.quiet {
             // Nothing depends on a remark.
@@ -58,12 +84,19 @@ impl Output {
 
     /// Begins to show the progress of work on `total` bytes.
     pub fn meter(self, what: &'static str, total: u64) -> Meter {
-        Meter::new(ProgressBar::with_draw_target(Some(total), self.target()), what)
+        Meter::new(
+            ProgressBar::with_draw_target(Some(total), self.target()),
+            what,
+        )
     }
 
     /// Where progress bars are drawn.
     pub(crate) fn target(self) -> ProgressDrawTarget {
-        if self.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+        if self.bars {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        }
     }
 }
 
@@ -79,7 +112,8 @@ pub(crate) fn print_json(value: &Value) -> Result<()> {
     print(&escaped(&value.to_string()))
 }
 
-/// The same JSON with escapes for what could control a terminal or hide itself, which can stand in strings only.
+/// The same JSON with escapes for what could control a terminal or hide itself, which can stand in
+/// strings only.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -110,10 +144,13 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped. Quotes can do
-/// neither.
+/// A name as it may be shown on a terminal: what could move the cursor or hide itself is escaped.
+/// Quotes can do neither.
 pub fn printable(name: &str) -> String {
-    name.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+    name.escape_debug()
+        .to_string()
+        .replace("\\\"", "\"")
+        .replace("\\'", "'")
 }
 
 /// A path as it may be shown on a terminal; with single backslashes, which Windows has many of.
@@ -139,7 +176,10 @@ mod tests {
     fn names_cannot_control_a_terminal() {
         assert_eq!(printable("wörter.\u{1F9EE}"), "wörter.\u{1F9EE}");
         let evil = printable("a\x1b[2J\r\n\u{202E}\u{9B}b");
-        assert!(evil.chars().all(|c| !c.is_control() && c != '\u{202E}'), "{evil}");
+        assert!(
+            evil.chars().all(|c| !c.is_control() && c != '\u{202E}'),
+            "{evil}"
+        );
         assert_eq!(printable(r#"{"it's": "\"}"#), r#"{"it's": "\\"}"#);
         assert_eq!(printable_path("C:\\it's\n"), "C:\\it's\\n");
     }

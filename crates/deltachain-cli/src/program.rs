@@ -1,6 +1,6 @@
-//! The parts of the tool that a program with commands of its own takes, such as `deltachain-exchange`: options, inputs,
-//! output, and the treatment of errors and of Ctrl-C. For the programs of this repository: it is not a stable
-//! interface.
+//! The parts of the tool that a program with commands of its own takes, such as
+//! `deltachain-exchange`: options, inputs, output, and the treatment of errors and of Ctrl-C. For
+//! the programs of this repository: it is not a stable interface.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -23,9 +23,9 @@ pub use crate::shared_args::{Choices, Global, LimitArgs, PROFILES, one_of, parse
 pub use crate::watcher::Watcher;
 use crate::{args, failure, interrupt};
 
-/// Runs a program whose commands print to standard output and standard error, and returns the exit code. The first
-/// argument is the program's name. From then on Ctrl-C and the pool of threads are its own: to be called once, by a
-/// program that does nothing else.
+/// Runs a program whose commands print to standard output and standard error, and returns the exit
+/// code. The first argument is the program's name. From then on Ctrl-C and the pool of threads are
+/// its own: to be called once, by a program that does nothing else.
 pub fn main<P: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     options: impl Fn(&P) -> &Global,
@@ -40,13 +40,15 @@ pub fn main<P: Parser>(
     let work = || {
         interrupt::install()?;
         // At once: where threads cannot be started, that is an error and no panic later.
-        let pool = ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build_global();
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(options.threads.unwrap_or(0))
+            .build_global();
         pool.map_err(cannot_start)?;
         work(&parsed, output)
     };
     let code = guarded(work).unwrap_or_else(|error| failure::report(&error, output));
-    // A Rust program would flush at its end, but the caller of this function may end in another way. If nobody reads
-    // the output, that is not a failure.
+    // A Rust program would flush at its end, but the caller of this function may end in another
+    // way. If nobody reads the output, that is not a failure.
     let _ = io::stdout().flush();
     code
 }
@@ -55,7 +57,9 @@ pub fn main<P: Parser>(
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static PANIC: Mutex<String> = Mutex::new(String::new());
     let last = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
-    panic::set_hook(Box::new(move |panic| *last() = panic.to_string().replace('\n', " ")));
+    panic::set_hook(Box::new(move |panic| {
+        *last() = panic.to_string().replace('\n', " ")
+    }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it";
         Err(Error::io(what, io::Error::other(last().as_str())))

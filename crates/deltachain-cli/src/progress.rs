@@ -1,4 +1,5 @@
-//! Progress bars with bytes, rate and time left; and, with or without a bar, the place where Ctrl-C takes effect.
+//! Progress bars with bytes, rate and time left; and, with or without a bar, the place where Ctrl-C
+//! takes effect.
 
 use deltachain::{Progress, Result};
 use indicatif::{ProgressBar, ProgressStyle};

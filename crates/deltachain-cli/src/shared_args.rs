@@ -8,7 +8,8 @@ use clap::{Arg, ArgAction, Args};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Profile};
 
-// Headings of `--help`. Each argument names its own: a heading of a struct would hold for what follows it, too.
+// Headings of `--help`. Each argument names its own: a heading of a struct would hold for what
+// follows it, too.
 pub(crate) const GLOBAL_OPTIONS: &str = "Global options";
 pub(crate) const SIGNATURES: &str = "Signatures";
 pub(crate) const SERVERS: &str = "Inference servers";
@@ -23,7 +24,8 @@ pub struct Global {
     pub(crate) json: bool,
     /// Print only results and errors
     ///
-    /// No progress, remarks or summaries. Colours are for terminals; `NO_COLOR` and `CLICOLOR_FORCE` are honoured.
+    /// No progress, remarks or summaries. Colours are for terminals; `NO_COLOR` and
+    /// `CLICOLOR_FORCE` are honoured.
     #[arg(long, short, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) quiet: bool,
     /// Number of threads [default: one per processor]
@@ -40,17 +42,28 @@ pub type Choices<T> = [(&'static str, &'static str, T)];
 
 /// How values are coded.
 pub const PROFILES: &Choices<Profile> = &[
-    ("compact", "The smallest file; applying it needs the base", Profile::Compact),
+    (
+        "compact",
+        "The smallest file; applying it needs the base",
+        Profile::Compact,
+    ),
     ("local", LOCAL, Profile::Local),
-    ("direct", "New values only, which can be read without the base", Profile::Direct),
+    (
+        "direct",
+        "New values only, which can be read without the base",
+        Profile::Direct,
+    ),
 ];
 
-const LOCAL: &str =
-    "Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place";
+const LOCAL: &str = "Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place";
 
 /// Takes the name of a choice.
-pub fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static Choices<T>) -> impl TypedValueParser<Value = T> {
-    let names = choices.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+pub fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static Choices<T>,
+) -> impl TypedValueParser<Value = T> {
+    let names = choices
+        .iter()
+        .map(|(name, help, _)| PossibleValue::new(*name).help(*help));
     PossibleValuesParser::new(names).try_map(|given| {
         let found = choices.iter().find(|(name, ..)| *name == given);
         found.map(|(.., value)| *value).ok_or("unknown")
@@ -70,10 +83,12 @@ pub(crate) struct ProfilesArgs {
 pub struct LimitArgs {
     /// Limit for untrusted links: index, new or coded; or none; repeatable
     ///
-    /// index: maximum size of the uncompressed index [default: 64M or 64 times the link's length, whichever is more].
-    /// new: maximum bytes of new tensors [default: 256M or 1024 times the link's length, whichever is more]. coded:
-    /// maximum bytes to decode, the size of all tensor pieces that the link changes [default: no limit]. none: apply
-    /// only the limits of the format, for links from a source that you trust; limits that follow still hold.
+    /// index: maximum size of the uncompressed index
+    /// [default: 64M or 64 times the link's length, whichever is more]. new: maximum bytes of new
+    /// tensors [default: 256M or 1024 times the link's length, whichever is more]. coded: maximum
+    /// bytes to decode, the size of all tensor pieces that the link changes [default: no limit].
+    /// none: apply only the limits of the format, for links from a source that you trust; limits
+    /// that follow still hold.
     #[arg(long = "limit", value_name = "NAME=SIZE", value_parser = parse_limit)]
     limits: Vec<Limit>,
 }
@@ -139,7 +154,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err("a size is a number that may end in K, M, G or T".to_owned()),
     };
     let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "too large".to_owned())
 }
 
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, String> {
@@ -154,13 +171,27 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// The flag for short help of all commands: long help is what `help COMMAND` prints.
 pub(crate) fn help_flag() -> Arg {
     let help = "Print this; 'help COMMAND' explains all options";
-    Arg::new("help").short('h').long("help").help(help).action(ArgAction::HelpShort).global(true).display_order(1000)
+    Arg::new("help")
+        .short('h')
+        .long("help")
+        .help(help)
+        .action(ArgAction::HelpShort)
+        .global(true)
+        .display_order(1000)
 }
 
 /// A number within bounds.
-pub(crate) fn parse_number(text: &str, bounds: RangeInclusive<f64>, refusal: &str) -> Result<f64, String> {
+pub(crate) fn parse_number(
+    text: &str,
+    bounds: RangeInclusive<f64>,
+    refusal: &str,
+) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if bounds.contains(&number) { Ok(number) } else { Err(refusal.to_owned()) }
+    if bounds.contains(&number) {
+        Ok(number)
+    } else {
+        Err(refusal.to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -169,9 +200,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, size) in
-            [("0", 0), ("12", 12), ("3k", 3 << 10), ("2MiB", 2 << 20), ("1GB", 1 << 30), ("1T", 1 << 40)]
-        {
+        for (text, size) in [
+            ("0", 0),
+            ("12", 12),
+            ("3k", 3 << 10),
+            ("2MiB", 2 << 20),
+            ("1GB", 1 << 30),
+            ("1T", 1 << 40),
+        ] {
             assert_eq!(parse_size(text), Ok(size), "{text}");
         }
         for text in ["", "G", "-1", "1.5G", "1X", "99999999999T"] {

@@ -1,14 +1,24 @@
-//! Tables of text: columns as wide as their content. The last column may hold anything, since nothing follows it.
+//! Tables of text: columns as wide as their content. The last column may hold anything, since
+//! nothing follows it.
 
 use anstyle::Style;
 
-/// Lays out `rows` below `columns`: their titles with `|` between them. Cells are on the left of a column, or on its
-/// right if the title begins with `>`. Those of the last column are never padded, so names of any width may stand
-/// there.
+/// Lays out `rows` below `columns`: their titles with `|` between them. Cells are on the left of a
+/// column, or on its right if the title begins with `>`. Those of the last column are never padded,
+/// so names of any width may stand there.
 pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
-    let columns: Vec<(&str, bool)> =
-        columns.split('|').map(|title| title.strip_prefix('>').map_or((title, false), |title| (title, true))).collect();
-    let mut widths: Vec<usize> = columns.iter().map(|(title, _)| title.chars().count()).collect();
+    let columns: Vec<(&str, bool)> = columns
+        .split('|')
+        .map(|title| {
+            title
+                .strip_prefix('>')
+                .map_or((title, false), |title| (title, true))
+        })
+        .collect();
+    let mut widths: Vec<usize> = columns
+        .iter()
+        .map(|(title, _)| title.chars().count())
+        .collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
@@ -32,7 +42,10 @@ pub(crate) fn layout(columns: &str, rows: &[Vec<String>]) -> String {
         text
     };
     let bold = Style::new().bold();
-    let mut text = format!("{bold}{}{bold:#}", line(&mut columns.iter().map(|(title, _)| *title)));
+    let mut text = format!(
+        "{bold}{}{bold:#}",
+        line(&mut columns.iter().map(|(title, _)| *title))
+    );
     for row in rows {
         text.push('\n');
         text.push_str(&line(&mut row.iter().map(String::as_str)));
@@ -46,8 +59,12 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = [["xyz", "1", "é"], ["ß", "1,000,000", "a long name"]].map(|row| row.map(str::to_owned).to_vec());
+        let rows = [["xyz", "1", "é"], ["ß", "1,000,000", "a long name"]]
+            .map(|row| row.map(str::to_owned).to_vec());
         let text = anstream::adapter::strip_str(&layout("a|>number|name", &rows)).to_string();
-        assert_eq!(text, "a       number  name\nxyz          1  é\nß    1,000,000  a long name");
+        assert_eq!(
+            text,
+            "a       number  name\nxyz          1  é\nß    1,000,000  a long name"
+        );
     }
 }

@@ -27,16 +27,28 @@ impl Watcher {
     /// For work that ends.
     pub fn new(output: Output) -> Self {
         let bars = MultiProgress::with_draw_target(output.target());
-        Self { output, bars, under_way: Mutex::default(), is_service: false }
+        Self {
+            output,
+            bars,
+            under_way: Mutex::default(),
+            is_service: false,
+        }
     }
 
     /// For work without end.
     pub(crate) fn of_service(output: Output) -> Self {
-        Self { is_service: true, ..Self::new(output) }
+        Self {
+            is_service: true,
+            ..Self::new(output)
+        }
     }
 
     /// Prints an event, also below progress bars.
-    pub(crate) fn event(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Result<()> {
+    pub(crate) fn event(
+        &self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+    ) -> Result<()> {
         self.bars.suspend(|| self.output.summary(text, json))
     }
 
@@ -46,7 +58,9 @@ impl Watcher {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Phase, Meter>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,11 +85,16 @@ impl Observer for Watcher {
     fn begin(&self, phase: Phase, bytes: u64) {
         let Some(name) = name(phase) else { return };
         let new = || Meter::new(self.bars.add(ProgressBar::new(bytes)), name);
-        self.under_way().entry(phase).and_modify(|meter| meter.expect(bytes)).or_insert_with(new);
+        self.under_way()
+            .entry(phase)
+            .and_modify(|meter| meter.expect(bytes))
+            .or_insert_with(new);
     }
 
     fn advance(&self, phase: Phase, bytes: u64) -> Result<()> {
-        self.under_way().get(&phase).map_or_else(interrupt::check, |meter| meter.advance(bytes))
+        self.under_way()
+            .get(&phase)
+            .map_or_else(interrupt::check, |meter| meter.advance(bytes))
     }
 
     fn end(&self, phase: Phase) {
@@ -91,8 +110,15 @@ impl Observer for Watcher {
                 json!({ "event": "remark", "text": text })
             });
         } else {
-            let time = if self.is_service { format!("{} ", Time::now()) } else { String::new() };
-            self.bars.suspend(|| self.output.remark(&format!("{time}note: {}", printable(text))));
+            let time = if self.is_service {
+                format!("{} ", Time::now())
+            } else {
+                String::new()
+            };
+            self.bars.suspend(|| {
+                self.output
+                    .remark(&format!("{time}note: {}", printable(text)))
+            });
         }
     }
 }

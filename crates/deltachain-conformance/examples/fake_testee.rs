@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let mode = arguments.first().map_or("", String::as_str);
-    let given: Value = arguments.get(1).map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
+    let given: Value = arguments.get(1).map_or(Value::Null, |text| {
+        serde_json::from_str(text).expect("JSON")
+    });
     for line in io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
         if request["operation"] == "hello" {
@@ -16,7 +18,14 @@ fn main() {
             if mode == "minimal" {
                 hello["profile"] = json!("minimal-chain");
             }
-            println!("{}", if mode == "hello" || mode == "die" { &given } else { &hello });
+            println!(
+                "{}",
+                if mode == "hello" || mode == "die" {
+                    &given
+                } else {
+                    &hello
+                }
+            );
             continue;
         }
         let mut answer = given.clone();
@@ -28,7 +37,11 @@ fn main() {
             "answer-twice" => println!("{answer}\n{answer}"),
             "answer-another" => println!("{}", json!({ "case": "another", "result": "valid" })),
             "write-and-answer" => {
-                fs::write(request["output"].as_str().expect("an output"), "not a state").expect("written");
+                fs::write(
+                    request["output"].as_str().expect("an output"),
+                    "not a state",
+                )
+                .expect("written");
                 println!("{answer}");
             }
             "say" => println!("{}", given.as_str().expect("a text")),

@@ -1,5 +1,6 @@
-//! `adequacy`: whether the vectors notice when a reader does not check a rule. Each rule is switched off in the reference
-//! library in turn, and the vectors that break it must then be answered otherwise.
+//! `adequacy`: whether the vectors notice when a reader does not check a rule. Each rule is
+//! switched off in the reference library in turn, and the vectors that break it must then be
+//! answered otherwise.
 
 use std::fs;
 use std::path::Path;
@@ -71,19 +72,27 @@ pub(crate) fn run(args: &AdequacyArgs) -> Result<ExitCode> {
         show(&format!("failed: {flaw}"))?;
     }
     show(&summary)?;
-    Ok(if flaws.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if flaws.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// This program as a testee.
 fn start(arguments: &[&str], timeout: Duration) -> Result<Session> {
     let program = std::env::current_exe().map_err(Problem::failed)?;
-    let program = program.to_str().ok_or_else(|| Problem::failed("the path of this program is not Unicode"))?;
-    let words = [program, "testee"].into_iter().chain(arguments.iter().copied());
+    let program = program
+        .to_str()
+        .ok_or_else(|| Problem::failed("the path of this program is not Unicode"))?;
+    let words = [program, "testee"]
+        .into_iter()
+        .chain(arguments.iter().copied());
     Session::start(&shlex::try_join(words).map_err(Problem::failed)?, timeout)
 }
 
-/// The reference must pass everything. One that accepts everything must fail wherever a refusal is wanted, and one that
-/// refuses everything wherever none is.
+/// The reference must pass everything. One that accepts everything must fail wherever a refusal is
+/// wanted, and one that refuses everything wherever none is.
 fn baselines(cases: &[Case<'_>], workshop: &mut Workshop<'_>) -> Result<Vec<String>> {
     let is_refusal = |case: &Case<'_>| matches!(case.expectation, Expectation::Refusal(_));
     let all = |_: &Case<'_>| true;
@@ -108,7 +117,11 @@ fn baselines(cases: &[Case<'_>], workshop: &mut Workshop<'_>) -> Result<Vec<Stri
                 None => !matches!(session.ask(case, workshop)?.verdict, Verdict::Wrong(_)),
             };
             if passes != must_pass {
-                flaws.push(format!("{}: {name} {}", case.id, if passes { "passes" } else { "does not pass" }));
+                flaws.push(format!(
+                    "{}: {name} {}",
+                    case.id,
+                    if passes { "passes" } else { "does not pass" }
+                ));
             }
         }
         bar.finish_and_clear();
@@ -116,9 +129,18 @@ fn baselines(cases: &[Case<'_>], workshop: &mut Workshop<'_>) -> Result<Vec<Stri
     Ok(flaws)
 }
 
-fn measure<'a>(rule: &'a SpecRule, suite: &Suite, workshop: &mut Workshop<'_>) -> Result<Measured<'a>> {
+fn measure<'a>(
+    rule: &'a SpecRule,
+    suite: &Suite,
+    workshop: &mut Workshop<'_>,
+) -> Result<Measured<'a>> {
     let vectors = breaking(suite, &rule.id);
-    let mut measured = Measured { rule, vectors: vectors.len(), noticed: 0, by_class: 0 };
+    let mut measured = Measured {
+        rule,
+        vectors: vectors.len(),
+        noticed: 0,
+        by_class: 0,
+    };
     if vectors.is_empty() {
         return Ok(measured);
     }
@@ -139,35 +161,74 @@ fn measure<'a>(rule: &'a SpecRule, suite: &Suite, workshop: &mut Workshop<'_>) -
     Ok(measured)
 }
 
-/// What the vectors of a rule lack, unless there is a reason; or that a reason is given where nothing is lacking.
+/// What the vectors of a rule lack, unless there is a reason; or that a reason is given where
+/// nothing is lacking.
 fn flaw(measured: &Measured<'_>, exceptions: &Exceptions) -> Option<String> {
-    let Measured { rule: SpecRule { id, .. }, vectors, noticed, .. } = measured;
+    let Measured {
+        rule: SpecRule { id, .. },
+        vectors,
+        noticed,
+        ..
+    } = measured;
     let lacking = if *vectors < LEAST {
-        Some(format!("{id}: {vectors} vectors break it, less than {LEAST}"))
+        Some(format!(
+            "{id}: {vectors} vectors break it, less than {LEAST}"
+        ))
     } else if *noticed == 0 {
-        Some(format!("{id}: none of the {vectors} vectors notices that it is not checked"))
+        Some(format!(
+            "{id}: none of the {vectors} vectors notices that it is not checked"
+        ))
     } else {
         None
     };
     match (lacking, exceptions.reason(id)) {
         (Some(_), Some(_)) => None,
-        (None, Some(_)) => Some(format!("{id}: there is an exception for it, but it needs none")),
+        (None, Some(_)) => Some(format!(
+            "{id}: there is an exception for it, but it needs none"
+        )),
         (lacking, None) => lacking,
     }
 }
 
 fn cells(measured: &Measured<'_>, spec: &Spec) -> Vec<String> {
-    let Measured { rule, vectors, noticed, by_class } = measured;
-    let section = format!("{} {}", rule.section, spec.title(&rule.section).unwrap_or_default());
-    vec![rule.id.clone(), vectors.to_string(), noticed.to_string(), by_class.to_string(), section]
+    let Measured {
+        rule,
+        vectors,
+        noticed,
+        by_class,
+    } = measured;
+    let section = format!(
+        "{} {}",
+        rule.section,
+        spec.title(&rule.section).unwrap_or_default()
+    );
+    vec![
+        rule.id.clone(),
+        vectors.to_string(),
+        noticed.to_string(),
+        by_class.to_string(),
+        section,
+    ]
 }
 
 const TITLES: [&str; 5] = ["rule", "vectors", "noticed", "by class", "section"];
 
 fn table(measured: &[Measured<'_>], spec: &Spec) -> String {
-    let aligns = [Align::Left, Align::Right, Align::Right, Align::Right, Align::Left];
+    let aligns = [
+        Align::Left,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+    ];
     let columns: Vec<(&str, Align)> = TITLES.into_iter().zip(aligns).collect();
-    layout(&columns, &measured.iter().map(|measured| cells(measured, spec)).collect::<Vec<_>>())
+    layout(
+        &columns,
+        &measured
+            .iter()
+            .map(|measured| cells(measured, spec))
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn markdown(measured: &[Measured<'_>], spec: &Spec) -> String {
@@ -191,22 +252,32 @@ fn summary(measured: &[Measured<'_>]) -> String {
     )
 }
 
-/// Puts the text between the markers of a file, or compares it with what stands there. What is wrong, if anything.
+/// Puts the text between the markers of a file, or compares it with what stands there. What is
+/// wrong, if anything.
 fn update(path: &Path, text: &str, check: bool) -> Result<Option<String>> {
     let whole = fs::read_to_string(path).map_err(Problem::with_file(path))?;
-    let parts = whole.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+    let parts = whole
+        .split_once(BEGIN)
+        .and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
     let Some((before, (old, after))) = parts else {
-        return Err(Problem::failed(format!("{}: there are no markers for the table", path.display())));
+        return Err(Problem::failed(format!(
+            "{}: there are no markers for the table",
+            path.display()
+        )));
     };
     let new = format!("\n{text}\n");
     if old == new {
         return Ok(None);
     }
     if check {
-        let message = format!("{}: the table is not this one; run adequacy without --check", path.display());
+        let message = format!(
+            "{}: the table is not this one; run adequacy without --check",
+            path.display()
+        );
         return Ok(Some(message));
     }
-    fs::write(path, format!("{before}{BEGIN}{new}{END}{after}")).map_err(Problem::with_file(path))?;
+    fs::write(path, format!("{before}{BEGIN}{new}{END}{after}"))
+        .map_err(Problem::with_file(path))?;
     Ok(None)
 }
 
@@ -221,7 +292,10 @@ mod tests {
         fs::write(&path, format!("before\n{BEGIN}{END}\nafter\n")).unwrap();
         assert!(update(&path, "table\n", true).unwrap().is_some());
         assert_eq!(update(&path, "table\n", false).unwrap(), None);
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("before\n{BEGIN}\ntable\n\n{END}\nafter\n"));
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("before\n{BEGIN}\ntable\n\n{END}\nafter\n")
+        );
         assert_eq!(update(&path, "table\n", true).unwrap(), None);
         assert!(update(&path, "other\n", true).unwrap().is_some());
         fs::write(&path, "no markers").unwrap();

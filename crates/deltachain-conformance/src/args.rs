@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Measures an implementation of the delta chain format, in any language, by the vectors of this repository.
+/// Measures an implementation of the delta chain format, in any language, by the vectors of this
+/// repository.
 #[derive(Debug, Parser)]
 #[command(name = "deltachain-conformance", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -24,8 +25,8 @@ pub(crate) enum Command {
 
 /// Ask a testee all cases and check its answers
 ///
-/// A testee is a program that answers requests on standard input by lines on standard output; the protocol is in
-/// conformance/protocol.md.
+/// A testee is a program that answers requests on standard input by lines on standard output; the
+/// protocol is in conformance/protocol.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -96,8 +97,8 @@ pub(crate) struct RulesArgs {
 
 /// Show that the vectors notice when a reader does not check a rule
 ///
-/// Runs the vectors of each rule against the reference library with that rule switched off. At least one of them must
-/// then be answered otherwise.
+/// Runs the vectors of each rule against the reference library with that rule switched off. At
+/// least one of them must then be answered otherwise.
 #[cfg(deltachain_rule_switch)]
 #[derive(Debug, Args)]
 pub(crate) struct AdequacyArgs {

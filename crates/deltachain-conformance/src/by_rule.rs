@@ -34,8 +34,14 @@ struct TensorByRule {
 pub(crate) fn make(rules: &Path, out: &Path) -> Result {
     let text = fs::read_to_string(rules).map_err(Problem::with_file(rules))?;
     let mut state: StateByRule = serde_json::from_str(&text).map_err(Problem::with_file(rules))?;
-    state.tensors.sort_by(|left, right| left.name.cmp(&right.name));
-    let infos = state.tensors.iter().map(TensorByRule::info).collect::<Result<Vec<_>, _>>();
+    state
+        .tensors
+        .sort_by(|left, right| left.name.cmp(&right.name));
+    let infos = state
+        .tensors
+        .iter()
+        .map(TensorByRule::info)
+        .collect::<Result<Vec<_>, _>>();
     let infos = infos.map_err(Problem::with_file(rules))?;
     let staged = StagedSafetensors::create(out, &infos, &Layout::single_file(&infos), None, false)?;
     for (number, (tensor, info)) in state.tensors.iter().zip(&infos).enumerate() {
@@ -77,7 +83,10 @@ mod tests {
     #[test]
     fn bytes_follow_the_rule_beyond_a_chunk() {
         let folder = tempfile::tempdir().unwrap();
-        let (rules, out) = (folder.path().join("a.json"), folder.path().join("a.safetensors"));
+        let (rules, out) = (
+            folder.path().join("a.json"),
+            folder.path().join("a.safetensors"),
+        );
         let length = CHUNK + 3;
         let text = format!(
             r#"{{"tensors":[{{"name":"t","dtype":"U8","shape":[{length}],"multiply":7,"add":3,"modulus":251}},
@@ -87,7 +96,9 @@ mod tests {
         fs::write(&rules, text).unwrap();
         make(&rules, &out).unwrap();
         let made = MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap();
-        let expected: Vec<u8> = (0..length).map(|i| u8::try_from((i * 7 + 3) % 251).unwrap()).collect();
+        let expected: Vec<u8> = (0..length)
+            .map(|i| u8::try_from((i * 7 + 3) % 251).unwrap())
+            .collect();
         assert!(made.get("t").unwrap().1 == expected);
         assert_eq!(made.get("s").unwrap().1, [0, 255, 254, 253]);
     }
@@ -98,7 +109,8 @@ mod tests {
         let rules = folder.path().join("a.json");
         for (dtype, modulus) in [("U8", 257), ("U8", 0), ("U9", 5)] {
             let tensor = r#""name":"t","shape":[1],"multiply":7,"add":3"#;
-            let text = format!(r#"{{"tensors":[{{{tensor},"dtype":"{dtype}","modulus":{modulus}}}]}}"#);
+            let text =
+                format!(r#"{{"tensors":[{{{tensor},"dtype":"{dtype}","modulus":{modulus}}}]}}"#);
             fs::write(&rules, text).unwrap();
             assert!(make(&rules, &folder.path().join("out")).is_err());
         }

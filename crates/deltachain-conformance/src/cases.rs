@@ -1,8 +1,8 @@
 //! Cases: the questions about each vector, and the right answers.
 
 use crate::index::{
-    Expected, HeaderDigests, IN_PLACE, Kind, Minimal, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult,
-    SumsResult, Vector,
+    Expected, HeaderDigests, IN_PLACE, Kind, Minimal, PatchesResult, PlanResult, Refusal,
+    ReplayResult, StateResult, SumsResult, Vector,
 };
 use crate::suite::Suite;
 
@@ -83,7 +83,9 @@ pub(crate) struct Case<'a> {
 /// All cases of all vectors, in the order of the index.
 pub(crate) fn cases(suite: &Suite) -> Vec<Case<'_>> {
     let vectors = suite.index.vectors.iter();
-    vectors.flat_map(|vector| cases_of(vector, suite.index.minimal.get(&vector.id))).collect()
+    vectors
+        .flat_map(|vector| cases_of(vector, suite.index.minimal.get(&vector.id)))
+        .collect()
 }
 
 /// The cases of one vector.
@@ -104,35 +106,67 @@ pub(crate) fn cases_of<'a>(vector: &'a Vector, minimal: Option<&'a Minimal>) -> 
     let questions = [
         asked(Operation::Check, expect.check.as_ref(), Expectation::Check),
         asked(Operation::Apply, expect.apply.as_ref(), Expectation::Apply),
-        asked(Operation::Patches, expect.patches.as_ref(), Expectation::Patches),
+        asked(
+            Operation::Patches,
+            expect.patches.as_ref(),
+            Expectation::Patches,
+        ),
         asked(Operation::Sums, expect.sums.as_ref(), Expectation::Sums),
-        asked(Operation::InPlace, expect.in_place.as_ref(), Expectation::Apply),
+        asked(
+            Operation::InPlace,
+            expect.in_place.as_ref(),
+            Expectation::Apply,
+        ),
         encode.map(|encode| (Operation::EncodeCompact, encode)),
         encode.map(|encode| (Operation::EncodeDirect, encode)),
-        encode.filter(|_| is_in_place).map(|encode| (Operation::EncodeLocal, encode)),
-        asked(Operation::Document, expect.document.as_ref(), |_| Expectation::Document),
+        encode
+            .filter(|_| is_in_place)
+            .map(|encode| (Operation::EncodeLocal, encode)),
+        asked(Operation::Document, expect.document.as_ref(), |_| {
+            Expectation::Document
+        }),
         asked(Operation::Plan, expect.plan.as_ref(), Expectation::Plan),
-        asked(Operation::Replay, expect.replay.as_ref(), Expectation::Replay),
-        asked(Operation::ReplayInPlace, expect.replay_in_place.as_ref(), Expectation::Replay),
+        asked(
+            Operation::Replay,
+            expect.replay.as_ref(),
+            Expectation::Replay,
+        ),
+        asked(
+            Operation::ReplayInPlace,
+            expect.replay_in_place.as_ref(),
+            Expectation::Replay,
+        ),
     ];
-    let cases = questions.into_iter().flatten().map(|(operation, expectation)| {
-        let id = format!("{}#{}", vector.id, operation.label());
-        let minimal = minimal.and_then(|minimal| match operation {
-            Operation::Plan => minimal.plan.as_ref(),
-            Operation::Replay => minimal.replay.as_ref(),
-            _ => None,
+    let cases = questions
+        .into_iter()
+        .flatten()
+        .map(|(operation, expectation)| {
+            let id = format!("{}#{}", vector.id, operation.label());
+            let minimal = minimal.and_then(|minimal| match operation {
+                Operation::Plan => minimal.plan.as_ref(),
+                Operation::Replay => minimal.replay.as_ref(),
+                _ => None,
+            });
+            Case {
+                id,
+                vector,
+                operation,
+                expectation,
+                minimal,
+            }
         });
-        Case { id, vector, operation, expectation, minimal }
-    });
     cases.collect()
 }
 
-/// The target of a link vector that writers are to make a link to: base and result both are safetensors files. States
-/// given by rule are too large for writers in slow languages.
+/// The target of a link vector that writers are to make a link to: base and result both are
+/// safetensors files. States given by rule are too large for writers in slow languages.
 fn encoded(vector: &Vector) -> Option<&str> {
     let in_file = |state: &str| state.ends_with(".safetensors");
-    let Some(Expected::Valid(result)) = &vector.expect.apply else { return None };
+    let Some(Expected::Valid(result)) = &vector.expect.apply else {
+        return None;
+    };
     let target = result.state.as_deref()?;
-    let in_files = vector.kind == Kind::Link && vector.base.state().is_none_or(in_file) && in_file(target);
+    let in_files =
+        vector.kind == Kind::Link && vector.base.state().is_none_or(in_file) && in_file(target);
     in_files.then_some(target)
 }

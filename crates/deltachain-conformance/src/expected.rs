@@ -29,7 +29,10 @@ impl ExpectedFailures {
             } else {
                 continue;
             };
-            return Err(Problem::failed(format!("{}, line {number}: {id}: {flaw}", path.display())));
+            return Err(Problem::failed(format!(
+                "{}, line {number}: {id}: {flaw}",
+                path.display()
+            )));
         }
         Ok(Self(listed.into_keys().collect()))
     }
@@ -39,10 +42,19 @@ impl ExpectedFailures {
     }
 }
 
-/// Ids have a `#` of their own; the one that begins a comment is the first of the line or stands after a blank.
+/// Ids have a `#` of their own; the one that begins a comment is the first of the line or stands
+/// after a blank.
 fn without_comment(line: &str) -> &str {
-    let begins = |&(place, _): &(usize, &str)| line[..place].chars().next_back().is_none_or(char::is_whitespace);
-    let end = line.match_indices('#').find(begins).map_or(line.len(), |(place, _)| place);
+    let begins = |&(place, _): &(usize, &str)| {
+        line[..place]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace)
+    };
+    let end = line
+        .match_indices('#')
+        .find(begins)
+        .map_or(line.len(), |(place, _)| place);
     line[..end].trim()
 }
 

@@ -1,6 +1,8 @@
-//! `index.json`: the vectors and what must be said of each, as `conformance/index.schema.json` defines them.
+//! `index.json`: the vectors and what must be said of each, as `conformance/index.schema.json`
+//! defines them.
 //!
-//! Nothing is ignored: a member that this program does not know might be one that changes what a vector means.
+//! Nothing is ignored: a member that this program does not know might be one that changes what a
+//! vector means.
 
 use std::collections::BTreeMap;
 
@@ -54,10 +56,12 @@ pub(crate) const IN_PLACE: &str = "in-place";
 /// The feature of spec/layouts.md.
 pub(crate) const LAYOUTS: &str = "layouts";
 
-/// Features of additions to version 1.0 of the format: vectors with one of these are only for testees that name it.
+/// Features of additions to version 1.0 of the format: vectors with one of these are only for
+/// testees that name it.
 pub(crate) const ADDITIONS: [&str; 4] = ["signatures", IN_PLACE, "signatures-1.2", LAYOUTS];
 
-/// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of these.
+/// What a minimal chain reader (SPEC section 14) may leave out: it is not asked vectors with one of
+/// these.
 pub(crate) const NOT_MINIMAL: [&str; 3] = ["accept", "partial", "routes-documents"];
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +74,8 @@ pub(crate) struct Index {
     /// Path to SHA-256.
     pub(crate) states: BTreeMap<String, String>,
     pub(crate) vectors: Vec<Vector>,
-    /// By the id of a vector: how a minimal chain reader may refuse it, besides the ordinary answer.
+    /// By the id of a vector: how a minimal chain reader may refuse it, besides the ordinary
+    /// answer.
     pub(crate) minimal: BTreeMap<String, Minimal>,
 }
 
@@ -81,7 +86,8 @@ pub(crate) struct Minimal {
     pub(crate) replay: Option<Refusal>,
 }
 
-/// How to make a long file of a short one: the byte at this offset is repeated until the file has this length.
+/// How to make a long file of a short one: the byte at this offset is repeated until the file has
+/// this length.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Grown {
@@ -364,6 +370,8 @@ pub(crate) struct ReplayResult {
 }
 
 /// A member that may be null but must be there.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
 }

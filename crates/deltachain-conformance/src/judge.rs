@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 
 use crate::cases::{Case, Expectation, Operation};
 use crate::index::{
-    HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult, SumsResult, Tensor,
+    HeaderDigests, Nothing, PatchesResult, PlanResult, Refusal, ReplayResult, StateResult,
+    SumsResult, Tensor,
 };
 use crate::process::shortened;
 use crate::taken::taken;
@@ -47,7 +48,11 @@ pub(crate) fn judge(
 ) -> Verdict {
     let mut verdict = judged(case, request, line, workshop);
     if let (Some(also), true) = (also, verdict != Ok(Verdict::Right)) {
-        let also = Case { id: case.id.clone(), expectation: Expectation::Refusal(also), ..*case };
+        let also = Case {
+            id: case.id.clone(),
+            expectation: Expectation::Refusal(also),
+            ..*case
+        };
         verdict = judged(&also, request, line, workshop).or(verdict);
     }
     verdict.unwrap_or_else(Verdict::Wrong)
@@ -58,7 +63,12 @@ pub(crate) fn answers(case: &Case<'_>, line: &str) -> bool {
     Answer::parse(case, line).is_ok()
 }
 
-fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Workshop<'_>) -> Judged<Verdict> {
+fn judged(
+    case: &Case<'_>,
+    request: &Request,
+    line: &str,
+    workshop: &mut Workshop<'_>,
+) -> Judged<Verdict> {
     let answer = Answer::parse(case, line)?;
     match (answer, case.expectation) {
         (Answer::Invalid(refusal), Expectation::Refusal(expected)) => {
@@ -68,12 +78,17 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
             if fs::symlink_metadata(&request.output).is_ok() {
                 return Err(format!("{}, but it has left an output", refusal.describe()));
             }
-            Ok(if refusal.rule == expected.rule { Verdict::Right } else { Verdict::OtherRule(refusal.rule) })
+            Ok(if refusal.rule == expected.rule {
+                Verdict::Right
+            } else {
+                Verdict::OtherRule(refusal.rule)
+            })
         }
         (Answer::Invalid(refusal), _) => Err(refusal.describe()),
-        (Answer::Valid(members), Expectation::Refusal(_)) => {
-            Err(format!("valid {}", shortened(&Value::Object(members).to_string())))
-        }
+        (Answer::Valid(members), Expectation::Refusal(_)) => Err(format!(
+            "valid {}",
+            shortened(&Value::Object(members).to_string())
+        )),
         (Answer::Valid(members), Expectation::Check(expected)) => {
             let answer: HeaderDigests = typed(members)?;
             same(&answer, expected)
@@ -108,19 +123,35 @@ fn judged(case: &Case<'_>, request: &Request, line: &str, workshop: &mut Worksho
         (Answer::Valid(members), Expectation::Replay(expected)) => {
             let answer: ReplayedAnswer = typed(members)?;
             if answer.version != expected.version {
-                return Err(format!("version {} instead of {}", answer.version, expected.version));
+                return Err(format!(
+                    "version {} instead of {}",
+                    answer.version, expected.version
+                ));
             }
             same_digest("answer", &answer.digest, &expected.digest)?;
             if answer.layouts != expected.layouts {
-                return Err(format!("layouts {:?} instead of {:?}", answer.layouts, expected.layouts));
+                return Err(format!(
+                    "layouts {:?} instead of {:?}",
+                    answer.layouts, expected.layouts
+                ));
             }
-            check_version(&request.output, expected, case.vector.take.is_some(), workshop)?;
+            check_version(
+                &request.output,
+                expected,
+                case.vector.take.is_some(),
+                workshop,
+            )?;
             Ok(Verdict::Right)
         }
         (Answer::Valid(members), Expectation::Encode { target }) => {
             let Nothing {} = typed(members)?;
-            let base =
-                case.vector.base.state().map(|base| workshop.state(base)).transpose().map_err(|e| e.to_string())?;
+            let base = case
+                .vector
+                .base
+                .state()
+                .map(|base| workshop.state(base))
+                .transpose()
+                .map_err(|e| e.to_string())?;
             let target = workshop.digest(target).map_err(|e| e.to_string())?;
             check_link(&request.output, base.as_deref(), target, case.operation)
                 .map_err(|problem| format!("the link is bad: {problem}"))?;
@@ -160,15 +191,27 @@ const CLASSES: [&str; 10] = [
 
 impl Refused {
     fn describe(&self) -> String {
-        let rule = self.rule.as_ref().map_or_else(String::new, |rule| format!(" {rule}"));
-        let message = self.message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
+        let rule = self
+            .rule
+            .as_ref()
+            .map_or_else(String::new, |rule| format!(" {rule}"));
+        let message = self
+            .message
+            .as_ref()
+            .map_or_else(String::new, |message| format!(": {message}"));
         let meaning = match self.class.as_str() {
             "IO" => " (the testee says that its own operating system failed)".to_owned(),
             "USAGE" => " (the testee says that it cannot be asked this)".to_owned(),
             class if CLASSES.contains(&class) => String::new(),
-            _ => format!(" (an unknown class; the classes are {})", CLASSES.join(", ")),
+            _ => format!(
+                " (an unknown class; the classes are {})",
+                CLASSES.join(", ")
+            ),
         };
-        format!("invalid, {}{rule}{meaning}{message}", shortened(&self.class))
+        format!(
+            "invalid, {}{rule}{meaning}{message}",
+            shortened(&self.class)
+        )
     }
 }
 
@@ -209,25 +252,42 @@ fn typed<T: DeserializeOwned>(members: Map<String, Value>) -> Judged<T> {
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(answer: &T, expected: &T) -> Judged<Verdict> {
-    if answer == expected { Ok(Verdict::Right) } else { Err(format!("{answer:?} instead of {expected:?}")) }
+    if answer == expected {
+        Ok(Verdict::Right)
+    } else {
+        Err(format!("{answer:?} instead of {expected:?}"))
+    }
 }
 
 /// That two lists are the same; if not, the first items that differ are shown.
-fn same_items<T: PartialEq + std::fmt::Debug>(what: &str, answer: &[T], expected: &[T]) -> Judged<Verdict> {
+fn same_items<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    answer: &[T],
+    expected: &[T],
+) -> Judged<Verdict> {
     if answer.len() != expected.len() {
-        return Err(format!("{} {what} instead of {}", answer.len(), expected.len()));
+        return Err(format!(
+            "{} {what} instead of {}",
+            answer.len(),
+            expected.len()
+        ));
     }
     let mut pairs = answer.iter().zip(expected);
     pairs
         .find(|(answer, expected)| answer != expected)
-        .map_or(Ok(Verdict::Right), |(answer, expected)| same(answer, expected))
+        .map_or(Ok(Verdict::Right), |(answer, expected)| {
+            same(answer, expected)
+        })
 }
 
 fn same_digest(whose: &str, found: &str, expected: &str) -> Judged {
     if found == expected {
         Ok(())
     } else {
-        Err(format!("the digest of the {whose} is {} instead of {expected}", shortened(found)))
+        Err(format!(
+            "the digest of the {whose} is {} instead of {expected}",
+            shortened(found)
+        ))
     }
 }
 
@@ -241,7 +301,8 @@ fn read(path: &Path) -> Judged<(Vec<TensorInfo>, StateDigests)> {
         .map_err(|error| format!("the output cannot be read: {error:#}"))
 }
 
-/// Compares a state that was written with the expected one. Its digest covers names, types, shapes and all bytes.
+/// Compares a state that was written with the expected one. Its digest covers names, types, shapes
+/// and all bytes.
 fn check_state(
     path: &Path,
     expected: &StateResult,
@@ -249,19 +310,31 @@ fn check_state(
 ) -> Judged<(Vec<TensorInfo>, Vec<Digest>)> {
     let (infos, digests) = read(path)?;
     if let Some(tensors) = &expected.tensors {
-        let found: Vec<Tensor> =
-            infos.iter().zip(&digests.tensors).map(|(info, digest)| described(info, *digest)).collect();
-        let differing = found.iter().zip(tensors).find(|(found, expected)| found != expected);
+        let found: Vec<Tensor> = infos
+            .iter()
+            .zip(&digests.tensors)
+            .map(|(info, digest)| described(info, *digest))
+            .collect();
+        let differing = found
+            .iter()
+            .zip(tensors)
+            .find(|(found, expected)| found != expected);
         if let Some((found, expected)) = differing {
             return Err(format!("the output has {found:?} instead of {expected:?}"));
         }
         if found.len() != tensors.len() {
-            return Err(format!("the output has {} tensors instead of {}", found.len(), tensors.len()));
+            return Err(format!(
+                "the output has {} tensors instead of {}",
+                found.len(),
+                tensors.len()
+            ));
         }
     }
     same_digest("output", &digests.state.to_string(), &expected.digest)?;
     if let Some(state) = &expected.state {
-        let wanted = workshop.digest(state).map_err(|problem| problem.to_string())?;
+        let wanted = workshop
+            .digest(state)
+            .map_err(|problem| problem.to_string())?;
         same_digest("output", &digests.state.to_string(), &wanted.to_string())?;
     }
     Ok((infos, digests.tensors))
@@ -276,19 +349,37 @@ fn described(info: &TensorInfo, digest: Digest) -> Tensor {
     }
 }
 
-/// Compares the folder of a replayed version with the expected content: a file per shard taken, the assets, and nothing
-/// else.
-fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop: &mut Workshop<'_>) -> Judged {
+/// Compares the folder of a replayed version with the expected content: a file per shard taken, the
+/// assets, and nothing else.
+fn check_version(
+    folder: &Path,
+    expected: &ReplayResult,
+    is_part: bool,
+    workshop: &mut Workshop<'_>,
+) -> Judged {
     let shard_name = |number: &u64| format!("{number}.safetensors");
     let assets = folder.join(ASSETS);
     let named = expected.shards.keys().map(shard_name);
-    holds_just(folder, &named.chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned())).collect())?;
+    holds_just(
+        folder,
+        &named
+            .chain((!expected.assets.is_empty()).then(|| ASSETS.to_owned()))
+            .collect(),
+    )?;
     if !expected.assets.is_empty() {
-        check_names(&files_below(&assets, "")?, &expected.assets.keys().cloned().collect())?;
+        check_names(
+            &files_below(&assets, "")?,
+            &expected.assets.keys().cloned().collect(),
+        )?;
     }
     for (name, digest) in &expected.assets {
-        let bytes = fs::read(assets.join(name)).map_err(|error| format!("the asset {name:?}: {error}"))?;
-        same_digest(&format!("asset {name:?}"), &Digest::of_bytes(&bytes).to_string(), digest)?;
+        let bytes =
+            fs::read(assets.join(name)).map_err(|error| format!("the asset {name:?}: {error}"))?;
+        same_digest(
+            &format!("asset {name:?}"),
+            &Digest::of_bytes(&bytes).to_string(),
+            digest,
+        )?;
     }
     let mut union: Vec<(TensorInfo, Digest)> = Vec::new();
     for (number, shard) in &expected.shards {
@@ -301,29 +392,53 @@ fn check_version(folder: &Path, expected: &ReplayResult, is_part: bool, workshop
     }
     union.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
     let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) = union.into_iter().unzip();
-    same_digest("output", &StateDigests::from_tensors(&infos, digests).state.to_string(), &expected.digest)
+    same_digest(
+        "output",
+        &StateDigests::from_tensors(&infos, digests)
+            .state
+            .to_string(),
+        &expected.digest,
+    )
 }
 
 /// That a folder has entries of these names and no others.
 fn holds_just(folder: &Path, expected: &BTreeSet<String>) -> Judged {
     let found = entries(folder)?;
-    check_names(&found.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(), expected)
+    check_names(
+        &found
+            .into_iter()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect(),
+        expected,
+    )
 }
 
 fn entries(folder: &Path) -> Judged<Vec<fs::DirEntry>> {
-    let missing = |error: std::io::Error| format!("there is no output folder {}: {error}", folder.display());
+    let missing =
+        |error: std::io::Error| format!("there is no output folder {}: {error}", folder.display());
     let entries = fs::read_dir(folder).map_err(missing)?;
-    entries.collect::<Result<_, _>>().map_err(|error: std::io::Error| error.to_string())
+    entries
+        .collect::<Result<_, _>>()
+        .map_err(|error: std::io::Error| error.to_string())
 }
 
-/// The files below a folder, whose names begin with `prefix`. A folder is there only for what is in it.
+/// The files below a folder, whose names begin with `prefix`. A folder is there only for what is in
+/// it.
 fn files_below(folder: &Path, prefix: &str) -> Judged<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in entries(folder)? {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if entry.file_type().map_err(|error| error.to_string())?.is_dir() {
+        if entry
+            .file_type()
+            .map_err(|error| error.to_string())?
+            .is_dir()
+        {
             let inside = files_below(&entry.path(), &format!("{name}/"))?;
-            names.extend(if inside.is_empty() { BTreeSet::from([name]) } else { inside });
+            names.extend(if inside.is_empty() {
+                BTreeSet::from([name])
+            } else {
+                inside
+            });
         } else {
             names.insert(name);
         }
@@ -336,16 +451,25 @@ fn check_names(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> Judged 
         return Err(format!("the output lacks {name:?}"));
     }
     match found.difference(expected).next() {
-        Some(name) => Err(format!("the output has {name:?}, which does not belong there")),
+        Some(name) => Err(format!(
+            "the output has {name:?}, which does not belong there"
+        )),
         None => Ok(()),
     }
 }
 
 /// Applies a link that a testee has made, and compares the result with the target.
-fn check_link(link: &Path, base: Option<&Path>, target: Digest, operation: Operation) -> deltachain::Result<()> {
+fn check_link(
+    link: &Path,
+    base: Option<&Path>,
+    target: Digest,
+    operation: Operation,
+) -> deltachain::Result<()> {
     let link = LinkReader::open(FileSource::open(link)?, &Limits::default())?;
     if operation == Operation::EncodeDirect && !link.is_direct() {
-        return Err(deltachain::Error::usage("relative values in a link of the direct profile"));
+        return Err(deltachain::Error::usage(
+            "relative values in a link of the direct profile",
+        ));
     }
     check_checksum(&link)?;
     let files = base.map(SafetensorsState::open).transpose()?;
@@ -359,10 +483,15 @@ fn check_link(link: &Path, base: Option<&Path>, target: Digest, operation: Opera
     if reached != target {
         return Err(deltachain::Error::usage(format!("its target is {reached}")));
     }
-    if operation == Operation::EncodeLocal { check_sums(base, &replay) } else { Ok(()) }
+    if operation == Operation::EncodeLocal {
+        check_sums(base, &replay)
+    } else {
+        Ok(())
+    }
 }
 
-/// That a link of the profile local has the sums of its target, and can be taken in place unless it sets or removes tensors.
+/// That a link of the profile local has the sums of its target, and can be taken in place unless it
+/// sets or removes tensors.
 fn check_sums(base: &dyn State, replay: &Replay<'_, FileSource>) -> deltachain::Result<()> {
     let mut memory = MemoryState::copy_of(base)?;
     let mut patches = replay.patches(&memory, &memory, u64::MAX, &())?;
@@ -386,23 +515,35 @@ fn check_checksum(link: &LinkReader<FileSource>) -> deltachain::Result<()> {
     if descriptor[0] & 0b100 != 0 {
         return Ok(());
     }
-    Err(deltachain::Error::usage("R-STR-08: the frame of its compressed index has no content checksum"))
+    Err(deltachain::Error::usage(
+        "R-STR-08: the frame of its compressed index has no content checksum",
+    ))
 }
 
 /// What an answer should have been, in words.
 pub(crate) fn wanted(case: &Case<'_>) -> String {
     match case.expectation {
-        Expectation::Refusal(Refusal { class, rule: Some(rule) }) => format!("invalid, {class} {rule}"),
-        Expectation::Refusal(Refusal { class, rule: None }) => format!("invalid, {class} without a rule"),
+        Expectation::Refusal(Refusal {
+            class,
+            rule: Some(rule),
+        }) => format!("invalid, {class} {rule}"),
+        Expectation::Refusal(Refusal { class, rule: None }) => {
+            format!("invalid, {class} without a rule")
+        }
         Expectation::Check(expected) => format!("valid, {} to {}", expected.base, expected.target),
         Expectation::Apply(expected) => format!("valid, {}", expected.digest),
         Expectation::Patches(expected) => format!("valid, {} patches", expected.patches.len()),
         Expectation::Sums(SumsResult { sums: None }) => "valid, without sums".to_owned(),
-        Expectation::Sums(SumsResult { sums: Some(sums) }) => format!("valid, sums of {} tensors", sums.len()),
+        Expectation::Sums(SumsResult { sums: Some(sums) }) => {
+            format!("valid, sums of {} tensors", sums.len())
+        }
         Expectation::Encode { target } => format!("a link to {target}"),
         Expectation::Document => "valid".to_owned(),
         Expectation::Plan(expected) => format!("valid, {expected:?}"),
-        Expectation::Replay(expected) => format!("valid, version {} with {}", expected.version, expected.digest),
+        Expectation::Replay(expected) => format!(
+            "valid, version {} with {}",
+            expected.version, expected.digest
+        ),
     }
 }
 
@@ -418,39 +559,66 @@ mod tests {
     /// Writes a shard with one empty tensor of this name; returns what is expected of it.
     fn shard(path: &Path, name: &str) -> StateResult {
         let infos = [TensorInfo::new(name, Dtype::U8, [0]).unwrap()];
-        let staged = StagedSafetensors::create(path, &infos, &Layout::single_file(&infos), None, false).unwrap();
+        let staged =
+            StagedSafetensors::create(path, &infos, &Layout::single_file(&infos), None, false)
+                .unwrap();
         staged.commit().unwrap();
         let digest = read(path).unwrap().1.state.to_string();
-        StateResult { digest, tensors: None, state: None }
+        StateResult {
+            digest,
+            tensors: None,
+            state: None,
+        }
     }
 
     /// `a` and `b` in two shards, with an asset.
     fn version(folder: &Path) -> ReplayResult {
-        let shards = [(0, shard(&folder.join("0.safetensors"), "b")), (1, shard(&folder.join("1.safetensors"), "a"))];
+        let shards = [
+            (0, shard(&folder.join("0.safetensors"), "b")),
+            (1, shard(&folder.join("1.safetensors"), "a")),
+        ];
         fs::create_dir(folder.join("assets")).unwrap();
         fs::write(folder.join("assets/config.json"), "{}").unwrap();
-        let assets = [("config.json".to_owned(), Digest::of_bytes(b"{}").to_string())];
+        let assets = [(
+            "config.json".to_owned(),
+            Digest::of_bytes(b"{}").to_string(),
+        )];
         let mut union = MemoryState::new();
         union.insert("a", Dtype::U8, &[0], Vec::new()).unwrap();
         union.insert("b", Dtype::U8, &[0], Vec::new()).unwrap();
         let digest = StateDigests::of(&union, &()).unwrap().state.to_string();
-        ReplayResult { version: 0, digest, shards: shards.into(), assets: assets.into(), layouts: None }
+        ReplayResult {
+            version: 0,
+            digest,
+            shards: shards.into(),
+            assets: assets.into(),
+            layouts: None,
+        }
     }
 
     #[test]
     fn a_compressed_index_needs_a_checksum() {
         let mut state = MemoryState::new();
         for number in 0..50 {
-            state.insert(&format!("tensor number {number}"), Dtype::U8, &[1], vec![0]).unwrap();
+            state
+                .insert(&format!("tensor number {number}"), Dtype::U8, &[1], vec![0])
+                .unwrap();
         }
         let mut bytes = Vec::new();
-        diff(&MemoryState::new(), &state, &DiffOptions::default(), &mut bytes).unwrap();
+        diff(
+            &MemoryState::new(),
+            &state,
+            &DiffOptions::default(),
+            &mut bytes,
+        )
+        .unwrap();
         let target = StateDigests::of(&state, &()).unwrap().state;
         let folder = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8]| {
             let path = folder.path().join("link.dcf");
             fs::write(&path, bytes).unwrap();
-            check_link(&path, None, target, Operation::EncodeCompact).map_err(|error| error.to_string())
+            check_link(&path, None, target, Operation::EncodeCompact)
+                .map_err(|error| error.to_string())
         };
         assert_eq!(check(&bytes), Ok(()));
         // The same without the last four bytes of the frame, and the flag that announces them.
@@ -469,18 +637,29 @@ mod tests {
     #[test]
     fn a_local_link_needs_sums_and_local_parts() {
         let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
-        base.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 1, 0x3F]).unwrap();
-        target.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 2, 0x3F]).unwrap();
+        base.insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 1, 0x3F])
+            .unwrap();
+        target
+            .insert("t", Dtype::BF16, &[2], vec![1, 0x3C, 2, 0x3F])
+            .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let paths = ["base", "link"].map(|name| folder.path().join(name));
         let infos = base.tensors();
-        let staged = StagedSafetensors::create(&paths[0], infos, &Layout::single_file(infos), None, false).unwrap();
+        let staged =
+            StagedSafetensors::create(&paths[0], infos, &Layout::single_file(infos), None, false)
+                .unwrap();
         staged.write(0, 0, &[1, 0x3C, 1, 0x3F]).unwrap();
         staged.commit().unwrap();
         let reached = StateDigests::of(&target, &()).unwrap().state;
         let check = |profile, has_sums| {
             let mut file = Vec::new();
-            diff(&base, &target, &DiffOptions::default().profile(profile).sums(has_sums), &mut file).unwrap();
+            diff(
+                &base,
+                &target,
+                &DiffOptions::default().profile(profile).sums(has_sums),
+                &mut file,
+            )
+            .unwrap();
             fs::write(&paths[1], file).unwrap();
             check_link(&paths[1], Some(&paths[0]), reached, Operation::EncodeLocal)
         };
@@ -501,10 +680,17 @@ mod tests {
             check_names(&files_below(folder.path(), "").unwrap(), &expected)
         };
         assert_eq!(names(&["a", "b/c/d"]), Ok(()));
-        assert!(names(&["a", "b/c"]).is_err() && names(&["a"]).is_err() && names(&["a", "b/c/d", "e"]).is_err());
+        assert!(
+            names(&["a", "b/c"]).is_err()
+                && names(&["a"]).is_err()
+                && names(&["a", "b/c/d", "e"]).is_err()
+        );
         // An empty folder belongs to nothing.
         fs::create_dir(folder.path().join("b/e")).unwrap();
-        assert_eq!(names(&["a", "b/c/d"]), Err("the output has \"b/e\", which does not belong there".to_owned()));
+        assert_eq!(
+            names(&["a", "b/c/d"]),
+            Err("the output has \"b/e\", which does not belong there".to_owned())
+        );
     }
 
     #[test]
@@ -517,7 +703,9 @@ mod tests {
         let out = folder.path().join("out");
         fs::create_dir(&out).unwrap();
         let mut expected = version(&out);
-        let mut check = |expected: &ReplayResult, is_part| check_version(&out, expected, is_part, &mut workshop);
+        let mut check = |expected: &ReplayResult, is_part| {
+            check_version(&out, expected, is_part, &mut workshop)
+        };
         let mut refused = |expected: &ReplayResult, problem: &str| {
             let found = check(expected, false).unwrap_err();
             assert!(found.contains(problem), "{found}");
@@ -527,10 +715,27 @@ mod tests {
         refused(&expected, "the digest of the output");
         expected.digest = state;
         let last = expected.shards.remove(&1).unwrap();
-        refused(&expected, r#"has "1.safetensors", which does not belong there"#);
-        expected.shards.extend([(1, last), (2, StateResult { digest: String::new(), tensors: None, state: None })]);
+        refused(
+            &expected,
+            r#"has "1.safetensors", which does not belong there"#,
+        );
+        expected.shards.extend([
+            (1, last),
+            (
+                2,
+                StateResult {
+                    digest: String::new(),
+                    tensors: None,
+                    state: None,
+                },
+            ),
+        ]);
         refused(&expected, r#"the output lacks "2.safetensors""#);
-        let first = expected.shards.remove(&2).and_then(|_| expected.shards.remove(&0)).unwrap();
+        let first = expected
+            .shards
+            .remove(&2)
+            .and_then(|_| expected.shards.remove(&0))
+            .unwrap();
         let second = expected.shards.insert(1, first).unwrap();
         expected.shards.insert(0, second);
         refused(&expected, "shard 0: the digest of the output");

@@ -1,10 +1,14 @@
-//! The conformance runner: measures an implementation of the delta chain format by the vectors in `conformance/`, and is
-//! the reference library's own testee. The protocol is in `conformance/protocol.md`.
+//! The conformance runner: measures an implementation of the delta chain format by the vectors in
+//! `conformance/`, and is the reference library's own testee. The protocol is in
+//! `conformance/protocol.md`.
 //!
 //! Exit codes: 0 good, 1 something unexpected happened, 2 wrong usage.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 
 #[cfg(deltachain_rule_switch)]
 mod adequacy;

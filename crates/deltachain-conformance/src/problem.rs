@@ -1,4 +1,5 @@
-//! Why the program cannot go on: its caller erred, or something is wrong with the vectors or the testee.
+//! Why the program cannot go on: its caller erred, or something is wrong with the vectors or the
+//! testee.
 
 use std::fmt::{self, Display};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The testee as a process: started when it is needed, asked one line at a time, and never waited for in vain.
+//! The testee as a process: started when it is needed, asked one line at a time, and never waited
+//! for in vain.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -52,8 +53,15 @@ impl Process {
     /// `command` is split as a shell would: by spaces, with quotes.
     pub(crate) fn new(command: &str, timeout: Duration) -> Result<Self> {
         let mut words = shlex::split(command).unwrap_or_default().into_iter();
-        let program = words.next().ok_or_else(|| Problem::usage(format!("not a command line: {command}")))?;
-        Ok(Self { program, arguments: words.collect(), timeout, running: None })
+        let program = words
+            .next()
+            .ok_or_else(|| Problem::usage(format!("not a command line: {command}")))?;
+        Ok(Self {
+            program,
+            arguments: words.collect(),
+            timeout,
+            running: None,
+        })
     }
 
     /// Whether the process must be started before it can be asked.
@@ -63,9 +71,14 @@ impl Process {
 
     pub(crate) fn start(&mut self) -> Result {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child =
-            command.spawn().map_err(|error| Problem::failed(format!("starting {}: {error}", self.program)))?;
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| Problem::failed(format!("starting {}: {error}", self.program)))?;
         let (sender, lines) = channel();
         let stdout = child.stdout.take();
         thread::spawn(move || each_line(stdout, |line| sender.send(line).is_ok()));
@@ -83,33 +96,53 @@ impl Process {
             });
             drop(end);
         });
-        self.running = Some(Running { stdin: child.stdin.take(), child, lines, tail, tail_end });
+        self.running = Some(Running {
+            stdin: child.stdin.take(),
+            child,
+            lines,
+            tail,
+            tail_end,
+        });
         Ok(())
     }
 
     /// Sends a request and waits for its answer. A process that is lost is stopped.
     pub(crate) fn ask(&mut self, request: &Value) -> Reply {
-        let Some(running) = &mut self.running else { return Reply::Lost("it does not run".to_owned()) };
+        let Some(running) = &mut self.running else {
+            return Reply::Lost("it does not run".to_owned());
+        };
         if let Ok(line) = running.lines.try_recv() {
             return self.lose(format!("said without being asked: {}", shortened(&line)));
         }
-        let sent = running.stdin.as_mut().map(|stdin| writeln!(stdin, "{request}").and_then(|()| stdin.flush()));
+        let sent = running
+            .stdin
+            .as_mut()
+            .map(|stdin| writeln!(stdin, "{request}").and_then(|()| stdin.flush()));
         if !matches!(sent, Some(Ok(()))) {
             return self.lose("ended".to_owned());
         }
         match running.lines.recv_timeout(self.timeout) {
             Ok(line) => Reply::Line(line),
-            Err(RecvTimeoutError::Timeout) => self.lose(format!("no answer within {} s", self.timeout.as_secs_f64())),
+            Err(RecvTimeoutError::Timeout) => {
+                self.lose(format!("no answer within {} s", self.timeout.as_secs_f64()))
+            }
             Err(RecvTimeoutError::Disconnected) => self.lose("ended".to_owned()),
         }
     }
 
     /// Stops a process that cannot be relied upon, and says why and how it ended.
     pub(crate) fn lose(&mut self, why: String) -> Reply {
-        let Some(mut running) = self.running.take() else { return Reply::Lost(why) };
+        let Some(mut running) = self.running.take() else {
+            return Reply::Lost(why);
+        };
         let mut message = why;
-        // A testee that closed its output is about to end by itself, and how it ends is worth knowing.
-        let ended = running.ended(if message == "ended" { GRACE } else { Duration::ZERO });
+        // A testee that closed its output is about to end by itself, and how it ends is worth
+        // knowing.
+        let ended = running.ended(if message == "ended" {
+            GRACE
+        } else {
+            Duration::ZERO
+        });
         if let Some(status) = ended {
             message = format!("{message}: {status}");
         }
@@ -122,7 +155,10 @@ impl Process {
 
     /// What the process has written to standard error since the last call.
     pub(crate) fn take_tail(&mut self) -> Vec<String> {
-        self.running.as_mut().map(Running::drain_tail).unwrap_or_default()
+        self.running
+            .as_mut()
+            .map(Running::drain_tail)
+            .unwrap_or_default()
     }
 
     /// Ends the process as the protocol says: its input ends, and then it does.
@@ -141,8 +177,8 @@ impl Drop for Process {
 }
 
 impl Running {
-    /// Waits for the end of its output, which a process that ends brings about, then makes sure that it has ended. The
-    /// status, unless it had to be killed.
+    /// Waits for the end of its output, which a process that ends brings about, then makes sure
+    /// that it has ended. The status, unless it had to be killed.
     fn ended(&mut self, grace: Duration) -> Option<String> {
         while self.lines.recv_timeout(grace).is_ok() {}
         let mut status = self.child.try_wait().ok().flatten();
@@ -154,7 +190,11 @@ impl Running {
         if status.is_none() {
             // This does not change the exit code of a process that has begun to end.
             let _ = self.child.kill();
-            status = self.child.wait().ok().filter(|status| status.code().is_some());
+            status = self
+                .child
+                .wait()
+                .ok()
+                .filter(|status| status.code().is_some());
         }
         status.map(|status| status.to_string())
     }
@@ -166,7 +206,11 @@ impl Running {
     }
 
     fn drain_tail(&mut self) -> Vec<String> {
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+        self.tail
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .collect()
     }
 }
 
@@ -175,8 +219,13 @@ fn each_line(stream: Option<impl Read>, mut each: impl FnMut(String) -> bool) {
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-        let text = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
+    while reader
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|length| length > 0)
+    {
+        let text = String::from_utf8_lossy(&line)
+            .trim_end_matches(['\r', '\n'])
+            .to_owned();
         if !each(text) {
             return;
         }

@@ -1,4 +1,5 @@
-//! Which vectors break which rule, and the rules that may have fewer of them than others, for a stated reason.
+//! Which vectors break which rule, and the rules that may have fewer of them than others, for a
+//! stated reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,11 @@ const EXCEPTIONS: &str = "exceptions.json";
 
 /// The vectors that break a rule, each with the cases in which it must be refused by a rule.
 pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec<Case<'a>>)> {
-    let naming = suite.index.vectors.iter().filter(|vector| vector.rules.iter().any(|named| named == rule));
+    let naming = suite
+        .index
+        .vectors
+        .iter()
+        .filter(|vector| vector.rules.iter().any(|named| named == rule));
     let refused = naming.map(|vector| {
         let cases = cases_of(vector, None).into_iter();
         let by_rule =
@@ -25,7 +30,8 @@ pub(crate) fn breaking<'a>(suite: &'a Suite, rule: &str) -> Vec<(&'a Vector, Vec
     refused.filter(|(_, cases)| !cases.is_empty()).collect()
 }
 
-/// Rules that cannot have two vectors or be noticed like others, with the reason: `exceptions.json`.
+/// Rules that cannot have two vectors or be noticed like others, with the reason:
+/// `exceptions.json`.
 #[derive(Debug)]
 pub(crate) struct Exceptions(BTreeMap<String, String>);
 
@@ -33,10 +39,16 @@ impl Exceptions {
     pub(crate) fn read(suite: &Suite, spec: &Spec) -> Result<Self> {
         let path = suite.path(EXCEPTIONS);
         let text = fs::read_to_string(&path).map_err(Problem::with_file(&path))?;
-        let reasons: BTreeMap<String, String> = serde_json::from_str(&text).map_err(Problem::with_file(&path))?;
-        let unknown = reasons.keys().find(|id| !spec.rules.iter().any(|rule| rule.id == **id));
+        let reasons: BTreeMap<String, String> =
+            serde_json::from_str(&text).map_err(Problem::with_file(&path))?;
+        let unknown = reasons
+            .keys()
+            .find(|id| !spec.rules.iter().any(|rule| rule.id == **id));
         match unknown {
-            Some(id) => Err(Problem::failed(format!("{}: there is no rule {id}", path.display()))),
+            Some(id) => Err(Problem::failed(format!(
+                "{}: there is no rule {id}",
+                path.display()
+            ))),
             None => Ok(Self(reasons)),
         }
     }
@@ -57,9 +69,18 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
         let suite = Suite::load(Some(&folder)).unwrap_or_else(|problem| panic!("{problem}"));
         let spec = Spec::new();
-        let exceptions = Exceptions::read(&suite, &spec).unwrap_or_else(|problem| panic!("{problem}"));
-        let lacking = spec.rules.iter().map(|rule| (rule.id.as_str(), breaking(&suite, &rule.id).len()));
-        let lacking: Vec<_> = lacking.filter(|&(id, count)| count < LEAST && exceptions.reason(id).is_none()).collect();
-        assert!(lacking.is_empty(), "rules with fewer than {LEAST} vectors that break them: {lacking:?}");
+        let exceptions =
+            Exceptions::read(&suite, &spec).unwrap_or_else(|problem| panic!("{problem}"));
+        let lacking = spec
+            .rules
+            .iter()
+            .map(|rule| (rule.id.as_str(), breaking(&suite, &rule.id).len()));
+        let lacking: Vec<_> = lacking
+            .filter(|&(id, count)| count < LEAST && exceptions.reason(id).is_none())
+            .collect();
+        assert!(
+            lacking.is_empty(),
+            "rules with fewer than {LEAST} vectors that break them: {lacking:?}"
+        );
     }
 }

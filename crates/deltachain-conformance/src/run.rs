@@ -21,12 +21,20 @@ use crate::workshop::Workshop;
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let suite = Suite::load(args.vectors.as_deref())?;
     let all = cases(&suite);
-    let expected = args.expected_failures.as_deref().map(|path| ExpectedFailures::read(path, &all));
+    let expected = args
+        .expected_failures
+        .as_deref()
+        .map(|path| ExpectedFailures::read(path, &all));
     let expected = expected.transpose()?.unwrap_or_default();
-    let chosen: Vec<&Case<'_>> =
-        all.iter().filter(|case| args.only.as_ref().is_none_or(|text| case.id.contains(text))).collect();
+    let chosen: Vec<&Case<'_>> = all
+        .iter()
+        .filter(|case| args.only.as_ref().is_none_or(|text| case.id.contains(text)))
+        .collect();
     if chosen.is_empty() {
-        return Err(Problem::usage(format!("no case has {:?} in its id", args.only.as_deref().unwrap_or_default())));
+        return Err(Problem::usage(format!(
+            "no case has {:?} in its id",
+            args.only.as_deref().unwrap_or_default()
+        )));
     }
     let session = Session::start(&args.testee, Duration::from_secs(args.timeout.get()))?;
     let format = session.format();
@@ -41,9 +49,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         json::write(&report, path)?;
     }
     // Of a part of the suite nothing is listed.
-    let line = args.only.is_none().then(|| listing::line(&testee, &report)).flatten();
+    let line = args
+        .only
+        .is_none()
+        .then(|| listing::line(&testee, &report))
+        .flatten();
     human::print(&report, line.as_deref())?;
-    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn ask_all<'a>(
@@ -78,10 +94,17 @@ fn ask_all<'a>(
 
 /// For people who watch a terminal.
 pub(crate) fn meter(name: &str, cases: usize) -> ProgressBar {
-    let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(cases as u64), target).with_message(name.escape_debug().to_string());
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(cases as u64), target)
+        .with_message(name.escape_debug().to_string());
     // The template is constant and known to be good; if it were not, a plainer bar would do.
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} cases, {eta} left") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} cases, {eta} left")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     bar

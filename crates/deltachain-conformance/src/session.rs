@@ -15,8 +15,18 @@ use crate::workshop::Workshop;
 /// The one version of the protocol that this program speaks.
 pub(crate) const PROTOCOL: u64 = 2;
 /// The operations that a testee may support.
-const OPERATIONS: [&str; 10] =
-    ["check", "apply", "patches", "sums", "in-place", "encode", "document", "plan", "replay", "replay-in-place"];
+const OPERATIONS: [&str; 10] = [
+    "check",
+    "apply",
+    "patches",
+    "sums",
+    "in-place",
+    "encode",
+    "document",
+    "plan",
+    "replay",
+    "replay-in-place",
+];
 
 /// The profile of readers that leave out what SPEC section 14 allows a minimal chain reader.
 const MINIMAL: &str = "minimal-chain";
@@ -74,36 +84,59 @@ impl Session {
 
     /// What it is asked, in the versions of SPEC.md: `1.0 and signatures`.
     pub(crate) fn format(&self) -> String {
-        let known: Vec<&str> =
-            ADDITIONS.into_iter().filter(|name| self.hello.additions.iter().any(|own| own == name)).collect();
-        if known.is_empty() { "1.0".to_owned() } else { format!("1.0 and {}", known.join(", ")) }
+        let known: Vec<&str> = ADDITIONS
+            .into_iter()
+            .filter(|name| self.hello.additions.iter().any(|own| own == name))
+            .collect();
+        if known.is_empty() {
+            "1.0".to_owned()
+        } else {
+            format!("1.0 and {}", known.join(", "))
+        }
     }
 
     /// Why the testee is not to be asked this, if so.
     pub(crate) fn unsupported(&self, case: &Case<'_>) -> Option<Unasked> {
         let features = &case.vector.features;
         if self.is_minimal()
-            && let Some(feature) = features.iter().find(|feature| NOT_MINIMAL.contains(&feature.as_str()))
+            && let Some(feature) = features
+                .iter()
+                .find(|feature| NOT_MINIMAL.contains(&feature.as_str()))
         {
-            return Some(Unasked::ByProfile(format!("a minimal chain reader may be without the feature {feature}")));
+            return Some(Unasked::ByProfile(format!(
+                "a minimal chain reader may be without the feature {feature}"
+            )));
         }
-        let is_left_out =
-            |feature: &&String| ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature);
-        // What an addition has put into a link, or beside it, is ignored by readers without it: they answer as ever.
+        let is_left_out = |feature: &&String| {
+            ADDITIONS.contains(&feature.as_str()) && !self.hello.additions.contains(feature)
+        };
+        // What an addition has put into a link, or beside it, is ignored by readers without it:
+        // they answer as ever.
         let is_of_any = |addition: &String| match case.operation {
             Operation::Check | Operation::Apply | Operation::Patches => true,
             Operation::Plan | Operation::Replay => addition == IN_PLACE,
             _ => false,
         };
-        if let Some(addition) = features.iter().find(|feature| is_left_out(feature) && !is_of_any(feature)) {
-            return Some(Unasked::ByProfile(format!("a reader need not know the addition {addition}")));
+        if let Some(addition) = features
+            .iter()
+            .find(|feature| is_left_out(feature) && !is_of_any(feature))
+        {
+            return Some(Unasked::ByProfile(format!(
+                "a reader need not know the addition {addition}"
+            )));
         }
         let operation = case.operation.name();
         if !self.hello.operations.iter().any(|own| own == operation) {
-            return Some(Unasked::Unable(format!("does not claim the operation {operation}")));
+            return Some(Unasked::Unable(format!(
+                "does not claim the operation {operation}"
+            )));
         }
-        let missing = features.iter().find(|feature| self.hello.without.contains(feature));
-        missing.map(|feature| Unasked::Unable(format!("says that it is without the feature {feature}")))
+        let missing = features
+            .iter()
+            .find(|feature| self.hello.without.contains(feature));
+        missing.map(|feature| {
+            Unasked::Unable(format!("says that it is without the feature {feature}"))
+        })
     }
 
     fn is_minimal(&self) -> bool {
@@ -113,7 +146,9 @@ impl Session {
     /// Asks a case and judges the answer. A testee that was lost before is started again.
     pub(crate) fn ask(&mut self, case: &Case<'_>, workshop: &mut Workshop<'_>) -> Result<Asked> {
         if self.process.is_down() && greet(&mut self.process)? != self.hello {
-            return Err(Problem::failed("the testee, started again, introduces itself differently"));
+            return Err(Problem::failed(
+                "the testee, started again, introduces itself differently",
+            ));
         }
         let request = workshop.request(case)?;
         let start = Instant::now();
@@ -121,14 +156,24 @@ impl Session {
         let time = start.elapsed();
         let verdict = match &reply {
             Reply::Lost(how) => Verdict::Wrong(format!("the testee {how}")),
-            Reply::Line(line) => judge(case, case.minimal.filter(|_| self.is_minimal()), &request, line, workshop),
+            Reply::Line(line) => judge(
+                case,
+                case.minimal.filter(|_| self.is_minimal()),
+                &request,
+                line,
+                workshop,
+            ),
         };
         let stderr = self.process.take_tail();
         if matches!(&reply, Reply::Line(line) if !answers(case, line)) {
             // It is out of step: its next line might belong to this case, too.
             self.process.stop();
         }
-        Ok(Asked { verdict, stderr, time })
+        Ok(Asked {
+            verdict,
+            stderr,
+            time,
+        })
     }
 }
 
@@ -136,29 +181,49 @@ fn greet(process: &mut Process) -> Result<Hello> {
     process.start()?;
     let line = match process.ask(&json!({ "operation": "hello", "protocol": PROTOCOL })) {
         Reply::Line(line) => line,
-        Reply::Lost(how) => return Err(Problem::failed(format!("the testee does not say hello: it {how}"))),
+        Reply::Lost(how) => {
+            return Err(Problem::failed(format!(
+                "the testee does not say hello: it {how}"
+            )));
+        }
     };
-    let hello: Hello = serde_json::from_str(&line)
-        .map_err(|error| Problem::failed(format!("the testee's hello is wrong: {error} in {}", shortened(&line))))?;
+    let hello: Hello = serde_json::from_str(&line).map_err(|error| {
+        Problem::failed(format!(
+            "the testee's hello is wrong: {error} in {}",
+            shortened(&line)
+        ))
+    })?;
     if hello.protocol != PROTOCOL {
-        return Err(Problem::failed(format!("the testee speaks protocol {}, not {PROTOCOL}", hello.protocol)));
+        return Err(Problem::failed(format!(
+            "the testee speaks protocol {}, not {PROTOCOL}",
+            hello.protocol
+        )));
     }
     let unknown = |claimed: &[String], known: &[&str]| {
-        claimed.iter().find(|claimed| !known.contains(&claimed.as_str())).map(ToOwned::to_owned)
+        claimed
+            .iter()
+            .find(|claimed| !known.contains(&claimed.as_str()))
+            .map(ToOwned::to_owned)
     };
     if let Some(name) = unknown(&hello.operations, &OPERATIONS) {
-        return Err(Problem::failed(format!("the testee claims the operation {name}, which does not exist")));
+        return Err(Problem::failed(format!(
+            "the testee claims the operation {name}, which does not exist"
+        )));
     }
     if let Some(name) = unknown(&hello.without, &FEATURES) {
-        return Err(Problem::failed(format!("the testee is without the feature {name}, which does not exist")));
+        return Err(Problem::failed(format!(
+            "the testee is without the feature {name}, which does not exist"
+        )));
     }
     if let Some(name) = unknown(&hello.additions, &ADDITIONS) {
-        return Err(Problem::failed(format!("the testee names the addition {name}, which does not exist")));
+        return Err(Problem::failed(format!(
+            "the testee names the addition {name}, which does not exist"
+        )));
     }
     match &hello.profile {
-        Some(profile) if profile != MINIMAL => {
-            Err(Problem::failed(format!("the testee names the profile {profile}, which does not exist")))
-        }
+        Some(profile) if profile != MINIMAL => Err(Problem::failed(format!(
+            "the testee names the profile {profile}, which does not exist"
+        ))),
         _ => Ok(hello),
     }
 }

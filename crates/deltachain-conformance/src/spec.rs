@@ -1,5 +1,5 @@
-//! What SPEC.md and its additions say about themselves: their sections, and their rules, each with the section that
-//! defines it and the steps in which readers check it.
+//! What SPEC.md and its additions say about themselves: their sections, and their rules, each with
+//! the section that defines it and the steps in which readers check it.
 
 use serde::Serialize;
 
@@ -16,7 +16,8 @@ const TEXT: &str = concat!(
     include_str!("../../../spec/worked-files.md")
 );
 
-/// The words that rules have instead of a class if no file can break them: those for writers, and those for what readers do.
+/// The words that rules have instead of a class if no file can break them: those for writers, and
+/// those for what readers do.
 const NOT_CLASSES: [&str; 2] = ["writer", "conduct"];
 
 /// The section that orders the steps of readers of links, which is part 1 of the text.
@@ -34,9 +35,21 @@ struct Addition {
 }
 
 const ADDITIONS: [Addition; 3] = [
-    Addition { section: "23", name: "spec/signatures.md", order: "23.3" },
-    Addition { section: "24", name: "spec/in-place.md", order: "24.6" },
-    Addition { section: "25", name: "spec/layouts.md", order: "25.2" },
+    Addition {
+        section: "23",
+        name: "spec/signatures.md",
+        order: "23.3",
+    },
+    Addition {
+        section: "24",
+        name: "spec/in-place.md",
+        order: "24.6",
+    },
+    Addition {
+        section: "25",
+        name: "spec/layouts.md",
+        order: "25.2",
+    },
 ];
 
 /// What steps mean by words, without naming rules: how the ids begin.
@@ -48,7 +61,10 @@ const IN_WORDS: [(&str, &[&str]); 5] = [
     ("checked as a document", &["R-LIM-05", "R-DOC-", "R-LIM-07"]),
 ];
 /// The sections of the rules that words mean, except rules that some step names.
-const FIELDS: [(&str, &[&str]); 2] = [("index fields", &["6", "6.1", "6.2"]), ("its fields", &["7.1"])];
+const FIELDS: [(&str, &[&str]); 2] = [
+    ("index fields", &["6", "6.1", "6.2"]),
+    ("its fields", &["7.1"]),
+];
 
 /// The sections and rules of a specification.
 #[derive(Debug)]
@@ -68,8 +84,8 @@ pub(crate) struct SpecRule {
     class: String,
     /// Number of the section that defines it.
     pub(crate) section: String,
-    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for those of an addition, of
-    /// the section of it that orders them.
+    /// Where readers check it: steps of section 10; for the rules of part 2, of section 19; for
+    /// those of an addition, of the section of it that orders them.
     steps: Vec<String>,
     /// What it demands, in one line.
     text: String,
@@ -92,11 +108,20 @@ impl Spec {
     fn parse(text: &str) -> Self {
         let (sections, blocks) = divide(text);
         let mut rules: Vec<SpecRule> = blocks.iter().flat_map(defined_in).collect();
-        for rule in rules.iter_mut().filter(|rule| !NOT_CLASSES.contains(&rule.class.as_str())) {
+        for rule in rules
+            .iter_mut()
+            .filter(|rule| !NOT_CLASSES.contains(&rule.class.as_str()))
+        {
             rule.steps = steps(rule, &blocks);
         }
-        let (writer_rules, rules) = rules.into_iter().partition(|rule| NOT_CLASSES.contains(&rule.class.as_str()));
-        Self { sections, rules, writer_rules }
+        let (writer_rules, rules) = rules
+            .into_iter()
+            .partition(|rule| NOT_CLASSES.contains(&rule.class.as_str()));
+        Self {
+            sections,
+            rules,
+            writer_rules,
+        }
     }
 
     /// `SPEC.md section 6.1 (Segment entry)`.
@@ -109,13 +134,18 @@ impl Spec {
     }
 
     pub(crate) fn title(&self, section: &str) -> Option<&str> {
-        self.sections.iter().find(|(number, _)| number == section).map(|(_, title)| title.as_str())
+        self.sections
+            .iter()
+            .find(|(number, _)| number == section)
+            .map(|(_, title)| title.as_str())
     }
 }
 
 /// The text beside SPEC.md that has a section, if it is not SPEC.md.
 fn addition(section: &str) -> Option<&'static Addition> {
-    ADDITIONS.iter().find(|addition| section.split('.').next() == Some(addition.section))
+    ADDITIONS
+        .iter()
+        .find(|addition| section.split('.').next() == Some(addition.section))
 }
 
 /// The sections of a text, and its paragraphs and items.
@@ -148,8 +178,14 @@ fn divide(text: &str) -> (Vec<(String, String)>, Vec<Block>) {
                 items.retain(|(outer, _)| *outer < indent);
                 items.extend(is_item.then_some((indent, number)));
                 let step: Vec<&str> = items.iter().filter_map(|(_, number)| *number).collect();
-                let section = sections.last().map_or_else(String::new, |(number, _)| number.clone());
-                blocks.push(Block { section, step: step.join("."), text: String::new() });
+                let section = sections
+                    .last()
+                    .map_or_else(String::new, |(number, _)| number.clone());
+                blocks.push(Block {
+                    section,
+                    step: step.join("."),
+                    text: String::new(),
+                });
                 is_open = true;
             }
             if let Some(block) = blocks.last_mut() {
@@ -172,8 +208,15 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
     let text = block.text.as_str();
     let mut rules = Vec::new();
     for (start, _) in text.match_indices("**R-") {
-        let Some((id, rest)) = text[start + 2..].split_once("**") else { continue };
-        let Some((class, rest)) = rest.strip_prefix(" (").and_then(|rest| rest.split_once(')')) else { continue };
+        let Some((id, rest)) = text[start + 2..].split_once("**") else {
+            continue;
+        };
+        let Some((class, rest)) = rest
+            .strip_prefix(" (")
+            .and_then(|rest| rest.split_once(')'))
+        else {
+            continue;
+        };
         if !NOT_CLASSES.contains(&class)
             && (class.len() < 2 || !class.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
         {
@@ -181,8 +224,11 @@ fn defined_in(block: &Block) -> Vec<SpecRule> {
         }
         // A definition is at the beginning of the sentences that demand something, or at their end.
         let before = text[..start].trim_start_matches("- ");
-        let demands =
-            if before.is_empty() || before.ends_with(". ") { demand_after(rest) } else { demand_before(before) };
+        let demands = if before.is_empty() || before.ends_with(". ") {
+            demand_after(rest)
+        } else {
+            demand_before(before)
+        };
         rules.push(SpecRule {
             id: id.to_owned(),
             class: class.to_owned(),
@@ -200,7 +246,10 @@ fn demand_after(text: &str) -> String {
     let mut read = 0;
     for sentence in text.split_inclusive(". ") {
         read += sentence.len();
-        if ["MUST", "SHOULD", "MAY"].iter().any(|word| sentence.contains(word)) {
+        if ["MUST", "SHOULD", "MAY"]
+            .iter()
+            .any(|word| sentence.contains(word))
+        {
             end = read;
         }
     }
@@ -210,7 +259,11 @@ fn demand_after(text: &str) -> String {
 /// What stands before a definition at its end, without the definitions in it.
 fn demand_before(text: &str) -> String {
     let text = text.trim_end().trim_end_matches(':');
-    let start = ["; ", ". "].iter().filter_map(|end| text.rfind(end)).max().map_or(0, |place| place + 2);
+    let start = ["; ", ". "]
+        .iter()
+        .filter_map(|end| text.rfind(end))
+        .max()
+        .map_or(0, |place| place + 2);
     let mut demand = String::new();
     for (place, part) in text[start..].split("**").enumerate() {
         // What was between the asterisks is an id; its class follows.
@@ -232,21 +285,34 @@ fn steps(rule: &SpecRule, blocks: &[Block]) -> Vec<String> {
         (None, section) if SECTIONS_OF_CHAINS.contains(&section) => OF_CHAINS,
         _ => OF_LINKS,
     };
-    let blocks = blocks.iter().filter(|block| block.section == order && !block.step.is_empty());
+    let blocks = blocks
+        .iter()
+        .filter(|block| block.section == order && !block.step.is_empty());
     let steps = |means: &dyn Fn(&str) -> bool| {
-        let mut steps: Vec<String> =
-            blocks.clone().filter(|block| means(&block.text)).map(|block| block.step.clone()).collect();
+        let mut steps: Vec<String> = blocks
+            .clone()
+            .filter(|block| means(&block.text))
+            .map(|block| block.step.clone())
+            .collect();
         steps.dedup();
         steps
     };
     let begins = |begin: &&str| rule.id.starts_with(begin);
-    let is_meant = |text: &str| IN_WORDS.iter().any(|(words, ids)| text.contains(words) && ids.iter().any(begins));
+    let is_meant = |text: &str| {
+        IN_WORDS
+            .iter()
+            .any(|(words, ids)| text.contains(words) && ids.iter().any(begins))
+    };
     let named = steps(&|text| text.contains(&rule.id) || is_meant(text));
     if !named.is_empty() {
         return named;
     }
     let in_section = |sections: &[&str]| sections.contains(&rule.section.as_str());
-    steps(&|text| FIELDS.iter().any(|(words, sections)| text.contains(words) && in_section(sections)))
+    steps(&|text| {
+        FIELDS
+            .iter()
+            .any(|(words, sections)| text.contains(words) && in_section(sections))
+    })
 }
 
 #[cfg(test)]
@@ -295,15 +361,33 @@ R-AAA-04 is last.
     fn rules_are_found_with_section_steps_and_demand() {
         let spec = Spec::parse(SMALL);
         let expected = [
-            rule("R-AAA-01", "CORRUPT", "1", &["1"], "It is small. It MUST be good (always)."),
+            rule(
+                "R-AAA-01",
+                "CORRUPT",
+                "1",
+                &["1"],
+                "It is small. It MUST be good (always).",
+            ),
             rule("R-AAA-02", "NOT_DCF", "1.2", &["1"], "It MUST be one."),
-            rule("R-AAA-04", "CHAIN", "1.2", &["2"], "It MUST be one, or two."),
+            rule(
+                "R-AAA-04",
+                "CHAIN",
+                "1.2",
+                &["2"],
+                "It MUST be one, or two.",
+            ),
             rule("R-AAA-06", "LIMIT", "1.2", &[], "It MAY be long."),
         ];
         assert_eq!(spec.rules, expected);
-        assert_eq!(spec.writer_rules, [rule("R-AAA-05", "writer", "1", &[], "May be.")]);
+        assert_eq!(
+            spec.writer_rules,
+            [rule("R-AAA-05", "writer", "1", &[], "May be.")]
+        );
         assert_eq!(spec.describe("1.2"), "SPEC.md section 1.2 (Two)");
-        assert_eq!((spec.describe("7"), spec.describe("2")), ("SPEC.md section 7".into(), "SPEC.md section 2".into()));
+        assert_eq!(
+            (spec.describe("7"), spec.describe("2")),
+            ("SPEC.md section 7".into(), "SPEC.md section 2".into())
+        );
         assert_eq!(spec.describe("23.2"), "spec/signatures.md section 23.2");
         assert_eq!(spec.describe("24"), "spec/in-place.md section 24");
     }
@@ -316,14 +400,28 @@ R-AAA-04 is last.
             (rule.section.as_str(), rule.steps.join(" "))
         };
         assert_eq!(steps("R-SIG-01"), ("23.3", "2 3".to_owned()));
-        assert_eq!((steps("R-SUM-03"), steps("R-SUM-04")), (("24.6", "3".to_owned()), ("24.6", "3".to_owned())));
-        assert_eq!((spec.title("23.3"), spec.title("24.6")), (Some("Reading with trust"), Some("The operation")));
+        assert_eq!(
+            (steps("R-SUM-03"), steps("R-SUM-04")),
+            (("24.6", "3".to_owned()), ("24.6", "3".to_owned()))
+        );
+        assert_eq!(
+            (spec.title("23.3"), spec.title("24.6")),
+            (Some("Reading with trust"), Some("The operation"))
+        );
         for rule in deltachain::RULES {
-            let known: Vec<_> = spec.rules.iter().filter(|known| known.id == rule.id).collect();
+            let known: Vec<_> = spec
+                .rules
+                .iter()
+                .filter(|known| known.id == rule.id)
+                .collect();
             assert_eq!(known.len(), 1, "{}", rule.id);
             assert_eq!(known[0].class, rule.class.name(), "{}", rule.id);
             // Sequences of links and limits of whole segments stand beside the steps.
-            assert!(!known[0].steps.is_empty() || rule.id == "R-APP-06", "{} is in no step", rule.id);
+            assert!(
+                !known[0].steps.is_empty() || rule.id == "R-APP-06",
+                "{} is in no step",
+                rule.id
+            );
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Reads the folder, or the one that this program lies in (a bundle), or the nearest `conformance` folder in the current
-    /// directory and those above it.
+    /// Reads the folder, or the one that this program lies in (a bundle), or the nearest
+    /// `conformance` folder in the current directory and those above it.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Self> {
         let root = folder.map_or_else(folder_of_vectors, |folder| Ok(folder.to_owned()))?;
         let root = root.canonicalize().map_err(Problem::with_file(&root))?;
@@ -45,10 +45,14 @@ impl Suite {
         self.index.vectors.iter().find(|vector| vector.id == id)
     }
 
-    /// What the schema cannot say: that names refer to something, and that members are there where they are needed.
+    /// What the schema cannot say: that names refer to something, and that members are there where
+    /// they are needed.
     fn check(&self) -> Result<(), String> {
         if self.index.format != FORMAT {
-            return Err(format!("format {} is not known to this program", self.index.format));
+            return Err(format!(
+                "format {} is not known to this program",
+                self.index.format
+            ));
         }
         let mut by_id = HashMap::new();
         for vector in &self.index.vectors {
@@ -76,30 +80,45 @@ impl Suite {
     fn flaw(&self, vector: &Vector, by_id: &HashMap<&str, &Vector>) -> Option<String> {
         let others = vector.twin.iter().chain(&vector.then);
         for other in others {
-            if by_id.get(other.as_str()).is_none_or(|other| other.kind != vector.kind) {
+            if by_id
+                .get(other.as_str())
+                .is_none_or(|other| other.kind != vector.kind)
+            {
                 return Some(format!("there is no {} {other}", vector.kind.name()));
             }
         }
         if vector.grown.is_some_and(|grown| grown.length > MOST_GROWN) {
             return Some(format!("a file of more than {MOST_GROWN} bytes"));
         }
-        if let Some(unknown) = vector.features.iter().find(|feature| !FEATURES.contains(&feature.as_str())) {
+        if let Some(unknown) = vector
+            .features
+            .iter()
+            .find(|feature| !FEATURES.contains(&feature.as_str()))
+        {
             return Some(format!("{unknown} is not a feature"));
         }
-        let results =
-            [&vector.expect.apply, &vector.expect.in_place].into_iter().filter_map(|expected| match expected {
+        let results = [&vector.expect.apply, &vector.expect.in_place]
+            .into_iter()
+            .filter_map(|expected| match expected {
                 Some(Expected::Valid(result)) => result.state.as_ref(),
                 _ => None,
             });
-        let replayed =
-            [&vector.expect.replay, &vector.expect.replay_in_place].into_iter().filter_map(|expected| match expected {
+        let replayed = [&vector.expect.replay, &vector.expect.replay_in_place]
+            .into_iter()
+            .filter_map(|expected| match expected {
                 Some(Expected::Valid(replay)) => Some(replay),
                 _ => None,
             });
-        let shards = replayed.flat_map(|replay| replay.shards.values()).filter_map(|shard| shard.state.as_ref());
+        let shards = replayed
+            .flat_map(|replay| replay.shards.values())
+            .filter_map(|shard| shard.state.as_ref());
         let held = vector.held.iter().flat_map(|held| &held.shards);
         let base = vector.base.state();
-        let mut states = results.chain(shards).chain(held).map(String::as_str).chain(base);
+        let mut states = results
+            .chain(shards)
+            .chain(held)
+            .map(String::as_str)
+            .chain(base);
         if let Some(unknown) = states.find(|state| !self.index.states.contains_key(*state)) {
             return Some(format!("{unknown} is not among the states"));
         }
@@ -119,23 +138,39 @@ impl Suite {
             Kind::Chain => chain && !link && !document,
         };
         if !fits {
-            return Some(format!("what is expected does not fit a {}", vector.kind.name()));
+            return Some(format!(
+                "what is expected does not fit a {}",
+                vector.kind.name()
+            ));
         }
-        ((expect.apply.is_some() || expect.in_place.is_some()) && matches!(vector.base, Base::Absent))
-            .then(|| "there is no base to apply it to".to_owned())
+        ((expect.apply.is_some() || expect.in_place.is_some())
+            && matches!(vector.base, Base::Absent))
+        .then(|| "there is no base to apply it to".to_owned())
     }
 
     fn verify(&self) -> Result {
-        let vectors = self.index.vectors.iter().map(|vector| (&vector.file, &vector.sha256));
+        let vectors = self
+            .index
+            .vectors
+            .iter()
+            .map(|vector| (&vector.file, &vector.sha256));
         for (name, expected) in vectors.chain(&self.index.states) {
-            if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
-                return Err(Problem::failed(format!("{name}: not a path inside the folder")));
+            if !Path::new(name)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)))
+            {
+                return Err(Problem::failed(format!(
+                    "{name}: not a path inside the folder"
+                )));
             }
             let path = self.path(name);
             let bytes = fs::read(&path).map_err(Problem::with_file(&path))?;
             let found = sha256(&bytes);
             if found != *expected {
-                let message = format!("{}: its SHA-256 is {found}, the index names {expected}", path.display());
+                let message = format!(
+                    "{}: its SHA-256 is {found}, the index names {expected}",
+                    path.display()
+                );
                 return Err(Problem::failed(message));
             }
         }
@@ -144,18 +179,23 @@ impl Suite {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Sha256::digest(bytes)
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// The nearest `conformance` folder with an index.
 pub(crate) fn folder_of_vectors() -> Result<PathBuf> {
     let here = std::env::current_dir().map_err(Problem::failed)?;
     let program = std::env::current_exe().ok();
-    let bundle = program.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let bundle = program
+        .as_deref()
+        .and_then(Path::parent)
+        .map(Path::to_owned);
     let folders = here.ancestors().map(|folder| folder.join("conformance"));
     bundle.into_iter().chain(folders).find(|folder| folder.join(INDEX).is_file()).ok_or_else(|| {
         Problem::usage("there is no index.json beside this program, nor conformance/index.json here or above: name its folder with --vectors")

@@ -4,10 +4,14 @@ use deltachain::memory::{Alone, Changes, LentState};
 use deltachain::tensor::{MemoryState, State, TensorInfo};
 use deltachain::{Replay, Result, Source};
 
-/// What memory that holds the base holds when links have been taken in place. Whole pieces are not built.
+/// What memory that holds the base holds when links have been taken in place. Whole pieces are not
+/// built.
 pub(crate) fn taken(replay: &Replay<'_, impl Source>, base: &dyn State) -> Result<MemoryState> {
     let mut own: Vec<(TensorInfo, Vec<u8>)> = MemoryState::copy_of(base)?.into_tensors().collect();
-    let mut lent = LentState::new(own.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice())))?;
+    let mut lent = LentState::new(
+        own.iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+    )?;
     let mut changes = Changes::new(u64::MAX);
     replay.in_place(&mut lent, &mut changes, &Alone, &())?;
     changes.write(&mut lent)?;

@@ -6,8 +6,8 @@ use std::path::{Component, Path};
 
 use crate::problem::{Problem, Result};
 
-/// Unpacks `archive`, which holds files, folders and symbolic links with plain relative names only, into the new folder
-/// `out`. Nothing gets out of it.
+/// Unpacks `archive`, which holds files, folders and symbolic links with plain relative names only,
+/// into the new folder `out`. Nothing gets out of it.
 pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
     fs::create_dir(out).map_err(Problem::with_file(out))?;
     let file = File::open(archive).map_err(Problem::with_file(archive))?;
@@ -16,13 +16,27 @@ pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
     let mut links = Vec::new();
     for entry in entries.entries().map_err(Problem::with_file(archive))? {
         let mut entry = entry.map_err(Problem::with_file(archive))?;
-        let name = entry.path().map_err(Problem::with_file(archive))?.into_owned();
+        let name = entry
+            .path()
+            .map_err(Problem::with_file(archive))?
+            .into_owned();
         let kind = entry.header().entry_type();
-        let target = entry.link_name().map_err(Problem::with_file(archive))?.unwrap_or_default().into_owned();
-        let plain = name.components().all(|part| matches!(part, Component::Normal(_)));
-        let known = kind.is_file() || kind.is_dir() || (kind.is_symlink() && stays_inside(&name, &target));
+        let target = entry
+            .link_name()
+            .map_err(Problem::with_file(archive))?
+            .unwrap_or_default()
+            .into_owned();
+        let plain = name
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        let known =
+            kind.is_file() || kind.is_dir() || (kind.is_symlink() && stays_inside(&name, &target));
         if !plain || !known {
-            let message = format!("{}: refused the entry {:?}", archive.display(), name.display());
+            let message = format!(
+                "{}: refused the entry {:?}",
+                archive.display(),
+                name.display()
+            );
             return Err(Problem::failed(message));
         }
         let path = out.join(&name);
@@ -46,13 +60,16 @@ pub(crate) fn unpack(archive: &Path, out: &Path) -> Result {
     Ok(())
 }
 
-/// Whether the target of the symbolic link `name` is relative, and in the folder that everything is unpacked into.
+/// Whether the target of the symbolic link `name` is relative, and in the folder that everything is
+/// unpacked into.
 fn stays_inside(name: &Path, target: &Path) -> bool {
     // A `..` after a name could lead out: the name may be that of a link.
     let is_up = |part: &Component<'_>| matches!(part, Component::ParentDir);
     let ups = target.components().take_while(is_up).count();
     let mut rest = target.components().skip(ups).peekable();
-    ups < name.components().count() && rest.peek().is_some() && rest.all(|part| matches!(part, Component::Normal(_)))
+    ups < name.components().count()
+        && rest.peek().is_some()
+        && rest.all(|part| matches!(part, Component::Normal(_)))
 }
 
 #[cfg(unix)]
@@ -69,7 +86,12 @@ fn link(target: &Path, path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn archive(folder: &Path, name: &str, kind: tar::EntryType, target: &str) -> std::path::PathBuf {
+    fn archive(
+        folder: &Path,
+        name: &str,
+        kind: tar::EntryType,
+        target: &str,
+    ) -> std::path::PathBuf {
         let path = folder.join("a.tar");
         let mut builder = tar::Builder::new(File::create(&path).unwrap());
         let mut header = tar::Header::new_ustar();
@@ -80,7 +102,12 @@ mod tests {
         }
         header.set_size(if target.is_empty() { 3 } else { 0 });
         header.set_cksum();
-        builder.append(&header, b"abc".get(..usize::from(target.is_empty()) * 3).unwrap()).unwrap();
+        builder
+            .append(
+                &header,
+                b"abc".get(..usize::from(target.is_empty()) * 3).unwrap(),
+            )
+            .unwrap();
         builder.finish().unwrap();
         path
     }
@@ -90,13 +117,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = archive(folder.path(), "commits/0.json", tar::EntryType::Regular, "");
         unpack(&path, &folder.path().join("out")).unwrap();
-        assert_eq!(fs::read(folder.path().join("out/commits/0.json")).unwrap(), b"abc");
+        assert_eq!(
+            fs::read(folder.path().join("out/commits/0.json")).unwrap(),
+            b"abc"
+        );
     }
 
     #[test]
     fn symbolic_links_come_out() {
         let folder = tempfile::tempdir().unwrap();
-        let path = archive(folder.path(), "commits/0.json", tar::EntryType::Symlink, "../elsewhere/a.json");
+        let path = archive(
+            folder.path(),
+            "commits/0.json",
+            tar::EntryType::Symlink,
+            "../elsewhere/a.json",
+        );
         let out = folder.path().join("out");
         unpack(&path, &out).unwrap();
         fs::create_dir(out.join("elsewhere")).unwrap();
@@ -119,7 +154,10 @@ mod tests {
         ] {
             let folder = tempfile::tempdir().unwrap();
             let path = archive(folder.path(), name, kind, target);
-            assert!(unpack(&path, &folder.path().join("out")).is_err(), "{name} {target}");
+            assert!(
+                unpack(&path, &folder.path().join("out")).is_err(),
+                "{name} {target}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A temporary folder with what testees are given and what they make: states made from rules, unpacked chains, outputs.
+//! A temporary folder with what testees are given and what they make: states made from rules,
+//! unpacked chains, outputs.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -41,7 +42,10 @@ pub(crate) struct Request {
 
 impl<'a> Workshop<'a> {
     pub(crate) fn new(suite: &'a Suite) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("deltachain-conformance-").tempdir().map_err(Problem::failed)?;
+        let folder = tempfile::Builder::new()
+            .prefix("deltachain-conformance-")
+            .tempdir()
+            .map_err(Problem::failed)?;
         Ok(Self {
             suite,
             folder,
@@ -58,8 +62,14 @@ impl<'a> Workshop<'a> {
             return Ok(known.clone());
         }
         let mut path = self.suite.path(name);
-        if path.extension().is_some_and(|extension| extension == "json") {
-            let made = self.folder.path().join(format!("state-{}.safetensors", self.states.len()));
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            let made = self
+                .folder
+                .path()
+                .join(format!("state-{}.safetensors", self.states.len()));
             by_rule::make(&path, &made)?;
             path = made;
         }
@@ -81,11 +91,16 @@ impl<'a> Workshop<'a> {
     /// The file that a vector is about.
     fn file(&mut self, vector: &Vector) -> Result<PathBuf> {
         let path = self.suite.path(&vector.file);
-        let Some(grown) = vector.grown else { return Ok(path) };
+        let Some(grown) = vector.grown else {
+            return Ok(path);
+        };
         if let Some(known) = self.grown.get(&vector.id) {
             return Ok(known.clone());
         }
-        let made = self.folder.path().join(format!("grown-{}", self.grown.len()));
+        let made = self
+            .folder
+            .path()
+            .join(format!("grown-{}", self.grown.len()));
         grow(&path, grown, &made).map_err(Problem::with_file(&made))?;
         self.grown.insert(vector.id.clone(), made.clone());
         Ok(made)
@@ -95,7 +110,10 @@ impl<'a> Workshop<'a> {
         if let Some(known) = self.chains.get(&vector.file) {
             return Ok(known.clone());
         }
-        let path = self.folder.path().join(format!("chain-{}", self.chains.len()));
+        let path = self
+            .folder
+            .path()
+            .join(format!("chain-{}", self.chains.len()));
         unpack(&self.file(vector)?, &path)?;
         self.chains.insert(vector.file.clone(), path.clone());
         Ok(path)
@@ -112,11 +130,16 @@ impl<'a> Workshop<'a> {
         let (name, mut members) = match case.operation {
             Operation::Check | Operation::Patches | Operation::Sums => {
                 let link = text(&self.file(vector)?)?;
-                (None, json!({ "link": link, "set_bytes": vector.set_bytes, "coded_bytes": vector.coded_bytes }))
+                (
+                    None,
+                    json!({ "link": link, "set_bytes": vector.set_bytes, "coded_bytes": vector.coded_bytes }),
+                )
             }
             Operation::Apply | Operation::InPlace => {
                 let then = vector.then.iter().filter_map(|id| self.suite.vector(id));
-                let links = std::iter::once(vector).chain(then).map(|link| text(&self.file(link)?));
+                let links = std::iter::once(vector)
+                    .chain(then)
+                    .map(|link| text(&self.file(link)?));
                 let members = json!({
                     "links": links.collect::<Result<Vec<_>>>()?,
                     "base": self.base(vector)?,
@@ -135,9 +158,15 @@ impl<'a> Workshop<'a> {
                     _ => "compact",
                 };
                 let (base, target) = (self.base(vector)?, text(&self.state(target)?)?);
-                (Some("result.dcf"), json!({ "base": base, "target": target, "profile": profile }))
+                (
+                    Some("result.dcf"),
+                    json!({ "base": base, "target": target, "profile": profile }),
+                )
             }
-            Operation::Document => (None, json!({ "file": text(&self.file(vector)?)?, "document": vector.document })),
+            Operation::Document => (
+                None,
+                json!({ "file": text(&self.file(vector)?)?, "document": vector.document }),
+            ),
             Operation::Plan => {
                 let members = json!({
                     "chain": text(&self.chain(vector)?)?,
@@ -178,18 +207,26 @@ impl<'a> Workshop<'a> {
         members["case"] = json!(case.id);
         members["operation"] = json!(case.operation.name());
         // Only where it matters: most readers do not know it.
-        if let (Some(trust), Operation::Plan | Operation::Replay) = (&vector.trust, case.operation) {
+        if let (Some(trust), Operation::Plan | Operation::Replay) = (&vector.trust, case.operation)
+        {
             members["trust"] = json!(trust);
         }
         if name.is_some() {
             members["output"] = json!(text(&output)?);
         }
-        Ok(Request { json: members, output })
+        Ok(Request {
+            json: members,
+            output,
+        })
     }
 
     /// The base of a link as requests name it: a path, or null for the empty state.
     fn base(&mut self, vector: &Vector) -> Result<Option<String>> {
-        vector.base.state().map(|base| text(&self.state(base)?)).transpose()
+        vector
+            .base
+            .state()
+            .map(|base| text(&self.state(base)?))
+            .transpose()
     }
 }
 
@@ -197,7 +234,10 @@ impl<'a> Workshop<'a> {
 fn grow(from: &Path, Grown { at, length }: Grown, to: &Path) -> io::Result<()> {
     let mut bytes = fs::read(from)?;
     let more = length.saturating_sub(bytes.len() as u64);
-    let after = usize::try_from(at).ok().filter(|at| *at < bytes.len()).map(|at| bytes.split_off(at));
+    let after = usize::try_from(at)
+        .ok()
+        .filter(|at| *at < bytes.len())
+        .map(|at| bytes.split_off(at));
     let after = after.ok_or(io::ErrorKind::InvalidInput)?;
     let mut out = File::create(to)?;
     out.write_all(&bytes)?;
@@ -212,5 +252,7 @@ fn held(held: &Held) -> Value {
 
 /// A path as requests hold it.
 fn text(path: &Path) -> Result<String> {
-    path.to_str().map(str::to_owned).ok_or_else(|| Problem::failed(format!("{}: not Unicode", path.display())))
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Problem::failed(format!("{}: not Unicode", path.display())))
 }

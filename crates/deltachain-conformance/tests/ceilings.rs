@@ -1,5 +1,5 @@
-//! The reference library stays below the allocation ceilings that resource vectors state, whatever they declare.
-//! Measured with a counting allocator, hence a program of its own with a single test.
+//! The reference library stays below the allocation ceilings that resource vectors state, whatever
+//! they declare. Measured with a counting allocator, hence a program of its own with a single test.
 
 use std::path::Path;
 
@@ -13,11 +13,14 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 #[test]
 fn no_vector_makes_the_reader_allocate_more_than_its_ceiling() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
-    let index: Value = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
     let mut measured = 0;
     let mut closest = (0.0, "");
     for vector in index["vectors"].as_array().unwrap() {
-        let Some(ceiling) = vector["allocation_ceiling"].as_u64() else { continue };
+        let Some(ceiling) = vector["allocation_ceiling"].as_u64() else {
+            continue;
+        };
         let id = vector["id"].as_str().unwrap();
         let file = std::fs::read(folder.join(vector["file"].as_str().unwrap())).unwrap();
         let limits = Limits::default()
@@ -30,7 +33,11 @@ fn no_vector_makes_the_reader_allocate_more_than_its_ceiling() {
         let peak = ALLOCATOR.peak_usage().saturating_sub(before) as u64;
 
         let expected = vector["expect"]["check"]["class"].as_str();
-        assert_eq!(result.err().map(|error| error.class().name()), expected, "{id}");
+        assert_eq!(
+            result.err().map(|error| error.class().name()),
+            expected,
+            "{id}"
+        );
         assert!(peak <= ceiling, "{id}: {peak} bytes, at most {ceiling}");
         measured += 1;
         #[expect(clippy::cast_precision_loss, reason = "a share to show")]
@@ -39,6 +46,9 @@ fn no_vector_makes_the_reader_allocate_more_than_its_ceiling() {
             closest = (share, id);
         }
     }
-    println!("{measured} vectors; {} needs the largest share of its ceiling, {:.2}", closest.1, closest.0);
+    println!(
+        "{measured} vectors; {} needs the largest share of its ceiling, {:.2}",
+        closest.1, closest.0
+    );
     assert!(measured >= 30, "only {measured} vectors state a ceiling");
 }

@@ -19,18 +19,21 @@ pub(crate) const READY_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) client: Box<dyn Client>,
-    /// Whether a server refuses requests while it is brought to a version, instead of letting them wait.
+    /// Whether a server refuses requests while it is brought to a version, instead of letting them
+    /// wait.
     pub(crate) refuses: bool,
 }
 
 impl Engine {
-    /// Whether a server downloads the chain of its own configuration; nothing if it does not answer.
+    /// Whether a server downloads the chain of its own configuration; nothing if it does not
+    /// answer.
     pub fn downloads(&self, server: &Server) -> Option<bool> {
         self.client.downloads(server)
     }
 }
 
-/// The treatment of requests that a server is answering when it is paused for an update: `keep`, `wait` or `abort`.
+/// The treatment of requests that a server is answering when it is paused for an update: `keep`,
+/// `wait` or `abort`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pause {
     /// They stand still, and go on with the new version: one answer is made of two versions.
@@ -57,31 +60,43 @@ impl FromStr for Pause {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = [Self::Keep, Self::Wait, Self::Abort].into_iter().find(|pause| pause.name() == text);
+        let found = [Self::Keep, Self::Wait, Self::Abort]
+            .into_iter()
+            .find(|pause| pause.name() == text);
         found.ok_or_else(|| "must be keep, wait or abort".to_owned())
     }
 }
 
-/// A version that servers shall have. Its files are on this machine, and proven; or the servers download it themselves.
+/// A version that servers shall have. Its files are on this machine, and proven; or the servers
+/// download it themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub(crate) version: Version,
-    /// Digest of the commit, 64 hexadecimal digits: what tells two versions of the same number apart.
+    /// Digest of the commit, 64 hexadecimal digits: what tells two versions of the same number
+    /// apart.
     pub(crate) commit: String,
     /// The directory of just this version, as an absolute path.
     pub(crate) directory: String,
 }
 
 impl Target {
-    /// The version with this number, these digests of its state and its commit, 64 hexadecimal digits each, and its
-    /// files in this directory.
+    /// The version with this number, these digests of its state and its commit, 64 hexadecimal
+    /// digits each, and its files in this directory.
     ///
     /// # Errors
     /// IO if the directory is not there; USAGE if its name cannot be told to a server.
     pub fn new(version: u64, state: String, commit: String, directory: &Path) -> Result<Self> {
         let resolved = directory.canonicalize();
-        let resolved = resolved.map_err(|error| Error::io("looking for", error).in_file(directory))?;
-        Ok(Self { version: Version { number: version, state }, commit, directory: as_text(&resolved)? })
+        let resolved =
+            resolved.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+        Ok(Self {
+            version: Version {
+                number: version,
+                state,
+            },
+            commit,
+            directory: as_text(&resolved)?,
+        })
     }
 }
 
@@ -91,24 +106,28 @@ impl Target {
 /// USAGE if it is not UTF-8.
 pub fn as_text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path))
+    text.ok_or_else(|| {
+        Error::usage("the name is not UTF-8, so servers cannot be given it").in_file(path)
+    })
 }
 
 /// The requests that bring a server to a version, and look at what it has.
 pub(crate) trait Client: Debug + Send + Sync {
-    /// Looks at what the server has. Asks little, and changes nothing. `known` is the version that it was brought to
-    /// from here, and to no other since, as far as is known: for engines that repeat what they have been told.
+    /// Looks at what the server has. Asks little, and changes nothing. `known` is the version that
+    /// it was brought to from here, and to no other since, as far as is known: for engines that
+    /// repeat what they have been told.
     ///
     /// # Errors
     /// IO if it does not answer, or not as this engine does, or belongs to somebody else.
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look>;
 
-    /// Whether the server says that it has one of these versions, by one question that costs it almost nothing. A
-    /// server that has been started again does not. While it is being changed, it may say so, or be too busy to answer.
+    /// Whether the server says that it has one of these versions, by one question that costs it
+    /// almost nothing. A server that has been started again does not. While it is being changed, it
+    /// may say so, or be too busy to answer.
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool;
 
-    /// Whether the server can load this version without waiting for it, or waiting would not help. One that downloads
-    /// versions itself prepares them while it serves.
+    /// Whether the server can load this version without waiting for it, or waiting would not help.
+    /// One that downloads versions itself prepares them while it serves.
     ///
     /// # Errors
     /// IO if it does not answer, or the version does not fit its model.
@@ -116,12 +135,17 @@ pub(crate) trait Client: Debug + Send + Sync {
         Ok(Preparation::Done)
     }
 
-    /// Brings the server to this version. `before` is what a look has just seen there. Gives how long it stood still,
-    /// if it did.
+    /// Brings the server to this version. `before` is what a look has just seen there. Gives how
+    /// long it stood still, if it did.
     ///
     /// # Errors
     /// IO, and what the server has then.
-    fn bring(&self, server: &Server, target: &Target, before: Option<&Condition>) -> Result<Option<Duration>, Failure>;
+    fn bring(
+        &self,
+        server: &Server,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> Result<Option<Duration>, Failure>;
 
     /// Whether the server downloads versions itself; nothing if it does not answer.
     fn downloads(&self, _server: &Server) -> Option<bool> {
@@ -156,7 +180,10 @@ impl Version {
 
     /// The condition of a server that serves it.
     pub(crate) fn served(&self) -> Condition {
-        Condition { model: Model::Version(self.clone()), is_paused: false }
+        Condition {
+            model: Model::Version(self.clone()),
+            is_paused: false,
+        }
     }
 }
 
@@ -165,8 +192,8 @@ impl Version {
 pub(crate) enum Look {
     /// It serves the version that is wanted, and says so.
     Wanted,
-    /// Its condition, as its workers report it; if they cannot be asked, the version that it is known to have and still
-    /// names. Nothing if that is not known.
+    /// Its condition, as its workers report it; if they cannot be asked, the version that it is
+    /// known to have and still names. Nothing if that is not known.
     Other(Option<Condition>),
 }
 
@@ -179,7 +206,10 @@ pub(crate) struct Condition {
 
 impl Condition {
     /// It has been paused, and not told to go on.
-    pub(crate) const TORN: Self = Self { model: Model::Torn, is_paused: true };
+    pub(crate) const TORN: Self = Self {
+        model: Model::Torn,
+        is_paused: true,
+    };
 }
 
 /// A model in a server.
@@ -187,7 +217,8 @@ impl Condition {
 pub(crate) enum Model {
     /// A version.
     Version(Version),
-    /// It is whole, but no version of the chain; or it names itself otherwise, so that nobody knows.
+    /// It is whole, but no version of the chain; or it names itself otherwise, so that nobody
+    /// knows.
     Other,
     /// It may be made of parts of two versions.
     Torn,
@@ -215,7 +246,12 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, is_late: false, left: None, lease: None }
+        Self {
+            error,
+            is_late: false,
+            left: None,
+            lease: None,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and looks whether it still
-//! has it. A server that fails holds up no other.
+//! Servers that follow a chain: a thread for each brings it to the version that is wanted, and
+//! looks whether it still has it. A server that fails holds up no other.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use deltachain::{Error, Result};
 use deltachain_store::{Records, ServerRecord, ServersRecord, Time};
 
-use crate::engine::{Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked};
+use crate::engine::{
+    Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked,
+};
 use crate::server::Server;
 
 /// How often a server is asked what it has while that changes.
 const GLANCES: usize = 4;
 
-/// How long a server may take to prepare a version while it serves none: it is paused, or its model is another one.
+/// How long a server may take to prepare a version while it serves none: it is paused, or its model
+/// is another one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest pause between two tries.
@@ -44,7 +47,8 @@ pub enum AttemptResult {
         text: String,
         /// Whether it stays paused until then.
         stays_paused: bool,
-        /// Whether it did not answer, or waits for the version itself: it is tried as soon as it is ready.
+        /// Whether it did not answer, or waits for the version itself: it is tried as soon as it is
+        /// ready.
         is_waited_for: bool,
         /// How long the pause is.
         pause: Duration,
@@ -102,8 +106,9 @@ struct FollowedServer {
 }
 
 impl Fleet {
-    /// Starts the threads, which wait for a version. `before` is what was written down last to `records`; `poll` the
-    /// pause between two looks at a server, and the first one after a failure.
+    /// Starts the threads, which wait for a version. `before` is what was written down last to
+    /// `records`; `poll` the pause between two looks at a server, and the first one after a
+    /// failure.
     ///
     /// # Errors
     /// IO.
@@ -115,22 +120,53 @@ impl Fleet {
         poll: Duration,
     ) -> Result<Self> {
         let followed = servers.iter().map(|server| {
-            let record = before.servers.iter().find(|record| record.url == server.url).cloned().unwrap_or_default();
+            let record = before
+                .servers
+                .iter()
+                .find(|record| record.url == server.url)
+                .cloned()
+                .unwrap_or_default();
             let known = resting(&record);
             // The first look will see what has happened to the server meanwhile.
-            let record = ServerRecord { url: server.url.clone(), version: None, since: None, ..record };
-            FollowedServer { record, known, ..FollowedServer::default() }
+            let record = ServerRecord {
+                url: server.url.clone(),
+                version: None,
+                since: None,
+                ..record
+            };
+            FollowedServer {
+                record,
+                known,
+                ..FollowedServer::default()
+            }
         });
         let followed = followed.collect();
-        let state = FleetState { servers: followed, written: before, ..FleetState::default() };
+        let state = FleetState {
+            servers: followed,
+            written: before,
+            ..FleetState::default()
+        };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(FleetCore { engine, servers, records, poll, state, changed });
+        let shared = Arc::new(FleetCore {
+            engine,
+            servers,
+            records,
+            poll,
+            state,
+            changed,
+        });
         shared.write(&mut shared.lock());
-        let fleet = Self { shared, threads: Mutex::default() };
+        let fleet = Self {
+            shared,
+            threads: Mutex::default(),
+        };
         for at in 0..fleet.shared.servers.len() {
             let shared = Arc::clone(&fleet.shared);
-            let thread = thread::Builder::new().name(format!("server {at}")).spawn(move || shared.serve(at));
-            locked(&fleet.threads).push(thread.map_err(|error| Error::io("starting a thread", error))?);
+            let thread = thread::Builder::new()
+                .name(format!("server {at}"))
+                .spawn(move || shared.serve(at));
+            locked(&fleet.threads)
+                .push(thread.map_err(|error| Error::io("starting a thread", error))?);
         }
         Ok(fleet)
     }
@@ -146,10 +182,16 @@ impl Fleet {
         self.shared.lock().wants(commit)
     }
 
-    /// Whether a server is being brought to a version that is not wanted any more. Its files must stay until then.
+    /// Whether a server is being brought to a version that is not wanted any more. Its files must
+    /// stay until then.
     pub fn is_at_an_older_version(&self) -> bool {
         let state = self.shared.lock();
-        state.servers.iter().any(|followed| followed.busy.as_ref().is_some_and(|busy| !state.wants(&busy.commit)))
+        state.servers.iter().any(|followed| {
+            followed
+                .busy
+                .as_ref()
+                .is_some_and(|busy| !state.wants(&busy.commit))
+        })
     }
 
     /// Whether each server has been tried with the version that is wanted, and is at rest.
@@ -160,7 +202,12 @@ impl Fleet {
     /// Whether each server has the version that is wanted.
     pub fn has(&self) -> bool {
         let state = self.shared.lock();
-        let has = |followed: &FollowedServer| state.target.as_ref().is_some_and(|target| followed.serves(target));
+        let has = |followed: &FollowedServer| {
+            state
+                .target
+                .as_ref()
+                .is_some_and(|target| followed.serves(target))
+        };
         state.has_been_tried() && state.servers.iter().all(has)
     }
 
@@ -171,11 +218,16 @@ impl Fleet {
 
     /// How the servers are, by the last look at each.
     pub fn servers(&self) -> Vec<ServerRecord> {
-        self.shared.lock().servers.iter().map(|followed| followed.record.clone()).collect()
+        self.shared
+            .lock()
+            .servers
+            .iter()
+            .map(|followed| followed.record.clone())
+            .collect()
     }
 
-    /// How the servers are, now: each is asked whether it still has the version that it had at the last look. If it
-    /// does not say so, it has none, and is looked at. Takes some seconds at most.
+    /// How the servers are, now: each is asked whether it still has the version that it had at the
+    /// last look. If it does not say so, it has none, and is looked at. Takes some seconds at most.
     pub fn ask(&self) -> Vec<ServerRecord> {
         let shared = &*self.shared;
         thread::scope(|scope| {
@@ -183,8 +235,10 @@ impl Fleet {
             let asked: Vec<_> = (0..shared.servers.len()).map(ask).collect();
             let answers = asked.into_iter().enumerate().map(|(at, asked)| {
                 let answer = asked.ok().and_then(|thread| thread.join().ok());
-                answer
-                    .unwrap_or_else(|| ServerRecord { url: shared.servers[at].url.clone(), ..ServerRecord::default() })
+                answer.unwrap_or_else(|| ServerRecord {
+                    url: shared.servers[at].url.clone(),
+                    ..ServerRecord::default()
+                })
             });
             answers.collect()
         })
@@ -198,27 +252,39 @@ impl Fleet {
     /// The last failure of the first server that does not have what is wanted.
     pub fn failure(&self) -> Option<String> {
         let state = self.shared.lock();
-        let failed = state.servers.iter().find(|followed| followed.record.failures > 0)?;
+        let failed = state
+            .servers
+            .iter()
+            .find(|followed| followed.record.failures > 0)?;
         failed.record.last_failure.clone()
     }
 
-    /// Ends all threads. A server that is being changed is waited for, so that none stays paused for this.
+    /// Ends all threads. A server that is being changed is waited for, so that none stays paused
+    /// for this.
     pub fn stop(&self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         // A thread that has panicked has said so.
-        locked(&self.threads).drain(..).for_each(|thread| drop(thread.join()));
+        locked(&self.threads)
+            .drain(..)
+            .for_each(|thread| drop(thread.join()));
     }
 }
 
 impl FleetState {
     fn wants(&self, commit: &str) -> bool {
-        self.target.as_ref().is_some_and(|target| target.commit == commit)
+        self.target
+            .as_ref()
+            .is_some_and(|target| target.commit == commit)
     }
 
     fn has_been_tried(&self) -> bool {
         let is_tried = |followed: &FollowedServer| {
-            followed.busy.is_none() && followed.tried.as_ref().is_some_and(|tried| self.wants(tried))
+            followed.busy.is_none()
+                && followed
+                    .tried
+                    .as_ref()
+                    .is_some_and(|tried| self.wants(tried))
         };
         self.servers.iter().all(is_tried)
     }
@@ -226,7 +292,10 @@ impl FleetState {
 
 /// The version that a server has.
 fn version(record: &ServerRecord) -> Option<Version> {
-    Some(Version { number: record.version?, state: record.state.clone()? })
+    Some(Version {
+        number: record.version?,
+        state: record.state.clone()?,
+    })
 }
 
 /// The version that a server has, if it is at rest.
@@ -257,7 +326,8 @@ impl FleetCore {
         }
     }
 
-    /// Waits until it is time to look at a server. Gives the version that is wanted; nothing at the end.
+    /// Waits until it is time to look at a server. Gives the version that is wanted; nothing at the
+    /// end.
     fn wait(&self, at: usize) -> Option<Target> {
         let mut state = self.lock();
         loop {
@@ -267,13 +337,25 @@ impl FleetCore {
             let followed = &state.servers[at];
             let left = match &state.target {
                 None => None,
-                Some(target) if followed.tried.as_ref() != Some(&target.commit) => Some(Duration::ZERO),
-                Some(_) => followed.next.map(|next| next.saturating_duration_since(Instant::now())),
+                Some(target) if followed.tried.as_ref() != Some(&target.commit) => {
+                    Some(Duration::ZERO)
+                }
+                Some(_) => followed
+                    .next
+                    .map(|next| next.saturating_duration_since(Instant::now())),
             };
             state = match left {
                 Some(Duration::ZERO) => return state.target.clone(),
-                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.changed
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -282,7 +364,10 @@ impl FleetCore {
     fn look(&self, at: usize, target: &Target) {
         let began = Instant::now();
         let server = &self.servers[at];
-        let found = self.engine.client.look(server, target, self.known(at).as_ref());
+        let found = self
+            .engine
+            .client
+            .look(server, target, self.known(at).as_ref());
         let mut state = self.lock();
         if state.stop || state.target.as_ref() != Some(target) {
             return;
@@ -291,12 +376,23 @@ impl FleetCore {
         let is_due = state.servers[at].saw(target, &found);
         let found = match found {
             Ok(Look::Other(found)) if is_due => {
-                // The condition of the server is known, whatever comes now and however long it takes.
+                // The condition of the server is known, whatever comes now and however long it
+                // takes.
                 if state.servers[at].record != before {
                     self.write(&mut state);
                 }
-                let serves = matches!(found, Some(Condition { model: Model::Version(_), is_paused: false }));
-                let patience = if serves { server.timeout } else { server.timeout.min(PATIENCE) };
+                let serves = matches!(
+                    found,
+                    Some(Condition {
+                        model: Model::Version(_),
+                        is_paused: false
+                    })
+                );
+                let patience = if serves {
+                    server.timeout
+                } else {
+                    server.timeout.min(PATIENCE)
+                };
                 let ready;
                 (state, ready) = self.prepare(state, at, target, patience);
                 match ready {
@@ -309,7 +405,9 @@ impl FleetCore {
         };
         let result = match found {
             // Nothing has happened to a server that was found with its version.
-            Ok(Look::Wanted) => state.servers[at].has(target).then_some(AttemptResult::Has(None)),
+            Ok(Look::Wanted) => state.servers[at]
+                .has(target)
+                .then_some(AttemptResult::Has(None)),
             _ if !is_due => None,
             Ok(Look::Other(found)) => {
                 let followed = &mut state.servers[at];
@@ -340,7 +438,12 @@ impl FleetCore {
         let is_written = result.is_none() && followed.record == before;
         if let Some(result) = result {
             let (server, version) = (server.url.clone(), target.version.number);
-            state.news.push(News { server, version, took: began.elapsed(), result });
+            state.news.push(News {
+                server,
+                version,
+                took: began.elapsed(),
+                result,
+            });
         }
         if !is_written {
             self.write(&mut state);
@@ -348,8 +451,8 @@ impl FleetCore {
         self.changed.notify_all();
     }
 
-    /// Waits until a server that is to be changed has prepared a version, for this time at most. Whether it is still
-    /// wanted then.
+    /// Waits until a server that is to be changed has prepared a version, for this time at most.
+    /// Whether it is still wanted then.
     fn prepare<'a>(
         &'a self,
         mut state: MutexGuard<'a, FleetState>,
@@ -360,7 +463,10 @@ impl FleetCore {
         let (server, end) = (&self.servers[at], Instant::now() + patience);
         while Instant::now() < end {
             drop(state);
-            let preparation = self.engine.client.preparation(server, target.version.number);
+            let preparation = self
+                .engine
+                .client
+                .preparation(server, target.version.number);
             state = self.lock();
             if state.stop || state.target.as_ref() != Some(target) {
                 return (state, Ok(false));
@@ -371,7 +477,11 @@ impl FleetCore {
                 Ok(Preparation::Waits(Some(text))) => self.waits(&mut state, at, target, text),
                 Err(error) => return (state, Err(error)),
             }
-            state = self.changed.wait_timeout(state, READY_POLL).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, READY_POLL)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         (state, Ok(true))
     }
@@ -384,16 +494,28 @@ impl FleetCore {
         }
         record.failures = record.failures.saturating_add(1);
         record.last_failure = Some(text.clone());
-        let result =
-            AttemptResult::Failed { text, stays_paused: record.paused, is_waited_for: true, pause: READY_POLL };
+        let result = AttemptResult::Failed {
+            text,
+            stays_paused: record.paused,
+            is_waited_for: true,
+            pause: READY_POLL,
+        };
         let (server, version) = (record.url.clone(), target.version.number);
-        state.news.push(News { server, version, took: Duration::ZERO, result });
+        state.news.push(News {
+            server,
+            version,
+            took: Duration::ZERO,
+            result,
+        });
         self.write(state);
     }
 
     fn known(&self, at: usize) -> Option<Version> {
         let followed = &self.lock().servers[at];
-        followed.known.clone().filter(|_| !followed.record.changing && !followed.record.paused)
+        followed
+            .known
+            .clone()
+            .filter(|_| !followed.record.changing && !followed.record.paused)
     }
 
     /// How a server is now.
@@ -401,7 +523,11 @@ impl FleetCore {
         let mut before = self.lock().servers[at].expected();
         for _ in 0..GLANCES {
             let (expected, is_changing) = &before;
-            let is_so = !expected.is_empty() && self.engine.client.says(&self.servers[at], expected, *is_changing);
+            let is_so = !expected.is_empty()
+                && self
+                    .engine
+                    .client
+                    .says(&self.servers[at], expected, *is_changing);
             let followed = &mut self.lock().servers[at];
             let now = followed.expected();
             if is_so || now.0.is_empty() {
@@ -416,22 +542,34 @@ impl FleetCore {
         let followed = &mut self.lock().servers[at];
         followed.next = Some(Instant::now());
         self.changed.notify_all();
-        ServerRecord { version: None, ..followed.record.clone() }
+        ServerRecord {
+            version: None,
+            ..followed.record.clone()
+        }
     }
 
-    /// Writes down how the servers are, also before one is changed. They are updated even if that fails.
+    /// Writes down how the servers are, also before one is changed. They are updated even if that
+    /// fails.
     fn write(&self, state: &mut FleetState) {
         let last = &state.written.servers;
         let with_since = |followed: &FollowedServer| {
             let record = followed.record.clone();
             let is_same = |other: &&ServerRecord| {
-                (&other.url, other.version, &other.state) == (&record.url, record.version, &record.state)
+                (&other.url, other.version, &other.state)
+                    == (&record.url, record.version, &record.state)
             };
             let since = last.iter().find(is_same).and_then(|other| other.since);
-            ServerRecord { since: record.version.map(|_| since.unwrap_or_else(Time::now)), ..record }
+            ServerRecord {
+                since: record.version.map(|_| since.unwrap_or_else(Time::now)),
+                ..record
+            }
         };
         state.written.servers = state.servers.iter().map(with_since).collect();
-        state.unwritten = self.records.write_servers(Some(&state.written)).err().map(|error| format!("{error:#}"));
+        state.unwritten = self
+            .records
+            .write_servers(Some(&state.written))
+            .err()
+            .map(|error| format!("{error:#}"));
     }
 }
 
@@ -441,12 +579,19 @@ impl FollowedServer {
         resting(&self.record).as_ref() == Some(&target.version) && self.record.failures == 0
     }
 
-    /// The versions that the server may say that it has; none if it is not known to have a version. And whether it is
-    /// being changed.
+    /// The versions that the server may say that it has; none if it is not known to have a version.
+    /// And whether it is being changed.
     fn expected(&self) -> (Vec<Version>, bool) {
         let version = version(&self.record);
-        let next = self.busy.as_ref().filter(|_| version.is_some()).map(|busy| busy.version.clone());
-        (version.into_iter().chain(next).collect(), self.busy.is_some())
+        let next = self
+            .busy
+            .as_ref()
+            .filter(|_| version.is_some())
+            .map(|busy| busy.version.clone());
+        (
+            version.into_iter().chain(next).collect(),
+            self.busy.is_some(),
+        )
     }
 
     /// After a look. Gives whether it is time for a try.
@@ -480,9 +625,18 @@ impl FollowedServer {
         let text = format!("{error:#}");
         self.record.failures = self.record.failures.saturating_add(1);
         self.record.last_failure = Some(text.clone());
-        self.pause = if is_first { poll } else { self.pause.saturating_mul(2).min(LONGEST_PAUSE) };
+        self.pause = if is_first {
+            poll
+        } else {
+            self.pause.saturating_mul(2).min(LONGEST_PAUSE)
+        };
         self.again = Some(Instant::now() + self.pause);
-        AttemptResult::Failed { text, stays_paused, is_waited_for: self.is_silent, pause: self.pause }
+        AttemptResult::Failed {
+            text,
+            stays_paused,
+            is_waited_for: self.is_silent,
+            pause: self.pause,
+        }
     }
 
     fn record(&mut self, condition: &Condition) {
@@ -490,8 +644,18 @@ impl FollowedServer {
             Model::Version(version) => Some(version.clone()),
             Model::Other | Model::Torn => None,
         };
-        let (version, state) = self.known.clone().map(|known| (known.number, known.state)).unzip();
+        let (version, state) = self
+            .known
+            .clone()
+            .map(|known| (known.number, known.state))
+            .unzip();
         let (changing, paused) = (condition.model == Model::Torn, condition.is_paused);
-        self.record = ServerRecord { version, state, changing, paused, ..std::mem::take(&mut self.record) };
+        self.record = ServerRecord {
+            version,
+            state,
+            changing,
+            paused,
+            ..std::mem::take(&mut self.record)
+        };
     }
 }

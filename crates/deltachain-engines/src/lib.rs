@@ -1,9 +1,10 @@
-//! The requests to inference servers that bring them to a version of a chain: servers of vLLM with the Python package's
-//! backend, servers of SGLang, and adapters in vLLM. Which request follows which, and what follows from a failure, is
-//! written in integrations/docs/integrations.md.
+//! The requests to inference servers that bring them to a version of a chain: servers of vLLM with
+//! the Python package's backend, servers of SGLang, and adapters in vLLM. Which request follows
+//! which, and what follows from a failure, is written in integrations/docs/integrations.md.
 //!
-//! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers of vLLM to a
-//! version when a trainer says so, and leaves them paused until it says that they may go on.
+//! [`Fleet`] keeps servers at the version that is wanted, for followers. [`Servers`] brings servers
+//! of vLLM to a version when a trainer says so, and leaves them paused until it says that they may
+//! go on.
 //!
 //! ```text
 //! fleet.rs    a thread for each server: tries until the server has the version, and looks whether it still has it
@@ -16,7 +17,10 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 
 mod engine;
 mod fit;

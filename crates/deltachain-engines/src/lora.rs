@@ -1,8 +1,8 @@
-//! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an older one are served
-//! until it is unloaded; nothing is paused.
+//! Adapters for vLLM: each version is an adapter of its own, `NAME@VERSION`. Requests that name an
+//! older one are served until it is unloaded; nothing is paused.
 //!
-//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as long as a server has
-//! it.
+//! vLLM may read an adapter again at any time, so each has a copy of its own in `DIR/adapters` as
+//! long as a server has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,9 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engine::{Client, Condition, Engine, Failure, Look, Target, Version, as_text, locked, text};
+use crate::engine::{
+    Client, Condition, Engine, Failure, Look, Target, Version, as_text, locked, text,
+};
 use crate::server::{Ask, Server};
 
 /// Digits of a commit's digest that stand in the name of a copy.
@@ -39,16 +41,26 @@ struct Lora {
 type Adapters = BTreeMap<u64, String>;
 
 impl Engine {
-    /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows. They are called
-    /// `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay loaded. There are so many servers.
+    /// vLLM whose adapters are the versions of a chain that `directory`, an absolute path, follows.
+    /// They are called `NAME@VERSION`, with a name of [`parse_name`]; `keep` older ones stay
+    /// loaded. There are so many servers.
     pub fn lora(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
-        Self { client: Box::new(Lora::new(name, keep, directory, servers)), refuses: false }
+        Self {
+            client: Box::new(Lora::new(name, keep, directory, servers)),
+            refuses: false,
+        }
     }
 }
 
 impl Lora {
     fn new(name: String, keep: usize, directory: &Path, servers: usize) -> Self {
-        Self { name, keep, copies: directory.join("adapters"), servers, in_use: Mutex::default() }
+        Self {
+            name,
+            keep,
+            copies: directory.join("adapters"),
+            servers,
+            in_use: Mutex::default(),
+        }
     }
 
     /// The name of a version in requests.
@@ -58,36 +70,53 @@ impl Lora {
 
     fn copy_of(&self, target: &Target) -> PathBuf {
         let commit: String = target.commit.chars().take(COMMIT_DIGITS).collect();
-        self.copies.join(format!("{}-{commit}", self.adapter(target.version.number)))
+        self.copies
+            .join(format!("{}-{commit}", self.adapter(target.version.number)))
     }
 
     /// The version of a name such as `NAME@12` or, for a copy, `NAME@12-0123456789ab`.
     fn version_of(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.name)?.strip_prefix('@')?;
-        digits.parse().ok().filter(|version: &u64| version.to_string() == digits)
+        digits
+            .parse()
+            .ok()
+            .filter(|version: &u64| version.to_string() == digits)
     }
 
     fn loaded(&self, server: &Server) -> Result<Adapters> {
         let models = server.get("/v1/models", Ask::Question)?;
-        self.listed(&models).ok_or_else(|| server.failed("/v1/models", "it does not list its models"))
+        self.listed(&models)
+            .ok_or_else(|| server.failed("/v1/models", "it does not list its models"))
     }
 
     fn listed(&self, models: &Value) -> Option<Adapters> {
         let found = models["data"].as_array()?.iter().filter_map(|model| {
-            self.version_of(text(model, "id")).map(|version| (version, text(model, "root").to_owned()))
+            self.version_of(text(model, "id"))
+                .map(|version| (version, text(model, "root").to_owned()))
         });
         Some(found.collect())
     }
 
     /// The versions to unload: too old, or newer than a chain that has gone back.
     fn surplus(&self, loaded: &Adapters, target: &Target) -> Vec<u64> {
-        let newer = loaded.keys().filter(|version| **version > target.version.number);
-        let older = loaded.keys().rev().filter(|version| **version < target.version.number);
+        let newer = loaded
+            .keys()
+            .filter(|version| **version > target.version.number);
+        let older = loaded
+            .keys()
+            .rev()
+            .filter(|version| **version < target.version.number);
         newer.chain(older.skip(self.keep)).copied().collect()
     }
 
     fn unload(&self, server: &Server, version: u64) -> Result<()> {
-        server.post("/v1/unload_lora_adapter", &json!({ "lora_name": self.adapter(version) }), Ask::Once).map(drop)
+        server
+            .post(
+                "/v1/unload_lora_adapter",
+                &json!({ "lora_name": self.adapter(version) }),
+                Ask::Once,
+            )
+            .map(drop)
     }
 
     /// Makes the copy of a version, unless it is there.
@@ -121,17 +150,22 @@ impl Lora {
             for entry in fs::read_dir(&self.copies)? {
                 let path = entry?.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let is_ours = name
-                    .rsplit_once('-')
-                    .is_some_and(|(name, commit)| self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS);
-                let is_used = in_use.values().flatten().any(|used| Path::new(used) == path);
+                let is_ours = name.rsplit_once('-').is_some_and(|(name, commit)| {
+                    self.version_of(name).is_some() && commit.len() == COMMIT_DIGITS
+                });
+                let is_used = in_use
+                    .values()
+                    .flatten()
+                    .any(|used| Path::new(used) == path);
                 if is_ours && !is_used && path != newest {
                     fs::remove_dir_all(path)?;
                 }
             }
             Ok(())
         };
-        remove().map_err(|error| Error::io("removing adapters that no server has", error).in_file(&self.copies))
+        remove().map_err(|error| {
+            Error::io("removing adapters that no server has", error).in_file(&self.copies)
+        })
     }
 }
 
@@ -140,19 +174,32 @@ impl Client for Lora {
         let loaded = self.loaded(server)?;
         let seen = known.filter(|known| loaded.contains_key(&known.number));
         let root = loaded.get(&target.version.number);
-        let is_there =
-            seen == Some(&target.version) && root.is_some_and(|root| Path::new(root) == self.copy_of(target));
+        let is_there = seen == Some(&target.version)
+            && root.is_some_and(|root| Path::new(root) == self.copy_of(target));
         let is_wanted = is_there && self.surplus(&loaded, target).is_empty();
-        Ok(if is_wanted { Look::Wanted } else { Look::Other(seen.map(Version::served)) })
+        Ok(if is_wanted {
+            Look::Wanted
+        } else {
+            Look::Other(seen.map(Version::served))
+        })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
         let models = server.glance("/v1/models", is_changing).ok().flatten();
-        let loaded = models.and_then(|models| self.listed(&models)).unwrap_or_default();
-        versions.iter().any(|version| loaded.contains_key(&version.number))
+        let loaded = models
+            .and_then(|models| self.listed(&models))
+            .unwrap_or_default();
+        versions
+            .iter()
+            .any(|version| loaded.contains_key(&version.number))
     }
 
-    fn bring(&self, server: &Server, target: &Target, _: Option<&Condition>) -> Result<Option<Duration>, Failure> {
+    fn bring(
+        &self,
+        server: &Server,
+        target: &Target,
+        _: Option<&Condition>,
+    ) -> Result<Option<Duration>, Failure> {
         let copy = self.make_copy(target)?;
         let path = as_text(&copy)?;
         let mut loaded = self.loaded(server)?;
@@ -207,24 +254,45 @@ mod tests {
     use super::*;
 
     fn target(version: u64) -> Target {
-        let version = Version { number: version, state: "s".into() };
-        Target { version, commit: "0123456789abcdef".into(), directory: "/d".into() }
+        let version = Version {
+            number: version,
+            state: "s".into(),
+        };
+        Target {
+            version,
+            commit: "0123456789abcdef".into(),
+            directory: "/d".into(),
+        }
     }
 
     #[test]
     fn older_adapters_are_kept_and_newer_ones_are_not() {
         let lora = Lora::new("a".into(), 2, Path::new("/d"), 1);
-        let loaded: Adapters = [1, 2, 3, 4, 7].map(|version| (version, String::new())).into();
+        let loaded: Adapters = [1, 2, 3, 4, 7]
+            .map(|version| (version, String::new()))
+            .into();
         assert_eq!(lora.surplus(&loaded, &target(5)), [7, 2, 1]);
         assert_eq!(lora.surplus(&loaded, &target(7)), [2, 1]);
-        assert_eq!(lora.copy_of(&target(5)), Path::new("/d/adapters/a@5-0123456789ab"));
+        assert_eq!(
+            lora.copy_of(&target(5)),
+            Path::new("/d/adapters/a@5-0123456789ab")
+        );
     }
 
     #[test]
     fn only_names_of_this_chain_count() {
         let lora = Lora::new("a".into(), 2, Path::new("/d"), 1);
         assert_eq!(lora.version_of("a@12"), Some(12));
-        for name in ["a", "a@", "a@012", "a@+1", "b@1", "aa@1", "a@1-0", "a@18446744073709551616"] {
+        for name in [
+            "a",
+            "a@",
+            "a@012",
+            "a@+1",
+            "b@1",
+            "aa@1",
+            "a@1-0",
+            "a@18446744073709551616",
+        ] {
             assert_eq!(lora.version_of(name), None, "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! Requests to one server. Its answers are bounded, and it is given up when it takes too long.
 //!
-//! A request that breaks may have been carried out. One that may be carried out twice is sent once more.
+//! A request that breaks may have been carried out. One that may be carried out twice is sent once
+//! more.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use serde_json::Value;
 /// How long a server may take to be reached, and to answer a question that costs it nothing.
 const QUESTION: Duration = Duration::from_secs(5);
 
-/// How long a server may take to say what it has, when somebody waits for it; and while it is being changed, when it
-/// may have no time to say it.
+/// How long a server may take to say what it has, when somebody waits for it; and while it is being
+/// changed, when it may have no time to say it.
 const GLANCE: Duration = Duration::from_secs(2);
 const GLANCE_WHILE_CHANGING: Duration = Duration::from_millis(250);
 
@@ -31,7 +32,8 @@ const QUOTED: usize = 500;
 pub(crate) enum Ask {
     /// For something that costs it nothing: it is given up after some seconds.
     Question,
-    /// For a change, or as a part of one, that may be asked for twice: it is sent once more if its connection breaks.
+    /// For a change, or as a part of one, that may be asked for twice: it is sent once more if its
+    /// connection breaks.
     Change,
     /// For a change that must not be asked for twice.
     Once,
@@ -50,15 +52,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server at a URL of [`parse_url`], with a token for it, and a timeout for each request that changes something.
+    /// A server at a URL of [`parse_url`], with a token for it, and a timeout for each request that
+    /// changes something.
     ///
     /// # Errors
     /// IO if this machine cannot make connections.
     pub fn new(url: &str, token: Option<String>, timeout: Duration) -> Result<Self> {
-        // Clients ask the process for its cryptography. If the store has chosen one before, that stays.
+        // Clients ask the process for its cryptography. If the store has chosen one before, that
+        // stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No connection is used
-        // twice: vLLM closes one after an error, and what is sent on it meanwhile is lost.
+        // Servers are near: no proxy, which is for buckets. Nobody sends a token somewhere else. No
+        // connection is used twice: vLLM closes one after an error, and what is sent on it
+        // meanwhile is lost.
         let client = Client::builder()
             .pool_max_idle_per_host(0)
             .connect_timeout(QUESTION)
@@ -66,8 +71,14 @@ impl Server {
             .no_proxy()
             .user_agent(concat!("deltachain/", env!("CARGO_PKG_VERSION")))
             .build();
-        let client = client.map_err(|error| Error::io("preparing requests to servers", io::Error::other(error)))?;
-        Ok(Self { url: url.to_owned(), client, token, timeout })
+        let client = client
+            .map_err(|error| Error::io("preparing requests to servers", io::Error::other(error)))?;
+        Ok(Self {
+            url: url.to_owned(),
+            client,
+            token,
+            timeout,
+        })
     }
 
     /// # Errors
@@ -76,14 +87,21 @@ impl Server {
         self.ask(path, None, ask)
     }
 
-    /// The server's answer to a question while the caller waits; `None` if it says nothing in time, or refuses.
+    /// The server's answer to a question while the caller waits; `None` if it says nothing in time,
+    /// or refuses.
     ///
     /// # Errors
     /// Whatever breaks the connection.
     pub(crate) fn glance(&self, path: &str, is_changing: bool) -> io::Result<Option<Value>> {
-        let timeout = self.timeout.min(if is_changing { GLANCE_WHILE_CHANGING } else { GLANCE });
+        let timeout = self.timeout.min(if is_changing {
+            GLANCE_WHILE_CHANGING
+        } else {
+            GLANCE
+        });
         match self.send(path, None, timeout) {
-            Ok((status, bytes)) if status.is_success() => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_default())),
+            Ok((status, bytes)) if status.is_success() => {
+                Ok(Some(serde_json::from_slice(&bytes).unwrap_or_default()))
+            }
             Ok(_) => Ok(None),
             Err(error) if is_timeout(&error) => Ok(None),
             Err(error) => Err(error),
@@ -92,7 +110,8 @@ impl Server {
 
     /// Whether it answers a request in this time, and does not refuse it.
     pub(crate) fn responds(&self, path: &str, time: Duration) -> bool {
-        self.send(path, None, self.timeout.min(time)).is_ok_and(|(status, _)| status.is_success())
+        self.send(path, None, self.timeout.min(time))
+            .is_ok_and(|(status, _)| status.is_success())
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value, ask: Ask) -> Result<Value> {
@@ -101,7 +120,11 @@ impl Server {
 
     /// The server's answer; nothing if that is no JSON.
     fn ask(&self, path: &str, body: Option<&Value>, ask: Ask) -> Result<Value> {
-        let timeout = if ask == Ask::Question { self.timeout.min(QUESTION) } else { self.timeout };
+        let timeout = if ask == Ask::Question {
+            self.timeout.min(QUESTION)
+        } else {
+            self.timeout
+        };
         let send = || self.send(path, body, timeout);
         let answer = match send() {
             Err(error) if ask != Ask::Once && !is_timeout(&error) => send(),
@@ -115,13 +138,26 @@ impl Server {
     }
 
     /// Sends a request, and reads the answer.
-    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> io::Result<(StatusCode, Vec<u8>)> {
+    fn send(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> io::Result<(StatusCode, Vec<u8>)> {
         let url = format!("{}{path}", self.url);
         let request = match body {
             None => self.client.get(&url),
-            Some(body) => self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body.to_string()),
+            Some(body) => self
+                .client
+                .post(&url)
+                .header(CONTENT_TYPE, "application/json")
+                .body(body.to_string()),
         };
-        let request = self.token.iter().fold(request, RequestBuilder::bearer_auth).timeout(timeout);
+        let request = self
+            .token
+            .iter()
+            .fold(request, RequestBuilder::bearer_auth)
+            .timeout(timeout);
         let answer = request.send().map_err(io::Error::other)?;
         let status = answer.status();
         let mut bytes = Vec::new();
@@ -132,7 +168,11 @@ impl Server {
     /// An error of class IO.
     pub(crate) fn failed(&self, path: &str, text: impl Into<String>) -> Error {
         let path = path.split('?').next().unwrap_or_default();
-        Error::io(format!("asking the server for {path}"), io::Error::other(text.into())).in_file(&self.url)
+        Error::io(
+            format!("asking the server for {path}"),
+            io::Error::other(text.into()),
+        )
+        .in_file(&self.url)
     }
 }
 
@@ -144,15 +184,23 @@ fn refusal(bytes: &[u8]) -> String {
     let mut text = body["error"]["message"].as_str().unwrap_or(&whole).trim();
     for (before, after) in [
         ("Call to collective_rpc method failed: ", ""),
-        ("Worker failed with error '", "', please check the stack trace above for the root cause"),
+        (
+            "Worker failed with error '",
+            "', please check the stack trace above for the root cause",
+        ),
     ] {
-        text = text.strip_prefix(before).and_then(|text| text.strip_suffix(after)).unwrap_or(text);
+        text = text
+            .strip_prefix(before)
+            .and_then(|text| text.strip_suffix(after))
+            .unwrap_or(text);
     }
     text.chars().take(QUOTED).collect()
 }
 
 fn is_timeout(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<reqwest::Error>());
     inner.is_some_and(reqwest::Error::is_timeout)
 }
 
@@ -173,13 +221,16 @@ fn cause(error: &io::Error) -> String {
 /// # Errors
 /// A text for people that says what is wrong with it.
 pub fn parse_url(text: &str) -> Result<String, String> {
-    let url = Url::parse(text).map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
+    let url = Url::parse(text)
+        .map_err(|error| format!("{error}; a server is given as http://HOST:PORT"))?;
     let is_good = matches!(url.scheme(), "http" | "https") && url.has_host();
     if !is_good || url.query().is_some() || url.fragment().is_some() {
         return Err("a server is given as http://HOST:PORT".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("no passwords here, where others can see them; use DELTACHAIN_SERVER_TOKEN".to_owned());
+        return Err(
+            "no passwords here, where others can see them; use DELTACHAIN_SERVER_TOKEN".to_owned(),
+        );
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
@@ -192,13 +243,20 @@ mod tests {
     fn a_refusal_says_what_the_worker_said() {
         let wrapped = "Call to collective_rpc method failed: Worker failed with error 'no chain', please check the \
                        stack trace above for the root cause";
-        let body = serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
+        let body =
+            serde_json::json!({ "error": { "message": wrapped, "type": "InternalServerError" } });
         assert_eq!(refusal(body.to_string().as_bytes()), "no chain");
         for (body, said) in [
             (" no JSON ", "no JSON"),
             (r#"{"detail":"x"}"#, r#"{"detail":"x"}"#),
-            (r#"{"error":{"message":"Call to collective_rpc method failed: one worker"}}"#, "one worker"),
-            ("Worker failed with error 'x', and more", "Worker failed with error 'x', and more"),
+            (
+                r#"{"error":{"message":"Call to collective_rpc method failed: one worker"}}"#,
+                "one worker",
+            ),
+            (
+                "Worker failed with error 'x', and more",
+                "Worker failed with error 'x', and more",
+            ),
         ] {
             assert_eq!(refusal(body.as_bytes()), said);
         }
@@ -206,9 +264,23 @@ mod tests {
 
     #[test]
     fn servers_are_named_by_plain_urls() {
-        assert_eq!(parse_url("http://127.0.0.1:8000").unwrap(), "http://127.0.0.1:8000");
-        assert_eq!(parse_url("https://Gpu-1/vllm/").unwrap(), "https://gpu-1/vllm");
-        for text in ["", "gpu-1", "gpu-1:8000", "ftp://a", "http://a?b", "http://a#b", "http://u:p@a"] {
+        assert_eq!(
+            parse_url("http://127.0.0.1:8000").unwrap(),
+            "http://127.0.0.1:8000"
+        );
+        assert_eq!(
+            parse_url("https://Gpu-1/vllm/").unwrap(),
+            "https://gpu-1/vllm"
+        );
+        for text in [
+            "",
+            "gpu-1",
+            "gpu-1:8000",
+            "ftp://a",
+            "http://a?b",
+            "http://a#b",
+            "http://u:p@a",
+        ] {
             assert!(parse_url(text).is_err(), "{text}");
         }
     }

@@ -1,5 +1,5 @@
-//! Servers of vLLM that a trainer brings to each version: all of them at the same time, by the steps of vLLM's own
-//! interface, and they stay paused until it says that they may go on.
+//! Servers of vLLM that a trainer brings to each version: all of them at the same time, by the
+//! steps of vLLM's own interface, and they stay paused until it says that they may go on.
 
 use std::mem;
 use std::sync::Mutex;
@@ -30,41 +30,63 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Servers at these URLs, whose backend is told this JSON object: what integrations/docs/integrations.md says of `init_info`.
-    /// `name` is what this process calls itself; `timeout` is that of each request, of a day at most, and of a server
-    /// that does not answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
+    /// Servers at these URLs, whose backend is told this JSON object: what
+    /// integrations/docs/integrations.md says of `init_info`. `name` is what this process calls
+    /// itself; `timeout` is that of each request, of a day at most, and of a server that does not
+    /// answer at first; `pause` is what becomes of running requests. Asks nothing of them yet.
     ///
     /// # Errors
     /// USAGE; IO if this machine cannot make connections.
-    pub fn new(urls: &[String], backend: &str, name: String, timeout: Duration, pause: Pause) -> Result<Self> {
+    pub fn new(
+        urls: &[String],
+        backend: &str,
+        name: String,
+        timeout: Duration,
+        pause: Pause,
+    ) -> Result<Self> {
         let timeout = timeout.min(LONGEST);
         let server = |url: &String| {
             let url = parse_url(url).map_err(|text| Error::usage(format!("{url}: {text}")))?;
             Ok((Server::new(&url, None, timeout)?, Mutex::default()))
         };
         let vllm = Vllm::workers(backend, name, Duration::ZERO, pause)?;
-        Ok(Self { vllm, updates: urls.iter().map(server).collect::<Result<_>>()?, failed: Mutex::default() })
+        Ok(Self {
+            vllm,
+            updates: urls.iter().map(server).collect::<Result<_>>()?,
+            failed: Mutex::default(),
+        })
     }
 
-    /// Waits until all servers answer, and tells their backends where versions are. `wait` is called, from several
-    /// threads, when a server is to be waited for: for how long, and why if another process brings it. What it returns
-    /// ends the waiting.
+    /// Waits until all servers answer, and tells their backends where versions are. `wait` is
+    /// called, from several threads, when a server is to be waited for: for how long, and why if
+    /// another process brings it. What it returns ends the waiting.
     ///
     /// # Errors
-    /// The failures of servers that are not there in time, refuse, or belong to another process after it was waited
-    /// for.
-    pub fn begin(&self, wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
+    /// The failures of servers that are not there in time, refuse, or belong to another process
+    /// after it was waited for.
+    pub fn begin(
+        &self,
+        wait: &(dyn Fn(Duration, Option<&Error>) -> Result<()> + Sync),
+    ) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
             while let Err(error) = server.get("/health", Ask::Question) {
                 if began.elapsed() >= server.timeout {
-                    return Err(Failure { is_late: true, ..error.into() });
+                    return Err(Failure {
+                        is_late: true,
+                        ..error.into()
+                    });
                 }
                 wait(POLL, None)?;
             }
-            // Another process may be one that was killed, such as this trainer before it was started again.
+            // Another process may be one that was killed, such as this trainer before it was
+            // started again.
             match self.vllm.claim(server) {
-                Err(Failure { error, lease: Some(lease), .. }) => {
+                Err(Failure {
+                    error,
+                    lease: Some(lease),
+                    ..
+                }) => {
                     wait(lease, Some(&error))?;
                     self.vllm.claim(server)?;
                 }
@@ -74,18 +96,24 @@ impl Servers {
         })
     }
 
-    /// Waits until the servers can load this version without waiting for it, or that would not help: those that
-    /// download versions themselves prepare them while they serve. A server that fails here fails in
-    /// [`start`](Self::start), too. `wait` is called, from several threads, between two questions; what it returns ends
-    /// the waiting.
+    /// Waits until the servers can load this version without waiting for it, or that would not
+    /// help: those that download versions themselves prepare them while they serve. A server that
+    /// fails here fails in [`start`](Self::start), too. `wait` is called, from several threads,
+    /// between two questions; what it returns ends the waiting.
     ///
     /// # Errors
     /// The errors of `wait`.
-    pub fn prepare(&self, version: u64, wait: &(dyn Fn(Duration) -> Result<()> + Sync)) -> Result<(), Vec<Failure>> {
+    pub fn prepare(
+        &self,
+        version: u64,
+        wait: &(dyn Fn(Duration) -> Result<()> + Sync),
+    ) -> Result<(), Vec<Failure>> {
         self.all(|server, _| {
             let began = Instant::now();
-            while matches!(self.vllm.preparation(server, version), Ok(Preparation::Waits(_)))
-                && began.elapsed() < server.timeout
+            while matches!(
+                self.vllm.preparation(server, version),
+                Ok(Preparation::Waits(_))
+            ) && began.elapsed() < server.timeout
             {
                 wait(READY_POLL)?;
             }
@@ -93,8 +121,9 @@ impl Servers {
         })
     }
 
-    /// Pauses all servers, and begins an update of each. One that fails, here or in a later step, drops out: it goes on
-    /// with what it holds, if that is whole, and [`finish`](Self::finish) gives its failure.
+    /// Pauses all servers, and begins an update of each. One that fails, here or in a later step,
+    /// drops out: it goes on with what it holds, if that is whole, and [`finish`](Self::finish)
+    /// gives its failure.
     ///
     /// # Errors
     /// The failures of all servers, if none is left.
@@ -113,7 +142,10 @@ impl Servers {
     /// # Errors
     /// The failures of all servers, if none is left; USAGE if no update has been started.
     pub fn update(&self, version: u64, state: &str) -> Result<(), Vec<Failure>> {
-        let version = Version { number: version, state: state.to_owned() };
+        let version = Version {
+            number: version,
+            state: state.to_owned(),
+        };
         self.left()?;
         self.step(|server, update| update.load(&self.vllm, server, &version));
         self.left()
@@ -123,7 +155,8 @@ impl Servers {
     /// [`resume`](Self::resume). If any server has failed, all others go on.
     ///
     /// # Errors
-    /// The failures of all servers that have failed since the update was started; USAGE if none was.
+    /// The failures of all servers that have failed since the update was started; USAGE if none
+    /// was.
     pub fn finish(&self, name: &str) -> Result<(), Vec<Failure>> {
         self.left()?;
         self.step(|server, update| update.finish(&self.vllm, server, name));
@@ -135,8 +168,8 @@ impl Servers {
         Err(failed)
     }
 
-    /// Lets the servers go on that have been brought to a version, and ends an update that has not been finished: its
-    /// servers go on with what they hold, if that is whole.
+    /// Lets the servers go on that have been brought to a version, and ends an update that has not
+    /// been finished: its servers go on with what they hold, if that is whole.
     ///
     /// # Errors
     /// The failures of servers that stay paused.
@@ -153,34 +186,53 @@ impl Servers {
         }));
     }
 
-    /// Does a step of an update with all servers. One that fails drops out, and goes on with what it holds.
+    /// Does a step of an update with all servers. One that fails drops out, and goes on with what
+    /// it holds.
     fn step(&self, act: impl Fn(&Server, &mut Update) -> Result<()> + Sync) {
-        let done =
-            self.all(|server, update| act(server, update).map_err(|error| update.fail(&self.vllm, server, error)));
+        let done = self.all(|server, update| {
+            act(server, update).map_err(|error| update.fail(&self.vllm, server, error))
+        });
         locked(&self.failed).extend(done.err().into_iter().flatten());
     }
 
     /// Whether a server is left in the update.
     fn left(&self) -> Result<(), Vec<Failure>> {
-        if self.updates.iter().any(|(_, update)| matches!(*locked(update), Update::Begun { .. })) {
+        if self
+            .updates
+            .iter()
+            .any(|(_, update)| matches!(*locked(update), Update::Begun { .. }))
+        {
             return Ok(());
         }
         let failed = mem::take(&mut *locked(&self.failed));
-        Err(if failed.is_empty() { vec![Error::usage("no update has been started").into()] } else { failed })
+        Err(if failed.is_empty() {
+            vec![Error::usage("no update has been started").into()]
+        } else {
+            failed
+        })
     }
 
     /// Does something with all servers at the same time.
-    fn all(&self, act: impl Fn(&Server, &mut Update) -> Result<(), Failure> + Sync) -> Result<(), Vec<Failure>> {
+    fn all(
+        &self,
+        act: impl Fn(&Server, &mut Update) -> Result<(), Failure> + Sync,
+    ) -> Result<(), Vec<Failure>> {
         let act = &|(server, update): &(Server, Mutex<Update>)| act(server, &mut locked(update));
         let failures: Vec<Failure> = thread::scope(|scope| {
             let start = |server| thread::Builder::new().spawn_scoped(scope, move || act(server));
             let started: Vec<_> = self.updates.iter().map(start).collect();
             let done = started.into_iter().map(|thread| match thread {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 Err(error) => Err(Error::io("starting a thread", error).into()),
             });
             done.filter_map(Result::err).collect()
         });
-        if failures.is_empty() { Ok(()) } else { Err(failures) }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures)
+        }
     }
 }

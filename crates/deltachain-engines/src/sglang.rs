@@ -1,5 +1,5 @@
-//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a plugin, download
-//! the chain of their own configuration and write versions in place.
+//! SGLang, which reads a version from its directory; or whose workers, with the Python package as a
+//! plugin, download the chain of their own configuration and write versions in place.
 
 use std::time::{Duration, Instant};
 
@@ -23,21 +23,28 @@ struct Sglang {
 }
 
 impl Engine {
-    /// SGLang, which reads versions from their directories. `pause` is what becomes of running requests.
+    /// SGLang, which reads versions from their directories. `pause` is what becomes of running
+    /// requests.
     ///
     /// # Errors
     /// USAGE: SGLang cannot wait for them.
     pub fn sglang(pause: Pause) -> Result<Self> {
-        Ok(Self { client: Box::new(Sglang::new(pause)?), refuses: false })
+        Ok(Self {
+            client: Box::new(Sglang::new(pause)?),
+            refuses: false,
+        })
     }
 
-    /// SGLang with the Python package, whose workers download the chain of their own configuration. The rest is as for
-    /// [`vllm`](Self::vllm).
+    /// SGLang with the Python package, whose workers download the chain of their own configuration.
+    /// The rest is as for [`vllm`](Self::vllm).
     ///
     /// # Errors
     /// USAGE: SGLang cannot wait for running requests.
     pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
-        Ok(Self { client: Box::new(Workers::new(Sglang::new(pause)?, follower, poll)), refuses: false })
+        Ok(Self {
+            client: Box::new(Workers::new(Sglang::new(pause)?, follower, poll)),
+            refuses: false,
+        })
     }
 }
 
@@ -46,19 +53,29 @@ impl Sglang {
         let mode = match pause {
             // Requests wait, and what was computed with the old weights is computed again.
             Pause::Keep => "retract",
-            Pause::Wait => return Err(Error::usage("SGLang cannot wait for running requests; use keep or abort")),
+            Pause::Wait => {
+                return Err(Error::usage(
+                    "SGLang cannot wait for running requests; use keep or abort",
+                ));
+            }
             Pause::Abort => "abort",
         };
         Ok(Self { mode })
     }
 
     fn pause(&self, server: &Server) -> Result<()> {
-        server.post("/pause_generation", &json!({ "mode": self.mode }), Ask::Change).map(drop)
+        server
+            .post(
+                "/pause_generation",
+                &json!({ "mode": self.mode }),
+                Ask::Change,
+            )
+            .map(drop)
     }
 }
 
-/// The path of a question that the package's plugin answers: SGLang's own answers to questions have no room for more
-/// than the values of a weight, here the bytes of a text.
+/// The path of a question that the package's plugin answers: SGLang's own answers to questions have
+/// no room for more than the values of a weight, here the bytes of a text.
 const QUESTION: &str = "/get_weights_by_name";
 
 impl Requests for Sglang {
@@ -69,7 +86,10 @@ impl Requests for Sglang {
         let name = json!({ "method": method, "kwargs": told }).to_string();
         let answer = server.post(QUESTION, &json!({ "name": name }), ask)?;
         let bytes: Vec<f64> = serde_json::from_value(answer).unwrap_or_default();
-        let bytes: Vec<u8> = bytes.iter().filter_map(|byte| format!("{byte}").parse().ok()).collect();
+        let bytes: Vec<u8> = bytes
+            .iter()
+            .filter_map(|byte| format!("{byte}").parse().ok())
+            .collect();
         match serde_json::from_slice(&bytes) {
             Ok(Value::Array(workers)) => Ok(workers),
             Ok(told) => Err(server.failed(QUESTION, text(&told, "error"))),
@@ -100,11 +120,15 @@ impl Requests for Sglang {
 
     fn set_name(&self, server: &Server, name: &str) -> Result<()> {
         let told = json!({ "new_version": name, "abort_all_requests": false });
-        server.post("/update_weight_version", &told, Ask::Change).map(drop)
+        server
+            .post("/update_weight_version", &told, Ask::Change)
+            .map(drop)
     }
 
     fn resume(&self, server: &Server) -> Result<()> {
-        server.post("/continue_generation", &json!({}), Ask::Change).map(drop)
+        server
+            .post("/continue_generation", &json!({}), Ask::Change)
+            .map(drop)
     }
 }
 
@@ -114,27 +138,50 @@ impl Client for Sglang {
         let named = known.filter(|known| text(&info, "weight_version") == known.name());
         // Nothing else tells that it is paused. It makes a token, unless it is making others.
         let is_paused = || !server.responds("/health_generate", PATIENCE);
-        let condition = named.map(|version| Condition { is_paused: is_paused(), ..version.served() });
-        let is_wanted = condition == Some(target.version.served()) && text(&info, "model_path") == target.directory;
-        Ok(if is_wanted { Look::Wanted } else { Look::Other(condition) })
+        let condition = named.map(|version| Condition {
+            is_paused: is_paused(),
+            ..version.served()
+        });
+        let is_wanted = condition == Some(target.version.served())
+            && text(&info, "model_path") == target.directory;
+        Ok(if is_wanted {
+            Look::Wanted
+        } else {
+            Look::Other(condition)
+        })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
         match server.glance("/model_info", is_changing) {
-            Ok(Some(info)) => versions.iter().any(|version| text(&info, "weight_version") == version.name()),
+            Ok(Some(info)) => versions
+                .iter()
+                .any(|version| text(&info, "weight_version") == version.name()),
             Ok(None) => is_changing,
             Err(_) => false,
         }
     }
 
-    fn bring(&self, server: &Server, target: &Target, _: Option<&Condition>) -> Result<Option<Duration>, Failure> {
+    fn bring(
+        &self,
+        server: &Server,
+        target: &Target,
+        _: Option<&Condition>,
+    ) -> Result<Option<Duration>, Failure> {
         // SGLang reads a version into its model, and dies of one that does not fit.
         let info = server.get("/model_info", Ask::Question)?;
-        refused(server, "/update_weights_from_disk", text(&info, "model_path"), &target.directory)?;
+        refused(
+            server,
+            "/update_weights_from_disk",
+            text(&info, "model_path"),
+            &target.directory,
+        )?;
         let began = Instant::now();
         if let Err(error) = self.pause(server) {
             let resumed = self.resume(server);
-            return Err(Failure { left: resumed.is_err().then_some(Condition::TORN), ..error.into() });
+            return Err(Failure {
+                left: resumed.is_err().then_some(Condition::TORN),
+                ..error.into()
+            });
         }
         let update = json!({
             // Not `current`, which may lead to another version before all ranks have read it.
@@ -145,7 +192,10 @@ impl Client for Sglang {
         let updated = server.post("/update_weights_from_disk", &update, Ask::Once);
         // SGLang says that it takes back what it has loaded, but it reads the new files for that.
         let done = updated.and_then(|_| self.resume(server));
-        done.map_err(|error| Failure { left: Some(Condition::TORN), ..error.into() })?;
+        done.map_err(|error| Failure {
+            left: Some(Condition::TORN),
+            ..error.into()
+        })?;
         Ok(Some(began.elapsed()))
     }
 }

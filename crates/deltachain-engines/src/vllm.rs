@@ -1,5 +1,5 @@
-//! vLLM with the backend `deltachain` of the Python package. Its workers read DIR, which this process keeps, or
-//! download the chain of their own configuration.
+//! vLLM with the backend `deltachain` of the Python package. Its workers read DIR, which this
+//! process keeps, or download the chain of their own configuration.
 
 use std::time::{Duration, Instant};
 
@@ -23,23 +23,32 @@ pub(crate) struct Vllm {
 }
 
 impl Engine {
-    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object: the directory that
-    /// this process keeps, and the mode. `follower` is what this process calls itself, such as `HOST:DIR`. Servers are
-    /// looked at every `poll`; `pause` is what becomes of running requests.
+    /// vLLM with the backend `deltachain` of the Python package, which is told this JSON object:
+    /// the directory that this process keeps, and the mode. `follower` is what this process calls
+    /// itself, such as `HOST:DIR`. Servers are looked at every `poll`; `pause` is what becomes of
+    /// running requests.
     ///
     /// # Errors
     /// USAGE if the backend cannot be told this.
     pub fn vllm(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         let client = Box::new(Vllm::workers(backend, follower, poll, pause)?);
         // Since vLLM 0.33; before, requests wait.
-        Ok(Self { client, refuses: pause != Pause::Keep })
+        Ok(Self {
+            client,
+            refuses: pause != Pause::Keep,
+        })
     }
 }
 
 impl Vllm {
     /// # Errors
     /// USAGE if the backend is not described by a JSON object.
-    pub(crate) fn workers(backend: &str, follower: String, poll: Duration, pause: Pause) -> Result<Workers<Self>> {
+    pub(crate) fn workers(
+        backend: &str,
+        follower: String,
+        poll: Duration,
+        pause: Pause,
+    ) -> Result<Workers<Self>> {
         let init: Value = serde_json::from_str(backend).unwrap_or_default();
         if !init.is_object() {
             return Err(Error::usage("settings for the backend are a JSON object"));
@@ -49,7 +58,13 @@ impl Vllm {
 
     /// Tells the backend where versions are.
     pub(crate) fn init(&self, server: &Server) -> Result<()> {
-        server.post("/init_weight_transfer_engine", &json!({ "init_info": self.init }), Ask::Change).map(drop)
+        server
+            .post(
+                "/init_weight_transfer_engine",
+                &json!({ "init_info": self.init }),
+                Ask::Change,
+            )
+            .map(drop)
     }
 }
 
@@ -59,7 +74,10 @@ impl Requests for Vllm {
 
     fn call(&self, server: &Server, method: &str, told: Value, ask: Ask) -> Result<Vec<Value>> {
         let mut answer = server.post(WORKERS, &json!({ "method": method, "kwargs": told }), ask)?;
-        Ok(answer["results"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        Ok(answer["results"]
+            .as_array_mut()
+            .map(std::mem::take)
+            .unwrap_or_default())
     }
 
     fn is_paused(&self, server: &Server, _: &[Value]) -> Result<bool> {
@@ -68,7 +86,9 @@ impl Requests for Vllm {
     }
 
     fn goes_on(&self, server: &Server) -> bool {
-        !server.glance("/is_paused", true).is_ok_and(|told| told.is_none_or(|told| told["is_paused"] == true))
+        !server
+            .glance("/is_paused", true)
+            .is_ok_and(|told| told.is_none_or(|told| told["is_paused"] == true))
     }
 
     fn keeps_copy(&self) -> bool {
@@ -81,13 +101,22 @@ impl Requests for Vllm {
         }
         let models = server.get("/v1/models", Ask::Question)?;
         // Adapters come after the model.
-        refused(server, Self::UPDATE, text(&models["data"][0], "root"), &target.directory)
+        refused(
+            server,
+            Self::UPDATE,
+            text(&models["data"][0], "root"),
+            &target.directory,
+        )
     }
 
     fn start(&self, server: &Server) -> Result<Instant> {
         self.init(server)?;
         let began = Instant::now();
-        server.post(&format!("/pause?mode={}", self.pause.name()), &json!({}), Ask::Change)?;
+        server.post(
+            &format!("/pause?mode={}", self.pause.name()),
+            &json!({}),
+            Ask::Change,
+        )?;
         end_update(server, Ask::Change)?;
         self.set_name(server, CHANGING)?;
         server.post("/start_weight_update", &json!({}), Ask::Once)?;
@@ -95,11 +124,19 @@ impl Requests for Vllm {
     }
 
     fn load(&self, server: &Server, _: &Version, told: &Value) -> Result<()> {
-        server.post(Self::UPDATE, &json!({ "update_info": told }), Ask::Once).map(drop)
+        server
+            .post(Self::UPDATE, &json!({ "update_info": told }), Ask::Once)
+            .map(drop)
     }
 
     fn finish(&self, server: &Server, name: &str) -> Result<()> {
-        server.post("/finish_weight_update", &json!({ "weight_version": name }), Ask::Once).map(drop)
+        server
+            .post(
+                "/finish_weight_update",
+                &json!({ "weight_version": name }),
+                Ask::Once,
+            )
+            .map(drop)
     }
 
     fn end_update(&self, server: &Server) {
@@ -108,7 +145,13 @@ impl Requests for Vllm {
     }
 
     fn set_name(&self, server: &Server, name: &str) -> Result<()> {
-        server.post("/update_weight_version", &json!({ "new_version": name }), Ask::Change).map(drop)
+        server
+            .post(
+                "/update_weight_version",
+                &json!({ "new_version": name }),
+                Ask::Change,
+            )
+            .map(drop)
     }
 
     fn resume(&self, server: &Server) -> Result<()> {
@@ -117,5 +160,7 @@ impl Requests for Vllm {
 }
 
 fn end_update(server: &Server, ask: Ask) -> Result<()> {
-    server.post(WORKERS, &json!({ "method": "deltachain_end_update" }), ask).map(drop)
+    server
+        .post(WORKERS, &json!({ "method": "deltachain_end_update" }), ask)
+        .map(drop)
 }

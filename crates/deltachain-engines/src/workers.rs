@@ -1,6 +1,7 @@
-//! Servers whose workers have the Python package: which version they hold, whether they can load another one, and how
-//! they are brought to it, step by step, by followers and trainers alike: integrations/docs/engines.md, "What is asked of a server
-//! of vLLM". What is sent for that, each engine's [`Requests`] say.
+//! Servers whose workers have the Python package: which version they hold, whether they can load
+//! another one, and how they are brought to it, step by step, by followers and trainers alike:
+//! integrations/docs/engines.md, "What is asked of a server of vLLM". What is sent for that, each
+//! engine's [`Requests`] say.
 
 use std::fmt::Debug;
 use std::mem;
@@ -22,7 +23,8 @@ const LEASE: Duration = Duration::from_secs(90);
 
 /// The requests to servers of an engine.
 pub(crate) trait Requests: Debug + Send + Sync {
-    /// A question that costs nothing, whose answer has `weight_version`: what the server says that it has.
+    /// A question that costs nothing, whose answer has `weight_version`: what the server says that
+    /// it has.
     const INFO: &'static str;
 
     /// For a version.
@@ -78,7 +80,8 @@ pub(crate) trait Requests: Debug + Send + Sync {
     /// IO.
     fn load(&self, server: &Server, version: &Version, told: &Value) -> Result<()>;
 
-    /// Ends an update, if that is a request of its own. The server says that it has what is named so.
+    /// Ends an update, if that is a request of its own. The server says that it has what is named
+    /// so.
     ///
     /// # Errors
     /// IO.
@@ -116,18 +119,29 @@ impl<R: Requests> Workers<R> {
     /// Servers that are looked at every `poll`.
     pub(crate) fn new(requests: R, follower: String, poll: Duration) -> Self {
         // Between two looks there is a pause, and it takes a moment.
-        Self { requests, follower, lease: LEASE.max(poll.saturating_mul(2)) }
+        Self {
+            requests,
+            follower,
+            lease: LEASE.max(poll.saturating_mul(2)),
+        }
     }
 
-    /// The states that the workers report. They are told that this process brings the server, for this time.
+    /// The states that the workers report. They are told that this process brings the server, for
+    /// this time.
     fn states(&self, server: &Server, lease: Duration, ask: Ask) -> Result<Vec<Value>, Failure> {
         let told = json!({ "follower": self.follower, "lease": lease.as_secs().to_string() });
         let states = self.requests.call(server, "deltachain_state", told, ask)?;
         if let Some(owner) = states.first().and_then(|first| first["owner"].as_str()) {
             let left = states[0]["owner_seconds"].as_f64().unwrap_or_default();
-            let text = format!("another process, {owner}, updates it for {} s more", left.ceil());
+            let text = format!(
+                "another process, {owner}, updates it for {} s more",
+                left.ceil()
+            );
             let left = Duration::try_from_secs_f64(left).unwrap_or_default();
-            return Err(Failure { lease: Some(left), ..server.failed("its version", text).into() });
+            return Err(Failure {
+                lease: Some(left),
+                ..server.failed("its version", text).into()
+            });
         }
         Ok(states)
     }
@@ -137,9 +151,13 @@ impl<R: Requests> Workers<R> {
         let states = self.states(server, self.lease, ask)?;
         let models: Option<Vec<Model>> = states.iter().map(model_of).collect();
         match models.as_deref() {
-            Some([first, others @ ..]) if others.iter().all(|other| other == first) => Ok((first.clone(), states)),
+            Some([first, others @ ..]) if others.iter().all(|other| other == first) => {
+                Ok((first.clone(), states))
+            }
             Some([_, ..]) => Ok((Model::Torn, states)),
-            _ => Err(server.failed("its version", "its workers do not report their version").into()),
+            _ => Err(server
+                .failed("its version", "its workers do not report their version")
+                .into()),
         }
     }
 
@@ -148,27 +166,44 @@ impl<R: Requests> Workers<R> {
         self.ask(server, Ask::Change).map(drop)
     }
 
-    /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what it said before;
-    /// `may_be_other` whether it may go on with a model that is no version of the chain.
+    /// After a failure: lets the server go on with what it holds, if that is whole. `said` is what
+    /// it said before; `may_be_other` whether it may go on with a model that is no version of the
+    /// chain.
     pub(crate) fn go_on(&self, server: &Server, said: &str, may_be_other: bool) -> Condition {
         self.requests.end_update(server);
-        let model = self.ask(server, Ask::Question).map_or(Model::Torn, |(model, _)| model);
+        let model = self
+            .ask(server, Ask::Question)
+            .map_or(Model::Torn, |(model, _)| model);
         let name = match &model {
             Model::Torn => return Condition::TORN,
             Model::Version(version) => version.name(),
-            // It has been started again meanwhile. Requests that wait were sent to a server that had a version.
-            Model::Other if !may_be_other => return Condition { model, is_paused: true },
+            // It has been started again meanwhile. Requests that wait were sent to a server that
+            // had a version.
+            Model::Other if !may_be_other => {
+                return Condition {
+                    model,
+                    is_paused: true,
+                };
+            }
             Model::Other if said == CHANGING || said.contains('@') => UNKNOWN.to_owned(),
             Model::Other => said.to_owned(),
         };
-        let resumed = self.requests.set_name(server, &name).and_then(|()| self.requests.resume(server));
-        Condition { model, is_paused: resumed.is_err() }
+        let resumed = self
+            .requests
+            .set_name(server, &name)
+            .and_then(|()| self.requests.resume(server));
+        Condition {
+            model,
+            is_paused: resumed.is_err(),
+        }
     }
 }
 
 impl<R: Requests> Client for Workers<R> {
     fn look(&self, server: &Server, target: &Target, _: Option<&Version>) -> Result<Look> {
-        let (model, states) = self.ask(server, Ask::Question).map_err(|failure| failure.error)?;
+        let (model, states) = self
+            .ask(server, Ask::Question)
+            .map_err(|failure| failure.error)?;
         let said = R::what_it_says(server, Ask::Question)?;
         let is_paused = self.requests.is_paused(server, &states)?;
         let model = match model {
@@ -176,7 +211,11 @@ impl<R: Requests> Client for Workers<R> {
             model => model,
         };
         let condition = Condition { model, is_paused };
-        Ok(if condition == target.version.served() { Look::Wanted } else { Look::Other(Some(condition)) })
+        Ok(if condition == target.version.served() {
+            Look::Wanted
+        } else {
+            Look::Other(Some(condition))
+        })
     }
 
     fn says(&self, server: &Server, versions: &[Version], is_changing: bool) -> bool {
@@ -199,7 +238,9 @@ impl<R: Requests> Client for Workers<R> {
             return Ok(Preparation::Done);
         }
         let told = json!({ "follower": self.follower, "version": version.to_string() });
-        let workers = self.requests.call(server, "deltachain_is_ready", told, Ask::Change)?;
+        let workers = self
+            .requests
+            .call(server, "deltachain_is_ready", told, Ask::Change)?;
         let are_ready = workers.iter().all(|worker| worker["ready"] == true);
         match workers.iter().find_map(|worker| worker["why"].as_str()) {
             Some(why) if are_ready => Err(not_sent(server, R::UPDATE, why)),
@@ -208,9 +249,18 @@ impl<R: Requests> Client for Workers<R> {
         }
     }
 
-    fn bring(&self, server: &Server, target: &Target, before: Option<&Condition>) -> Result<Option<Duration>, Failure> {
+    fn bring(
+        &self,
+        server: &Server,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> Result<Option<Duration>, Failure> {
         self.requests.check(server, target)?;
-        let may_be_other = before == Some(&Condition { model: Model::Other, is_paused: false });
+        let may_be_other = before
+            == Some(&Condition {
+                model: Model::Other,
+                is_paused: false,
+            });
         let mut update = Update::default();
         let mut steps = || {
             let began = update.start(self, server, may_be_other)?;
@@ -226,7 +276,10 @@ impl<R: Requests> Client for Workers<R> {
     fn downloads(&self, server: &Server) -> Option<bool> {
         // An empty name and no time: the question claims the server for nobody.
         let told = json!({ "follower": "", "lease": "0" });
-        let states = self.requests.call(server, "deltachain_state", told, Ask::Question).ok()?;
+        let states = self
+            .requests
+            .call(server, "deltachain_state", told, Ask::Question)
+            .ok()?;
         Some(states.iter().any(|state| state["downloads"] == true))
     }
 
@@ -267,7 +320,11 @@ impl Update {
         may_be_other: bool,
     ) -> Result<Instant> {
         let said = R::what_it_says(server, Ask::Change)?;
-        *self = Self::Begun { said, may_be_other, model: Model::Other };
+        *self = Self::Begun {
+            said,
+            may_be_other,
+            model: Model::Other,
+        };
         of.requests.start(server)
     }
 
@@ -275,10 +332,18 @@ impl Update {
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn load<R: Requests>(&mut self, of: &Workers<R>, server: &Server, version: &Version) -> Result<()> {
-        let Self::Begun { model, .. } = self else { return Ok(()) };
+    pub(crate) fn load<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+        version: &Version,
+    ) -> Result<()> {
+        let Self::Begun { model, .. } = self else {
+            return Ok(());
+        };
         *model = Model::Version(version.clone());
-        let told = json!({ "version": version.number, "digest": version.state, "follower": of.follower });
+        let told =
+            json!({ "version": version.number, "digest": version.state, "follower": of.follower });
         of.requests.load(server, version, &told)
     }
 
@@ -286,39 +351,71 @@ impl Update {
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn finish<R: Requests>(&mut self, of: &Workers<R>, server: &Server, name: &str) -> Result<()> {
-        let Self::Begun { model, .. } = self else { return Ok(()) };
+    pub(crate) fn finish<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+        name: &str,
+    ) -> Result<()> {
+        let Self::Begun { model, .. } = self else {
+            return Ok(());
+        };
         of.requests.finish(server, name)?;
         *self = Self::Finished(model.clone());
         Ok(())
     }
 
-    /// Lets the server go on. An update that has not been finished ends: the server goes on with what it holds, if that
-    /// is whole.
+    /// Lets the server go on. An update that has not been finished ends: the server goes on with
+    /// what it holds, if that is whole.
     ///
     /// # Errors
     /// IO: it stays paused.
-    pub(crate) fn resume<R: Requests>(&mut self, of: &Workers<R>, server: &Server) -> Result<(), Failure> {
+    pub(crate) fn resume<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+    ) -> Result<(), Failure> {
         if let Self::Finished(model) = self {
-            let left = Some(Condition { model: model.clone(), is_paused: true });
-            of.requests.resume(server).map_err(|error| Failure { left, ..error.into() })?;
+            let left = Some(Condition {
+                model: model.clone(),
+                is_paused: true,
+            });
+            of.requests.resume(server).map_err(|error| Failure {
+                left,
+                ..error.into()
+            })?;
             *self = Self::Idle;
         }
         let text = "the update was not finished, and it may hold parts of two versions";
         let failure = self.fail(of, server, server.failed("/resume", text));
-        if failure.stays_paused() { Err(failure) } else { Ok(()) }
+        if failure.stays_paused() {
+            Err(failure)
+        } else {
+            Ok(())
+        }
     }
 
-    /// After an error: an open update ends, and the server goes on with what it holds, if that is whole.
-    pub(crate) fn fail<R: Requests>(&mut self, of: &Workers<R>, server: &Server, error: Error) -> Failure {
+    /// After an error: an open update ends, and the server goes on with what it holds, if that is
+    /// whole.
+    pub(crate) fn fail<R: Requests>(
+        &mut self,
+        of: &Workers<R>,
+        server: &Server,
+        error: Error,
+    ) -> Failure {
         let left = match mem::take(self) {
-            Self::Begun { said, may_be_other, .. } => Some(of.go_on(server, &said, may_be_other)),
+            Self::Begun {
+                said, may_be_other, ..
+            } => Some(of.go_on(server, &said, may_be_other)),
             other => {
                 *self = other;
                 None
             }
         };
-        Failure { left, ..error.into() }
+        Failure {
+            left,
+            ..error.into()
+        }
     }
 }
 
@@ -327,7 +424,10 @@ fn model_of(worker: &Value) -> Option<Model> {
     match text(worker, "state") {
         "held" => {
             let state = worker["digest"].as_str()?.to_owned();
-            Some(Model::Version(Version { number: worker["version"].as_u64()?, state }))
+            Some(Model::Version(Version {
+                number: worker["version"].as_u64()?,
+                state,
+            }))
         }
         "other" => Some(Model::Other),
         "torn" => Some(Model::Torn),

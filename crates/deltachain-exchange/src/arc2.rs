@@ -1,9 +1,10 @@
 //! ARC of Fireworks, versions 1 and 2, which its hot load takes.
 //!
-//! For each file of the base there is a safetensors file of the same name; a base with folders becomes one file. Under
-//! the name of every tensor it holds the exclusive or of all old and new bytes as `U8`: a zlib stream (version 1) or a
-//! zstd frame (version 2). `__metadata__` has the Adler-32 of the new bytes as a decimal number. All tensors are there,
-//! also tensors that do not change.
+//! For each file of the base there is a safetensors file of the same name; a base with folders
+//! becomes one file. Under the name of every tensor it holds the exclusive or of all old and new
+//! bytes as `U8`: a zlib stream (version 1) or a zstd frame (version 2). `__metadata__` has the
+//! Adler-32 of the new bytes as a decimal number. All tensors are there, also tensors that do not
+//! change.
 //!
 //! Version 3 holds pickled data, which can run any program when it is read. It is refused.
 
@@ -18,7 +19,8 @@ use serde::Serialize;
 use crate::checksum::adler32;
 use crate::compressed::{unzlib, unzstd, zlib, zstd};
 use crate::container::{
-    Entry, Envelope, create_directory, create_parent, finish_directory, write as write_file, write_text,
+    Entry, Envelope, create_directory, create_parent, finish_directory, write as write_file,
+    write_text,
 };
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
@@ -39,15 +41,25 @@ pub enum Version {
     V2,
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+pub(crate) fn apply(
+    delta: &Path,
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let names: Vec<&str> = base.tensors().iter().map(TensorInfo::name).collect();
-    if let Some(name) = envelope.names().find(|name| names.binary_search(name).is_err()) {
+    if let Some(name) = envelope
+        .names()
+        .find(|name| names.binary_search(name).is_err())
+    {
         return Err(wrong_base("the base does not have this tensor").of_tensor(name));
     }
     for name in names {
         if envelope.find(name).is_none() {
-            return Err(wrong_base("the delta does not have this tensor of the base").of_tensor(name));
+            return Err(
+                wrong_base("the delta does not have this tensor of the base").of_tensor(name),
+            );
         }
         if !envelope.metadata.contains_key(name) {
             return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
@@ -57,7 +69,9 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         let info = &base.tensors()[tensor];
         let one = || {
             let mut bytes = bytes_of(base, tensor)?;
-            let number = envelope.find(info.name()).ok_or_else(|| wrong_base("the delta does not have this tensor"))?;
+            let number = envelope
+                .find(info.name())
+                .ok_or_else(|| wrong_base("the delta does not have this tensor"))?;
             let blob = envelope.blob(number)?;
             let version = if blob.starts_with(PICKLE_BEGIN) {
                 return Err(unsupported(
@@ -81,9 +95,18 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         };
         one().map_err(|error| error.of_tensor(info.name()))
     })?;
-    let format = if versions.contains(&Version::V1) { "ARC 1, zlib" } else { "ARC 2, zstd" };
+    let format = if versions.contains(&Version::V1) {
+        "ARC 1, zlib"
+    } else {
+        "ARC 2, zstd"
+    };
     let remark = "every tensor has the Adler-32 that the file promises: 32 bits, which find damage but no intent";
-    Ok(Import { format: format.to_owned(), version: None, base_version: None, remarks: vec![remark.to_owned()] })
+    Ok(Import {
+        format: format.to_owned(),
+        version: None,
+        base_version: None,
+        remarks: vec![remark.to_owned()],
+    })
 }
 
 #[derive(Serialize)]
@@ -116,9 +139,14 @@ pub(crate) fn write(
         let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
         for name in tensors {
             let taken = coded.remove(name);
-            let (bytes, checksum) =
-                taken.ok_or_else(|| Error::usage("the layout is not that of the base").of_tensor(name))?;
-            entries.push(Entry { name: name.to_owned(), dtype: Dtype::U8, bytes });
+            let (bytes, checksum) = taken.ok_or_else(|| {
+                Error::usage("the layout is not that of the base").of_tensor(name)
+            })?;
+            entries.push(Entry {
+                name: name.to_owned(),
+                dtype: Dtype::U8,
+                bytes,
+            });
             checksums.insert(name.to_owned(), checksum);
         }
         write_file(path, &checksums, &mut entries)
@@ -126,7 +154,9 @@ pub(crate) fn write(
 
     let path = directory.join(format!("step_{:06}", step.number));
     // It knows no folders.
-    let layout = step.layout.filter(|layout| layout.is_directory() && layout.folders().is_empty());
+    let layout = step
+        .layout
+        .filter(|layout| layout.is_directory() && layout.folders().is_empty());
     let files: &[LayoutFile] = layout.map_or(&[], |layout| layout.files());
     if files.is_empty() {
         let path = path.with_extension("safetensors");
@@ -139,11 +169,20 @@ pub(crate) fn write(
     let mut weight_map = BTreeMap::new();
     for file in files {
         let name = file.name.as_deref().unwrap_or_default();
-        bytes += put(&begun.join(name), &mut file.tensors.iter().map(String::as_str))?;
+        bytes += put(
+            &begun.join(name),
+            &mut file.tensors.iter().map(String::as_str),
+        )?;
         weight_map.extend(file.tensors.iter().map(|tensor| (tensor.as_str(), name)));
     }
-    let index = serde_json::to_vec_pretty(&Index { metadata: [("total_size", bytes)].into(), weight_map });
-    bytes += write_text(&begun.join(INDEX), &index.map_err(|error| Error::usage(error.to_string()))?)?;
+    let index = serde_json::to_vec_pretty(&Index {
+        metadata: [("total_size", bytes)].into(),
+        weight_map,
+    });
+    bytes += write_text(
+        &begun.join(INDEX),
+        &index.map_err(|error| Error::usage(error.to_string()))?,
+    )?;
     finish_directory(&begun, &path)?;
     Ok(Export { path, bytes })
 }

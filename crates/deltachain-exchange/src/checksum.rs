@@ -20,6 +20,9 @@ mod tests {
     fn checksums_are_the_known_ones() {
         // Those of `zlib.adler32` and `xxhash.xxh3_128_hexdigest` of Python.
         assert_eq!(adler32(b"Wikipedia"), 0x11e6_0398);
-        assert_eq!(format!("{:032x}", xxh3_128(b"")), "99aa06d3014798d86001c324468d497f");
+        assert_eq!(
+            format!("{:032x}", xxh3_128(b"")),
+            "99aa06d3014798d86001c324468d497f"
+        );
     }
 }

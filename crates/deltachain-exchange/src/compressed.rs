@@ -1,4 +1,5 @@
-//! zstd and zlib frames whose length is known before they are opened, so that none can ask for more.
+//! zstd and zlib frames whose length is known before they are opened, so that none can ask for
+//! more.
 
 use std::io::{Read, Write};
 
@@ -15,7 +16,11 @@ const MOST_EXPANSION: usize = 1 << 15;
 /// Exactly `length` bytes from a zstd frame.
 pub(crate) fn unzstd(frame: &[u8], length: usize) -> Result<Vec<u8>> {
     let bytes = unzstd_up_to(frame, length)?;
-    if bytes.len() == length { Ok(bytes) } else { Err(other_length(length)) }
+    if bytes.len() == length {
+        Ok(bytes)
+    } else {
+        Err(other_length(length))
+    }
 }
 
 /// At most `most` bytes from a zstd frame. Memory: those, and no window.
@@ -30,12 +35,20 @@ pub(crate) fn unzlib(stream: &[u8], length: usize) -> Result<Vec<u8>> {
     // One byte more than wanted shows that there are more.
     let mut bytes = Vec::new();
     let mut decoder = ZlibDecoder::new(stream).take(length as u64 + 1);
-    decoder.read_to_end(&mut bytes).map_err(|error| corrupt(format!("a zlib stream is damaged: {error}")))?;
-    if bytes.len() == length { Ok(bytes) } else { Err(other_length(length)) }
+    decoder
+        .read_to_end(&mut bytes)
+        .map_err(|error| corrupt(format!("a zlib stream is damaged: {error}")))?;
+    if bytes.len() == length {
+        Ok(bytes)
+    } else {
+        Err(other_length(length))
+    }
 }
 
 fn other_length(length: usize) -> Error {
-    corrupt(format!("the compressed bytes do not give the tensor's {length}"))
+    corrupt(format!(
+        "the compressed bytes do not give the tensor's {length}"
+    ))
 }
 
 /// A zstd frame that states its length.
@@ -46,5 +59,8 @@ pub(crate) fn zstd(bytes: &[u8], level: i32) -> Result<Vec<u8>> {
 /// A zlib stream.
 pub(crate) fn zlib(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(bytes).and_then(|()| encoder.finish()).map_err(|error| Error::io("compressing", error))
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .map_err(|error| Error::io("compressing", error))
 }

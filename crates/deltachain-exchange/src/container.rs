@@ -1,5 +1,5 @@
-//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on each in
-//! `__metadata__`.
+//! safetensors files as an envelope: of compressed bytes under the names of tensors, with a note on
+//! each in `__metadata__`.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -25,8 +25,15 @@ impl Envelope {
     /// Opens a file or a directory.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
-        let notes = state.layout().files().iter().flat_map(|file| file.metadata.clone().unwrap_or_default());
-        Ok(Self { metadata: notes.collect(), state })
+        let notes = state
+            .layout()
+            .files()
+            .iter()
+            .flat_map(|file| file.metadata.clone().unwrap_or_default());
+        Ok(Self {
+            metadata: notes.collect(),
+            state,
+        })
     }
 
     /// Names, ascending.
@@ -41,7 +48,11 @@ impl Envelope {
 
     /// An entry, which has one dimension, with its dtype.
     pub(crate) fn entry(&self, number: usize) -> Result<(Dtype, Vec<u8>)> {
-        let info = self.state.tensors().get(number).filter(|info| info.shape().len() == 1);
+        let info = self
+            .state
+            .tensors()
+            .get(number)
+            .filter(|info| info.shape().len() == 1);
         let info = info.ok_or_else(|| malformed("an entry of the file has not one dimension"))?;
         Ok((info.dtype(), bytes_of(&self.state, number)?))
     }
@@ -50,7 +61,9 @@ impl Envelope {
     pub(crate) fn blob(&self, number: usize) -> Result<Vec<u8>> {
         match self.entry(number)? {
             (Dtype::U8, bytes) => Ok(bytes),
-            (dtype, _) => Err(malformed(format!("an entry of compressed bytes has the dtype {dtype}"))),
+            (dtype, _) => Err(malformed(format!(
+                "an entry of compressed bytes has the dtype {dtype}"
+            ))),
         }
     }
 }
@@ -70,14 +83,27 @@ struct Extent<'a> {
     data_offsets: [u64; 2],
 }
 
-/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are written widest dtype
-/// first, then by name.
-pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &mut [Entry]) -> Result<u64> {
-    entries.sort_by(|left, right| right.dtype.cmp(&left.dtype).then_with(|| left.name.cmp(&right.name)));
+/// Writes a safetensors file that is there at once and whole, and gives its length. Entries are
+/// written widest dtype first, then by name.
+pub(crate) fn write(
+    path: &Path,
+    metadata: &BTreeMap<String, String>,
+    entries: &mut [Entry],
+) -> Result<u64> {
+    entries.sort_by(|left, right| {
+        right
+            .dtype
+            .cmp(&left.dtype)
+            .then_with(|| left.name.cmp(&right.name))
+    });
     let json = |error: serde_json::Error| Error::usage(error.to_string()).in_file(path);
     let mut header = String::from("{");
     if !metadata.is_empty() {
-        header.extend(["\"__metadata__\":", &serde_json::to_string(metadata).map_err(json)?, ","]);
+        header.extend([
+            "\"__metadata__\":",
+            &serde_json::to_string(metadata).map_err(json)?,
+            ",",
+        ]);
     }
     let mut end = 0_u64;
     for entry in entries.iter() {
@@ -88,7 +114,10 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
             shape: [length / (entry.dtype.bits() / 8)],
             data_offsets: [begin, end],
         };
-        let (name, placed) = (serde_json::to_string(&entry.name), serde_json::to_string(&placed));
+        let (name, placed) = (
+            serde_json::to_string(&entry.name),
+            serde_json::to_string(&placed),
+        );
         header.extend([&name.map_err(json)?, ":", &placed.map_err(json)?, ","]);
     }
     if header.ends_with(',') {
@@ -99,7 +128,10 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
         header.push(' ');
     }
     let mut file = BufWriter::new(OutputFile::create(path, true)?);
-    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(path));
+    let mut put = |bytes: &[u8]| {
+        file.write_all(bytes)
+            .map_err(|error| Error::io("writing", error).in_file(path))
+    };
     put(&(header.len() as u64).to_le_bytes())?;
     put(header.as_bytes())?;
     entries.iter().try_for_each(|entry| put(&entry.bytes))?;
@@ -110,22 +142,30 @@ pub(crate) fn write(path: &Path, metadata: &BTreeMap<String, String>, entries: &
 /// Writes a file of text that is there at once and whole, and gives its length.
 pub(crate) fn write_text(path: &Path, text: &[u8]) -> Result<u64> {
     let mut file = BufWriter::new(OutputFile::create(path, true)?);
-    file.write_all(text).map_err(|error| Error::io("writing", error).in_file(path))?;
+    file.write_all(text)
+        .map_err(|error| Error::io("writing", error).in_file(path))?;
     finish(file, path)?;
     Ok(text.len() as u64)
 }
 
 fn finish(file: BufWriter<OutputFile>, path: &Path) -> Result<()> {
-    let file = file.into_inner().map_err(|error| Error::io("writing", error.into_error()).in_file(path))?;
+    let file = file
+        .into_inner()
+        .map_err(|error| Error::io("writing", error.into_error()).in_file(path))?;
     file.commit()
 }
 
-/// Creates the directory that becomes that of a step, when its base has been read. What an interrupted run has left
-/// there is replaced. Nothing else is: the base may lie where the step is to be.
+/// Creates the directory that becomes that of a step, when its base has been read. What an
+/// interrupted run has left there is replaced. Nothing else is: the base may lie where the step is
+/// to be.
 pub(crate) fn create_directory(path: &Path, base: &dyn State) -> Result<PathBuf> {
     create_parent(path, base)?;
-    let begun = path.with_file_name(format!(".{}", path.file_name().unwrap_or_default().display()));
-    std::fs::create_dir_all(&begun).map_err(|error| Error::io("creating", error).in_file(&begun))?;
+    let begun = path.with_file_name(format!(
+        ".{}",
+        path.file_name().unwrap_or_default().display()
+    ));
+    std::fs::create_dir_all(&begun)
+        .map_err(|error| Error::io("creating", error).in_file(&begun))?;
     Ok(begun)
 }
 
@@ -141,7 +181,8 @@ pub(crate) fn create_parent(path: &Path, base: &dyn State) -> Result<()> {
         return Err(Error::usage("the step is there already").in_file(path));
     }
     match path.parent() {
-        Some(parent) => std::fs::create_dir_all(parent).map_err(|error| Error::io("creating", error).in_file(parent)),
+        Some(parent) => std::fs::create_dir_all(parent)
+            .map_err(|error| Error::io("creating", error).in_file(parent)),
         None => Ok(()),
     }
 }

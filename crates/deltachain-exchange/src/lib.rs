@@ -1,12 +1,14 @@
-//! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories of slime, PULSEPT1
-//! of basilica, and the patches of TRL. [docs/exchange.md] says who reads what, and what each layout can carry.
+//! The weight deltas of other systems, read and written: ARC 1 and 2 of Fireworks, the directories
+//! of slime, PULSEPT1 of basilica, and the patches of TRL. [docs/exchange.md] says who reads what,
+//! and what each layout can carry.
 //!
-//! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state that a foreign
-//! delta leads to; a [`Writer`] makes a foreign delta of two states. Neither knows links: [`deltachain::diff()`]
-//! compares the states that are read, and [`deltachain::Replay`] builds the states that are written.
+//! One file per layout, with its reader beside its writer. A [`Reader`] turns a base into the state
+//! that a foreign delta leads to; a [`Writer`] makes a foreign delta of two states. Neither knows
+//! links: [`deltachain::diff()`] compares the states that are read, and [`deltachain::Replay`]
+//! builds the states that are written.
 //!
-//! Foreign files are untrusted. No more is allocated than a few times the file's length and, per thread, a few times
-//! the longest tensor of the base. Pickled data is always refused.
+//! Foreign files are untrusted. No more is allocated than a few times the file's length and, per
+//! thread, a few times the longest tensor of the base. Pickled data is always refused.
 //!
 //! ```
 //! use deltachain::tensor::{Dtype, MemoryState};
@@ -36,7 +38,13 @@
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::panic, clippy::dbg_macro, clippy::print_stdout, clippy::print_stderr)
+    deny(
+        clippy::unwrap_used,
+        clippy::panic,
+        clippy::dbg_macro,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
 )]
 
 pub mod arc2;
@@ -72,17 +80,19 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// Applies the foreign delta at `delta` to `base`, checks all that its checksums allow, and puts every tensor of
-    /// the result into `out`. `out` has been created for the tensors of `base`, because these layouts add, remove and
-    /// reshape nothing. Until this has returned without error, what `out` holds must not be used. Tells `progress` of
-    /// all bytes of the base, once.
+    /// Applies the foreign delta at `delta` to `base`, checks all that its checksums allow, and
+    /// puts every tensor of the result into `out`. `out` has been created for the tensors of
+    /// `base`, because these layouts add, remove and reshape nothing. Until this has returned
+    /// without error, what `out` holds must not be used. Tells `progress` of all bytes of the base,
+    /// once.
     ///
     /// Memory: a few times the delta's length, and per thread a few times the longest tensor.
     ///
     /// # Errors
-    /// With the file, and where there is one with the tensor: `CORRUPT` or `MALFORMED` if the delta is not what its
-    /// layout asks for, `UNSUPPORTED` for pickled data and what only a GPU can decode, `WRONG_BASE` if the base cannot
-    /// be the one it was made from, `STATE_MISMATCH` if a checksum of the result is another; USAGE, IO.
+    /// With the file, and where there is one with the tensor: `CORRUPT` or `MALFORMED` if the delta
+    /// is not what its layout asks for, `UNSUPPORTED` for pickled data and what only a GPU can
+    /// decode, `WRONG_BASE` if the base cannot be the one it was made from, `STATE_MISMATCH` if a
+    /// checksum of the result is another; USAGE, IO.
     pub fn apply(
         self,
         delta: &Path,
@@ -114,8 +124,8 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Whether the layout can carry what leads from `base` to `target`; to be asked for all steps before the first is
-    /// written.
+    /// Whether the layout can carry what leads from `base` to `target`; to be asked for all steps
+    /// before the first is written.
     ///
     /// # Errors
     /// USAGE with the tensor that it cannot carry.
@@ -134,12 +144,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the delta from `base` to `target` into `directory`, which exists. What a reader looks for first is there
-    /// last. Tells `progress` of all bytes of the target, once. Memory: the delta, and per thread a few times the
-    /// longest tensor.
+    /// Writes the delta from `base` to `target` into `directory`, which exists. What a reader looks
+    /// for first is there last. Tells `progress` of all bytes of the target, once. Memory: the
+    /// delta, and per thread a few times the longest tensor.
     ///
     /// # Errors
-    /// USAGE if the layout cannot carry it ([`check`](Self::check)) or the step is there already; IO.
+    /// USAGE if the layout cannot carry it ([`check`](Self::check)) or the step is there already;
+    /// IO.
     pub fn write(
         self,
         base: &dyn State,
@@ -150,14 +161,23 @@ impl Writer {
     ) -> Result<Export> {
         tensors::same(base.tensors(), target.tensors())?;
         if step.number == 0 {
-            return Err(deltachain::Error::usage("the number of a step is at least 1"));
+            return Err(deltachain::Error::usage(
+                "the number of a step is at least 1",
+            ));
         }
         match self {
             Self::Arc2(version) => arc2::write(version, base, target, step, directory, progress),
-            Self::Slime(encoding, checksum) => {
-                slime::write((encoding, checksum), base, target, step, directory, progress)
+            Self::Slime(encoding, checksum) => slime::write(
+                (encoding, checksum),
+                base,
+                target,
+                step,
+                directory,
+                progress,
+            ),
+            Self::Pulsept1(version) => {
+                pulsept1::write(version, base, target, step, directory, progress)
             }
-            Self::Pulsept1(version) => pulsept1::write(version, base, target, step, directory, progress),
             Self::Trl(encoding) => trl::write(encoding, base, target, step, directory, progress),
         }
     }

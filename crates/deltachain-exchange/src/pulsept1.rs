@@ -1,9 +1,10 @@
 //! PULSEPT1 of basilica: one file for all tensors of a BF16 model.
 //!
-//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and values, tensor by
-//! tensor in the order of names. The header lists all tensors with the XXH3-128 of their new bytes. The state's digest
-//! is the XXH3-128 of these digests one after another. [Three versions](Version) differ in how positions and values are
-//! written. The state's digest covers no names and no shapes.
+//! `PULSEPT1`, the header's length (`u32`), a header of JSON, and one zstd frame with positions and
+//! values, tensor by tensor in the order of names. The header lists all tensors with the XXH3-128
+//! of their new bytes. The state's digest is the XXH3-128 of these digests one after another.
+//! [Three versions](Version) differ in how positions and values are written. The state's digest
+//! covers no names and no shapes.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -17,7 +18,8 @@ use crate::compressed::zstd;
 use crate::container::{create_parent, write_text};
 use crate::refusal::{corrupt, malformed, mismatch, unsupported, wrong_base};
 use crate::rice::{
-    read_classes, read_gaps, read_rice, read_steps, short, write_classes, write_gaps, write_rice, write_steps,
+    read_classes, read_gaps, read_rice, read_steps, short, write_classes, write_gaps, write_rice,
+    write_steps,
 };
 use crate::step::{Export, Import, Step};
 use crate::tensors::{address, bytes_of, changed_pairs, each, pairs};
@@ -29,7 +31,8 @@ const MOST_HEADER_BYTES: u32 = 1 << 27;
 const MOST_WINDOW_LOG: u32 = 27;
 const LEVEL: i32 = 1;
 const DIGEST_BEGIN: &str = "xxh3_128:";
-/// The most bytes of positions, in any version, for a changed element, and in addition for a tensor.
+/// The most bytes of positions, in any version, for a changed element, and in addition for a
+/// tensor.
 const MOST_POSITION_BYTES: [u64; 2] = [13, 4096];
 
 /// How positions and values are written.
@@ -117,44 +120,66 @@ fn digest_text(digest: u128) -> String {
 /// The digest of a state from the digests of its tensors.
 fn state_digest(digests: &[u128]) -> String {
     // The most significant byte first, as the layout has it.
-    let bytes: Vec<u8> = digests.iter().flat_map(|digest| digest.swap_bytes().to_le_bytes()).collect();
+    let bytes: Vec<u8> = digests
+        .iter()
+        .flat_map(|digest| digest.swap_bytes().to_le_bytes())
+        .collect();
     digest_text(xxh3_128(&bytes))
 }
 
-/// The digest of a state of BF16 tensors in this layout: XXH3-128 of the digests of all tensors, in the order of their
-/// names.
+/// The digest of a state of BF16 tensors in this layout: XXH3-128 of the digests of all tensors, in
+/// the order of their names.
 ///
 /// # Errors
 /// The errors of reading it.
 pub fn digest(state: &dyn State) -> Result<String> {
-    Ok(state_digest(&each(state.tensors().len(), |tensor| Ok(xxh3_128(&bytes_of(state, tensor)?)))?))
+    Ok(state_digest(&each(state.tensors().len(), |tensor| {
+        Ok(xxh3_128(&bytes_of(state, tensor)?))
+    })?))
 }
 
 fn read_header(file: &mut impl Read, length: u64) -> Result<Header> {
     let mut begin = [0; 12];
-    file.read_exact(&mut begin).map_err(|_| malformed("the file is shorter than any PULSEPT1 file"))?;
+    file.read_exact(&mut begin)
+        .map_err(|_| malformed("the file is shorter than any PULSEPT1 file"))?;
     let [magic @ .., a, b, c, d] = begin;
     if magic != *MAGIC {
         return Err(malformed("the file does not begin with PULSEPT1"));
     }
     let header_bytes = u32::from_le_bytes([a, b, c, d]);
     if header_bytes > MOST_HEADER_BYTES || u64::from(header_bytes) > length.saturating_sub(12) {
-        return Err(malformed(format!("a header of {header_bytes} bytes does not fit the file, or is too long")));
+        return Err(malformed(format!(
+            "a header of {header_bytes} bytes does not fit the file, or is too long"
+        )));
     }
     let mut json = vec![0; address(u64::from(header_bytes))?];
-    file.read_exact(&mut json).map_err(|error| Error::io("reading", error))?;
-    serde_json::from_slice(&json).map_err(|error| malformed(format!("the header is not as it should be: {error}")))
+    file.read_exact(&mut json)
+        .map_err(|error| Error::io("reading", error))?;
+    serde_json::from_slice(&json)
+        .map_err(|error| malformed(format!("the header is not as it should be: {error}")))
 }
 
 /// Checks what the header says of its tensors, and that the base has the same tensors.
 fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<()> {
-    if !header.tensors.is_sorted_by(|left, right| left.name < right.name) {
-        return Err(malformed("the tensors are not in the order of their names, each once"));
+    if !header
+        .tensors
+        .is_sorted_by(|left, right| left.name < right.name)
+    {
+        return Err(malformed(
+            "the tensors are not in the order of their names, each once",
+        ));
     }
     let (indices, values) = version.names();
     for tensor in &header.tensors {
-        let Tensor { changed, idx_bytes, val_bytes, .. } = *tensor;
-        let most = changed.saturating_mul(MOST_POSITION_BYTES[0]).saturating_add(MOST_POSITION_BYTES[1]);
+        let Tensor {
+            changed,
+            idx_bytes,
+            val_bytes,
+            ..
+        } = *tensor;
+        let most = changed
+            .saturating_mul(MOST_POSITION_BYTES[0])
+            .saturating_add(MOST_POSITION_BYTES[1]);
         let sizes_fit = match version {
             Version::V1 => Some(val_bytes) == changed.checked_mul(2),
             Version::V2 | Version::V3 => (changed..=changed.saturating_mul(3)).contains(&val_bytes),
@@ -173,48 +198,84 @@ fn check_header(header: &Header, version: Version, base: &dyn State) -> Result<(
     let mut listed = header.tensors.iter();
     for info in base.tensors() {
         let tensor = listed.next().filter(|tensor| tensor.name == info.name());
-        let tensor =
-            tensor.ok_or_else(|| wrong_base("base and file do not have the same tensors").of_tensor(info.name()))?;
-        if info.dtype() != Dtype::BF16 || info.shape() != tensor.shape || info.elements() != tensor.numel {
-            let message =
-                format!("the base has {} {:?} here, the file bf16 {:?}", info.dtype(), info.shape(), tensor.shape);
+        let tensor = tensor.ok_or_else(|| {
+            wrong_base("base and file do not have the same tensors").of_tensor(info.name())
+        })?;
+        if info.dtype() != Dtype::BF16
+            || info.shape() != tensor.shape
+            || info.elements() != tensor.numel
+        {
+            let message = format!(
+                "the base has {} {:?} here, the file bf16 {:?}",
+                info.dtype(),
+                info.shape(),
+                tensor.shape
+            );
             return Err(wrong_base(message).of_tensor(info.name()));
         }
     }
     match listed.next() {
-        Some(tensor) => Err(wrong_base("the base does not have this tensor").of_tensor(&tensor.name)),
+        Some(tensor) => {
+            Err(wrong_base("the base does not have this tensor").of_tensor(&tensor.name))
+        }
         None => Ok(()),
     }
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+pub(crate) fn apply(
+    delta: &Path,
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+) -> Result<Import> {
     let source = FileSource::open(delta)?;
     let length = source.length()?;
     let mut file = BufReader::new(source.file());
     let header = read_header(&mut file, length)?;
-    let version = [Version::V1, Version::V2, Version::V3].into_iter().find(|one| one.number() == header.format_version);
-    let version = version.ok_or_else(|| unsupported(format!("version {} of PULSEPT1", header.format_version)))?;
+    let version = [Version::V1, Version::V2, Version::V3]
+        .into_iter()
+        .find(|one| one.number() == header.format_version);
+    let version = version
+        .ok_or_else(|| unsupported(format!("version {} of PULSEPT1", header.format_version)))?;
     check_header(&header, version, base)?;
     if let Some(expected) = &header.base_state_digest
         && *expected != digest(base)?
     {
-        return Err(wrong_base(format!("the base does not have the digest {expected}")));
+        return Err(wrong_base(format!(
+            "the base does not have the digest {expected}"
+        )));
     }
 
     let damaged = |error: std::io::Error| corrupt(format!("the zstd frame is damaged: {error}"));
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(file).map_err(damaged)?.single_frame();
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(file)
+        .map_err(damaged)?
+        .single_frame();
     decoder.window_log_max(MOST_WINDOW_LOG).map_err(damaged)?;
     let mut next = |length: u64| {
         let mut bytes = Vec::new();
-        decoder.by_ref().take(length).read_to_end(&mut bytes).map_err(damaged)?;
-        if bytes.len() as u64 == length { Ok(bytes) } else { Err(corrupt("the zstd frame ends early")) }
+        decoder
+            .by_ref()
+            .take(length)
+            .read_to_end(&mut bytes)
+            .map_err(damaged)?;
+        if bytes.len() as u64 == length {
+            Ok(bytes)
+        } else {
+            Err(corrupt("the zstd frame ends early"))
+        }
     };
     let mut digests = Vec::with_capacity(header.tensors.len());
     for (number, (info, tensor)) in base.tensors().iter().zip(&header.tensors).enumerate() {
         let mut one = || {
             let mut bytes = bytes_of(base, number)?;
             let (places, values) = (next(tensor.idx_bytes)?, next(tensor.val_bytes)?);
-            restore(version, &mut bytes, address(tensor.changed)?, &places, &values)?;
+            restore(
+                version,
+                &mut bytes,
+                address(tensor.changed)?,
+                &places,
+                &values,
+            )?;
             let digest = xxh3_128(&bytes);
             if tensor.tensor_digest != digest_text(digest) {
                 return Err(mismatch("XXH3-128"));
@@ -230,13 +291,22 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
     if !is_empty && decoder.read(&mut [0]).map_err(damaged)? != 0 {
         return Err(malformed("the zstd frame holds more than the header says"));
     }
-    if !is_empty && decoder.finish().read(&mut [0]).map_err(|error| Error::io("reading", error))? != 0 {
+    if !is_empty
+        && decoder
+            .finish()
+            .read(&mut [0])
+            .map_err(|error| Error::io("reading", error))?
+            != 0
+    {
         return Err(malformed("bytes follow the zstd frame"));
     }
     if state_digest(&digests) != header.state_digest {
-        return Err(malformed("the digest of the state is not that of its tensors' digests"));
+        return Err(malformed(
+            "the digest of the state is not that of its tensors' digests",
+        ));
     }
-    let proof = "every tensor has the XXH3-128 that the file promises; names and shapes are in no digest";
+    let proof =
+        "every tensor has the XXH3-128 that the file promises; names and shapes are in no digest";
     let base_proof = match header.base_state_digest {
         Some(_) => "the base has the digest that the file promises",
         None => "the file has no digest of the base; the result has been checked",
@@ -249,7 +319,13 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
     })
 }
 
-fn restore(version: Version, bytes: &mut [u8], count: usize, places: &[u8], values: &[u8]) -> Result<()> {
+fn restore(
+    version: Version,
+    bytes: &mut [u8],
+    count: usize,
+    places: &[u8],
+    values: &[u8],
+) -> Result<()> {
     let places = version.read_places(places, count, bytes)?;
     let values: Vec<u16> = match version {
         Version::V1 => pairs(values).collect(),
@@ -257,9 +333,15 @@ fn restore(version: Version, bytes: &mut [u8], count: usize, places: &[u8], valu
     };
     let elements = bytes.as_chunks_mut::<2>().0;
     for (place, value) in places.iter().zip(values) {
-        let element = usize::try_from(*place).ok().and_then(|place| elements.get_mut(place));
+        let element = usize::try_from(*place)
+            .ok()
+            .and_then(|place| elements.get_mut(place));
         let element = element.ok_or_else(|| malformed("a position is beyond the tensor's end"))?;
-        let new = if version == Version::V1 { value } else { u16::from_le_bytes(*element).wrapping_add(value) };
+        let new = if version == Version::V1 {
+            value
+        } else {
+            u16::from_le_bytes(*element).wrapping_add(value)
+        };
         *element = new.to_le_bytes();
     }
     Ok(())
@@ -273,7 +355,9 @@ pub(crate) fn check(info: &TensorInfo) -> Result<()> {
         )));
     }
     if info.elements() >= 1 << 32 {
-        return Err(Error::usage("PULSEPT1 carries tensors of less than 2^32 elements"));
+        return Err(Error::usage(
+            "PULSEPT1 carries tensors of less than 2^32 elements",
+        ));
     }
     Ok(())
 }
@@ -293,7 +377,10 @@ pub(crate) fn write(
         check(info).map_err(|error| error.of_tensor(info.name()))?;
         let (old, new) = (bytes_of(base, number)?, bytes_of(target, number)?);
         let (places, bits) = changed_pairs(&old, &new);
-        let places = places.into_iter().map(short).collect::<Result<Vec<u32>>>()?;
+        let places = places
+            .into_iter()
+            .map(short)
+            .collect::<Result<Vec<u32>>>()?;
         let place_bytes = match version {
             Version::V1 => write_gaps(&places),
             Version::V2 => write_rice(&places)?,
@@ -319,9 +406,23 @@ pub(crate) fn write(
         progress.advance(info.bytes())?;
         Ok((tensor, [place_bytes, value_bytes].concat(), digests))
     })?;
-    let base_digest = state_digest(&coded.iter().map(|(_, _, digests)| digests[0]).collect::<Vec<_>>());
-    let target_digest = state_digest(&coded.iter().map(|(_, _, digests)| digests[1]).collect::<Vec<_>>());
-    let payload = coded.iter().flat_map(|(_, bytes, _)| bytes).copied().collect::<Vec<u8>>();
+    let base_digest = state_digest(
+        &coded
+            .iter()
+            .map(|(_, _, digests)| digests[0])
+            .collect::<Vec<_>>(),
+    );
+    let target_digest = state_digest(
+        &coded
+            .iter()
+            .map(|(_, _, digests)| digests[1])
+            .collect::<Vec<_>>(),
+    );
+    let payload = coded
+        .iter()
+        .flat_map(|(_, bytes, _)| bytes)
+        .copied()
+        .collect::<Vec<u8>>();
     let header = Header {
         base_state_digest: Some(base_digest.clone()),
         base_step: step.number - 1,
@@ -336,9 +437,16 @@ pub(crate) fn write(
         tensors: coded.into_iter().map(|(tensor, _, _)| tensor).collect(),
     };
     let json = serde_json::to_vec(&header).map_err(|error| Error::usage(error.to_string()))?;
-    let length = u32::try_from(json.len()).map_err(|_| Error::usage("the header is too long for PULSEPT1"))?;
+    let length = u32::try_from(json.len())
+        .map_err(|_| Error::usage("the header is too long for PULSEPT1"))?;
     create_parent(&path, base)?;
-    let file = [&MAGIC[..], &length.to_le_bytes(), &json, &zstd(&payload, LEVEL)?].concat();
+    let file = [
+        &MAGIC[..],
+        &length.to_le_bytes(),
+        &json,
+        &zstd(&payload, LEVEL)?,
+    ]
+    .concat();
     let bytes = write_text(&path, &file)?;
     Ok(Export { path, bytes })
 }

@@ -26,6 +26,8 @@ pub(crate) fn wrong_base(message: impl Into<String>) -> Error {
 pub(crate) fn mismatch(name: &str) -> Error {
     Error::refused(
         ErrorClass::StateMismatch,
-        format!("the result has another {name} than the file says: the file is damaged, or made from another base"),
+        format!(
+            "the result has another {name} than the file says: the file is damaged, or made from another base"
+        ),
     )
 }

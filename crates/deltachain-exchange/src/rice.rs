@@ -1,5 +1,6 @@
-//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice codes by the
-//! exponent of the old element (version 3). All streams have one form only; any other is refused.
+//! Positions as PULSEPT1 writes them: gaps of 16 bits (version 1), Rice codes (version 2), and Rice
+//! codes by the exponent of the old element (version 3). All streams have one form only; any other
+//! is refused.
 
 use deltachain::Result;
 
@@ -83,11 +84,17 @@ pub(crate) fn read_gaps(mut bytes: &[u8], count: usize, elements: u64) -> Result
             last += gap;
         }
         if last >= elements {
-            return Err(malformed(format!("position {last} is beyond the tensor's end")));
+            return Err(malformed(format!(
+                "position {last} is beyond the tensor's end"
+            )));
         }
         places.push(short(last)?);
     }
-    if bytes.is_empty() { Ok(places) } else { Err(malformed("bytes follow the positions")) }
+    if bytes.is_empty() {
+        Ok(places)
+    } else {
+        Err(malformed("bytes follow the positions"))
+    }
 }
 
 /// Bits, the most significant of a byte first.
@@ -141,10 +148,14 @@ impl BitReader<'_> {
 /// Numbers of elements between two positions.
 fn distances(places: &[u32]) -> impl Iterator<Item = u64> + Clone {
     let ends = std::iter::once(0).chain(places.iter().map(|place| u64::from(*place) + 1));
-    places.iter().zip(ends).map(|(place, end)| u64::from(*place) - end)
+    places
+        .iter()
+        .zip(ends)
+        .map(|(place, end)| u64::from(*place) - end)
 }
 
-/// The parameter that gives the shortest stream, near what is best if every element changes with the same probability.
+/// The parameter that gives the shortest stream, near what is best if every element changes with
+/// the same probability.
 fn parameter(places: &[u32]) -> u32 {
     let Some(last) = places.last() else { return 0 };
     let middle = (u64::from(*last) / number(places.len())).max(1).ilog2();
@@ -155,7 +166,9 @@ fn parameter(places: &[u32]) -> u32 {
         });
         bits.sum::<u64>() + number(places.len()) * u64::from(*parameter)
     };
-    (middle.saturating_sub(4)..=(middle + 1).min(MOST_PARAMETER)).min_by_key(cost).unwrap_or(middle)
+    (middle.saturating_sub(4)..=(middle + 1).min(MOST_PARAMETER))
+        .min_by_key(cost)
+        .unwrap_or(middle)
 }
 
 /// Version 2: Rice codes of the distances; nothing for no positions.
@@ -169,7 +182,9 @@ pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
         let quotient = distance >> parameter;
         (0..quotient.min(LONG_QUOTIENT)).for_each(|_| unary.put(true));
         unary.put(false);
-        (0..parameter).rev().for_each(|bit| rests.put(distance >> bit & 1 == 1));
+        (0..parameter)
+            .rev()
+            .for_each(|bit| rests.put(distance >> bit & 1 == 1));
         if quotient >= LONG_QUOTIENT {
             long.extend(short(quotient)?.to_le_bytes());
         }
@@ -186,7 +201,11 @@ pub(crate) fn write_rice(places: &[u32]) -> Result<Vec<u8>> {
 /// `count` ascending positions below `elements` of version 2.
 pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec<u32>> {
     if count == 0 {
-        return if bytes.is_empty() { Ok(Vec::new()) } else { Err(malformed("bytes follow the positions")) };
+        return if bytes.is_empty() {
+            Ok(Vec::new())
+        } else {
+            Err(malformed("bytes follow the positions"))
+        };
     }
     let (parameter, mut rest) = bytes.split_first().ok_or_else(end_of_stream)?;
     let parameter = u32::from(*parameter);
@@ -194,10 +213,16 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         return Err(malformed(format!("the Rice parameter is {parameter}")));
     }
     let length = usize::try_from(take_u32(&mut rest)?).unwrap_or(usize::MAX);
-    let mut unary = BitReader { bytes: take(&mut rest, length)?, place: 0 };
+    let mut unary = BitReader {
+        bytes: take(&mut rest, length)?,
+        place: 0,
+    };
     let bits = number(count).saturating_mul(u64::from(parameter));
     let length = usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX);
-    let mut rests = BitReader { bytes: take(&mut rest, length)?, place: 0 };
+    let mut rests = BitReader {
+        bytes: take(&mut rest, length)?,
+        place: 0,
+    };
     let mut places = Vec::new();
     let mut end = 0_u64;
     for _ in 0..count {
@@ -221,7 +246,9 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
         // At most 2^63, and the other summand fits 32 bits.
         let place = end + distance;
         if place >= elements {
-            return Err(malformed(format!("position {place} is beyond the tensor's end")));
+            return Err(malformed(format!(
+                "position {place} is beyond the tensor's end"
+            )));
         }
         places.push(short(place)?);
         end = place + 1;
@@ -229,7 +256,9 @@ pub(crate) fn read_rice(bytes: &[u8], count: usize, elements: u64) -> Result<Vec
     if unary.is_at_end(true) && rests.is_at_end(false) && rest.is_empty() {
         Ok(places)
     } else {
-        Err(malformed("a stream of positions does not end where it should"))
+        Err(malformed(
+            "a stream of positions does not end where it should",
+        ))
     }
 }
 
@@ -238,8 +267,8 @@ fn class_of(bits: u16) -> usize {
     usize::from(bits >> 7 & 0xff)
 }
 
-/// The elements of a class that version 3 stores: the ranks of those that change, or of those that do not change if
-/// these are fewer.
+/// The elements of a class that version 3 stores: the ranks of those that change, or of those that
+/// do not change if these are fewer.
 struct Class {
     size: u64,
     ranks: Vec<u32>,
@@ -263,9 +292,17 @@ pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
     }
     let (mut records, mut blocks) = (Vec::new(), Vec::new());
     let mut classes = 0_u16;
-    for ((class, size), changed) in (0_u8..=255).zip(sizes).zip(ranks).filter(|(_, changed)| !changed.is_empty()) {
+    for ((class, size), changed) in (0_u8..=255)
+        .zip(sizes)
+        .zip(ranks)
+        .filter(|(_, changed)| !changed.is_empty())
+    {
         let complement = 2 * number(changed.len()) > u64::from(size);
-        let ranks = if complement { others(&changed, size) } else { changed };
+        let ranks = if complement {
+            others(&changed, size)
+        } else {
+            changed
+        };
         let block = write_rice(&ranks)?;
         records.extend([class, u8::from(complement)]);
         records.extend(short(number(ranks.len()))?.to_le_bytes());
@@ -279,13 +316,19 @@ pub(crate) fn write_classes(places: &[u32], old: &[u8]) -> Result<Vec<u8>> {
 /// The numbers below `size` that are not among these.
 fn others(ranks: &[u32], size: u32) -> Vec<u32> {
     let mut among = ranks.iter().peekable();
-    (0..size).filter(|rank| among.next_if_eq(&rank).is_none()).collect()
+    (0..size)
+        .filter(|rank| among.next_if_eq(&rank).is_none())
+        .collect()
 }
 
 /// `count` ascending positions of version 3.
 pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result<Vec<u32>> {
     if count == 0 {
-        return if bytes.is_empty() { Ok(Vec::new()) } else { Err(malformed("bytes follow the positions")) };
+        return if bytes.is_empty() {
+            Ok(Vec::new())
+        } else {
+            Err(malformed("bytes follow the positions"))
+        };
     }
     let (classes, rest) = bytes.split_first_chunk().ok_or_else(end_of_stream)?;
     bytes = rest;
@@ -301,30 +344,51 @@ pub(crate) fn read_classes(mut bytes: &[u8], count: usize, old: &[u8]) -> Result
     for record in records.as_chunks::<RECORD_BYTES>().0 {
         let [exponent, flags, lengths @ ..] = *record;
         if last >= Some(exponent) || flags > 1 {
-            return Err(malformed("classes of exponents are not ascending, or have unknown flags"));
+            return Err(malformed(
+                "classes of exponents are not ascending, or have unknown flags",
+            ));
         }
         last = Some(exponent);
         let mut lengths = lengths.as_slice();
         let (ranks, length) = (take_u32(&mut lengths)?, take_u32(&mut lengths)?);
         let (size, complement) = (sizes[usize::from(exponent)], flags == 1);
         let listed = u64::from(ranks);
-        let changed = if complement { size.checked_sub(listed) } else { Some(listed) };
-        let changed = changed.filter(|changed| (1..=size).contains(changed) && (2 * changed > size) == complement);
-        total += changed.ok_or_else(|| malformed(format!("the class {exponent} lists {ranks} ranks of {size}")))?;
+        let changed = if complement {
+            size.checked_sub(listed)
+        } else {
+            Some(listed)
+        };
+        let changed = changed
+            .filter(|changed| (1..=size).contains(changed) && (2 * changed > size) == complement);
+        total += changed.ok_or_else(|| {
+            malformed(format!(
+                "the class {exponent} lists {ranks} ranks of {size}"
+            ))
+        })?;
         let block = take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?;
         let ranks = read_rice(block, usize::try_from(ranks).unwrap_or(usize::MAX), size)?;
-        known[usize::from(exponent)] = Some(Class { size: 0, ranks, complement });
+        known[usize::from(exponent)] = Some(Class {
+            size: 0,
+            ranks,
+            complement,
+        });
     }
     if !bytes.is_empty() || total != number(count) {
-        return Err(malformed(format!("the classes have {total} positions of {count}, or bytes follow them")));
+        return Err(malformed(format!(
+            "the classes have {total} positions of {count}, or bytes follow them"
+        )));
     }
-    // From here on `size` counts the elements of the class that have been met, and `next` its ranks.
+    // From here on `size` counts the elements of the class that have been met, and `next` its
+    // ranks.
     let mut next = [0_usize; 256];
     let mut places = Vec::with_capacity(count);
     for (place, bits) in (0_u64..).zip(pairs(old)) {
         let number = class_of(bits);
         if let Some(class) = &mut known[number] {
-            let listed = class.ranks.get(next[number]).is_some_and(|rank| u64::from(*rank) == class.size);
+            let listed = class
+                .ranks
+                .get(next[number])
+                .is_some_and(|rank| u64::from(*rank) == class.size);
             next[number] += usize::from(listed);
             class.size += 1;
             if listed != class.complement {
@@ -355,20 +419,29 @@ pub(crate) fn write_steps(values: &[[u16; 2]]) -> Vec<u8> {
 
 /// How far the bits of `count` values go up or down, to be added to the old ones.
 pub(crate) fn read_steps(bytes: &[u8], count: usize) -> Result<Vec<u16>> {
-    let (short, long) = bytes.split_at_checked(count).ok_or_else(|| malformed("a stream of values ends early"))?;
+    let (short, long) = bytes
+        .split_at_checked(count)
+        .ok_or_else(|| malformed("a stream of values ends early"))?;
     let wrong = || malformed("a stream of values is not in its one form");
     let (long, rest) = long.as_chunks::<2>();
     let mut long = long.iter().map(|two| u16::from_le_bytes(*two));
     let mut steps = Vec::with_capacity(count);
     for byte in short {
         let zigzag = match byte {
-            &u8::MAX => long.next().filter(|value| *value >= u16::from(u8::MAX)).ok_or_else(wrong)?,
+            &u8::MAX => long
+                .next()
+                .filter(|value| *value >= u16::from(u8::MAX))
+                .ok_or_else(wrong)?,
             0 => return Err(wrong()),
             byte => u16::from(*byte),
         };
         steps.push((zigzag >> 1) ^ (zigzag & 1).wrapping_neg());
     }
-    if rest.is_empty() && long.next().is_none() { Ok(steps) } else { Err(wrong()) }
+    if rest.is_empty() && long.next().is_none() {
+        Ok(steps)
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]
@@ -377,14 +450,24 @@ mod tests {
 
     /// BF16 elements whose exponents are 0, 1, 2, 0, and so on.
     fn elements(count: u16) -> Vec<u8> {
-        (0..count).flat_map(|number| ((number % 3) << 7 | 5).to_le_bytes()).collect()
+        (0..count)
+            .flat_map(|number| ((number % 3) << 7 | 5).to_le_bytes())
+            .collect()
     }
 
     fn samples() -> Vec<Vec<u32>> {
         let all: Vec<u32> = (0..2000).collect();
         let third = all.iter().copied().filter(|place| place % 3 == 1).collect();
         let most = all.iter().copied().filter(|place| place % 5 != 1).collect();
-        vec![vec![], vec![0], vec![1999], vec![0, 1, 2, 1999], all, third, most]
+        vec![
+            vec![],
+            vec![0],
+            vec![1999],
+            vec![0, 1, 2, 1999],
+            all,
+            third,
+            most,
+        ]
     }
 
     #[test]
@@ -392,14 +475,31 @@ mod tests {
         let old = elements(2000);
         for places in samples() {
             let count = places.len();
-            assert_eq!(read_gaps(&write_gaps(&places), count, 2000).unwrap(), places);
-            assert_eq!(read_rice(&write_rice(&places).unwrap(), count, 2000).unwrap(), places);
-            assert_eq!(read_classes(&write_classes(&places, &old).unwrap(), count, &old).unwrap(), places);
+            assert_eq!(
+                read_gaps(&write_gaps(&places), count, 2000).unwrap(),
+                places
+            );
+            assert_eq!(
+                read_rice(&write_rice(&places).unwrap(), count, 2000).unwrap(),
+                places
+            );
+            assert_eq!(
+                read_classes(&write_classes(&places, &old).unwrap(), count, &old).unwrap(),
+                places
+            );
         }
         // Long gaps and quotients.
-        let far: Vec<u32> = (0..100).chain([70_000, 70_001, 135_536, 135_536 + 65_535, u32::MAX - 1]).collect();
-        assert_eq!(read_gaps(&write_gaps(&far), far.len(), 1 << 32).unwrap(), far);
-        assert_eq!(read_rice(&write_rice(&far).unwrap(), far.len(), 1 << 32).unwrap(), far);
+        let far: Vec<u32> = (0..100)
+            .chain([70_000, 70_001, 135_536, 135_536 + 65_535, u32::MAX - 1])
+            .collect();
+        assert_eq!(
+            read_gaps(&write_gaps(&far), far.len(), 1 << 32).unwrap(),
+            far
+        );
+        assert_eq!(
+            read_rice(&write_rice(&far).unwrap(), far.len(), 1 << 32).unwrap(),
+            far
+        );
     }
 
     #[test]
@@ -407,7 +507,11 @@ mod tests {
         let old = elements(2000);
         for places in samples().into_iter().skip(1) {
             let count = places.len();
-            let streams = [write_gaps(&places), write_rice(&places).unwrap(), write_classes(&places, &old).unwrap()];
+            let streams = [
+                write_gaps(&places),
+                write_rice(&places).unwrap(),
+                write_classes(&places, &old).unwrap(),
+            ];
             for (kind, stream) in streams.iter().enumerate() {
                 let read = |bytes: &[u8], count| match kind {
                     0 => read_gaps(bytes, count, 2000),
@@ -415,13 +519,23 @@ mod tests {
                     _ => read_classes(bytes, count, &old),
                 };
                 assert!(read(&stream[..stream.len() - 1], count).is_err(), "{kind}");
-                assert!(read(&[&stream[..], &[0]].concat(), count).is_err(), "{kind}");
-                assert!(read(stream, count + 1).is_err() && read(stream, count - 1).is_err(), "{kind}");
+                assert!(
+                    read(&[&stream[..], &[0]].concat(), count).is_err(),
+                    "{kind}"
+                );
+                assert!(
+                    read(stream, count + 1).is_err() && read(stream, count - 1).is_err(),
+                    "{kind}"
+                );
                 for place in 0..stream.len().min(64) {
                     for bit in 0..8 {
                         let mut damaged = stream.clone();
                         damaged[place] ^= 1 << bit;
-                        assert_ne!(read(&damaged, count).ok().as_ref(), Some(&places), "{kind} {place} {bit}");
+                        assert_ne!(
+                            read(&damaged, count).ok().as_ref(),
+                            Some(&places),
+                            "{kind} {place} {bit}"
+                        );
                     }
                 }
             }
@@ -430,11 +544,18 @@ mod tests {
 
     #[test]
     fn values_come_back() {
-        let values: Vec<[u16; 2]> = (0..=u16::MAX).map(|old| [old, old.wrapping_mul(31) ^ 0x8001]).collect();
+        let values: Vec<[u16; 2]> = (0..=u16::MAX)
+            .map(|old| [old, old.wrapping_mul(31) ^ 0x8001])
+            .collect();
         let values: Vec<[u16; 2]> = values.into_iter().filter(|[old, new]| old != new).collect();
         let bytes = write_steps(&values);
         let steps = read_steps(&bytes, values.len()).unwrap();
-        assert!(values.iter().zip(steps).all(|([old, new], step)| old.wrapping_add(step) == *new));
+        assert!(
+            values
+                .iter()
+                .zip(steps)
+                .all(|([old, new], step)| old.wrapping_add(step) == *new)
+        );
         assert!(read_steps(&bytes[1..], values.len()).is_err());
         for wrong in [&[0][..], &[255, 254, 0], &[255, 0], &[255], &[1, 1]] {
             assert!(read_steps(wrong, 1).is_err(), "{wrong:?}");

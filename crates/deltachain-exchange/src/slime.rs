@@ -1,13 +1,13 @@
 //! The directories of slime, which miles, `SGLang`, Stitch and `ModelExpress` read, too.
 //!
-//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the tensor's name), and
-//! in `__metadata__` the checksum of the tensor's new bytes. It appears when `model.safetensors.index.json` is in it.
-//! Its `metadata` gives the version, the base's version, the encoding and the checksum. A frame holds the exclusive or
-//! of all old and new bytes (`xor`), or a `u32` count, as many `u32` positions of bytes, and as many new bytes
-//! (`overwrite`).
+//! `weight_vNNNNNN/` holds safetensors files with a zstd frame per changed tensor (`U8`, under the
+//! tensor's name), and in `__metadata__` the checksum of the tensor's new bytes. It appears when
+//! `model.safetensors.index.json` is in it. Its `metadata` gives the version, the base's version,
+//! the encoding and the checksum. A frame holds the exclusive or of all old and new bytes (`xor`),
+//! or a `u32` count, as many `u32` positions of bytes, and as many new bytes (`overwrite`).
 //!
-//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of tensors that do not
-//! change.
+//! It knows no dtypes, so it carries all of them. It has no digest of the base, and says nothing of
+//! tensors that do not change.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::{adler32, xxh3_128};
 use crate::compressed::{unzstd, unzstd_up_to, zstd};
-use crate::container::{Entry, Envelope, create_directory, finish_directory, write as write_file, write_text};
+use crate::container::{
+    Entry, Envelope, create_directory, finish_directory, write as write_file, write_text,
+};
 use crate::refusal::{malformed, mismatch, unsupported, wrong_base};
 use crate::step::{Export, Import, Step};
 use crate::tensors::{bytes_of, each, xor};
@@ -77,9 +79,11 @@ impl Checksum {
         }
     }
 
-    /// Whether `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal number.
+    /// Whether `text` is the checksum of these bytes. Some writers give Adler-32 as a decimal
+    /// number.
     fn is_of(self, text: &str, bytes: &[u8]) -> bool {
-        text.eq_ignore_ascii_case(&self.of(bytes)) || (self == Self::Adler32 && text == adler32(bytes).to_string())
+        text.eq_ignore_ascii_case(&self.of(bytes))
+            || (self == Self::Adler32 && text == adler32(bytes).to_string())
     }
 }
 
@@ -98,29 +102,46 @@ struct IndexMetadata {
     checksum_format: String,
 }
 
-/// The index of a delta; `None` if it is that of a whole checkpoint, which trainers write in between.
+/// The index of a delta; `None` if it is that of a whole checkpoint, which trainers write in
+/// between.
 fn read_index(directory: &Path) -> Result<Option<Index>> {
     let path = directory.join(INDEX);
     let reading = |error| Error::io("reading", error).in_file(&path);
     let mut text = Vec::new();
     let file = FileSource::open(&path)?;
-    file.file().take(MOST_INDEX_BYTES + 1).read_to_end(&mut text).map_err(reading)?;
+    file.file()
+        .take(MOST_INDEX_BYTES + 1)
+        .read_to_end(&mut text)
+        .map_err(reading)?;
     if text.len() as u64 > MOST_INDEX_BYTES {
-        return Err(malformed(format!("the index is longer than {MOST_INDEX_BYTES} bytes")).in_file(&path));
+        return Err(
+            malformed(format!("the index is longer than {MOST_INDEX_BYTES} bytes")).in_file(&path),
+        );
     }
     let refused = |error| malformed(format!("not the index of a delta: {error}")).in_file(&path);
     let index: serde_json::Value = serde_json::from_slice(&text).map_err(refused)?;
     let is_whole = index["weight_map"].is_object() && index["metadata"]["delta_encoding"].is_null();
-    if is_whole { Ok(None) } else { serde_json::from_value(index).map(Some).map_err(refused) }
+    if is_whole {
+        Ok(None)
+    } else {
+        serde_json::from_value(index).map(Some).map_err(refused)
+    }
 }
 
 /// Takes the state from a whole checkpoint.
-fn take(checkpoint: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+fn take(
+    checkpoint: &Path,
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+) -> Result<Import> {
     let state = SafetensorsState::open(checkpoint)?;
-    let differs =
-        |tensor: &&TensorInfo| find(base.tensors(), tensor.name()).map(|at| &base.tensors()[at]) != Some(tensor);
+    let differs = |tensor: &&TensorInfo| {
+        find(base.tensors(), tensor.name()).map(|at| &base.tensors()[at]) != Some(tensor)
+    };
     if let Some(other) = state.tensors().iter().find(differs) {
-        let text = "the checkpoint has a tensor that the base has not, or has with another dtype or shape";
+        let text =
+            "the checkpoint has a tensor that the base has not, or has with another dtype or shape";
         return Err(wrong_base(text).of_tensor(other.name()));
     }
     if state.tensors().len() != base.tensors().len() {
@@ -138,23 +159,46 @@ fn take(checkpoint: &Path, base: &dyn State, out: &dyn StateWriter, progress: &d
     })
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
-    let Some(index) = read_index(delta)? else { return take(delta, base, out, progress) };
+pub(crate) fn apply(
+    delta: &Path,
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+) -> Result<Import> {
+    let Some(index) = read_index(delta)? else {
+        return take(delta, base, out, progress);
+    };
     let metadata = &index.metadata;
-    let encoding = [Encoding::Xor, Encoding::Overwrite].into_iter().find(|one| one.name() == metadata.delta_encoding);
-    let encoding = encoding.ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
+    let encoding = [Encoding::Xor, Encoding::Overwrite]
+        .into_iter()
+        .find(|one| one.name() == metadata.delta_encoding);
+    let encoding = encoding
+        .ok_or_else(|| unsupported(format!("the encoding {:?}", metadata.delta_encoding)))?;
     let checksum = [Checksum::Xxh3, Checksum::Blake3, Checksum::Adler32];
-    let checksum = checksum.into_iter().find(|one| one.name() == metadata.checksum_format);
-    let checksum = checksum.ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
+    let checksum = checksum
+        .into_iter()
+        .find(|one| one.name() == metadata.checksum_format);
+    let checksum = checksum
+        .ok_or_else(|| unsupported(format!("the checksum {:?}", metadata.checksum_format)))?;
     if metadata.compression_format != "zstd" {
-        return Err(unsupported(format!("the compression {:?}", metadata.compression_format)));
+        return Err(unsupported(format!(
+            "the compression {:?}",
+            metadata.compression_format
+        )));
     }
     // Nothing changes: then there may be no file at all.
-    let envelope = if index.weight_map.is_empty() { None } else { Some(Envelope::open(delta)?) };
+    let envelope = if index.weight_map.is_empty() {
+        None
+    } else {
+        Some(Envelope::open(delta)?)
+    };
     if let Some(envelope) = &envelope {
         for name in envelope.names() {
             if find(base.tensors(), name).is_none() {
-                return Err(wrong_base("the delta changes a tensor that the base does not have").of_tensor(name));
+                return Err(
+                    wrong_base("the delta changes a tensor that the base does not have")
+                        .of_tensor(name),
+                );
             }
             if !envelope.metadata.contains_key(name) {
                 return Err(malformed("the file has no checksum of the tensor").of_tensor(name));
@@ -165,7 +209,10 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         let info = &base.tensors()[tensor];
         let one = || {
             let mut bytes = bytes_of(base, tensor)?;
-            if let Some((envelope, number)) = envelope.as_ref().and_then(|all| Some((all, all.find(info.name())?))) {
+            if let Some((envelope, number)) = envelope
+                .as_ref()
+                .and_then(|all| Some((all, all.find(info.name())?)))
+            {
                 restore(encoding, &mut bytes, &envelope.blob(number)?)?;
                 if !checksum.is_of(&envelope.metadata[info.name()], &bytes) {
                     return Err(mismatch(checksum.name()));
@@ -176,7 +223,9 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         };
         one().map_err(|error| error.of_tensor(info.name()))
     })?;
-    let changed = envelope.as_ref().map_or(0, |envelope| envelope.names().len());
+    let changed = envelope
+        .as_ref()
+        .map_or(0, |envelope| envelope.names().len());
     let all = base.tensors().len();
     Ok(Import {
         format: format!("slime, {}, {}", encoding.name(), checksum.name()),
@@ -194,16 +243,23 @@ fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
         Encoding::Xor => xor(bytes, &unzstd(frame, bytes.len())?),
         Encoding::Overwrite => {
             let payload = unzstd_up_to(frame, bytes.len().saturating_mul(5).saturating_add(4))?;
-            let (count, rest) = payload.split_first_chunk().ok_or_else(|| malformed("there is no count"))?;
+            let (count, rest) = payload
+                .split_first_chunk()
+                .ok_or_else(|| malformed("there is no count"))?;
             let count = usize::try_from(u32::from_le_bytes(*count)).unwrap_or(usize::MAX);
             if Some(rest.len()) != count.checked_mul(5) {
-                return Err(malformed(format!("it lists {count} bytes to overwrite, and {} follow", rest.len())));
+                return Err(malformed(format!(
+                    "it lists {count} bytes to overwrite, and {} follow",
+                    rest.len()
+                )));
             }
             let (places, values) = rest.split_at(4 * count);
             for (place, value) in places.as_chunks().0.iter().zip(values) {
                 let place = usize::try_from(u32::from_le_bytes(*place)).unwrap_or(usize::MAX);
                 let byte = bytes.get_mut(place);
-                *byte.ok_or_else(|| wrong_base(format!("byte {place} is beyond the tensor's end")))? = *value;
+                *byte.ok_or_else(|| {
+                    wrong_base(format!("byte {place} is beyond the tensor's end"))
+                })? = *value;
             }
         }
     }
@@ -212,7 +268,9 @@ fn restore(encoding: Encoding, bytes: &mut [u8], frame: &[u8]) -> Result<()> {
 
 pub(crate) fn check(encoding: Encoding, info: &TensorInfo, changes: bool) -> Result<()> {
     if encoding == Encoding::Overwrite && changes && info.bytes() > u64::from(u32::MAX) {
-        return Err(Error::usage("the overwrite encoding cannot carry a tensor of 4 GiB or more; xor can"));
+        return Err(Error::usage(
+            "the overwrite encoding cannot carry a tensor of 4 GiB or more; xor can",
+        ));
     }
     Ok(())
 }
@@ -227,12 +285,14 @@ fn payload(encoding: Encoding, mut old: Vec<u8>, new: &[u8]) -> Result<Vec<u8>> 
             let (mut places, mut values) = (Vec::new(), Vec::new());
             for (place, (old, new)) in old.iter().zip(new).enumerate() {
                 if old != new {
-                    let place = u32::try_from(place).map_err(|_| Error::usage("the tensor is too long"))?;
+                    let place =
+                        u32::try_from(place).map_err(|_| Error::usage("the tensor is too long"))?;
                     places.extend(place.to_le_bytes());
                     values.push(*new);
                 }
             }
-            let count = u32::try_from(values.len()).map_err(|_| Error::usage("the tensor is too long"))?;
+            let count =
+                u32::try_from(values.len()).map_err(|_| Error::usage("the tensor is too long"))?;
             Ok([&count.to_le_bytes()[..], &places, &values].concat())
         }
     }
@@ -252,16 +312,30 @@ pub(crate) fn write(
         let (old, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
         let changes = old != new;
         check(encoding, info, changes).map_err(|error| error.of_tensor(info.name()))?;
-        let coded =
-            if changes { Some((zstd(&payload(encoding, old, &new)?, LEVEL)?, checksum.of(&new))) } else { None };
+        let coded = if changes {
+            Some((
+                zstd(&payload(encoding, old, &new)?, LEVEL)?,
+                checksum.of(&new),
+            ))
+        } else {
+            None
+        };
         progress.advance(info.bytes())?;
         Ok(coded)
     })?;
     let begun = create_directory(&path, base)?;
     let (mut entries, mut checksums) = (Vec::new(), BTreeMap::new());
-    for (info, (bytes, checksum)) in target.tensors().iter().zip(coded).filter_map(|(info, coded)| Some((info, coded?)))
+    for (info, (bytes, checksum)) in target
+        .tensors()
+        .iter()
+        .zip(coded)
+        .filter_map(|(info, coded)| Some((info, coded?)))
     {
-        entries.push(Entry { name: info.name().to_owned(), dtype: Dtype::U8, bytes });
+        entries.push(Entry {
+            name: info.name().to_owned(),
+            dtype: Dtype::U8,
+            bytes,
+        });
         checksums.insert(info.name().to_owned(), checksum);
     }
     let mut bytes = write_file(&begun.join(SHARD), &checksums, &mut entries)?;
@@ -272,9 +346,18 @@ pub(crate) fn write(
         compression_format: "zstd".to_owned(),
         checksum_format: checksum.name().to_owned(),
     };
-    let weight_map = checksums.into_keys().map(|name| (name, SHARD.to_owned())).collect();
-    let text = serde_json::to_vec_pretty(&Index { metadata, weight_map });
-    bytes += write_text(&begun.join(INDEX), &text.map_err(|error| Error::usage(error.to_string()))?)?;
+    let weight_map = checksums
+        .into_keys()
+        .map(|name| (name, SHARD.to_owned()))
+        .collect();
+    let text = serde_json::to_vec_pretty(&Index {
+        metadata,
+        weight_map,
+    });
+    bytes += write_text(
+        &begun.join(INDEX),
+        &text.map_err(|error| Error::usage(error.to_string()))?,
+    )?;
     finish_directory(&begun, &path)?;
     Ok(Export { path, bytes })
 }

@@ -13,7 +13,8 @@ pub struct Import {
     pub version: Option<String>,
     /// The version that it starts from, as the file calls it.
     pub base_version: Option<String>,
-    /// The remarks on what its checksums have proven, and what they could not: whole sentences for people.
+    /// The remarks on what its checksums have proven, and what they could not: whole sentences for
+    /// people.
     pub remarks: Vec<String>,
 }
 
@@ -22,8 +23,8 @@ pub struct Import {
 pub struct Step<'a> {
     /// Its number; the base has the one before, so it is at least 1.
     pub number: u64,
-    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one file
-    /// `model.safetensors`.
+    /// How the base is spread over files, which ARC keeps if there are no folders. Default: one
+    /// file `model.safetensors`.
     pub layout: Option<&'a Layout>,
     /// Name of the model, which PULSEPT1 records. Default: `model`.
     pub model: String,
@@ -34,7 +35,12 @@ pub struct Step<'a> {
 impl<'a> Step<'a> {
     /// The step with this number; everything else as by default.
     pub fn new(number: u64) -> Self {
-        Self { number, layout: None, model: "model".to_owned(), first_digest: None }
+        Self {
+            number,
+            layout: None,
+            model: "model".to_owned(),
+            first_digest: None,
+        }
     }
 
     /// With the layout of the base.

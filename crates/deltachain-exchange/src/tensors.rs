@@ -7,10 +7,16 @@ use rayon::prelude::*;
 /// Passes if both states have the same tensors: names, dtypes and shapes.
 pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
     let find = |among: &[TensorInfo], info: &TensorInfo| {
-        among.binary_search_by(|other| other.name().cmp(info.name())).ok().map(|place| among[place].clone())
+        among
+            .binary_search_by(|other| other.name().cmp(info.name()))
+            .ok()
+            .map(|place| among[place].clone())
     };
     let refuse = |info: &TensorInfo, what: &str| {
-        Err(Error::usage(format!("the layout cannot carry a tensor that {what}")).of_tensor(info.name()))
+        Err(
+            Error::usage(format!("the layout cannot carry a tensor that {what}"))
+                .of_tensor(info.name()),
+        )
     };
     for info in target {
         match find(base, info) {
@@ -27,7 +33,10 @@ pub(crate) fn same(base: &[TensorInfo], target: &[TensorInfo]) -> Result<()> {
 
 /// All bytes of a tensor.
 pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
-    let info = state.tensors().get(tensor).ok_or_else(|| Error::usage("no such tensor in the state"))?;
+    let info = state
+        .tensors()
+        .get(tensor)
+        .ok_or_else(|| Error::usage("no such tensor in the state"))?;
     let mut bytes = vec![0; address(info.bytes())?];
     state.read(tensor, 0, &mut bytes)?;
     Ok(bytes)
@@ -35,11 +44,16 @@ pub(crate) fn bytes_of(state: &dyn State, tensor: usize) -> Result<Vec<u8>> {
 
 /// A length as one of memory.
 pub(crate) fn address(length: u64) -> Result<usize> {
-    usize::try_from(length).map_err(|_| Error::usage(format!("{length} bytes exceed the address space")))
+    usize::try_from(length)
+        .map_err(|_| Error::usage(format!("{length} bytes exceed the address space")))
 }
 
-/// Does `work` for each of the numbers below `count`, several at once. The error is the one of the first that fails.
-pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+/// Does `work` for each of the numbers below `count`, several at once. The error is the one of the
+/// first that fails.
+pub(crate) fn each<T: Send>(
+    count: usize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let results: Vec<Result<T>> = (0..count).into_par_iter().map(&work).collect();
     results.into_iter().collect()
 }
@@ -65,5 +79,9 @@ pub(crate) fn changed_pairs(old: &[u8], new: &[u8]) -> (Vec<u64>, Vec<[u16; 2]>)
 
 /// The elements of two bytes.
 pub(crate) fn pairs(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> {
-    bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair))
+    bytes
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|pair| u16::from_le_bytes(*pair))
 }

@@ -1,12 +1,14 @@
-//! The patches that the asynchronous GRPO trainer of TRL proposed: a safetensors file with positions and new values.
+//! The patches that the asynchronous GRPO trainer of TRL proposed: a safetensors file with
+//! positions and new values.
 //!
-//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and in `__metadata__` the `encoding` of all
-//! positions. `raw` means `I32` positions. `gap_delta` means the number of elements between two changes, as `U16`, or
-//! as `U32` for a tensor with a gap of 2^16 or more. The first form has `NAME.indices` (`I32`) and `NAME.values`.
-//! Values are BF16, whatever the tensor's dtype.
+//! The later form has `NAME.idx` and `NAME.val` for a changed tensor, and in `__metadata__` the
+//! `encoding` of all positions. `raw` means `I32` positions. `gap_delta` means the number of
+//! elements between two changes, as `U16`, or as `U32` for a tensor with a gap of 2^16 or more. The
+//! first form has `NAME.indices` (`I32`) and `NAME.values`. Values are BF16, whatever the tensor's
+//! dtype.
 //!
-//! There is no checksum, no base and no version in it: a damaged file, or one for another base, cannot be noticed
-//! unless it breaks its own form.
+//! There is no checksum, no base and no version in it: a damaged file, or one for another base,
+//! cannot be noticed unless it breaks its own form.
 
 use std::path::Path;
 
@@ -48,16 +50,20 @@ impl Form {
         let note = |key: &str| envelope.metadata.get(key).map(String::as_str);
         match (note("format"), note("encoding")) {
             (Some("sparse_weight_patch"), None) if note("sparse") == Some("False") => {
-                Err(Error::usage("this is a whole state, not a patch; it can be read as any safetensors file"))
+                Err(Error::usage(
+                    "this is a whole state, not a patch; it can be read as any safetensors file",
+                ))
             }
             (Some("sparse_weight_patch"), None) => Ok(Self::First),
             (_, Some("gap_delta")) => Ok(Self::Later(Encoding::GapDelta)),
             (_, Some("raw")) => Ok(Self::Later(Encoding::Raw)),
-            (_, Some("nvcomp_cascaded")) => {
-                Err(unsupported("positions in nvcomp_cascaded can be decoded with a GPU only"))
-            }
+            (_, Some("nvcomp_cascaded")) => Err(unsupported(
+                "positions in nvcomp_cascaded can be decoded with a GPU only",
+            )),
             (_, Some(other)) => Err(unsupported(format!("the encoding {other:?}"))),
-            (_, None) => Err(malformed("the file does not say how it is encoded: no patch of TRL")),
+            (_, None) => Err(malformed(
+                "the file does not say how it is encoded: no patch of TRL",
+            )),
         }
     }
 
@@ -72,15 +78,26 @@ impl Form {
     fn places(self, dtype: Dtype, bytes: &[u8]) -> Result<Vec<u64>> {
         let numbers: Vec<u64> = match (self, dtype) {
             (Self::First | Self::Later(Encoding::Raw), Dtype::I32) => {
-                let all = bytes.as_chunks().0.iter().map(|four| u64::try_from(i32::from_le_bytes(*four)));
-                all.collect::<Result<_, _>>().map_err(|_| malformed("a position is negative"))?
+                let all = bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|four| u64::try_from(i32::from_le_bytes(*four)));
+                all.collect::<Result<_, _>>()
+                    .map_err(|_| malformed("a position is negative"))?
             }
-            (Self::Later(Encoding::GapDelta), Dtype::U16) => {
-                bytes.as_chunks().0.iter().map(|two| u64::from(u16::from_le_bytes(*two))).collect()
-            }
-            (Self::Later(Encoding::GapDelta), Dtype::U32) => {
-                bytes.as_chunks().0.iter().map(|four| u64::from(u32::from_le_bytes(*four))).collect()
-            }
+            (Self::Later(Encoding::GapDelta), Dtype::U16) => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|two| u64::from(u16::from_le_bytes(*two)))
+                .collect(),
+            (Self::Later(Encoding::GapDelta), Dtype::U32) => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|four| u64::from(u32::from_le_bytes(*four)))
+                .collect(),
             _ => return Err(malformed(format!("positions have the dtype {dtype}"))),
         };
         if self == Self::Later(Encoding::GapDelta) {
@@ -99,18 +116,28 @@ impl Form {
     }
 }
 
-pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progress: &dyn Progress) -> Result<Import> {
+pub(crate) fn apply(
+    delta: &Path,
+    base: &dyn State,
+    out: &dyn StateWriter,
+    progress: &dyn Progress,
+) -> Result<Import> {
     let envelope = Envelope::open(delta)?;
     let form = Form::of(&envelope)?;
     let suffixes = form.suffixes();
     for name in envelope.names() {
         let tensor = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
-        let tensor = tensor.ok_or_else(|| malformed("an entry is neither positions nor values").of_tensor(name))?;
-        if suffixes.iter().any(|suffix| envelope.find(&format!("{tensor}{suffix}")).is_none()) {
+        let tensor = tensor
+            .ok_or_else(|| malformed("an entry is neither positions nor values").of_tensor(name))?;
+        if suffixes
+            .iter()
+            .any(|suffix| envelope.find(&format!("{tensor}{suffix}")).is_none())
+        {
             return Err(malformed("positions or values are missing").of_tensor(tensor));
         }
         let info = find(base.tensors(), tensor).map(|number| &base.tensors()[number]);
-        let info = info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
+        let info =
+            info.ok_or_else(|| wrong_base("the base does not have this tensor").of_tensor(tensor))?;
         if info.dtype() != Dtype::BF16 {
             let message = format!(
                 "the base has {} here, and TRL rounds all values to BF16: the new ones are not in the file",
@@ -126,18 +153,23 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
             let numbers = suffixes.map(|suffix| envelope.find(&format!("{}{suffix}", info.name())));
             if let [Some(places), Some(values)] = numbers {
                 let (dtype, places) = envelope.entry(places)?;
-                scatter(&mut bytes, &form.places(dtype, &places)?, envelope.entry(values)?)?;
+                scatter(
+                    &mut bytes,
+                    &form.places(dtype, &places)?,
+                    envelope.entry(values)?,
+                )?;
             }
             out.write(tensor, 0, &bytes)?;
             progress.advance(info.bytes())
         };
         one().map_err(|error| error.of_tensor(info.name()))
     })?;
-    let mut remarks =
-        vec!["TRL's patches have no checksum and no base: nothing proves that this result is right".to_owned()];
+    let mut remarks = vec![
+        "TRL's patches have no checksum and no base: nothing proves that this result is right"
+            .to_owned(),
+    ];
     if form == Form::First {
-        let remark =
-            "the first form was made by comparing values: where only the sign of a zero changed, it is missing";
+        let remark = "the first form was made by comparing values: where only the sign of a zero changed, it is missing";
         remarks.push(remark.to_owned());
     }
     let format = match form {
@@ -145,18 +177,31 @@ pub(crate) fn apply(delta: &Path, base: &dyn State, out: &dyn StateWriter, progr
         Form::Later(encoding) => format!("TRL, {}", encoding.name()),
     };
     let version = envelope.metadata.get("model_version").cloned();
-    Ok(Import { format, version, base_version: None, remarks })
+    Ok(Import {
+        format,
+        version,
+        base_version: None,
+        remarks,
+    })
 }
 
 fn scatter(bytes: &mut [u8], places: &[u64], (dtype, values): (Dtype, Vec<u8>)) -> Result<()> {
     let values = values.as_chunks::<2>().0;
     if dtype != Dtype::BF16 || values.len() != places.len() {
-        return Err(malformed(format!("{} positions come with {} values of {dtype}", places.len(), values.len())));
+        return Err(malformed(format!(
+            "{} positions come with {} values of {dtype}",
+            places.len(),
+            values.len()
+        )));
     }
     let elements = bytes.as_chunks_mut::<2>().0;
     for (place, value) in places.iter().zip(values) {
-        let element = usize::try_from(*place).ok().and_then(|place| elements.get_mut(place));
-        *element.ok_or_else(|| wrong_base(format!("element {place} is beyond the tensor's end")))? = *value;
+        let element = usize::try_from(*place)
+            .ok()
+            .and_then(|place| elements.get_mut(place));
+        *element
+            .ok_or_else(|| wrong_base(format!("element {place} is beyond the tensor's end")))? =
+            *value;
     }
     Ok(())
 }
@@ -170,11 +215,22 @@ pub(crate) fn check(encoding: Encoding, info: &TensorInfo, changes: bool) -> Res
         Encoding::Raw => 1 << 31,
     };
     if info.dtype() != Dtype::BF16 {
-        Err(Error::usage(format!("TRL's patches carry BF16 only, and a tensor of {} changes", info.dtype())))
+        Err(Error::usage(format!(
+            "TRL's patches carry BF16 only, and a tensor of {} changes",
+            info.dtype()
+        )))
     } else if info.elements() > most {
-        Err(Error::usage(format!("this encoding of TRL's patches carries tensors of {most} elements at most")))
-    } else if Form::Later(encoding).suffixes().iter().any(|suffix| info.name().ends_with(suffix)) {
-        Err(Error::usage("in TRL's patches, names that end in .idx or .val mean something else"))
+        Err(Error::usage(format!(
+            "this encoding of TRL's patches carries tensors of {most} elements at most"
+        )))
+    } else if Form::Later(encoding)
+        .suffixes()
+        .iter()
+        .any(|suffix| info.name().ends_with(suffix))
+    {
+        Err(Error::usage(
+            "in TRL's patches, names that end in .idx or .val mean something else",
+        ))
     } else {
         Ok(())
     }
@@ -188,7 +244,9 @@ pub(crate) fn write(
     directory: &Path,
     progress: &dyn Progress,
 ) -> Result<Export> {
-    let path = directory.join("deltas").join(format!("step_{:06}.safetensors", step.number));
+    let path = directory
+        .join("deltas")
+        .join(format!("step_{:06}.safetensors", step.number));
     let coded = each(target.tensors().len(), |tensor| {
         let info = &target.tensors()[tensor];
         let (old, new) = (bytes_of(base, tensor)?, bytes_of(target, tensor)?);
@@ -201,29 +259,58 @@ pub(crate) fn write(
         let (dtype, positions) = positions(encoding, &places)?;
         let values = bits.iter().flat_map(|[_, new]| new.to_le_bytes()).collect();
         Ok(vec![
-            Entry { name: format!("{}.idx", info.name()), dtype, bytes: positions },
-            Entry { name: format!("{}.val", info.name()), dtype: Dtype::BF16, bytes: values },
+            Entry {
+                name: format!("{}.idx", info.name()),
+                dtype,
+                bytes: positions,
+            },
+            Entry {
+                name: format!("{}.val", info.name()),
+                dtype: Dtype::BF16,
+                bytes: values,
+            },
         ])
     })?;
     create_parent(&path, base)?;
     let metadata = [("encoding".to_owned(), encoding.name().to_owned())].into();
-    let bytes = write_file(&path, &metadata, &mut coded.into_iter().flatten().collect::<Vec<_>>())?;
+    let bytes = write_file(
+        &path,
+        &metadata,
+        &mut coded.into_iter().flatten().collect::<Vec<_>>(),
+    )?;
     Ok(Export { path, bytes })
 }
 
 fn positions(encoding: Encoding, places: &[u64]) -> Result<(Dtype, Vec<u8>)> {
     let too_long = |_| Error::usage("the tensor is too long");
     if encoding == Encoding::Raw {
-        let all = places.iter().map(|place| i32::try_from(*place).map(i32::to_le_bytes));
-        return Ok((Dtype::I32, all.collect::<Result<Vec<_>, _>>().map_err(too_long)?.concat()));
+        let all = places
+            .iter()
+            .map(|place| i32::try_from(*place).map(i32::to_le_bytes));
+        return Ok((
+            Dtype::I32,
+            all.collect::<Result<Vec<_>, _>>()
+                .map_err(too_long)?
+                .concat(),
+        ));
     }
     let ends = std::iter::once(0).chain(places.iter().map(|place| place + 1));
-    let gaps: Vec<u64> = places.iter().zip(ends).map(|(place, end)| place - end).collect();
+    let gaps: Vec<u64> = places
+        .iter()
+        .zip(ends)
+        .map(|(place, end)| place - end)
+        .collect();
     // The widest gap decides for the whole tensor.
-    if let Ok(narrow) = gaps.iter().map(|gap| u16::try_from(*gap).map(u16::to_le_bytes)).collect::<Result<Vec<_>, _>>()
+    if let Ok(narrow) = gaps
+        .iter()
+        .map(|gap| u16::try_from(*gap).map(u16::to_le_bytes))
+        .collect::<Result<Vec<_>, _>>()
     {
         return Ok((Dtype::U16, narrow.concat()));
     }
-    let wide = gaps.iter().map(|gap| u32::try_from(*gap).map(u32::to_le_bytes)).collect::<Result<Vec<_>, _>>();
+    let wide = gaps
+        .iter()
+        .map(|gap| u32::try_from(*gap).map(u32::to_le_bytes))
+        .collect::<Result<Vec<_>, _>>();
     Ok((Dtype::U32, wide.map_err(too_long)?.concat()))
 }

@@ -1,5 +1,6 @@
-//! The program from outside. Deltas of other systems: written and read back, as links and as versions of a chain; and
-//! inputs that must not be taken for what they are not. Whether those systems agree is proven in `e2e/`.
+//! The program from outside. Deltas of other systems: written and read back, as links and as
+//! versions of a chain; and inputs that must not be taken for what they are not. Whether those
+//! systems agree is proven in `e2e/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,27 +8,59 @@ use std::process::{Command, Output, Stdio};
 
 use deltachain::files::{FileOptions, SafetensorsState, diff};
 use deltachain::tensor::{State, StateDigests};
-use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init, log};
+use deltachain_store::{
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init, log,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_deltachain-exchange");
 
 const LAYOUTS: [(&str, [&str; 3]); 4] = [
-    ("slime", ["weight_v000001", "weight_v000002", "weight_v000003"]),
-    ("arc2", ["step_000001.safetensors", "step_000002.safetensors", "step_000003.safetensors"]),
-    ("pulsept1", ["step_000001.pulse", "step_000002.pulse", "step_000003.pulse"]),
-    ("trl", ["deltas/step_000001.safetensors", "deltas/step_000002.safetensors", "deltas/step_000003.safetensors"]),
+    (
+        "slime",
+        ["weight_v000001", "weight_v000002", "weight_v000003"],
+    ),
+    (
+        "arc2",
+        [
+            "step_000001.safetensors",
+            "step_000002.safetensors",
+            "step_000003.safetensors",
+        ],
+    ),
+    (
+        "pulsept1",
+        [
+            "step_000001.pulse",
+            "step_000002.pulse",
+            "step_000003.pulse",
+        ],
+    ),
+    (
+        "trl",
+        [
+            "deltas/step_000001.safetensors",
+            "deltas/step_000002.safetensors",
+            "deltas/step_000003.safetensors",
+        ],
+    ),
 ];
 
 /// Path of the BF16 checkpoint after this many steps.
 fn step(number: usize) -> String {
-    format!("{}/../../testdata/rl3e6_step{number}.safetensors", env!("CARGO_MANIFEST_DIR"))
+    format!(
+        "{}/../../testdata/rl3e6_step{number}.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 /// Digest of a state.
 fn digest(path: impl AsRef<Path>) -> String {
-    StateDigests::of(&SafetensorsState::open(path.as_ref()).unwrap(), &()).unwrap().state.to_string()
+    StateDigests::of(&SafetensorsState::open(path.as_ref()).unwrap(), &())
+        .unwrap()
+        .state
+        .to_string()
 }
 
 /// A directory that the program is run in.
@@ -44,7 +77,13 @@ impl Folder {
         for number in 1..4 {
             let (base, target) = (step(number - 1), step(number));
             let link = folder.at(&format!("{number}.dcf"));
-            diff(Path::new(&base), Path::new(&target), &link, &FileOptions::default()).unwrap();
+            diff(
+                Path::new(&base),
+                Path::new(&target),
+                &link,
+                &FileOptions::default(),
+            )
+            .unwrap();
         }
         folder
     }
@@ -54,13 +93,20 @@ impl Folder {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(PROGRAM).args(arguments).current_dir(self.0.path()).output().unwrap()
+        Command::new(PROGRAM)
+            .args(arguments)
+            .current_dir(self.0.path())
+            .output()
+            .unwrap()
     }
 
     /// Runs the program, which is to succeed, with `--json`.
     fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.run(&[arguments, &["--json"]].concat());
-        assert!(ran.status.success() && ran.stderr.is_empty(), "{arguments:?}: {ran:?}");
+        assert!(
+            ran.status.success() && ran.stderr.is_empty(),
+            "{arguments:?}: {ran:?}"
+        );
         serde_json::from_slice(&ran.stdout).unwrap()
     }
 
@@ -81,28 +127,61 @@ impl Folder {
         found
     }
 
-    /// Runs the program, for people and for JSON. Both times it must refuse with this class and rule and exit code, and
-    /// leave the directory as it was. Gives the JSON error.
+    /// Runs the program, for people and for JSON. Both times it must refuse with this class and
+    /// rule and exit code, and leave the directory as it was. Gives the JSON error.
     fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
         let (before, code) = (self.contents(), Some(if class == "USAGE" { 2 } else { 1 }));
         let ran = self.run(arguments);
-        let headline = rule.map_or_else(|| format!("error: {class}: "), |rule| format!("error: {class} {rule}: "));
+        let headline = rule.map_or_else(
+            || format!("error: {class}: "),
+            |rule| format!("error: {class} {rule}: "),
+        );
         let told = String::from_utf8(ran.stderr).unwrap();
-        assert!(ran.status.code() == code && told.starts_with(&headline), "{arguments:?}: {told}");
+        assert!(
+            ran.status.code() == code && told.starts_with(&headline),
+            "{arguments:?}: {told}"
+        );
         let ran = self.run(&[arguments, &["--json"]].concat());
-        assert!(ran.status.code() == code && ran.stderr.is_empty(), "{arguments:?}: {ran:?}");
+        assert!(
+            ran.status.code() == code && ran.stderr.is_empty(),
+            "{arguments:?}: {ran:?}"
+        );
         let error = serde_json::from_slice::<Value>(&ran.stdout).unwrap()["error"].take();
-        assert_eq!((error["class"].as_str(), error["rule"].as_str()), (Some(class), rule), "{error}");
-        assert_eq!(self.contents(), before, "{arguments:?} changed the directory");
+        assert_eq!(
+            (error["class"].as_str(), error["rule"].as_str()),
+            (Some(class), rule),
+            "{error}"
+        );
+        assert_eq!(
+            self.contents(),
+            before,
+            "{arguments:?} changed the directory"
+        );
         error
     }
 
     /// Exports three steps, and gives the paths of what was written.
     fn exported(&self, layout: &str, names: [&str; 3]) -> Vec<String> {
-        let made = self.json(&["export", "--to", layout, "--base", &step(0), "1.dcf", "2.dcf", "3.dcf", "-o", "out"]);
-        let paths = names.map(|name| self.at("out").join(name).to_str().unwrap().to_owned()).to_vec();
+        let made = self.json(&[
+            "export",
+            "--to",
+            layout,
+            "--base",
+            &step(0),
+            "1.dcf",
+            "2.dcf",
+            "3.dcf",
+            "-o",
+            "out",
+        ]);
+        let paths = names
+            .map(|name| self.at("out").join(name).to_str().unwrap().to_owned())
+            .to_vec();
         for (number, path) in paths.iter().enumerate() {
-            assert!(path.ends_with(made["steps"][number]["output"].as_str().unwrap()), "{made}");
+            assert!(
+                path.ends_with(made["steps"][number]["output"].as_str().unwrap()),
+                "{made}"
+            );
         }
         paths
     }
@@ -121,7 +200,12 @@ fn links_come_back_from_every_layout() {
             let link = &made["links"][number - 1];
             assert_eq!(link["target"], digest(step(number)), "{layout} {number}");
             assert_eq!(link["link"], format!("back/{number:06}.dcf"));
-            assert_eq!(link["bytes"], fs::metadata(folder.at(link["link"].as_str().unwrap())).unwrap().len());
+            assert_eq!(
+                link["bytes"],
+                fs::metadata(folder.at(link["link"].as_str().unwrap()))
+                    .unwrap()
+                    .len()
+            );
         }
         folder.refused(&[&arguments[..], &["-o", "back"]].concat(), "USAGE", None);
     }
@@ -132,9 +216,18 @@ fn a_chain_gets_a_version_for_each_delta() {
     let (layout, names) = LAYOUTS[0];
     let folder = Folder::with_links();
     let deltas = folder.exported(layout, names);
-    let [first, second, third] = deltas.as_slice() else { panic!("three steps") };
-    let (base, import) = (step(0), ["import", "--from", layout, "--chain", "the chain", "--base"]);
-    let store = Store::create(folder.at("the chain").to_str().unwrap(), StoreOptions::default()).unwrap();
+    let [first, second, third] = deltas.as_slice() else {
+        panic!("three steps")
+    };
+    let (base, import) = (
+        step(0),
+        ["import", "--from", layout, "--chain", "the chain", "--base"],
+    );
+    let store = Store::create(
+        folder.at("the chain").to_str().unwrap(),
+        StoreOptions::default(),
+    )
+    .unwrap();
     init(&store).unwrap();
 
     let made = folder.json(&[&import[..], &[&base, first, second, "--meta", "run=7"]].concat());
@@ -150,14 +243,25 @@ fn a_chain_gets_a_version_for_each_delta() {
     assert_eq!((head.version, head.metadata["run"].as_str()), (2, "7"));
 
     // It goes on from the head, and from nothing else.
-    folder.refused(&[&import[..], &[&step(1), second]].concat(), "CHAIN", Some("R-PUB-01"));
+    folder.refused(
+        &[&import[..], &[&step(1), second]].concat(),
+        "CHAIN",
+        Some("R-PUB-01"),
+    );
     let made = folder.json(&[&import[..], &[&step(2), third]].concat());
     assert_eq!(made["versions"][0]["version"], 3, "{made}");
-    let mut follower = Follower::in_directory(store, &folder.at("pulled"), FollowerOptions::default()).unwrap();
+    let mut follower =
+        Follower::in_directory(store, &folder.at("pulled"), FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(digest(folder.at("pulled/current")), digest(step(3)));
-    assert_eq!(folder.run(&["import", "--from", layout, "--base", &base, first]).status.code(), Some(2));
+    assert_eq!(
+        folder
+            .run(&["import", "--from", layout, "--base", &base, first])
+            .status
+            .code(),
+        Some(2)
+    );
 }
 
 /// Trainers write a whole checkpoint now and then, as a directory like the others.
@@ -168,8 +272,15 @@ fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
     let (second, shard) = (Path::new(&deltas[1]), "model-00001-of-00001.safetensors");
     let write_index = |metadata: &str| {
         let state = SafetensorsState::open(step(2)).unwrap();
-        let names: Vec<String> = state.tensors().iter().map(|info| format!("{:?}: {shard:?}", info.name())).collect();
-        let index = format!("{{\"metadata\": {metadata}, \"weight_map\": {{{}}}}}", names.join(", "));
+        let names: Vec<String> = state
+            .tensors()
+            .iter()
+            .map(|info| format!("{:?}: {shard:?}", info.name()))
+            .collect();
+        let index = format!(
+            "{{\"metadata\": {metadata}, \"weight_map\": {{{}}}}}",
+            names.join(", ")
+        );
         fs::write(second.join("model.safetensors.index.json"), index).unwrap();
     };
     fs::remove_dir_all(second).unwrap();
@@ -177,18 +288,37 @@ fn a_whole_checkpoint_between_deltas_is_a_version_as_well() {
     fs::copy(step(2), second.join(shard)).unwrap();
     write_index("{\"total_size\": 1}");
     let (base, import) = (step(0), ["import", "--from", "slime", "--base"]);
-    let arguments = [&import[..], &[&base, &deltas[0], &deltas[1], &deltas[2], "-o", "back"]].concat();
+    let arguments = [
+        &import[..],
+        &[&base, &deltas[0], &deltas[1], &deltas[2], "-o", "back"],
+    ]
+    .concat();
     let made = folder.json(&arguments);
     for number in 1..4 {
-        assert_eq!(made["links"][number - 1]["target"], digest(step(number)), "{number}");
+        assert_eq!(
+            made["links"][number - 1]["target"],
+            digest(step(number)),
+            "{number}"
+        );
     }
-    assert_eq!(made["links"][1]["imported"]["format"], "slime, a whole checkpoint");
+    assert_eq!(
+        made["links"][1]["imported"]["format"],
+        "slime, a whole checkpoint"
+    );
     // One of another model is not.
     let other = step(0).replace("rl3e6_step0", "f32_step0");
-    folder.refused(&[&import[..], &[&other, &deltas[1], "-o", "other"]].concat(), "WRONG_BASE", None);
+    folder.refused(
+        &[&import[..], &[&other, &deltas[1], "-o", "other"]].concat(),
+        "WRONG_BASE",
+        None,
+    );
     // Neither is one that says that it is a delta.
     write_index("{\"delta_encoding\": \"xor\"}");
-    folder.refused(&[&import[..], &[&base, &deltas[1], "-o", "other"]].concat(), "MALFORMED", None);
+    folder.refused(
+        &[&import[..], &[&base, &deltas[1], "-o", "other"]].concat(),
+        "MALFORMED",
+        None,
+    );
 }
 
 /// What was chosen about a layout belongs to it.
@@ -201,17 +331,31 @@ fn encodings_and_checksums_belong_to_a_layout() {
         let words = ["export", "--to", to, "--base", &base, "1.dcf", "-o", &out];
         folder.run(&[&words[..], options].concat()).status.code()
     };
-    for (to, encodings) in
-        [("arc2", &["zstd", "zlib"][..]), ("slime", &["xor", "overwrite"]), ("pulsept1", &["v1", "v2", "v3"])]
-    {
-        encodings.iter().for_each(|encoding| assert_eq!(export(to, &["--encoding", encoding]), Some(0), "{encoding}"));
+    for (to, encodings) in [
+        ("arc2", &["zstd", "zlib"][..]),
+        ("slime", &["xor", "overwrite"]),
+        ("pulsept1", &["v1", "v2", "v3"]),
+    ] {
+        encodings.iter().for_each(|encoding| {
+            assert_eq!(export(to, &["--encoding", encoding]), Some(0), "{encoding}")
+        });
         assert_eq!(export(to, &["--encoding", "raw"]), Some(2));
     }
     for checksum in ["xxh3-128", "blake3", "adler32"] {
-        assert_eq!(export("slime", &["--checksum", checksum]), Some(0), "{checksum}");
-        assert_eq!(export("arc2", &["--checksum", checksum]), Some(2), "{checksum}");
+        assert_eq!(
+            export("slime", &["--checksum", checksum]),
+            Some(0),
+            "{checksum}"
+        );
+        assert_eq!(
+            export("arc2", &["--checksum", checksum]),
+            Some(2),
+            "{checksum}"
+        );
     }
-    let index = fs::read_to_string(folder.at("slime---checksumblake3/weight_v000001/model.safetensors.index.json"));
+    let index = fs::read_to_string(
+        folder.at("slime---checksumblake3/weight_v000001/model.safetensors.index.json"),
+    );
     assert!(index.unwrap().contains("blake3"));
     assert_eq!(export("trl", &["--encoding", "gap_delta"]), Some(2));
 }
@@ -231,23 +375,54 @@ fn what_is_no_model_and_outputs_that_are_inputs_are_refused() {
         folder.refused(&[&export[..], &["old/deltas"]].concat(), "USAGE", None);
     }
     // A checkpoint that is called like a step is no step that was interrupted.
-    folder.refused(&["export", "--to", "arc2", "--base", "step_000001", "2.dcf", "-o", "."], "USAGE", None);
+    folder.refused(
+        &[
+            "export",
+            "--to",
+            "arc2",
+            "--base",
+            "step_000001",
+            "2.dcf",
+            "-o",
+            ".",
+        ],
+        "USAGE",
+        None,
+    );
 
-    let store = Store::create(folder.at("chain").to_str().unwrap(), StoreOptions::default()).unwrap();
+    let store = Store::create(
+        folder.at("chain").to_str().unwrap(),
+        StoreOptions::default(),
+    )
+    .unwrap();
     init(&store).unwrap();
     let state = SafetensorsState::open(folder.at("old")).unwrap();
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
     publisher.publish(&state, Base::Nothing, &()).unwrap();
-    let mut follower = Follower::in_directory(store, &folder.at("followed"), FollowerOptions::default()).unwrap();
+    let mut follower =
+        Follower::in_directory(store, &folder.at("followed"), FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     for arguments in [
-        &["export", "--to", "slime", "1.dcf", "--base", "followed", "-o", "out"][..],
-        &["import", "--from", "slime", "1.dcf", "--base", "followed", "-o", "out"],
+        &[
+            "export", "--to", "slime", "1.dcf", "--base", "followed", "-o", "out",
+        ][..],
+        &[
+            "import", "--from", "slime", "1.dcf", "--base", "followed", "-o", "out",
+        ],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
-        assert!(error["message"].as_str().unwrap().contains("give its folder \"current\""), "{error}");
-        assert!(error["file"].as_str().unwrap().starts_with("followed"), "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("give its folder \"current\""),
+            "{error}"
+        );
+        assert!(
+            error["file"].as_str().unwrap().starts_with("followed"),
+            "{error}"
+        );
     }
 }
 
@@ -256,12 +431,24 @@ fn what_is_no_model_and_outputs_that_are_inputs_are_refused() {
 fn pipes_and_devices_are_no_inputs() {
     let folder = Folder::new();
     fs::copy(step(0), folder.at("good")).unwrap();
-    assert!(Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(folder.at("pipe"))
+            .status()
+            .unwrap()
+            .success()
+    );
     // Nobody writes to the pipe: to open it would take for ever.
     for input in ["pipe", "/dev/zero", "/dev/tty"] {
         for layout in ["pulsept1", "trl"] {
-            let arguments = ["import", "--from", layout, input, "--base", "good", "-o", "out"];
-            assert_eq!(folder.refused(&arguments, "USAGE", None)["file"], input, "{layout}");
+            let arguments = [
+                "import", "--from", layout, input, "--base", "good", "-o", "out",
+            ];
+            assert_eq!(
+                folder.refused(&arguments, "USAGE", None)["file"],
+                input,
+                "{layout}"
+            );
         }
     }
 }
@@ -270,28 +457,54 @@ fn pipes_and_devices_are_no_inputs() {
 #[test]
 fn a_base_that_is_cut_while_it_is_read_is_refused() {
     let folder = Folder::with_links();
-    let header = r#"{"t":{"dtype":"U8","shape":[68719476736],"data_offsets":[0,68719476736]}}       "#;
+    let header =
+        r#"{"t":{"dtype":"U8","shape":[68719476736],"data_offsets":[0,68719476736]}}       "#;
     assert_eq!(header.len() % 8, 0);
     let path = fs::canonicalize(folder.at(".")).unwrap().join("long");
-    fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).unwrap();
+    fs::write(
+        &path,
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat(),
+    )
+    .unwrap();
     // It has 64 GB, of which none is on the disk: to read all of it takes a minute.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(file.metadata().unwrap().len() + (64 << 30)).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (64 << 30))
+        .unwrap();
     let mut program = Command::new(PROGRAM);
-    program.args(["export", "--to", "trl", "1.dcf", "--base", "long", "-o", "out"]).current_dir(folder.at("."));
-    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    program
+        .args([
+            "export", "--to", "trl", "1.dcf", "--base", "long", "-o", "out",
+        ])
+        .current_dir(folder.at("."));
+    let mut child = program
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let opened = format!("/proc/{}/fd", child.id());
-    let has_opened =
-        || fs::read_dir(&opened).unwrap().flatten().any(|e| fs::read_link(e.path()).is_ok_and(|l| l == path));
+    let has_opened = || {
+        fs::read_dir(&opened)
+            .unwrap()
+            .flatten()
+            .any(|e| fs::read_link(e.path()).is_ok_and(|l| l == path))
+    };
     while !has_opened() {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended before it opened the file");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "it has ended before it opened the file"
+        );
     }
     file.set_len(1000).unwrap();
     let ran = child.wait_with_output().unwrap();
     // Or it has been cut before its header was compared with its length.
     let told = String::from_utf8(ran.stderr).unwrap();
-    let is_told = ["has changed while it was read", "its header calls for"].iter().any(|text| told.contains(text));
-    assert!(ran.status.code() == Some(2) && is_told && told.contains("long"), "{told}");
+    let is_told = ["has changed while it was read", "its header calls for"]
+        .iter()
+        .any(|text| told.contains(text));
+    assert!(
+        ran.status.code() == Some(2) && is_told && told.contains("long"),
+        "{told}"
+    );
     assert!(!folder.at("out").exists());
 }
 
@@ -303,12 +516,17 @@ fn help_and_version_are_there() {
     for command in ["import", "export"] {
         let help = text(&["help", command]);
         assert!(
-            help.contains("Examples:") && help.contains("--json") && help.contains("PULSEPT1 of basilica"),
+            help.contains("Examples:")
+                && help.contains("--json")
+                && help.contains("PULSEPT1 of basilica"),
             "{help}"
         );
         // Without arguments a command says what is missing.
         let ran = folder.run(&[command, "--json"]);
         let said: Value = serde_json::from_slice(&ran.stdout).unwrap();
-        assert_eq!((ran.status.code(), said["error"]["class"].as_str()), (Some(2), Some("USAGE")));
+        assert_eq!(
+            (ran.status.code(), said["error"]["class"].as_str()),
+            (Some(2), Some("USAGE"))
+        );
     }
 }

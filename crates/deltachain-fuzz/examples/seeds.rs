@@ -1,4 +1,5 @@
-//! `seeds ROOT OUT`: writes the seeds of each target into its folder below OUT. `./task fuzz` runs it.
+//! `seeds ROOT OUT`: writes the seeds of each target into its folder below OUT. `./task fuzz` runs
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -9,7 +10,9 @@ use deltachain_fuzz::seeds::{check_counts, collect};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [root, out] = arguments.as_slice() else { return Err("usage: seeds ROOT OUT".into()) };
+    let [root, out] = arguments.as_slice() else {
+        return Err("usage: seeds ROOT OUT".into());
+    };
     let seeds = collect(Path::new(root))?;
     let mut written: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for seed in &seeds {

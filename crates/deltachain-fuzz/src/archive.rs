@@ -1,8 +1,10 @@
-//! Chains in few bytes: inputs of the target `chain`, which mutation can change without losing what holds them together.
+//! Chains in few bytes: inputs of the target `chain`, which mutation can change without losing what
+//! holds them together.
 //!
-//! An input is four bytes, flags, the version wanted, the version held and the object that is going to fail, and then
-//! objects: kind, version, generation, length (two bytes), text. In the text of a document some bytes stand for values
-//! that follow from other objects, so that digests and sizes stay right when those objects change.
+//! An input is four bytes, flags, the version wanted, the version held and the object that is going
+//! to fail, and then objects: kind, version, generation, length (two bytes), text. In the text of a
+//! document some bytes stand for values that follow from other objects, so that digests and sizes
+//! stay right when those objects change.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +27,9 @@ pub(crate) const MOVED: u8 = 16;
 /// The caller accepts the commit of the version wanted.
 pub(crate) const ACCEPTED: u8 = 32;
 
-/// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, a link under the name
-/// that its first 32 bytes give, and any other object, with the text as its name.
+/// Kinds of objects: the chain document, a commit, a routes document, a link under its own name, a
+/// link under the name that its first 32 bytes give, and any other object, with the text as its
+/// name.
 pub(crate) const CHAIN: u8 = 0;
 pub(crate) const COMMIT: u8 = 1;
 pub(crate) const ROUTES: u8 = 2;
@@ -37,8 +40,8 @@ const KINDS: u8 = 6;
 /// Added to the kind of an object that is removed when the version held has been reached.
 pub(crate) const GONE: u8 = 8;
 
-/// In a text: the digest, the size, the target's state digest (of a link) of the object whose number follows; the digest
-/// whose 32 bytes follow; the byte that follows.
+/// In a text: the digest, the size, the target's state digest (of a link) of the object whose
+/// number follows; the digest whose 32 bytes follow; the byte that follows.
 const DIGEST: u8 = 1;
 const SIZE: u8 = 2;
 const TARGET: u8 = 3;
@@ -76,18 +79,36 @@ impl Archive {
     pub(crate) fn parse(data: &[u8]) -> Option<Self> {
         let (&[flags, wanted, held, fault], mut rest) = data.split_first_chunk()?;
         let mut objects = Vec::new();
-        while let Some((&[kind, version, generation, low, high], others)) = rest.split_first_chunk() {
+        while let Some((&[kind, version, generation, low, high], others)) = rest.split_first_chunk()
+        {
             let length = usize::from(u16::from_le_bytes([low, high])).min(others.len());
             let (text, others) = others.split_at(length);
-            objects.push(Object { kind, version, generation, text: text.to_vec() });
+            objects.push(Object {
+                kind,
+                version,
+                generation,
+                text: text.to_vec(),
+            });
             rest = others;
         }
-        Some(Self { flags, wanted, held, fault, objects })
+        Some(Self {
+            flags,
+            wanted,
+            held,
+            fault,
+            objects,
+        })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.flags, self.wanted, self.held, self.fault];
-        for Object { kind, version, generation, text } in &self.objects {
+        for Object {
+            kind,
+            version,
+            generation,
+            text,
+        } in &self.objects
+        {
             let [low, high] = u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes();
             bytes.extend([*kind, *version, *generation, low, high]);
             bytes.extend_from_slice(text);
@@ -101,15 +122,27 @@ impl Archive {
         named.sort_by_cached_key(|(name, _)| (place(name), name.clone()));
         let mut objects: Vec<Object> = Vec::new();
         for (name, content) in &named {
-            let mut object = Object { kind: OTHER, version: 0, generation: 0, text: name.clone().into_bytes() };
+            let mut object = Object {
+                kind: OTHER,
+                version: 0,
+                generation: 0,
+                text: name.clone().into_bytes(),
+            };
             match ObjectName::parse(name) {
                 Some(ObjectName::Chain) => object.kind = CHAIN,
-                Some(ObjectName::Commit(version)) => (object.kind, object.version) = (COMMIT, byte_of(version)),
-                Some(ObjectName::Routes { version, generation }) => {
+                Some(ObjectName::Commit(version)) => {
+                    (object.kind, object.version) = (COMMIT, byte_of(version))
+                }
+                Some(ObjectName::Routes {
+                    version,
+                    generation,
+                }) => {
                     (object.kind, object.version) = (ROUTES, byte_of(version));
                     object.generation = u8::try_from(generation).unwrap_or(u8::MAX);
                 }
-                Some(ObjectName::File(digest)) if digest == Digest::of_bytes(content) => object.kind = LINK,
+                Some(ObjectName::File(digest)) if digest == Digest::of_bytes(content) => {
+                    object.kind = LINK
+                }
                 Some(ObjectName::File(digest)) => {
                     object.kind = MISPLACED;
                     object.text = [digest.0.as_slice(), content].concat();
@@ -118,13 +151,21 @@ impl Archive {
                 Some(ObjectName::Asset(_) | ObjectName::Signature { .. }) | None => {}
             }
             match object.kind {
-                CHAIN | COMMIT | ROUTES => object.text = shortened(content, &named[..objects.len()]),
+                CHAIN | COMMIT | ROUTES => {
+                    object.text = shortened(content, &named[..objects.len()])
+                }
                 LINK => object.text.clone_from(content),
                 _ => {}
             }
             objects.push(object);
         }
-        Self { flags: 0, wanted: 0, held: 0, fault: 0, objects }
+        Self {
+            flags: 0,
+            wanted: 0,
+            held: 0,
+            fault: 0,
+            objects,
+        }
     }
 
     /// The version wanted, or `None` for the head.
@@ -137,7 +178,8 @@ impl Archive {
         (self.flags & HELD != 0).then(|| version_of(self.held))
     }
 
-    /// The objects with their names and contents: as they were when the version held was reached, and as they are now.
+    /// The objects with their names and contents: as they were when the version held was reached,
+    /// and as they are now.
     pub(crate) fn stores(&self) -> (Store, Store) {
         let (mut before, mut now) = (Store::default(), Store::default());
         let mut contents: Vec<Vec<u8>> = Vec::new();
@@ -150,7 +192,8 @@ impl Archive {
                     (Some(ObjectName::File(Digest::of_bytes(&content))), content)
                 }
                 MISPLACED => {
-                    let (name, content) = object.text.split_first_chunk().unwrap_or((&[0; 32], &[]));
+                    let (name, content) =
+                        object.text.split_first_chunk().unwrap_or((&[0; 32], &[]));
                     (Some(ObjectName::File(Digest(*name))), self.sealed(content))
                 }
                 OTHER => (None, object.text.clone()),
@@ -158,15 +201,26 @@ impl Archive {
                     let name = match kind {
                         CHAIN => ObjectName::Chain,
                         COMMIT => ObjectName::Commit(version),
-                        _ => ObjectName::Routes { version, generation: u64::from(object.generation).max(1) },
+                        _ => ObjectName::Routes {
+                            version,
+                            generation: u64::from(object.generation).max(1),
+                        },
                     };
                     (Some(name), expanded(&object.text, &contents))
                 }
             };
-            for store in [Some(&mut before), (object.kind & GONE == 0).then_some(&mut now)].into_iter().flatten() {
+            for store in [
+                Some(&mut before),
+                (object.kind & GONE == 0).then_some(&mut now),
+            ]
+            .into_iter()
+            .flatten()
+            {
                 match name {
                     Some(name) => drop(store.objects.insert(name, content.clone())),
-                    None => store.others.push(String::from_utf8_lossy(&content).into_owned()),
+                    None => store
+                        .others
+                        .push(String::from_utf8_lossy(&content).into_owned()),
                 }
             }
             contents.push(content);
@@ -191,12 +245,16 @@ pub(crate) struct Store {
 impl Store {
     /// All names, as a store lists them.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.objects.keys().map(ToString::to_string).chain(self.others.iter().cloned()).collect()
+        self.objects
+            .keys()
+            .map(ToString::to_string)
+            .chain(self.others.iter().cloned())
+            .collect()
     }
 }
 
-/// Mutates the first `size` bytes of `data`, an input, and returns how many there are then, at most `most`. `plainly` does
-/// the same to any bytes.
+/// Mutates the first `size` bytes of `data`, an input, and returns how many there are then, at most
+/// `most`. `plainly` does the same to any bytes.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -205,8 +263,11 @@ pub fn mutate(
     plainly: impl Fn(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     let mut random = fastrand::Rng::with_seed(seed.into());
-    let archive = Archive::parse(&data[..size]).filter(|archive| !archive.objects.is_empty() && random.u8(..32) > 0);
-    let Some(mut archive) = archive else { return plainly(data, size, most) };
+    let archive = Archive::parse(&data[..size])
+        .filter(|archive| !archive.objects.is_empty() && random.u8(..32) > 0);
+    let Some(mut archive) = archive else {
+        return plainly(data, size, most);
+    };
     let number = random.usize(..archive.objects.len());
     let other = archive.objects[random.usize(..archive.objects.len())].clone();
     let object = &mut archive.objects[number];
@@ -216,11 +277,19 @@ pub fn mutate(
         2 => archive.fault = random.u8(..),
         3 => object.kind ^= GONE,
         4 => drop(archive.objects.remove(number)),
-        5 => (object.version, object.generation) = (other.version, other.generation.wrapping_add(random.u8(..2))),
-        6 => archive.objects.push(Object { version: random.u8(..), ..other }),
+        5 => {
+            (object.version, object.generation) =
+                (other.version, other.generation.wrapping_add(random.u8(..2)))
+        }
+        6 => archive.objects.push(Object {
+            version: random.u8(..),
+            ..other
+        }),
         // One link leads on from another, or to the same state.
         7 if object.text.len() >= 88 && other.text.len() >= 88 => {
-            let (to, from) = random.choice([(24, 56), (24, 24), (56, 56)]).unwrap_or_default();
+            let (to, from) = random
+                .choice([(24, 56), (24, 24), (56, 56)])
+                .unwrap_or_default();
             object.text[to..to + 32].copy_from_slice(&other.text[from..from + 32]);
         }
         _ => {
@@ -228,7 +297,13 @@ pub fn mutate(
             object.text.resize(length + ROOM, 0);
             let is_link = object.kind % GONE % KINDS == LINK;
             let after = if is_link && archive.flags & SEALED != 0 {
-                reseal::mutate(&mut object.text, length, length + ROOM, random.u32(..), &plainly)
+                reseal::mutate(
+                    &mut object.text,
+                    length,
+                    length + ROOM,
+                    random.u32(..),
+                    &plainly,
+                )
             } else {
                 plainly(&mut object.text, length, length + ROOM)
             };
@@ -255,7 +330,11 @@ fn place(name: &str) -> u8 {
 }
 
 pub(crate) fn version_of(byte: u8) -> u64 {
-    if byte < HIGH { byte.into() } else { MOST - u64::from(u8::MAX - byte) }
+    if byte < HIGH {
+        byte.into()
+    } else {
+        MOST - u64::from(u8::MAX - byte)
+    }
 }
 
 /// The nearest byte there is.
@@ -264,7 +343,10 @@ pub(crate) fn byte_of(version: u64) -> u8 {
     u8::try_from(high)
         .ok()
         .filter(|&high| high <= u8::MAX - HIGH)
-        .map_or_else(|| u8::try_from(version).unwrap_or(HIGH - 1).min(HIGH - 1), |high| u8::MAX - high)
+        .map_or_else(
+            || u8::try_from(version).unwrap_or(HIGH - 1).min(HIGH - 1),
+            |high| u8::MAX - high,
+        )
 }
 
 /// A document's text with what follows from other objects.
@@ -275,9 +357,13 @@ fn expanded(text: &[u8], objects: &[Vec<u8>]) -> Vec<u8> {
         rest = after;
         match byte {
             DIGEST | SIZE | TARGET => {
-                let Some((&number, after)) = rest.split_first() else { break };
+                let Some((&number, after)) = rest.split_first() else {
+                    break;
+                };
                 rest = after;
-                let object = objects.get(usize::from(number)).map_or(&[][..], Vec::as_slice);
+                let object = objects
+                    .get(usize::from(number))
+                    .map_or(&[][..], Vec::as_slice);
                 let written = match byte {
                     DIGEST => Digest::of_bytes(object).to_string(),
                     SIZE => object.len().to_string(),
@@ -286,7 +372,9 @@ fn expanded(text: &[u8], objects: &[Vec<u8>]) -> Vec<u8> {
                 out.extend_from_slice(written.as_bytes());
             }
             RAW_DIGEST => {
-                let Some((digest, after)) = rest.split_first_chunk() else { break };
+                let Some((digest, after)) = rest.split_first_chunk() else {
+                    break;
+                };
                 rest = after;
                 out.extend_from_slice(Digest(*digest).to_string().as_bytes());
             }
@@ -315,7 +403,10 @@ fn shortened(document: &[u8], before: &[(String, Vec<u8>)]) -> Vec<u8> {
             if let Some(object) = number(&|content| Digest::of_bytes(content) == digest) {
                 text.extend([DIGEST, object]);
                 let size = format!("\",\"size\":{}", before[usize::from(object)].1.len());
-                if rest.strip_prefix(size.as_bytes()).is_some_and(|after| after.starts_with(b"}")) {
+                if rest
+                    .strip_prefix(size.as_bytes())
+                    .is_some_and(|after| after.starts_with(b"}"))
+                {
                     text.extend(b"\",\"size\":");
                     text.extend([SIZE, object]);
                     rest = &rest[size.len()..];
@@ -361,10 +452,16 @@ mod tests {
             Digest([8; 32])
         );
         let mut named = vec![
-            ("commits/00009007199254740991.json".to_owned(), commit.into_bytes()),
+            (
+                "commits/00009007199254740991.json".to_owned(),
+                commit.into_bytes(),
+            ),
             ("chain.json".to_owned(), chain),
             (format!("files/{digest}.dcf"), link),
-            (format!("files/{}.dcf", Digest([1; 32])), b"another".to_vec()),
+            (
+                format!("files/{}.dcf", Digest([1; 32])),
+                b"another".to_vec(),
+            ),
         ];
         let archive = Archive::of(named.clone());
         let bytes = archive.to_bytes();
@@ -372,11 +469,19 @@ mod tests {
         let (before, now) = archive.stores();
         assert_eq!(before.names(), now.names());
         named.sort();
-        let mut found: Vec<_> = now.objects.iter().map(|(name, content)| (name.to_string(), content.clone())).collect();
+        let mut found: Vec<_> = now
+            .objects
+            .iter()
+            .map(|(name, content)| (name.to_string(), content.clone()))
+            .collect();
         found.sort();
         assert_eq!(found, named);
         // All but one digest follow from other objects.
-        assert!(archive.objects[3].text.len() < 120, "{:?}", archive.objects[3]);
+        assert!(
+            archive.objects[3].text.len() < 120,
+            "{:?}",
+            archive.objects[3]
+        );
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, VersionId,
-    check_target, check_union,
+    ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument,
+    VersionId, check_target, check_union,
 };
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Result, apply};
@@ -16,28 +16,53 @@ use crate::raw::{limits, refused_by_rule};
 /// Any bytes as each kind of document: refused by a rule, or written again as they were.
 pub fn document(data: &[u8]) {
     let limits = Limits::default();
-    has_one_form(data, || ChainDocument::parse(data, &limits), ChainDocument::to_bytes);
+    has_one_form(
+        data,
+        || ChainDocument::parse(data, &limits),
+        ChainDocument::to_bytes,
+    );
     has_one_form(data, || Commit::parse(data, &limits), Commit::to_bytes);
-    has_one_form(data, || RoutesDocument::parse(data, &limits), RoutesDocument::to_bytes);
+    has_one_form(
+        data,
+        || RoutesDocument::parse(data, &limits),
+        RoutesDocument::to_bytes,
+    );
 }
 
 /// What is read takes memory in proportion to its text, and is written as it was.
-fn has_one_form<T>(data: &[u8], parse: impl FnOnce() -> Result<T>, write: impl FnOnce(&T) -> Result<Vec<u8>>) {
+fn has_one_form<T>(
+    data: &[u8],
+    parse: impl FnOnce() -> Result<T>,
+    write: impl FnOnce(&T) -> Result<Vec<u8>>,
+) {
     let (document, peak) = peak_of(parse);
     refused_by_rule(&document);
     let bound = 4096 + 4 * data.len() as u64;
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        data.len()
+    );
     if let Ok(document) = document {
-        assert_eq!(write(&document).expect("what was read can be written"), data, "the document has another form");
+        assert_eq!(
+            write(&document).expect("what was read can be written"),
+            data,
+            "the document has another form"
+        );
     }
 }
 
-/// Any objects as a chain, read to the end by a reader that holds nothing or a version that it has read before.
+/// Any objects as a chain, read to the end by a reader that holds nothing or a version that it has
+/// read before.
 pub fn chain(data: &[u8]) {
     single_threaded();
-    let Some(archive) = Archive::parse(data) else { return };
+    let Some(archive) = Archive::parse(data) else {
+        return;
+    };
     let (before, now) = archive.stores();
-    let held = archive.held().and_then(|version| Reader::new(&before).replay(Some(version), None).ok());
+    let held = archive
+        .held()
+        .and_then(|version| Reader::new(&before).replay(Some(version), None).ok());
     let held = held.map(|mut held| {
         held.commit.0[0] ^= u8::from(archive.flags & FORKED != 0);
         held.chain.0[0] ^= u8::from(archive.flags & MOVED != 0);
@@ -47,29 +72,56 @@ pub fn chain(data: &[u8]) {
     let reader = Reader::new(&now);
     let from_nothing = reader.replay(archive.wanted(), None);
     // Only a commit that exists can be accepted.
-    let accept = from_nothing.as_ref().ok().filter(|_| archive.flags & ACCEPTED != 0).map(|reached| reached.commit);
+    let accept = from_nothing
+        .as_ref()
+        .ok()
+        .filter(|_| archive.flags & ACCEPTED != 0)
+        .map(|reached| reached.commit);
     let reader = Reader { accept, ..reader };
     let first = reader.replay(archive.wanted(), held);
     refused_by_rule(&first);
     same(&first, &from_nothing);
     // To accept the commit that is held has no effect.
     let step = accept.filter(|accept| held.is_none_or(|held| held.commit != *accept));
-    assert!(step.is_none() || first.is_ok(), "what is accepted cannot be reached: {:?}", first.err());
-    assert!(step.is_some() || held.is_none() || archive.flags & MOVED == 0 || first.is_err(), "the chain is another");
+    assert!(
+        step.is_none() || first.is_ok(),
+        "what is accepted cannot be reached: {:?}",
+        first.err()
+    );
+    assert!(
+        step.is_some() || held.is_none() || archive.flags & MOVED == 0 || first.is_err(),
+        "the chain is another"
+    );
 
     // Which failure is met first decides about nothing but the error.
-    let backwards = Reader { backwards: true, ..reader };
+    let backwards = Reader {
+        backwards: true,
+        ..reader
+    };
     let other = backwards.replay(archive.wanted(), held);
     refused_by_rule(&other);
-    assert_eq!(first.is_ok(), other.is_ok(), "{:?} or {:?}", first.as_ref().err(), other.as_ref().err());
+    assert_eq!(
+        first.is_ok(),
+        other.is_ok(),
+        "{:?} or {:?}",
+        first.as_ref().err(),
+        other.as_ref().err()
+    );
     same(&first, &other);
 
     // A damaged object changes only whether the version is reached, not what it is.
-    let wanted = first.as_ref().map_or(archive.wanted(), |first| Some(first.version));
+    let wanted = first
+        .as_ref()
+        .map_or(archive.wanted(), |first| Some(first.version));
     let names: Vec<ObjectName> = now.objects.keys().copied().collect();
-    let Some(&name) = names.get(usize::from(archive.fault) % names.len().max(1)) else { return };
+    let Some(&name) = names.get(usize::from(archive.fault) % names.len().max(1)) else {
+        return;
+    };
     for fault in [Fault::Missing, Fault::Damaged] {
-        let failing = Reader { fault: Some((name, fault)), ..reader };
+        let failing = Reader {
+            fault: Some((name, fault)),
+            ..reader
+        };
         let result = failing.replay(wanted, held);
         refused_by_rule(&result);
         same(&first, &result);
@@ -80,7 +132,11 @@ pub fn chain(data: &[u8]) {
 fn same(first: &Result<Reached>, second: &Result<Reached>) {
     if let (Ok(first), Ok(second)) = (first, second) {
         assert_eq!(first.version, second.version);
-        assert!(first.shards == second.shards, "version {} has two states", first.version);
+        assert!(
+            first.shards == second.shards,
+            "version {} has two states",
+            first.version
+        );
     }
 }
 
@@ -113,7 +169,12 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(store: &'a Store) -> Self {
-        Self { store, accept: None, backwards: false, fault: None }
+        Self {
+            store,
+            accept: None,
+            backwards: false,
+            fault: None,
+        }
     }
 
     /// Reads an object.
@@ -123,7 +184,9 @@ impl<'a> Reader<'a> {
             Some((_, Fault::Missing)) => return None,
             Some((_, Fault::Damaged)) => {
                 let middle = content.len() / 2;
-                content.get_mut(middle)?.clone_from(&(self.store.objects[&name][middle] ^ 1));
+                content
+                    .get_mut(middle)?
+                    .clone_from(&(self.store.objects[&name][middle] ^ 1));
             }
             None => {}
         }
@@ -132,22 +195,39 @@ impl<'a> Reader<'a> {
 
     /// All steps of SPEC section 19.
     fn replay(&self, wanted: Option<u64>, held: Option<&Reached>) -> Result<Reached> {
-        let recorded = held.map(|held| VersionId { version: held.version, commit: held.commit, chain: held.chain });
+        let recorded = held.map(|held| VersionId {
+            version: held.version,
+            commit: held.commit,
+            chain: held.chain,
+        });
         let mut planner = Planner::new(wanted, recorded, self.accept, &limits());
         let bytes: usize = self.store.objects.values().map(Vec::len).sum();
-        // Each object is asked for once, as are some that would follow the last; each plan that fails rules out a route.
+        // Each object is asked for once, as are some that would follow the last; each plan that
+        // fails rules out a route.
         let mut patience = 1200 + 4 * self.store.objects.len() + bytes;
         loop {
             let (plan, peak) = peak_of(|| self.plan(&mut planner, &mut patience));
             let bound = (1 << 20) + 64 * bytes as u64;
-            assert!(peak <= bound, "a chain of {bytes} bytes made the planner allocate {peak}, at most {bound}");
+            assert!(
+                peak <= bound,
+                "a chain of {bytes} bytes made the planner allocate {peak}, at most {bound}"
+            );
             let plan = plan?;
             self.check(&plan, wanted, held);
             match self.follow(&plan, held) {
                 Ok(shards) => {
                     let whole = union(&shards);
-                    assert_eq!(digests(&whole).state, plan.state, "a wrong state passed as right");
-                    return Ok(Reached { version: plan.version, commit: plan.commit, chain: plan.chain, shards });
+                    assert_eq!(
+                        digests(&whole).state,
+                        plan.state,
+                        "a wrong state passed as right"
+                    );
+                    return Ok(Reached {
+                        version: plan.version,
+                        commit: plan.commit,
+                        chain: plan.chain,
+                        shards,
+                    });
                 }
                 Err(Failure::File(file, error)) => planner.fail_file(file, error),
                 Err(Failure::Route(hop, error)) => planner.fail_route(hop, error),
@@ -158,7 +238,13 @@ impl<'a> Reader<'a> {
 
     fn plan(&self, planner: &mut Planner, patience: &mut usize) -> Result<Plan> {
         let left = Cell::new(*patience);
-        let spend = |cost: usize| left.set(left.get().checked_sub(cost).expect("the planner does not come to an end"));
+        let spend = |cost: usize| {
+            left.set(
+                left.get()
+                    .checked_sub(cost)
+                    .expect("the planner does not come to an end"),
+            )
+        };
         let list = |from, _| {
             spend(1);
             Ok(self.list(from))
@@ -167,7 +253,10 @@ impl<'a> Reader<'a> {
             assert!(!names.is_empty(), "the planner wants nothing");
             spend(if self.backwards { 1 } else { names.len() });
             let first = if self.backwards { names.len() - 1 } else { 0 };
-            Ok(names[first..].iter().map(|&name| (name, self.get(name))).collect())
+            Ok(names[first..]
+                .iter()
+                .map(|&name| (name, self.get(name)))
+                .collect())
         };
         let plan = planner.plan_with(list, fetch);
         *patience = left.get();
@@ -177,25 +266,43 @@ impl<'a> Reader<'a> {
     /// What a store lists that is asked for the versions from this one on.
     fn list(&self, from: u64) -> Listing {
         let is_listed = |name: &String| match ObjectName::parse(name) {
-            Some(ObjectName::Commit(version) | ObjectName::Routes { version, .. }) => version >= from,
+            Some(ObjectName::Commit(version) | ObjectName::Routes { version, .. }) => {
+                version >= from
+            }
             _ => true,
         };
         Listing::new(self.store.names().into_iter().filter(is_listed))
     }
 
-    /// Checks that a plan is a path: routes from nothing or from the held version to the version wanted.
+    /// Checks that a plan is a path: routes from nothing or from the held version to the version
+    /// wanted.
     fn check(&self, plan: &Plan, wanted: Option<u64>, held: Option<&Reached>) {
         assert!(wanted.is_none_or(|wanted| wanted == plan.version));
-        let commit = self.get(ObjectName::Commit(plan.version)).expect("the version has a commit");
+        let commit = self
+            .get(ObjectName::Commit(plan.version))
+            .expect("the version has a commit");
         assert_eq!(plan.commit, Digest::of_bytes(&commit));
         let commit = Commit::parse(&commit, &limits()).expect("the commit is legal");
         assert_eq!((plan.state, &plan.shards), (commit.state, &commit.shards));
-        let sizes = plan.hops.iter().flat_map(|hop| &hop.files).map(|file| u128::from(file.size));
+        let sizes = plan
+            .hops
+            .iter()
+            .flat_map(|hop| &hop.files)
+            .map(|file| u128::from(file.size));
         assert_eq!(plan.bytes, sizes.sum());
         let chain = self.get(ObjectName::Chain).expect("there is a chain");
-        assert_eq!((plan.chain, &plan.assets), (Digest::of_bytes(&chain), &commit.assets));
+        assert_eq!(
+            (plan.chain, &plan.assets),
+            (Digest::of_bytes(&chain), &commit.assets)
+        );
         let start = held.filter(|_| plan.start.is_some());
-        let shards = start.map(|start| start.shards.iter().map(|shard| digests(shard).state).collect::<Vec<_>>());
+        let shards = start.map(|start| {
+            start
+                .shards
+                .iter()
+                .map(|shard| digests(shard).state)
+                .collect::<Vec<_>>()
+        });
         assert_eq!(plan.start, shards, "the plan starts from something else");
         let mut at = start.map(|start| start.version);
         for hop in &plan.hops {
@@ -207,17 +314,31 @@ impl<'a> Reader<'a> {
     }
 
     /// Steps 5 and 6.
-    fn follow<'p>(&self, plan: &'p Plan, held: Option<&Reached>) -> Result<Vec<MemoryState>, Failure<'p>> {
+    fn follow<'p>(
+        &self,
+        plan: &'p Plan,
+        held: Option<&Reached>,
+    ) -> Result<Vec<MemoryState>, Failure<'p>> {
         if self.backwards {
-            for file in plan.hops.iter().rev().flat_map(|hop| hop.files.iter().rev()) {
-                self.fetch(file).map_err(|error| Failure::File(file, error))?;
+            for file in plan
+                .hops
+                .iter()
+                .rev()
+                .flat_map(|hop| hop.files.iter().rev())
+            {
+                self.fetch(file)
+                    .map_err(|error| Failure::File(file, error))?;
             }
         }
-        let held = held.filter(|_| plan.start.is_some()).map(|held| held.shards.clone());
+        let held = held
+            .filter(|_| plan.start.is_some())
+            .map(|held| held.shards.clone());
         let mut shards = held.unwrap_or_else(|| vec![MemoryState::new(); plan.shards.len()]);
         for hop in &plan.hops {
             for ((file, target), shard) in hop.files.iter().zip(&hop.shards).zip(&mut shards) {
-                let bytes = self.fetch(file).map_err(|error| Failure::File(file, error))?;
+                let bytes = self
+                    .fetch(file)
+                    .map_err(|error| Failure::File(file, error))?;
                 let next = LinkReader::open(bytes, &limits()).and_then(|link| {
                     check_target(link.header(), *target)?;
                     apply(&*shard, &link)
@@ -226,7 +347,8 @@ impl<'a> Reader<'a> {
             }
         }
         let digests: Vec<StateDigests> = shards.iter().map(digests).collect();
-        check_union(plan.state, shards.iter().map(State::tensors).zip(&digests)).map_err(Failure::Final)?;
+        check_union(plan.state, shards.iter().map(State::tensors).zip(&digests))
+            .map_err(Failure::Final)?;
         Ok(shards)
     }
 
@@ -251,7 +373,9 @@ fn digests(state: &MemoryState) -> StateDigests {
 fn union(shards: &[MemoryState]) -> MemoryState {
     let mut whole = MemoryState::new();
     for (info, data) in shards.iter().flat_map(MemoryState::iter) {
-        whole.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).expect("the data fits its shape");
+        whole
+            .insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .expect("the data fits its shape");
     }
     whole
 }
@@ -264,7 +388,8 @@ mod tests {
 
     #[test]
     fn valid_chains_are_read() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/vectors/chains/valid");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../conformance/vectors/chains/valid");
         let files = files_below(&folder).unwrap();
         assert!(files.len() >= 25);
         for path in files {
@@ -278,8 +403,13 @@ mod tests {
                 archive.flags = flags;
                 let archive = Archive::parse(&archive.to_bytes()).unwrap();
                 let (before, now) = archive.stores();
-                let reached = Reader::new(&now).replay(None, None).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-                assert_eq!(Some(reached.version), now.objects.keys().filter_map(version_of_commit).max());
+                let reached = Reader::new(&now)
+                    .replay(None, None)
+                    .unwrap_or_else(|error| panic!("{path:?}: {error}"));
+                assert_eq!(
+                    Some(reached.version),
+                    now.objects.keys().filter_map(version_of_commit).max()
+                );
                 // Who holds it is there already.
                 let again = Reader::new(&before).replay(None, Some(&reached)).unwrap();
                 assert!(again.shards == reached.shards);
@@ -288,6 +418,10 @@ mod tests {
     }
 
     fn version_of_commit(name: &ObjectName) -> Option<u64> {
-        if let ObjectName::Commit(version) = name { Some(*version) } else { None }
+        if let ObjectName::Commit(version) = name {
+            Some(*version)
+        } else {
+            None
+        }
     }
 }

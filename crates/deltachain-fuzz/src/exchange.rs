@@ -1,5 +1,6 @@
-//! Any bytes as the delta of another system: its reader ends without a panic, refuses with a class that says why, and
-//! allocates within a bound that follows from the lengths of the file and the base.
+//! Any bytes as the delta of another system: its reader ends without a panic, refuses with a class
+//! that says why, and allocates within a bound that follows from the lengths of the file and the
+//! base.
 
 use std::fs;
 use std::path::Path;
@@ -16,21 +17,28 @@ const INDEX: &str = "model.safetensors.index.json";
 const SHARD: &str = "model-00001-of-00001.safetensors";
 
 /// Where the inputs lie while they are read.
-static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a temporary folder can be made"));
+static FOLDER: LazyLock<TempDir> =
+    LazyLock::new(|| tempfile::tempdir().expect("a temporary folder can be made"));
 
-/// The base and the result of deltas: a scalar, an empty tensor, one that changes in some places, one that does not
-/// change.
+/// The base and the result of deltas: a scalar, an empty tensor, one that changes in some places,
+/// one that does not change.
 static STATES: LazyLock<[MemoryState; 2]> = LazyLock::new(|| {
     [0, 1].map(|step| {
         let mut state = MemoryState::new();
         let mut add = |name: &str, shape: &[u64], bits: &dyn Fn(u16) -> u16| {
             let elements = u16::try_from(shape.iter().product::<u64>()).expect("tensors are small");
-            let data = (0..elements).flat_map(|element| bits(element).to_le_bytes()).collect();
-            state.insert(name, Dtype::BF16, shape, data).expect("the data fits its shape");
+            let data = (0..elements)
+                .flat_map(|element| bits(element).to_le_bytes())
+                .collect();
+            state
+                .insert(name, Dtype::BF16, shape, data)
+                .expect("the data fits its shape");
         };
         add("a", &[], &|_| 0x3f80 + step);
         add("b", &[0], &|_| 0);
-        add("c", &[20, 30], &|element| (element % 5) << 7 | if element % 41 == 3 { step * 3 } else { 0 });
+        add("c", &[20, 30], &|element| {
+            (element % 5) << 7 | if element % 41 == 3 { step * 3 } else { 0 }
+        });
         add("d", &[9], &|element| element);
         state
     })
@@ -43,13 +51,26 @@ fn check(reader: Reader, path: &Path, length: usize) {
     let (applied, peak) = peak_of(|| reader.apply(path, base, &writer, &()));
     // Decoders have tables of their own; the rest is a few times the base and the file.
     let bound = 64 * length as u64 + (256 << 10);
-    assert!(peak <= bound, "{length} bytes made the reader allocate {peak}, at most {bound}");
+    assert!(
+        peak <= bound,
+        "{length} bytes made the reader allocate {peak}, at most {bound}"
+    );
     if let Err(error) = applied {
         use ErrorClass::{Corrupt, Io, Malformed, StateMismatch, Unsupported, Usage, WrongBase};
-        let classes = [Corrupt, Malformed, StateMismatch, Unsupported, Usage, WrongBase];
+        let classes = [
+            Corrupt,
+            Malformed,
+            StateMismatch,
+            Unsupported,
+            Usage,
+            WrongBase,
+        ];
         // An index may name files that are not there.
         let is_missing = error.class() == Io && matches!(reader, Reader::Slime);
-        assert!((classes.contains(&error.class()) || is_missing) && error.file().is_some(), "{error}");
+        assert!(
+            (classes.contains(&error.class()) || is_missing) && error.file().is_some(),
+            "{error}"
+        );
     }
 }
 
@@ -78,10 +99,14 @@ pub fn trl(data: &[u8]) {
 /// A directory of slime: the length of its index in two bytes, the index, its file.
 pub fn slime(data: &[u8]) {
     single_threaded();
-    let Some((length, rest)) = data.split_first_chunk() else { return };
+    let Some((length, rest)) = data.split_first_chunk() else {
+        return;
+    };
     let (index, shard) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
     let path = FOLDER.path().join("weights");
-    let write = |name: &str, bytes: &[u8]| fs::write(path.join(name), bytes).expect("a temporary file can be written");
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(path.join(name), bytes).expect("a temporary file can be written")
+    };
     fs::create_dir_all(&path).expect("a temporary folder can be made");
     write(INDEX, index);
     write(SHARD, shard);
@@ -96,9 +121,18 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("pulsept1", Writer::Pulsept1(pulsept1::Version::V1)),
         ("pulsept1", Writer::Pulsept1(pulsept1::Version::V2)),
         ("pulsept1", Writer::Pulsept1(pulsept1::Version::V3)),
-        ("slime", Writer::Slime(slime::Encoding::Xor, slime::Checksum::Xxh3)),
-        ("slime", Writer::Slime(slime::Encoding::Xor, slime::Checksum::Adler32)),
-        ("slime", Writer::Slime(slime::Encoding::Overwrite, slime::Checksum::Blake3)),
+        (
+            "slime",
+            Writer::Slime(slime::Encoding::Xor, slime::Checksum::Xxh3),
+        ),
+        (
+            "slime",
+            Writer::Slime(slime::Encoding::Xor, slime::Checksum::Adler32),
+        ),
+        (
+            "slime",
+            Writer::Slime(slime::Encoding::Overwrite, slime::Checksum::Blake3),
+        ),
         ("trl", Writer::Trl(trl::Encoding::GapDelta)),
         ("trl", Writer::Trl(trl::Encoding::Raw)),
     ];
@@ -106,10 +140,15 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (name, writer) in writers {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let written = writer.write(base, target, &Step::new(1), folder.path(), &()).expect("all layouts carry this");
+        let written = writer
+            .write(base, target, &Step::new(1), folder.path(), &())
+            .expect("all layouts carry this");
         let read = |path: &Path| fs::read(path).expect("what was written can be read");
         let bytes = if written.path.is_dir() {
-            let (index, shard) = (read(&written.path.join(INDEX)), read(&written.path.join(SHARD)));
+            let (index, shard) = (
+                read(&written.path.join(INDEX)),
+                read(&written.path.join(SHARD)),
+            );
             let length = u16::try_from(index.len()).expect("the index is short");
             [&length.to_le_bytes()[..], &index, &shard].concat()
         } else {

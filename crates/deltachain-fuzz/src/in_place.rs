@@ -1,12 +1,16 @@
-//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: they lead to the target or
-//! are refused, whatever the memory is.
+//! Sequences of links in place, good and damaged, on memory that is the base or nearly so: they
+//! lead to the target or are refused, whatever the memory is.
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::StateSums;
-use deltachain::memory::{Alone, Changes, LentState, PlacedMemory, Places, Region, Span, check_sums};
+use deltachain::memory::{
+    Alone, Changes, LentState, PlacedMemory, Places, Region, Span, check_sums,
+};
 use deltachain::sums::Sums;
 use deltachain::tensor::{MemoryState, State, TensorInfo};
-use deltachain::{DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, Result, diff};
+use deltachain::{
+    DiffOptions, Error, ErrorClass, Limits, LinkReader, Profile, Replay, Result, diff,
+};
 
 use crate::memory::single_threaded;
 use crate::raw::refused_by_rule;
@@ -51,7 +55,9 @@ struct Damage {
 /// Links that are taken in place.
 pub fn in_place(data: &[u8]) {
     single_threaded();
-    let Ok(input) = InPlace::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let Ok(input) = InPlace::arbitrary_take_rest(Unstructured::new(data)) else {
+        return;
+    };
     let mut states = vec![input.start.state()];
     let mut files = Vec::new();
     for (step, kind) in input.steps.iter().take(4) {
@@ -60,9 +66,18 @@ pub fn in_place(data: &[u8]) {
         files.push(link(last, &next, *kind));
         states.push(next);
     }
-    let is_damaged = input.damage.as_ref().is_some_and(|damage| damage.add_to(&mut files));
+    let is_damaged = input
+        .damage
+        .as_ref()
+        .is_some_and(|damage| damage.add_to(&mut files));
     let open = |file| LinkReader::open(file, &Limits::default());
-    let Ok(links) = files.iter().map(open).collect::<Result<Vec<LinkReader<&Vec<u8>>>>>() else { return };
+    let Ok(links) = files
+        .iter()
+        .map(open)
+        .collect::<Result<Vec<LinkReader<&Vec<u8>>>>>()
+    else {
+        return;
+    };
 
     let (base, last) = (&states[0], &states[states.len() - 1]);
     let (table, sums) = StateSums::hashed(base, &()).expect("memory can be read");
@@ -73,11 +88,16 @@ pub fn in_place(data: &[u8]) {
     }
     let held = flipped(base, &input.flips);
     let mut own: Vec<Vec<u8>> = held.iter().map(|(_, data)| data.to_vec()).collect();
-    let buffers = held.tensors().iter().cloned().zip(own.iter_mut().map(Vec::as_mut_slice));
+    let buffers = held
+        .tensors()
+        .iter()
+        .cloned()
+        .zip(own.iter_mut().map(Vec::as_mut_slice));
     let mut lent = LentState::new(buffers).expect("a buffer for each tensor");
     let mut slow = SlowMemory::of(&held);
     let taken = take(&replay, &mut lent);
-    let is_unsupported = |error: &Error| error.class() == ErrorClass::Unsupported && error.rule().is_none();
+    let is_unsupported =
+        |error: &Error| error.class() == ErrorClass::Unsupported && error.rule().is_none();
     if !taken.as_ref().is_err_and(is_unsupported) {
         refused_by_rule(&taken);
     }
@@ -85,36 +105,65 @@ pub fn in_place(data: &[u8]) {
     match (&taken, &elsewhere) {
         (Ok(_), Ok(_)) => {}
         (Err(one), Err(other)) => {
-            let place = |error: &Error| (error.class(), error.rule(), error.link(), error.section());
-            assert!(place(one) == place(other) && one.tensor() == other.tensor(), "{one}, but elsewhere {other}");
+            let place =
+                |error: &Error| (error.class(), error.rule(), error.link(), error.section());
+            assert!(
+                place(one) == place(other) && one.tensor() == other.tensor(),
+                "{one}, but elsewhere {other}"
+            );
         }
-        (one, other) => panic!("memory makes a difference: {:?} {:?}", one.as_ref().err(), other.as_ref().err()),
+        (one, other) => panic!(
+            "memory makes a difference: {:?} {:?}",
+            one.as_ref().err(),
+            other.as_ref().err()
+        ),
     }
     let is_right = !is_damaged && held == *base;
-    let (mut changes, mut others) = match taken.and_then(|one| elsewhere.map(|other| (one, other))) {
+    let (mut changes, mut others) = match taken.and_then(|one| elsewhere.map(|other| (one, other)))
+    {
         Ok(changes) => changes,
         Err(error) => {
-            assert!(!is_right || is_unsupported(&error), "good links are refused: {error}");
+            assert!(
+                !is_right || is_unsupported(&error),
+                "good links are refused: {error}"
+            );
             let unchanged = MemoryState::copy_of(&lent).expect("memory can be read");
-            assert!(unchanged == held && slow.state() == held, "memory has changed before anything was proven");
+            assert!(
+                unchanged == held && slow.state() == held,
+                "memory has changed before anything was proven"
+            );
             if is_unsupported(&error) {
                 whole(&replay, &held, &states, is_right);
             }
             return;
         }
     };
-    changes.write(&mut lent).expect("nobody else can write to it");
-    others.write(&mut slow).expect("nobody else can write to it");
-    PlacedMemory::describe(&mut lent, last.tensors()).expect("the tensors are the same but for their shapes");
+    changes
+        .write(&mut lent)
+        .expect("nobody else can write to it");
+    others
+        .write(&mut slow)
+        .expect("nobody else can write to it");
+    PlacedMemory::describe(&mut lent, last.tensors())
+        .expect("the tensors are the same but for their shapes");
     let memory = MemoryState::copy_of(&lent).expect("memory can be read");
-    assert!(slow.data().eq(memory.iter().map(|(_, data)| data)), "links lead elsewhere in other memory");
+    assert!(
+        slow.data().eq(memory.iter().map(|(_, data)| data)),
+        "links lead elsewhere in other memory"
+    );
     same_but_for_flips(&memory, &held, &states);
     let sums = &replay.sums().expect("they are followed").tensors;
-    let known = sums.iter().enumerate().filter_map(|(tensor, sums)| Some((tensor, sums.as_deref()?)));
+    let known = sums
+        .iter()
+        .enumerate()
+        .filter_map(|(tensor, sums)| Some((tensor, sums.as_deref()?)));
     let known: Vec<(usize, &[Sums])> = known.collect();
     let found = check_sums(&mut lent, &known, &Alone, &());
     let elsewhere = check_sums(&mut slow, &known, &Alone, &());
-    assert_eq!(found.as_ref().err().map(|error| error.tensor()), elsewhere.as_ref().err().map(|error| error.tensor()));
+    assert_eq!(
+        found.as_ref().err().map(|error| error.tensor()),
+        elsewhere.as_ref().err().map(|error| error.tensor())
+    );
     if is_right {
         assert!(memory == *last, "links lead elsewhere");
         found.expect("the sums are those of the target");
@@ -122,25 +171,44 @@ pub fn in_place(data: &[u8]) {
     changes.undo(&mut lent).expect("memory can be written to");
     others.undo(&mut slow).expect("memory can be written to");
     drop(lent);
-    assert!(held.iter().map(|(_, data)| data).eq(&own), "the way back leads elsewhere");
+    assert!(
+        held.iter().map(|(_, data)| data).eq(&own),
+        "the way back leads elsewhere"
+    );
     assert!(slow.data().eq(own), "the way back leads elsewhere");
 }
 
-fn take<M: PlacedMemory>(replay: &Replay<'_, &Vec<u8>>, memory: &mut M) -> Result<Changes<M::Staged>> {
+fn take<M: PlacedMemory>(
+    replay: &Replay<'_, &Vec<u8>>,
+    memory: &mut M,
+) -> Result<Changes<M::Staged>> {
     let mut changes = Changes::new(u64::MAX);
-    replay.in_place(memory, &mut changes, &Alone, &()).map(|()| changes)
+    replay
+        .in_place(memory, &mut changes, &Alone, &())
+        .map(|()| changes)
 }
 
 /// Links for which lanes are not enough, in the library's own memory.
-fn whole(replay: &Replay<'_, &Vec<u8>>, held: &MemoryState, states: &[MemoryState], is_right: bool) {
+fn whole(
+    replay: &Replay<'_, &Vec<u8>>,
+    held: &MemoryState,
+    states: &[MemoryState],
+    is_right: bool,
+) {
     let mut memory = held.clone();
     let patches = replay.patches(held, held, u64::MAX, &());
     refused_by_rule(&patches);
     assert!(memory == *held, "memory has changed before it was patched");
     match patches {
         Ok(mut set) => {
-            set.fit(&mut memory).expect("the set was made for this memory").apply().expect("it cannot fail");
-            assert!(memory.tensors() == states[states.len() - 1].tensors(), "links lead elsewhere");
+            set.fit(&mut memory)
+                .expect("the set was made for this memory")
+                .apply()
+                .expect("it cannot fail");
+            assert!(
+                memory.tensors() == states[states.len() - 1].tensors(),
+                "links lead elsewhere"
+            );
             same_but_for_flips(&memory, held, states);
         }
         Err(error) => assert!(!is_right, "good links are refused: {error}"),
@@ -156,7 +224,13 @@ fn link(base: &MemoryState, target: &MemoryState, kind: Kind) -> Vec<u8> {
         Kind::WithoutSums => (Profile::Local, false),
     };
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions::default().profile(profile).sums(has_sums), &mut file).expect("a state has a link");
+    diff(
+        base,
+        target,
+        &DiffOptions::default().profile(profile).sums(has_sums),
+        &mut file,
+    )
+    .expect("a state has a link");
     file
 }
 
@@ -164,14 +238,20 @@ impl Damage {
     /// Whether a byte was changed.
     fn add_to(&self, files: &mut [Vec<u8>]) -> bool {
         let count = files.len().max(1);
-        let Some(file) = files.get_mut(usize::from(self.link) % count) else { return false };
-        let Some(mut parts) = Parts::of(file) else { return false };
+        let Some(file) = files.get_mut(usize::from(self.link) % count) else {
+            return false;
+        };
+        let Some(mut parts) = Parts::of(file) else {
+            return false;
+        };
         let count = parts.segments.len().max(1);
         let bytes = match self.segment {
             Some(number) => parts.segments.get_mut(usize::from(number) % count),
             None => Some(&mut parts.extension),
         };
-        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { return false };
+        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
+            return false;
+        };
         let place = usize::from(self.place) % bytes.len();
         bytes[place] = bytes[place].wrapping_add(self.add);
         let joined = parts.join(false);
@@ -199,23 +279,32 @@ fn flipped(state: &MemoryState, flips: &[(u8, u16, u8)]) -> MemoryState {
     let mut tensors: Vec<Vec<u8>> = state.iter().map(|(_, data)| data.to_vec()).collect();
     let count = tensors.len().max(1);
     for &(tensor, byte, bits) in flips.iter().take(8) {
-        let Some(data) = tensors.get_mut(usize::from(tensor) % count) else { continue };
+        let Some(data) = tensors.get_mut(usize::from(tensor) % count) else {
+            continue;
+        };
         let length = data.len().max(1);
-        data.get_mut(usize::from(byte) % length).into_iter().for_each(|old| *old ^= bits);
+        data.get_mut(usize::from(byte) % length)
+            .into_iter()
+            .for_each(|old| *old ^= bits);
     }
     let mut flipped = MemoryState::new();
     for ((info, _), data) in state.iter().zip(tensors) {
-        flipped.insert(info.name(), info.dtype(), info.shape(), data).expect("the data fits its shape");
+        flipped
+            .insert(info.name(), info.dtype(), info.shape(), data)
+            .expect("the data fits its shape");
     }
     flipped
 }
 
-/// The memory holds the last state, but for bits that were flipped in lanes that are the same in all states: nothing
-/// reads them.
+/// The memory holds the last state, but for bits that were flipped in lanes that are the same in
+/// all states: nothing reads them.
 fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[MemoryState]) {
     let (base, last) = (&states[0], &states[states.len() - 1]);
     let data_of = |state: &MemoryState, name: &str| {
-        state.iter().find(|(info, _)| info.name() == name).map(|(info, data)| (info.dtype(), data.to_vec()))
+        state
+            .iter()
+            .find(|(info, _)| info.name() == name)
+            .map(|(info, data)| (info.dtype(), data.to_vec()))
     };
     for ((info, found), (_, right)) in memory.iter().zip(last.iter()) {
         if found == right {
@@ -236,7 +325,10 @@ fn same_but_for_flips(memory: &MemoryState, held: &MemoryState, states: &[Memory
                     *dtype == info.dtype() && data.len() == old.len() && data[at.clone()] == *right
                 })
             });
-            assert!(is_kept && own[at] == *found, "lane {lane} of {name:?} is wrong, and nothing said so");
+            assert!(
+                is_kept && own[at] == *found,
+                "lane {lane} of {name:?} is wrong, and nothing said so"
+            );
         }
     }
 }
@@ -260,7 +352,11 @@ impl SlowMemory {
             for at in (1..strides.len()).rev() {
                 strides[at - 1] = strides[at] * given.shape[at].max(1);
             }
-            Region { first: 1, strides: Some(strides), ..given }
+            Region {
+                first: 1,
+                strides: Some(strides),
+                ..given
+            }
         };
         let given: Vec<Region> = infos.iter().enumerate().map(given).collect();
         let row = state.iter().map(|(info, data)| {
@@ -268,20 +364,31 @@ impl SlowMemory {
             let lane = |lane: &[u8]| [&vec![0xA5; width], lane, &vec![0x5A; width]].concat();
             data.chunks(width).flat_map(lane).collect()
         });
-        Self { places: Places::new(infos.to_vec(), &given).expect("lanes in rows"), row: row.collect() }
+        Self {
+            places: Places::new(infos.to_vec(), &given).expect("lanes in rows"),
+            row: row.collect(),
+        }
     }
 
     fn data(&self) -> impl Iterator<Item = Vec<u8>> {
-        self.places.tensors().iter().zip(&self.row).map(|(info, row)| {
-            let width = info.dtype().lane_bytes();
-            row.chunks(3 * width).flat_map(|lanes| lanes[width..2 * width].to_vec()).collect()
-        })
+        self.places
+            .tensors()
+            .iter()
+            .zip(&self.row)
+            .map(|(info, row)| {
+                let width = info.dtype().lane_bytes();
+                row.chunks(3 * width)
+                    .flat_map(|lanes| lanes[width..2 * width].to_vec())
+                    .collect()
+            })
     }
 
     fn state(&self) -> MemoryState {
         let mut state = MemoryState::new();
         for (info, data) in self.places.tensors().iter().zip(self.data()) {
-            state.insert(info.name(), info.dtype(), info.shape(), data).expect("the data fits its shape");
+            state
+                .insert(info.name(), info.dtype(), info.shape(), data)
+                .expect("the data fits its shape");
         }
         state
     }
@@ -290,7 +397,10 @@ impl SlowMemory {
     fn each(&mut self, width: usize, spans: &[Span], mut work: impl FnMut(&mut [u8])) {
         for span in spans {
             for number in 0..span.count {
-                let place = span.places.as_ref().map_or(number as u64, |places| places[number].into());
+                let place = span
+                    .places
+                    .as_ref()
+                    .map_or(number as u64, |places| places[number].into());
                 let place = usize::try_from(span.first + place).expect("it is in memory");
                 work(&mut self.row[span.row][place * width..][..width]);
             }
@@ -299,7 +409,9 @@ impl SlowMemory {
 
     fn put(&mut self, width: usize, spans: &[Span], values: &[u8]) {
         let mut values = values.chunks_exact(width);
-        self.each(width, spans, |lane| lane.copy_from_slice(values.next().expect("a value for each lane")));
+        self.each(width, spans, |lane| {
+            lane.copy_from_slice(values.next().expect("a value for each lane"))
+        });
         assert!(values.next().is_none(), "a lane for each value");
     }
 }
@@ -317,25 +429,40 @@ impl PlacedMemory for SlowMemory {
 
     fn gather(&mut self, width: usize, spans: &[Span], out: &mut [u8]) -> Result<()> {
         let mut values = out.chunks_exact_mut(width);
-        self.each(width, spans, |lane| values.next().expect("room for each lane").copy_from_slice(lane));
+        self.each(width, spans, |lane| {
+            values
+                .next()
+                .expect("room for each lane")
+                .copy_from_slice(lane)
+        });
         Ok(())
     }
 
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Lanes> {
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<Lanes> {
         Ok((width, spans, old, new))
     }
 
     fn exchange(&mut self, staged: &[Lanes]) -> Result<Option<(usize, usize)>> {
         for (width, spans, old, new) in staged {
             let mut values = old.chunks_exact(*width);
-            self.each(*width, spans, |lane| assert!(values.next() == Some(lane), "nobody else can write to it"));
+            self.each(*width, spans, |lane| {
+                assert!(values.next() == Some(lane), "nobody else can write to it")
+            });
             self.put(*width, spans, new);
         }
         Ok(None)
     }
 
     fn put_back(&mut self, staged: &[Lanes]) -> Result<()> {
-        staged.iter().for_each(|(width, spans, old, _)| self.put(*width, spans, old));
+        staged
+            .iter()
+            .for_each(|(width, spans, old, _)| self.put(*width, spans, old));
         Ok(())
     }
 

@@ -1,8 +1,9 @@
-//! What holds for every input, as functions of bytes that panic where it does not; fuzzers look for such bytes, and a test
-//! runs over all that were ever found.
+//! What holds for every input, as functions of bytes that panic where it does not; fuzzers look for
+//! such bytes, and a test runs over all that were ever found.
 //!
-//! The programs for the fuzzer, one per function, are in `fuzz/` at the root of the repository; `fuzz/README.md` says how to
-//! run them. This crate is apart from them because it needs neither a nightly toolchain nor libFuzzer.
+//! The programs for the fuzzer, one per function, are in `fuzz/` at the root of the repository;
+//! `fuzz/README.md` says how to run them. This crate is apart from them because it needs neither a
+//! nightly toolchain nor libFuzzer.
 
 mod archive;
 mod chain;
@@ -42,23 +43,80 @@ pub struct Target {
 
 /// All of them, each with a program in `fuzz/fuzz_targets/`.
 pub const TARGETS: &[Target] = &[
-    Target { name: "apply", run: apply },
-    Target { name: "arc2", run: arc2 },
-    Target { name: "chain", run: chain },
-    Target { name: "document", run: document },
-    Target { name: "header_index", run: header_index },
-    Target { name: "in_place", run: in_place },
-    Target { name: "layout", run: layout },
-    Target { name: "link", run: link },
-    Target { name: "note", run: note },
-    Target { name: "pulsept1", run: pulsept1 },
-    Target { name: "reseal", run: reseal },
-    Target { name: "reserialise", run: reserialise },
-    Target { name: "roundtrip", run: roundtrip },
-    Target { name: "safetensors", run: safetensors },
-    Target { name: "segment", run: segment },
-    Target { name: "sequence", run: sequence },
-    Target { name: "slime", run: slime },
-    Target { name: "store", run: store },
-    Target { name: "trl", run: trl },
+    Target {
+        name: "apply",
+        run: apply,
+    },
+    Target {
+        name: "arc2",
+        run: arc2,
+    },
+    Target {
+        name: "chain",
+        run: chain,
+    },
+    Target {
+        name: "document",
+        run: document,
+    },
+    Target {
+        name: "header_index",
+        run: header_index,
+    },
+    Target {
+        name: "in_place",
+        run: in_place,
+    },
+    Target {
+        name: "layout",
+        run: layout,
+    },
+    Target {
+        name: "link",
+        run: link,
+    },
+    Target {
+        name: "note",
+        run: note,
+    },
+    Target {
+        name: "pulsept1",
+        run: pulsept1,
+    },
+    Target {
+        name: "reseal",
+        run: reseal,
+    },
+    Target {
+        name: "reserialise",
+        run: reserialise,
+    },
+    Target {
+        name: "roundtrip",
+        run: roundtrip,
+    },
+    Target {
+        name: "safetensors",
+        run: safetensors,
+    },
+    Target {
+        name: "segment",
+        run: segment,
+    },
+    Target {
+        name: "sequence",
+        run: sequence,
+    },
+    Target {
+        name: "slime",
+        run: slime,
+    },
+    Target {
+        name: "store",
+        run: store,
+    },
+    Target {
+        name: "trl",
+        run: trl,
+    },
 ];

@@ -9,8 +9,8 @@ use crate::memory::{peak_of, single_threaded};
 
 const VERSION: u64 = 7;
 
-/// Any bytes as a note: it counts for a key only by the one line that the key's owner would write, and takes memory in
-/// proportion to its length. As a key: refused, or written again as it was.
+/// Any bytes as a note: it counts for a key only by the one line that the key's owner would write,
+/// and takes memory in proportion to its length. As a key: refused, or written again as it was.
 pub fn note(data: &[u8]) {
     single_threaded();
     if let Ok(text) = std::str::from_utf8(data) {
@@ -22,22 +22,40 @@ pub fn note(data: &[u8]) {
         }
     }
     let signers = signers();
-    let trust = Trust::new(signers.iter().map(|signer| signer.public().clone()), 1).expect("different keys");
+    let trust = Trust::new(signers.iter().map(|signer| signer.public().clone()), 1)
+        .expect("different keys");
     let (chain, commit) = digests();
-    let name = ObjectName::Signature { version: VERSION, commit, note: Digest::of_bytes(data) };
+    let name = ObjectName::Signature {
+        version: VERSION,
+        commit,
+        note: Digest::of_bytes(data),
+    };
     let (read, peak) = peak_of(|| Note::read(name, chain, data));
     let bound = 4096 + 8 * data.len() as u64;
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        data.len()
+    );
     let Some(read) = read else { return };
     let text = std::str::from_utf8(data).expect("it was read");
     for key in trust.signers(std::slice::from_ref(&read)) {
-        let signer = signers.iter().find(|signer| signer.public() == key).expect("it is trusted");
+        let signer = signers
+            .iter()
+            .find(|signer| signer.public() == key)
+            .expect("it is trusted");
         let own = made(std::slice::from_ref(signer));
         let line = own.lines().last().expect("a signature line");
         let valid = text.lines().filter(|other| *other == line).count();
-        let named = read.signers().filter(|(name, id)| *name == key.name() && *id == key.id()).count();
+        let named = read
+            .signers()
+            .filter(|(name, id)| *name == key.name() && *id == key.id())
+            .count();
         assert!(valid > 0, "it counts for {key} without a signature");
-        assert_eq!(named, valid, "it counts for {key} with a signature that is not valid");
+        assert_eq!(
+            named, valid,
+            "it counts for {key} with a signature that is not valid"
+        );
     }
 }
 
@@ -62,22 +80,35 @@ fn made(signers: &[Arc<dyn Signer>]) -> String {
 /// Notes and keys that are read, and some that nearly are.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let signers = signers();
-    let mut seeds: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
+    let mut seeds: Vec<String> = signers
+        .iter()
+        .map(|signer| signer.public().to_string())
+        .collect();
     seeds.extend((1..=3).map(|count| made(&signers[..count])));
-    seeds.extend(
-        ["a", "example.com/\u{e9}"].map(|name| SigningKey::from_seed(name, [9; 32]).expect("a name").to_text()),
-    );
+    seeds.extend(["a", "example.com/\u{e9}"].map(|name| {
+        SigningKey::from_seed(name, [9; 32])
+            .expect("a name")
+            .to_text()
+    }));
     let note = made(&signers);
     seeds.push(note.replacen("\u{2014} a ", "\u{2014} c ", 1));
     seeds.push(note.replacen("AAAA", "AAAB", 1).replacen('A', "B", 1));
-    seeds.push(format!("{note}{}\n", note.lines().last().unwrap_or_default()));
+    seeds.push(format!(
+        "{note}{}\n",
+        note.lines().last().unwrap_or_default()
+    ));
     seeds.push(note.replace("\n7\n", "\n8\n"));
     // The ID of another key, whose first 30 bits, five digits, are the same.
     let (same, digits) = note.trim_end().split_at(note.trim_end().len() - 87);
-    let other = if digits.starts_with(|digit| ('A'..='P').contains(&digit)) { 'g' } else { 'A' };
+    let other = if digits.starts_with(|digit| ('A'..='P').contains(&digit)) {
+        'g'
+    } else {
+        'A'
+    };
     let line = same.rsplit('\n').next().unwrap_or_default();
     seeds.push(format!("{note}{line}{other}{}\n", &digits[1..]));
     // Lines of other kinds of keys, as many as there may be, and as many as there is room for.
-    seeds.extend([97, 1000].map(|count| format!("{note}{}", "\u{2014} c AAAAAAA=\n".repeat(count))));
+    seeds
+        .extend([97, 1000].map(|count| format!("{note}{}", "\u{2014} c AAAAAAA=\n".repeat(count))));
     seeds.into_iter().map(String::into_bytes).collect()
 }

@@ -1,5 +1,5 @@
-//! Properties of raw bytes: for any bytes, readers end without a panic, and within a bound of memory that follows from
-//! the length and the limits.
+//! Properties of raw bytes: for any bytes, readers end without a panic, and within a bound of
+//! memory that follows from the length and the limits.
 
 use std::io::{Seek, Write};
 use std::path::{Component, Path};
@@ -48,7 +48,11 @@ pub fn header_index(data: &[u8]) {
     let (index, peak) = peak_of(|| Index::parse(&data[128..], &header, &limits()));
     refused_by_rule(&index);
     let bound = limits_for(&header).memory_to_open(data.len() as u64);
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        data.len()
+    );
 }
 
 /// A file, and how many of its bytes have been read.
@@ -76,50 +80,101 @@ pub fn link(data: &[u8]) {
         assert!(sums.is_none_or(|sums| sums.entries.len() == link.index().tensors.len()));
     }
     let (length, read) = (data.len() as u64, source.1.into_inner());
-    assert!(read <= length, "of {length} bytes {read} were read: some twice");
-    let limits = Header::parse(&data[..data.len().min(128)]).map_or_else(|_| limits(), |header| limits_for(&header));
+    assert!(
+        read <= length,
+        "of {length} bytes {read} were read: some twice"
+    );
+    let limits = Header::parse(&data[..data.len().min(128)])
+        .map_or_else(|_| limits(), |header| limits_for(&header));
     let bound = limits.memory_to_decode(length, 1);
-    assert!(peak <= bound, "{length} bytes made the reader allocate {peak}, at most {bound}");
-    // Only behind good checksums are segments decoded at all, and most have plain streams: then a sharper bound holds.
+    assert!(
+        peak <= bound,
+        "{length} bytes made the reader allocate {peak}, at most {bound}"
+    );
+    // Only behind good checksums are segments decoded at all, and most have plain streams: then a
+    // sharper bound holds.
     if let Some(parts) = Parts::of(data).filter(|_| peak > limits.memory_to_open(length)) {
-        let declared = parts.segments.iter().zip(parts.codings()).map(|(segment, coding)| declared(segment, coding));
+        let declared = parts
+            .segments
+            .iter()
+            .zip(parts.codings())
+            .map(|(segment, coding)| declared(segment, coding));
         let bound = limits.memory_to_open(length) + declared.max().unwrap_or(0);
-        assert!(peak <= bound, "{length} bytes made the reader allocate {peak}, at most {bound}");
+        assert!(
+            peak <= bound,
+            "{length} bytes made the reader allocate {peak}, at most {bound}"
+        );
     }
 }
 
 /// What decoding a segment may allocate by what its streams declare.
 fn declared(segment: &[u8], coding: u8) -> u64 {
     let raw = |stream: &Stream| stream.raw_length.min((stream.stored.len() as u64) << 15);
-    let raw: u64 = streams(segment, coding).unwrap_or_default().iter().map(raw).sum();
+    let raw: u64 = streams(segment, coding)
+        .unwrap_or_default()
+        .iter()
+        .map(raw)
+        .sum();
     64 * raw + 4096
 }
 
 /// A segment apart from its link, with any parts.
 pub fn segment(data: &[u8]) {
     single_threaded();
-    let Some(SegmentInput { coding, parts, bytes }) = read_segment_input(data) else { return };
+    let Some(SegmentInput {
+        coding,
+        parts,
+        bytes,
+    }) = read_segment_input(data)
+    else {
+        return;
+    };
     let (decoded, peak) = peak_of(|| Segment::decode(bytes, 0, coding, parts.clone()));
     refused_by_rule(&decoded);
     let bound = declared(bytes, coding_byte(coding)) + 1024 * parts.len() as u64;
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", bytes.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        bytes.len()
+    );
     let Ok(decoded) = decoded else { return };
-    let table = streams(bytes, coding_byte(coding)).and_then(|streams| Some(streams.first()?.raw()));
-    assert_eq!(Some(decoded.table().to_bytes()), table, "the table has another form");
+    let table =
+        streams(bytes, coding_byte(coding)).and_then(|streams| Some(streams.first()?.raw()));
+    assert_eq!(
+        Some(decoded.table().to_bytes()),
+        table,
+        "the table has another form"
+    );
     for (number, (dtype, lanes)) in parts.into_iter().enumerate() {
         // Lanes of all magnitudes, and only as many as are cheap to have.
-        let mut piece: Vec<u8> =
-            (0..lanes.min(1 << 12)).flat_map(|lane| lane.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let mut piece: Vec<u8> = (0..lanes.min(1 << 12))
+            .flat_map(|lane| lane.wrapping_mul(2_654_435_761).to_le_bytes())
+            .collect();
         piece.resize(lanes as usize * dtype.lane_bytes(), 0);
         let (before, coded) = (piece.clone(), decoded.coded_lanes(number));
         let applied = decoded.apply(number, &mut piece);
         refused_by_rule(&applied);
         if applied.is_ok() {
-            let lanes = |bytes: &[u8]| bytes.chunks_exact(dtype.lane_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>();
-            let changed = lanes(&piece).iter().zip(&lanes(&before)).filter(|(new, old)| new != old).count() as u64;
-            assert!(changed <= coded, "{changed} lanes changed, {coded} are coded");
+            let lanes = |bytes: &[u8]| {
+                bytes
+                    .chunks_exact(dtype.lane_bytes())
+                    .map(<[u8]>::to_vec)
+                    .collect::<Vec<_>>()
+            };
+            let changed = lanes(&piece)
+                .iter()
+                .zip(&lanes(&before))
+                .filter(|(new, old)| new != old)
+                .count() as u64;
+            assert!(
+                changed <= coded,
+                "{changed} lanes changed, {coded} are coded"
+            );
             let all_differ = coding.is_relative() && coding.positions == Positions::Sparse;
-            assert!(!all_differ || changed == coded, "{changed} lanes changed, {coded} are coded");
+            assert!(
+                !all_differ || changed == coded,
+                "{changed} lanes changed, {coded} are coded"
+            );
         }
     }
 }
@@ -144,20 +199,31 @@ fn read_segment_input(data: &[u8]) -> Option<SegmentInput<'_>> {
     for _ in 0..count {
         let (&[dtype, low, high], others) = rest.split_first_chunk()?;
         let dtype = dtype_of(dtype).filter(|dtype| dtype.lane_bytes() == coding.lane_bytes)?;
-        parts.push((dtype, u32::from(u16::from_le_bytes([low, high])) % (LANES + 1)));
+        parts.push((
+            dtype,
+            u32::from(u16::from_le_bytes([low, high])) % (LANES + 1),
+        ));
         rest = others;
     }
-    Some(SegmentInput { coding, parts, bytes: rest })
+    Some(SegmentInput {
+        coding,
+        parts,
+        bytes: rest,
+    })
 }
 
-/// The dtype that a byte stands for in the inputs of [`segment`]: its code, or a described dtype with lanes of `1 << (byte % 4)` bytes
-/// and the next five bits for the exponent.
+/// The dtype that a byte stands for in the inputs of [`segment`]: its code, or a described dtype
+/// with lanes of `1 << (byte % 4)` bytes and the next five bits for the exponent.
 fn dtype_of(byte: u8) -> Option<Dtype> {
     let lane_bytes = 1 << (byte & 0b11);
     let exponent_bits = Some(byte >> 2 & 0b1_1111).filter(|&bits| bits < 31);
-    let described =
-        || DescribedDtype::new("X", 8 * u32::from(lane_bytes), lane_bytes, exponent_bits).map(Dtype::Described);
-    Dtype::all().find(|dtype| dtype.code() == byte).or_else(described)
+    let described = || {
+        DescribedDtype::new("X", 8 * u32::from(lane_bytes), lane_bytes, exponent_bits)
+            .map(Dtype::Described)
+    };
+    Dtype::all()
+        .find(|dtype| dtype.code() == byte)
+        .or_else(described)
 }
 
 /// What a segment's decoder knows of a dtype.
@@ -167,17 +233,27 @@ fn lanes_of(dtype: Dtype) -> (usize, Option<u32>) {
 
 /// The inputs of [`segment`] for the segments of a good link, as far as they are small enough.
 pub(crate) fn segment_inputs(file: &[u8]) -> Vec<Vec<u8>> {
-    let Ok(link) = LinkReader::open(file, &Limits::default()) else { return Vec::new() };
-    let Some(parts) = Parts::of(file) else { return Vec::new() };
+    let Ok(link) = LinkReader::open(file, &Limits::default()) else {
+        return Vec::new();
+    };
+    let Some(parts) = Parts::of(file) else {
+        return Vec::new();
+    };
     let mut inputs = Vec::new();
     for (number, (segment, coding)) in parts.segments.iter().zip(parts.codings()).enumerate() {
         let own = link.parts(number);
         let mut input = vec![coding, u8::try_from(own.len()).unwrap_or(u8::MAX)];
         for part in own {
-            let Some(info) = link.index().tensors[part.entry].written().map(|written| &written.info) else { continue };
+            let Some(info) = link.index().tensors[part.entry]
+                .written()
+                .map(|written| &written.info)
+            else {
+                continue;
+            };
             let piece = info.piece(part.piece);
             let lanes = (piece.end - piece.start) / info.dtype().lane_bytes() as u64;
-            let is_alike = |&byte: &u8| dtype_of(byte).map(lanes_of) == Some(lanes_of(info.dtype()));
+            let is_alike =
+                |&byte: &u8| dtype_of(byte).map(lanes_of) == Some(lanes_of(info.dtype()));
             input.push((0..=u8::MAX).find(is_alike).unwrap_or(0));
             input.extend(u16::try_from(lanes).unwrap_or(u16::MAX).to_le_bytes());
         }
@@ -190,18 +266,28 @@ pub(crate) fn segment_inputs(file: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn coding_of(byte: u8) -> Option<Coding> {
-    let positions = if byte & 0b100 == 0 { Positions::Dense } else { Positions::Sparse };
+    let positions = if byte & 0b100 == 0 {
+        Positions::Dense
+    } else {
+        Positions::Sparse
+    };
     let values = match byte >> 3 {
         0 => Values::Absolute,
         1 => Values::RelativePlanes,
         2 if positions == Positions::Sparse => Values::RelativeSmall,
         _ => return None,
     };
-    Some(Coding { lane_bytes: 1 << (byte & 0b11), positions, values })
+    Some(Coding {
+        lane_bytes: 1 << (byte & 0b11),
+        positions,
+        values,
+    })
 }
 
 fn coding_byte(coding: Coding) -> u8 {
-    (0..0x20).find(|&byte| coding_of(byte) == Some(coding)).expect("every coding has a byte")
+    (0..0x20)
+        .find(|&byte| coding_of(byte) == Some(coding))
+        .expect("every coding has a byte")
 }
 
 /// The one file that safetensors bytes are put into: the reader takes paths.
@@ -216,11 +302,19 @@ pub fn safetensors(data: &[u8]) {
     single_threaded();
     let mut file = FILE.lock().expect("no other thread has panicked");
     let file = &mut *file;
-    file.as_file().set_len(0).and_then(|()| file.rewind()).expect("a temporary file can be emptied");
-    file.write_all(data).expect("a temporary file can be written");
+    file.as_file()
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .expect("a temporary file can be emptied");
+    file.write_all(data)
+        .expect("a temporary file can be written");
     let (state, peak) = peak_of(|| SafetensorsState::open(file.path()));
     let bound = 64 * data.len() as u64 + (16 << 10);
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        data.len()
+    );
     let state = match state {
         Ok(state) => state,
         Err(error) => {
@@ -228,39 +322,77 @@ pub fn safetensors(data: &[u8]) {
             return;
         }
     };
-    assert!(state.tensors().is_sorted_by(|left, right| left.name() < right.name()));
+    assert!(
+        state
+            .tensors()
+            .is_sorted_by(|left, right| left.name() < right.name())
+    );
     // What this library accepts, the safetensors crate accepts, and says the same of it.
-    let theirs = safetensors::SafeTensors::deserialize(data).expect("the safetensors crate refuses the file");
+    let theirs = safetensors::SafeTensors::deserialize(data)
+        .expect("the safetensors crate refuses the file");
     assert_eq!(theirs.len(), state.tensors().len());
     for (number, info) in state.tensors().iter().enumerate() {
-        let view = theirs.tensor(info.name()).expect("the safetensors crate does not know the tensor");
+        let view = theirs
+            .tensor(info.name())
+            .expect("the safetensors crate does not know the tensor");
         let mut bytes = vec![0; view.data().len()];
-        state.read(number, 0, &mut bytes).expect("a tensor of an accepted file can be read");
+        state
+            .read(number, 0, &mut bytes)
+            .expect("a tensor of an accepted file can be read");
         assert!(bytes == view.data() && view.dtype().to_string() == info.dtype().name());
-        assert!(view.shape().iter().map(|&dimension| dimension as u64).eq(info.shape().iter().copied()));
+        assert!(
+            view.shape()
+                .iter()
+                .map(|&dimension| dimension as u64)
+                .eq(info.shape().iter().copied())
+        );
     }
 }
 
-/// A layout (`deltachain.layout`) for tensors whose names are in the first line; its JSON is the rest.
+/// A layout (`deltachain.layout`) for tensors whose names are in the first line; its JSON is the
+/// rest.
 pub fn layout(data: &[u8]) {
     use deltachain::files::Layout;
 
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     let (names, json) = text.split_once('\n').unwrap_or(("", text));
     let mut names: Vec<&str> = names.split_whitespace().collect();
     names.sort_unstable();
     names.dedup();
-    let tensors: Vec<TensorInfo> = names.into_iter().filter_map(|name| TensorInfo::new(name, Dtype::U8, [1])).collect();
+    let tensors: Vec<TensorInfo> = names
+        .into_iter()
+        .filter_map(|name| TensorInfo::new(name, Dtype::U8, [1]))
+        .collect();
     let (layout, peak) = peak_of(|| Layout::parse(json, &tensors));
     refused_by_rule(&layout);
     let bound = 64 * data.len() as u64 + (16 << 10);
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", data.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        data.len()
+    );
     let Ok(layout) = layout else { return };
     assert_eq!(layout.to_json(), json, "the layout has another text");
-    let mut listed: Vec<&str> = layout.files().iter().flat_map(|file| &file.tensors).map(String::as_str).collect();
+    let mut listed: Vec<&str> = layout
+        .files()
+        .iter()
+        .flat_map(|file| &file.tensors)
+        .map(String::as_str)
+        .collect();
     listed.sort_unstable();
-    assert!(listed.iter().copied().eq(tensors.iter().map(TensorInfo::name)));
-    for name in layout.files().iter().filter_map(|file| file.name.as_deref()) {
+    assert!(
+        listed
+            .iter()
+            .copied()
+            .eq(tensors.iter().map(TensorInfo::name))
+    );
+    for name in layout
+        .files()
+        .iter()
+        .filter_map(|file| file.name.as_deref())
+    {
         let path = Path::new(name);
         let parts = path.components().map(|part| match part {
             Component::Normal(part) => part.to_str().expect("it is a part of a string"),
@@ -268,27 +400,41 @@ pub fn layout(data: &[u8]) {
         });
         assert!(parts.eq(name.split('/')), "{name:?}");
     }
-    assert_eq!(layout.carried_over(&tensors).expect("it has all of them"), layout);
+    assert_eq!(
+        layout.carried_over(&tensors).expect("it has all of them"),
+        layout
+    );
 }
 
 /// What is accepted is written again with the same bytes: header and index.
 pub fn reserialise(data: &[u8]) {
     let mut bytes = Unstructured::new(data);
-    let Ok(mut header) = bytes.arbitrary::<[u8; 128]>() else { return };
+    let Ok(mut header) = bytes.arbitrary::<[u8; 128]>() else {
+        return;
+    };
     let index = bytes.take_rest();
     // Good fields in most inputs: magic and version, the index stored as it is, checksums.
-    header[..16].copy_from_slice(&[0x89, b'D', b'C', b'F', b'\r', b'\n', 0x1A, b'\n', 1, 0, 0, 0, 0, 0, 0, 0]);
+    header[..16].copy_from_slice(&[
+        0x89, b'D', b'C', b'F', b'\r', b'\n', 0x1A, b'\n', 1, 0, 0, 0, 0, 0, 0, 0,
+    ]);
     for at in [88, 96] {
         header[at..at + 8].copy_from_slice(&(index.len() as u64).to_le_bytes());
     }
     header[120..124].copy_from_slice(&crc32fast::hash(index).to_le_bytes());
     let crc = crc32fast::hash(&header[..124]);
     header[124..].copy_from_slice(&crc.to_le_bytes());
-    let Ok(header) = Header::parse(&header).inspect(|parsed| assert_eq!(parsed.to_bytes(), header)) else { return };
+    let Ok(header) = Header::parse(&header).inspect(|parsed| assert_eq!(parsed.to_bytes(), header))
+    else {
+        return;
+    };
     let (parsed, peak) = peak_of(|| Index::parse(index, &header, &limits()));
     refused_by_rule(&parsed);
     let bound = limits_for(&header).memory_to_open(128 + index.len() as u64);
-    assert!(peak <= bound, "{} bytes made the reader allocate {peak}, at most {bound}", index.len());
+    assert!(
+        peak <= bound,
+        "{} bytes made the reader allocate {peak}, at most {bound}",
+        index.len()
+    );
     let Ok(parsed) = parsed else { return };
     assert_eq!(parsed.to_bytes(), index);
 }

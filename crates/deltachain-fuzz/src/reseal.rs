@@ -1,5 +1,5 @@
-//! Links whose content is mutated and whose lengths and checksums are then made right, so that what lies behind those is
-//! reached; and what all ways of reading one link have to agree on.
+//! Links whose content is mutated and whose lengths and checksums are then made right, so that what
+//! lies behind those is reached; and what all ways of reading one link have to agree on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use crate::states::BASES;
 /// Bytes that one mutation may add to a part of a link.
 const ROOM: usize = 32;
 
-/// Mutates the first `size` bytes of `data`, a link, and returns how many there are then, at most `most`. `plainly` does
-/// the same to any bytes.
+/// Mutates the first `size` bytes of `data`, a link, and returns how many there are then, at most
+/// `most`. `plainly` does the same to any bytes.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -43,7 +43,8 @@ pub fn mutate(
     let number = random.usize(..codings.len().max(1));
     let chosen = parts.segments.get_mut(number).zip(codings.get(number));
     match (random.u8(..12), chosen) {
-        (0, _) => parts.header[24..56].copy_from_slice(&random.choice(&*BASES).expect("there are bases").1.state.0),
+        (0, _) => parts.header[24..56]
+            .copy_from_slice(&random.choice(&*BASES).expect("there are bases").1.state.0),
         // Features, reserved field and digests.
         (1, _) => parts.header[random.usize(12..88)] = random.u8(..),
         (2, Some((segment, _))) => change(segment),
@@ -72,11 +73,18 @@ pub fn mutate(
     file.len()
 }
 
-/// What the index of a link makes of its base, if that is one of ours: without this digest in its header no segment is decoded.
+/// What the index of a link makes of its base, if that is one of ours: without this digest in its
+/// header no segment is decoded.
 fn promised(file: &[u8]) -> Option<Digest> {
     let link = LinkReader::open(file, &limits()).ok()?;
-    let (base, digests) = BASES.iter().find(|(_, digests)| digests.state == link.header().base)?;
-    let held = base.tensors().iter().zip(&digests.tensors).map(|(info, &digest)| (info.name(), (info, digest)));
+    let (base, digests) = BASES
+        .iter()
+        .find(|(_, digests)| digests.state == link.header().base)?;
+    let held = base
+        .tensors()
+        .iter()
+        .zip(&digests.tensors)
+        .map(|(info, &digest)| (info.name(), (info, digest)));
     let mut tensors: BTreeMap<&str, (&TensorInfo, Digest)> = held.collect();
     for entry in &link.index().tensors {
         match entry.written() {
@@ -84,8 +92,10 @@ fn promised(file: &[u8]) -> Option<Digest> {
             None => tensors.remove(entry.name()),
         };
     }
-    let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) =
-        tensors.into_values().map(|(info, digest)| (info.clone(), digest)).unzip();
+    let (infos, digests): (Vec<TensorInfo>, Vec<Digest>) = tensors
+        .into_values()
+        .map(|(info, digest)| (info.clone(), digest))
+        .unzip();
     Some(StateDigests::from_tensors(&infos, digests).state)
 }
 
@@ -98,24 +108,41 @@ pub fn reseal(data: &[u8]) {
     let checked = link.verify(&());
     refused_by_rule(&checked);
     assert_eq!(link.header().to_bytes(), data[..128]);
-    for (base, digests) in BASES.iter().filter(|(_, digests)| digests.state == link.header().base) {
-        let Some(patched) = agree(&link, checked.is_ok(), base, digests) else { continue };
+    for (base, digests) in BASES
+        .iter()
+        .filter(|(_, digests)| digests.state == link.header().base)
+    {
+        let Some(patched) = agree(&link, checked.is_ok(), base, digests) else {
+            continue;
+        };
         let honest = honest(data, &link, &patched);
         let link = LinkReader::open(&honest[..], &limits()).expect("only digests were exchanged");
-        let again = agree(&link, link.verify(&()).is_ok(), base, digests).expect("only digests were exchanged");
-        assert!(again == patched && link.header().target == promised(&honest).expect("the base is ours"));
+        let again = agree(&link, link.verify(&()).is_ok(), base, digests)
+            .expect("only digests were exchanged");
+        assert!(
+            again == patched
+                && link.header().target == promised(&honest).expect("the base is ours")
+        );
     }
 }
 
-/// The same link with the digests of what its parts make of its base, so that what lies behind digests is reached too.
+/// The same link with the digests of what its parts make of its base, so that what lies behind
+/// digests is reached too.
 fn honest(file: &[u8], link: &LinkReader<&[u8]>, patched: &Patched) -> Vec<u8> {
     let mut index = link.index().clone();
     for entry in &mut index.tensors {
-        let TensorEntry::Write(written) = entry else { continue };
-        let data = patched.get(written.info.name()).expect("the link writes it");
+        let TensorEntry::Write(written) = entry else {
+            continue;
+        };
+        let data = patched
+            .get(written.info.name())
+            .expect("the link writes it");
         let pieces = data.chunks(usize::try_from(PIECE_BYTES).expect("a piece is in memory"));
-        written.digests =
-            if data.is_empty() { vec![Digest::of_bytes(data)] } else { pieces.map(Digest::of_bytes).collect() };
+        written.digests = if data.is_empty() {
+            vec![Digest::of_bytes(data)]
+        } else {
+            pieces.map(Digest::of_bytes).collect()
+        };
     }
     let mut parts = Parts::of(file).expect("the link has a header");
     parts.index = index.to_bytes();
@@ -124,16 +151,32 @@ fn honest(file: &[u8], link: &LinkReader<&[u8]>, patched: &Patched) -> Vec<u8> {
     parts.join(false)
 }
 
-/// Compares the ways of applying a link to its base. `passed` says whether *check* accepts the link. What patches make
-/// of the base, if the link fits it and all segments can be decoded; the digests may still be wrong.
-fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &StateDigests) -> Option<Patched> {
-    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+/// Compares the ways of applying a link to its base. `passed` says whether *check* accepts the
+/// link. What patches make of the base, if the link fits it and all segments can be decoded; the
+/// digests may still be wrong.
+fn agree(
+    link: &LinkReader<&[u8]>,
+    passed: bool,
+    base: &MemoryState,
+    digests: &StateDigests,
+) -> Option<Patched> {
+    let mut replay = Replay::new(StateTable {
+        tensors: base.tensors().to_vec(),
+        digests: digests.clone(),
+    });
     let pushed = replay.push(link);
     refused_by_rule(&pushed);
     pushed.ok()?;
-    assert_eq!(replay.table().digests.state, link.header().target, "another state was planned");
+    assert_eq!(
+        replay.table().digests.state,
+        link.header().target,
+        "another state was planned"
+    );
     let mut written = room(&replay.tensors());
-    let counted = Counted { writer: written.writer(), bytes: AtomicU64::new(0) };
+    let counted = Counted {
+        writer: written.writer(),
+        bytes: AtomicU64::new(0),
+    };
     let result = replay.run(base, &counted, &());
     refused_by_rule(&result);
     // Only when all segments have been applied are digests compared.
@@ -147,7 +190,10 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
     let times = counted.bytes.into_inner();
     assert!(times <= bytes, "for {bytes} bytes {times} were written");
 
-    let patches = link.patches(|_| true, Some(base)).collect::<Result<Vec<_>>>().expect("an applied link has patches");
+    let patches = link
+        .patches(|_| true, Some(base))
+        .collect::<Result<Vec<_>>>()
+        .expect("an applied link has patches");
     let mut patched = Patched::new(link, base);
     patches.iter().for_each(|patch| patched.lay(patch));
     match refused {
@@ -155,19 +201,40 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
             let name = error.tensor().expect("a digest is of a tensor");
             let entry = &link.index().tensors[link.index().find(name).expect("the link writes it")];
             let reached = Digest::of_tensor(patched.get(name).expect("the link writes it"));
-            assert!(entry.written().is_some_and(|written| written.digest() != reached), "a right tensor was refused");
+            assert!(
+                entry
+                    .written()
+                    .is_some_and(|written| written.digest() != reached),
+                "a right tensor was refused"
+            );
         }
         None => {
-            assert_eq!(StateDigests::of(&written, &()).expect("memory can be read").state, link.header().target);
+            assert_eq!(
+                StateDigests::of(&written, &())
+                    .expect("memory can be read")
+                    .state,
+                link.header().target
+            );
             for (info, data) in written.iter() {
-                let expected = patched.get(info.name()).or(base.get(info.name()).map(|(_, data)| data));
-                assert!(expected == Some(data), "patches and application differ in {:?}", info.name());
+                let expected = patched
+                    .get(info.name())
+                    .or(base.get(info.name()).map(|(_, data)| data));
+                assert!(
+                    expected == Some(data),
+                    "patches and application differ in {:?}",
+                    info.name()
+                );
             }
         }
     }
     // One tensor at a time, in two ranges that meet anywhere, is the same.
     let mut halves = Patched::new(link, base);
-    for info in link.index().tensors.iter().filter_map(|entry| Some(&entry.written()?.info)) {
+    for info in link
+        .index()
+        .tensors
+        .iter()
+        .filter_map(|entry| Some(&entry.written()?.info))
+    {
         let cut = u64::from(link.header().index_crc) % (info.lanes() + 1);
         for lanes in [0..cut, cut..info.lanes()] {
             for patch in link.tensor_patches(info.name(), lanes.clone(), Some(base)) {
@@ -177,7 +244,10 @@ fn agree(link: &LinkReader<&[u8]>, passed: bool, base: &MemoryState, digests: &S
             }
         }
     }
-    assert!(halves == patched, "patches by range differ from those in order");
+    assert!(
+        halves == patched,
+        "patches by range differ from those in order"
+    );
     Some(patched)
 }
 
@@ -210,12 +280,20 @@ struct Patched(Vec<(String, Vec<u8>)>);
 impl Patched {
     /// What the tensors start from.
     fn new(link: &LinkReader<&[u8]>, base: &MemoryState) -> Self {
-        let written = link.index().tensors.iter().filter_map(|entry| entry.written());
+        let written = link
+            .index()
+            .tensors
+            .iter()
+            .filter_map(|entry| entry.written());
         let starts = written.map(|written| {
             let name = written.info.name();
             let data = match written.start {
                 Start::Zeros => vec![0; length(&written.info)],
-                Start::Base => base.get(name).expect("the application has found it").1.to_vec(),
+                Start::Base => base
+                    .get(name)
+                    .expect("the application has found it")
+                    .1
+                    .to_vec(),
             };
             (name.to_owned(), data)
         });
@@ -223,10 +301,15 @@ impl Patched {
     }
 
     fn lay(&mut self, patch: &Patch<'_>) {
-        let place = self.0.binary_search_by(|(name, _)| name.as_str().cmp(patch.tensor.name()));
+        let place = self
+            .0
+            .binary_search_by(|(name, _)| name.as_str().cmp(patch.tensor.name()));
         let data = &mut self.0[place.expect("the link writes the tensor")].1;
         let width = patch.dtype().lane_bytes();
-        let indices = patch.indices.clone().unwrap_or_else(|| patch.lanes.clone().collect());
+        let indices = patch
+            .indices
+            .clone()
+            .unwrap_or_else(|| patch.lanes.clone().collect());
         assert!(indices.is_sorted_by(|left, right| left < right) && indices.len() == patch.count());
         for (index, value) in indices.iter().zip(patch.values.chunks_exact(width)) {
             assert!(patch.lanes.contains(index));
@@ -237,7 +320,9 @@ impl Patched {
 
     /// What has become of a tensor, if the link writes it.
     fn get(&self, name: &str) -> Option<&[u8]> {
-        let place = self.0.binary_search_by(|(written, _)| written.as_str().cmp(name));
+        let place = self
+            .0
+            .binary_search_by(|(written, _)| written.as_str().cmp(name));
         place.ok().map(|place| &*self.0[place].1)
     }
 }
@@ -247,11 +332,19 @@ pub(crate) fn all_ways(file: &[u8], base: &MemoryState, target: &MemoryState) {
     let link = LinkReader::open(file, &Limits::default()).expect("a written link can be opened");
     link.verify(&()).expect("a written link passes");
     let digests = StateDigests::of(base, &()).expect("memory can be read");
-    let mut replay = Replay::new(StateTable { tensors: base.tensors().to_vec(), digests: digests.clone() });
+    let mut replay = Replay::new(StateTable {
+        tensors: base.tensors().to_vec(),
+        digests: digests.clone(),
+    });
     replay.push(&link).expect("the link belongs to its base");
     let mut written = room(&replay.tensors());
-    let reached = replay.run(base, &written.writer(), &()).expect("the link can be applied");
+    let reached = replay
+        .run(base, &written.writer(), &())
+        .expect("the link can be applied");
     assert!(written == *target, "the result differs from the target");
-    assert_eq!(reached, StateDigests::of(target, &()).expect("memory can be read"));
+    assert_eq!(
+        reached,
+        StateDigests::of(target, &()).expect("memory can be read")
+    );
     agree(&link, true, base, &digests).expect("the link fits its base");
 }

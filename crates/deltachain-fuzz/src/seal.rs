@@ -1,7 +1,8 @@
-//! Links taken apart and put together again with right lengths and checksums, even if their content is broken.
+//! Links taken apart and put together again with right lengths and checksums, even if their content
+//! is broken.
 //!
-//! The parsers here are lenient on purpose and share nothing with the library's: they find what they can, and ignore
-//! the rest.
+//! The parsers here are lenient on purpose and share nothing with the library's: they find what
+//! they can, and ignore the rest.
 
 /// Longest stream or index that is decompressed for mutation.
 const MOST_BYTES: usize = 1 << 18;
@@ -25,16 +26,30 @@ impl Parts {
     pub(crate) fn of(file: &[u8]) -> Option<Self> {
         let (header, rest) = file.split_first_chunk::<HEADER_BYTES>()?;
         let (stored, raw) = (u64_at(header, 88), u64_at(header, 96));
-        let (stored, mut rest) = rest.split_at(usize::try_from(stored).unwrap_or(usize::MAX).min(rest.len()));
+        let (stored, mut rest) = rest.split_at(
+            usize::try_from(stored)
+                .unwrap_or(usize::MAX)
+                .min(rest.len()),
+        );
         let index = unpacked(stored, raw);
         let mut segments = Vec::new();
-        for entry in SegmentEntries::of(&index).into_iter().flat_map(|found| found.entries) {
-            let length = usize::try_from(entry.length).unwrap_or(usize::MAX).min(rest.len());
+        for entry in SegmentEntries::of(&index)
+            .into_iter()
+            .flat_map(|found| found.entries)
+        {
+            let length = usize::try_from(entry.length)
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
             let (segment, others) = rest.split_at(length);
             segments.push(segment.to_vec());
             rest = others;
         }
-        Some(Self { header: *header, index, segments, extension: rest.to_vec() })
+        Some(Self {
+            header: *header,
+            index,
+            segments,
+            extension: rest.to_vec(),
+        })
     }
 
     /// A file with the right lengths and checksums for these parts.
@@ -53,7 +68,12 @@ impl Parts {
         let stored = packed(&index, compress);
         let mut file = self.header.to_vec();
         let segments = self.segments.concat();
-        let lengths = [(88, stored.len()), (96, index.len()), (104, segments.len()), (112, self.extension.len())];
+        let lengths = [
+            (88, stored.len()),
+            (96, index.len()),
+            (104, segments.len()),
+            (112, self.extension.len()),
+        ];
         for (at, length) in lengths {
             file[at..at + 8].copy_from_slice(&(length as u64).to_le_bytes());
         }
@@ -69,7 +89,11 @@ impl Parts {
     /// The coding byte of each segment that the index names.
     pub(crate) fn codings(&self) -> Vec<u8> {
         let found = SegmentEntries::of(&self.index);
-        found.into_iter().flat_map(|found| found.entries).map(|entry| entry.coding).collect()
+        found
+            .into_iter()
+            .flat_map(|found| found.entries)
+            .map(|entry| entry.coding)
+            .collect()
     }
 }
 
@@ -100,11 +124,17 @@ impl SegmentEntries {
         let mut end = begin;
         let mut entries = Vec::new();
         for _ in 0..count {
-            let Some(entry) = Entry::read(&mut rest) else { break };
+            let Some(entry) = Entry::read(&mut rest) else {
+                break;
+            };
             entries.push(entry);
             end = index.len() - rest.len();
         }
-        Some(Self { begin, end, entries })
+        Some(Self {
+            begin,
+            end,
+            entries,
+        })
     }
 }
 
@@ -135,14 +165,21 @@ impl Stream {
 
     /// A stream of these raw bytes.
     pub(crate) fn of(raw: &[u8], compress: bool) -> Self {
-        Self { raw_length: raw.len() as u64, stored: packed(raw, compress) }
+        Self {
+            raw_length: raw.len() as u64,
+            stored: packed(raw, compress),
+        }
     }
 }
 
 /// The streams of a segment with this coding byte; `None` if its directory cannot be read.
 pub(crate) fn streams(segment: &[u8], coding: u8) -> Option<Vec<Stream>> {
     let positions = if coding & 0b100 == 0 { 0 } else { 4 };
-    let values = if coding >> 3 == 2 { 3 } else { 1 << (coding & 0b11) };
+    let values = if coding >> 3 == 2 {
+        3
+    } else {
+        1 << (coding & 0b11)
+    };
     let mut rest = segment;
     let mut lengths = Vec::new();
     for _ in 0..1 + positions + values {
@@ -150,8 +187,15 @@ pub(crate) fn streams(segment: &[u8], coding: u8) -> Option<Vec<Stream>> {
     }
     let mut streams = Vec::new();
     for (raw_length, stored) in lengths {
-        let (stored, others) = rest.split_at(usize::try_from(stored).unwrap_or(usize::MAX).min(rest.len()));
-        streams.push(Stream { raw_length, stored: stored.to_vec() });
+        let (stored, others) = rest.split_at(
+            usize::try_from(stored)
+                .unwrap_or(usize::MAX)
+                .min(rest.len()),
+        );
+        streams.push(Stream {
+            raw_length,
+            stored: stored.to_vec(),
+        });
         rest = others;
     }
     Some(streams)
@@ -164,12 +208,16 @@ pub(crate) fn join_streams(streams: &[Stream]) -> Vec<u8> {
         put_varint(&mut segment, stream.raw_length);
         put_varint(&mut segment, stream.stored.len() as u64);
     }
-    streams.iter().for_each(|stream| segment.extend_from_slice(&stream.stored));
+    streams
+        .iter()
+        .for_each(|stream| segment.extend_from_slice(&stream.stored));
     segment
 }
 
 fn unpacked(stored: &[u8], raw_length: u64) -> Vec<u8> {
-    let capacity = usize::try_from(raw_length).unwrap_or(usize::MAX).min(MOST_BYTES);
+    let capacity = usize::try_from(raw_length)
+        .unwrap_or(usize::MAX)
+        .min(MOST_BYTES);
     if stored.len() as u64 >= raw_length {
         return stored.to_vec();
     }
@@ -177,8 +225,12 @@ fn unpacked(stored: &[u8], raw_length: u64) -> Vec<u8> {
 }
 
 fn packed(raw: &[u8], compress: bool) -> Vec<u8> {
-    let frame = compress.then(|| zstd::bulk::compress(raw, 1)).and_then(Result::ok);
-    frame.filter(|frame| frame.len() < raw.len()).unwrap_or_else(|| raw.to_vec())
+    let frame = compress
+        .then(|| zstd::bulk::compress(raw, 1))
+        .and_then(Result::ok);
+    frame
+        .filter(|frame| frame.len() < raw.len())
+        .unwrap_or_else(|| raw.to_vec())
 }
 
 fn u64_at(header: &[u8; HEADER_BYTES], at: usize) -> u64 {
@@ -211,14 +263,23 @@ mod tests {
             for (segment, coding) in parts.segments.iter_mut().zip(codings) {
                 let streams = streams(segment, coding).unwrap();
                 assert_eq!(join_streams(&streams), *segment);
-                let repacked: Vec<Stream> = streams.iter().map(|stream| Stream::of(&stream.raw(), false)).collect();
+                let repacked: Vec<Stream> = streams
+                    .iter()
+                    .map(|stream| Stream::of(&stream.raw(), false))
+                    .collect();
                 *segment = join_streams(&repacked);
             }
             parts.extension = vec![7; 9];
             for compress in [false, true] {
                 let file = parts.join(compress);
-                assert_eq!(Parts::of(&file).unwrap().index, Parts::of(&parts.join(false)).unwrap().index);
-                LinkReader::open(file, &Limits::default()).unwrap().verify(&()).unwrap();
+                assert_eq!(
+                    Parts::of(&file).unwrap().index,
+                    Parts::of(&parts.join(false)).unwrap().index
+                );
+                LinkReader::open(file, &Limits::default())
+                    .unwrap()
+                    .verify(&())
+                    .unwrap();
             }
         }
         assert_eq!(Parts::of(&[0; 127]), None);

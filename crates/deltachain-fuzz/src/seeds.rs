@@ -1,5 +1,5 @@
-//! What fuzzers start from: the vectors of `conformance/`, excerpts of the checkpoints in `testdata/`, and links between
-//! states made here.
+//! What fuzzers start from: the vectors of `conformance/`, excerpts of the checkpoints in
+//! `testdata/`, and links between states made here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,8 @@ pub struct Seed {
     pub bytes: Vec<u8>,
 }
 
-/// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer found.
+/// Fewer seeds than this for a target mean that vectors or test data are missing, or are no longer
+/// found.
 const EXPECTED: &[(&str, usize)] = &[
     ("apply", 2000),
     ("arc2", 2),
@@ -73,9 +74,16 @@ impl Seed {
 /// A message that names what is missing.
 pub fn check_counts(seeds: &[Seed]) -> Result<(), String> {
     for &(target, expected) in EXPECTED {
-        let names: BTreeSet<String> = seeds.iter().filter(|seed| seed.target == target).map(Seed::name).collect();
+        let names: BTreeSet<String> = seeds
+            .iter()
+            .filter(|seed| seed.target == target)
+            .map(Seed::name)
+            .collect();
         if names.len() < expected {
-            return Err(format!("{} different seeds for {target}, expected {expected} or more", names.len()));
+            return Err(format!(
+                "{} different seeds for {target}, expected {expected} or more",
+                names.len()
+            ));
         }
     }
     Ok(())
@@ -92,11 +100,19 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         seeds.add("note", "made here", bytes);
     }
     for path in files_below(&root.join("conformance/vectors/documents"))? {
-        let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let origin = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
         seeds.add("document", &origin, fs::read(&path)?);
     }
     for path in files_below(&root.join("conformance/vectors"))? {
-        let origin = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let origin = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("dcf") => seeds.add_link(&origin, &fs::read(&path)?),
             Some("safetensors") => seeds.add("safetensors", &origin, fs::read(&path)?),
@@ -104,9 +120,11 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
             _ => {}
         }
     }
-    for names in
-        [&["rl3e6_step0", "rl3e6_step1", "rl3e6_step2"][..], &["fp8_step0", "fp8_step1"], &["f32_step0", "f32_step1"]]
-    {
+    for names in [
+        &["rl3e6_step0", "rl3e6_step1", "rl3e6_step2"][..],
+        &["fp8_step0", "fp8_step1"],
+        &["f32_step0", "f32_step1"],
+    ] {
         let excerpts = names
             .iter()
             .map(|name| excerpt(&root.join("testdata").join(format!("{name}.safetensors"))))
@@ -120,10 +138,15 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
             seeds.add_links(names[0], &pair[0], &pair[1]);
         }
     }
-    for (name, (base, target)) in [("mixed", &*MIXED), ("contexts", &*CONTEXTS), ("described", &*DESCRIBED)] {
+    for (name, (base, target)) in [
+        ("mixed", &*MIXED),
+        ("contexts", &*CONTEXTS),
+        ("described", &*DESCRIBED),
+    ] {
         seeds.add_links(name, base, target);
         seeds.add_links(name, &MemoryState::new(), base);
-        let mut extended = Parts::of(&link(base, target, Profile::Compact)).ok_or_else(|| io::Error::other(name))?;
+        let mut extended = Parts::of(&link(base, target, Profile::Compact))
+            .ok_or_else(|| io::Error::other(name))?;
         extended.extension = b"of a later version".to_vec();
         seeds.add_link(name, &extended.join(false));
     }
@@ -131,7 +154,8 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
     let mut long = MemoryState::new();
     let bytes = PIECE_BYTES + 1;
     let zeros = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
-    long.insert("t", Dtype::U8, &[bytes], zeros).map_err(io::Error::other)?;
+    long.insert("t", Dtype::U8, &[bytes], zeros)
+        .map_err(io::Error::other)?;
     seeds.add_links("pieces", &MemoryState::new(), &long);
     for json in [
         r#"{"files":[{"name":null,"metadata":null,"tensors":null}]}"#,
@@ -141,7 +165,9 @@ pub fn collect(root: &Path) -> io::Result<Vec<Seed>> {
         seeds.add("layout", "text", format!("a b c\n{json}").into_bytes());
     }
     // Structured inputs are made of any bytes.
-    for (number, target) in (0..16).flat_map(|number| ["roundtrip", "sequence"].map(|target| (number, target))) {
+    for (number, target) in
+        (0..16).flat_map(|number| ["roundtrip", "sequence"].map(|target| (number, target)))
+    {
         let mut bytes = vec![0; 64 << (number % 5)];
         fastrand::Rng::with_seed(number).fill(&mut bytes);
         seeds.add(target, "noise", bytes);
@@ -167,7 +193,11 @@ struct Seeds(Vec<Seed>);
 impl Seeds {
     fn add(&mut self, target: &'static str, origin: &str, bytes: Vec<u8>) {
         if bytes.len() <= most_bytes(target) {
-            self.0.push(Seed { target, origin: origin.to_owned(), bytes });
+            self.0.push(Seed {
+                target,
+                origin: origin.to_owned(),
+                bytes,
+            });
         }
     }
 
@@ -177,14 +207,19 @@ impl Seeds {
         }
     }
 
-    /// A chain that is read by one who holds nothing, with links as they are and sealed, and by one who holds the second
-    /// commit.
+    /// A chain that is read by one who holds nothing, with links as they are and sealed, and by one
+    /// who holds the second commit.
     fn add_chain(&mut self, origin: &str, tar: &[u8]) {
         let mut archive = Archive::of(unpacked(tar));
         self.add("chain", origin, archive.to_bytes());
         archive.flags = SEALED;
         self.add("chain", origin, archive.to_bytes());
-        if let Some(held) = archive.objects.iter().filter(|object| object.kind == COMMIT).nth(1) {
+        if let Some(held) = archive
+            .objects
+            .iter()
+            .filter(|object| object.kind == COMMIT)
+            .nth(1)
+        {
             (archive.flags, archive.held) = (HELD, held.version);
             self.add("chain", origin, archive.to_bytes());
         }
@@ -199,30 +234,48 @@ impl Seeds {
             self.add("apply", origin, [&[base], file].concat());
         }
         if let Some(parts) = Parts::of(file) {
-            self.add("reserialise", origin, [&parts.header[..], &parts.index].concat());
+            self.add(
+                "reserialise",
+                origin,
+                [&parts.header[..], &parts.index].concat(),
+            );
         }
         for input in segment_inputs(file) {
             self.add("segment", origin, input);
         }
-        let Ok(link) = LinkReader::open(file, &Limits::default()) else { return };
+        let Ok(link) = LinkReader::open(file, &Limits::default()) else {
+            return;
+        };
         if let Some(layout) = link.index().metadata.get(LAYOUT_KEY) {
             let names: Vec<&str> = link.index().tensors.iter().map(TensorEntry::name).collect();
-            self.add("layout", origin, format!("{}\n{layout}", names.join(" ")).into_bytes());
+            self.add(
+                "layout",
+                origin,
+                format!("{}\n{layout}", names.join(" ")).into_bytes(),
+            );
         }
     }
 }
 
 /// The files of a plain tar archive.
 pub(crate) fn unpacked(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches(['\0', ' ']).to_owned();
+    let text = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes)
+            .trim_end_matches(['\0', ' '])
+            .to_owned()
+    };
     let mut files = Vec::new();
     let mut rest = archive;
     while let Some((header, content)) = rest.split_first_chunk::<512>() {
-        let size = usize::from_str_radix(&text(&header[124..136]), 8).unwrap_or(0).min(content.len());
+        let size = usize::from_str_radix(&text(&header[124..136]), 8)
+            .unwrap_or(0)
+            .min(content.len());
         if matches!(header[156], 0 | b'0') && header[0] != 0 {
             files.push((text(&header[..100]), content[..size].to_vec()));
         }
-        rest = content.get(size.next_multiple_of(512)..).unwrap_or_default();
+        rest = content
+            .get(size.next_multiple_of(512)..)
+            .unwrap_or_default();
     }
     files
 }
@@ -261,8 +314,16 @@ fn excerpt(path: &Path) -> deltachain::Result<MemoryState> {
 fn safetensors_of(state: &MemoryState) -> Vec<u8> {
     let views = state.iter().map(|(info, data)| {
         let dtype = safetensors_dtype(info.dtype());
-        let shape = info.shape().iter().map(|&dimension| usize::try_from(dimension).unwrap_or(0)).collect();
-        (info.name(), safetensors::tensor::TensorView::new(dtype, shape, data).expect("the data fits its shape"))
+        let shape = info
+            .shape()
+            .iter()
+            .map(|&dimension| usize::try_from(dimension).unwrap_or(0))
+            .collect();
+        (
+            info.name(),
+            safetensors::tensor::TensorView::new(dtype, shape, data)
+                .expect("the data fits its shape"),
+        )
     });
     safetensors::serialize(views, None).expect("a state can be written")
 }

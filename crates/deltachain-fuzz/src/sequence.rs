@@ -1,4 +1,5 @@
-//! Sequences of links, good and damaged: all ways of applying them agree, and memory goes there and back.
+//! Sequences of links, good and damaged: all ways of applying them agree, and memory goes there and
+//! back.
 
 use arbitrary::{Arbitrary, Unstructured};
 use deltachain::tensor::MemoryState;
@@ -21,13 +22,23 @@ struct Sequence {
 /// Links that are applied one by one, in one pass, and as patches of memory.
 pub fn sequence(data: &[u8]) {
     single_threaded();
-    let Ok(sequence) = Sequence::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let Ok(sequence) = Sequence::arbitrary_take_rest(Unstructured::new(data)) else {
+        return;
+    };
     let base = sequence.start.state();
     let mut files = Vec::new();
     let mut last = base.clone();
     for (step, is_direct) in sequence.steps.iter().take(6) {
         let next = step.after(&last);
-        files.push(link(&last, &next, if *is_direct { Profile::Direct } else { Profile::Compact }));
+        files.push(link(
+            &last,
+            &next,
+            if *is_direct {
+                Profile::Direct
+            } else {
+                Profile::Compact
+            },
+        ));
         last = next;
     }
     if let Some((number, segment, place, change)) = sequence.damage
@@ -38,12 +49,21 @@ pub fn sequence(data: &[u8]) {
         if let Some(segment) = parts.segments.get_mut(usize::from(segment) % count) {
             let length = segment.len().max(1);
             let place = usize::from(place) % length;
-            segment.get_mut(place).into_iter().for_each(|byte| *byte = byte.wrapping_add(change));
+            segment
+                .get_mut(place)
+                .into_iter()
+                .for_each(|byte| *byte = byte.wrapping_add(change));
             *file = parts.join(false);
         }
     }
     let open = |file| LinkReader::open(file, &Limits::default());
-    let Ok(links) = files.iter().map(open).collect::<Result<Vec<LinkReader<&Vec<u8>>>>>() else { return };
+    let Ok(links) = files
+        .iter()
+        .map(open)
+        .collect::<Result<Vec<LinkReader<&Vec<u8>>>>>()
+    else {
+        return;
+    };
 
     let expected = one_by_one(&links, &base);
     let mut replay = Replay::new(table_of(&base));
@@ -59,22 +79,37 @@ pub fn sequence(data: &[u8]) {
     match (built, patches, expected) {
         (Ok(_), Ok(mut set), Ok(state)) => {
             assert!(written == state, "in one pass, links lead elsewhere");
-            assert!(sequence.damage.is_some() || state == last, "links lead elsewhere");
-            let mut ready = set.fit(&mut memory).expect("the set was made for this memory");
+            assert!(
+                sequence.damage.is_some() || state == last,
+                "links lead elsewhere"
+            );
+            let mut ready = set
+                .fit(&mut memory)
+                .expect("the set was made for this memory");
             ready.apply().expect("nobody else can write to it");
             ready.undo().expect("nobody else can write to it");
             assert!(memory == base, "the way back leads elsewhere");
-            set.fit(&mut memory).expect("memory is what it was").apply().expect("nobody else can write to it");
+            set.fit(&mut memory)
+                .expect("memory is what it was")
+                .apply()
+                .expect("nobody else can write to it");
             assert!(memory == state, "patched memory is another state");
         }
         (Err(built), Err(patched), Err((link, one))) => {
             for found in [built, patched] {
-                assert_eq!((found.link(), place_of(&found)), (Some(link), place_of(&one)), "another fault was found");
+                assert_eq!(
+                    (found.link(), place_of(&found)),
+                    (Some(link), place_of(&one)),
+                    "another fault was found"
+                );
             }
         }
         // SPEC section 9: a digest on the way is wrong, and no tensor of the result shows it.
         (Ok(_), Ok(_), Err((link, one))) => {
-            assert!(one.rule() == Some("R-APP-04") && link + 1 < links.len(), "missed: {one}");
+            assert!(
+                one.rule() == Some("R-APP-04") && link + 1 < links.len(),
+                "missed: {one}"
+            );
         }
         (built, patches, expected) => {
             let results = (built.err(), patches.err(), expected.err());
@@ -91,8 +126,12 @@ fn place_of(error: &Error) -> (Option<&str>, Option<u64>, Option<&str>) {
     (error.rule(), error.offset(), error.tensor())
 }
 
-/// Applies one link after another, and compares digests after each. A failure comes with the number of the link.
-fn one_by_one(links: &[LinkReader<&Vec<u8>>], base: &MemoryState) -> Result<MemoryState, (usize, Error)> {
+/// Applies one link after another, and compares digests after each. A failure comes with the number
+/// of the link.
+fn one_by_one(
+    links: &[LinkReader<&Vec<u8>>],
+    base: &MemoryState,
+) -> Result<MemoryState, (usize, Error)> {
     let mut state = base.clone();
     for (number, link) in links.iter().enumerate() {
         let apply = || {

@@ -1,4 +1,5 @@
-//! States for structured inputs: made of arbitrary bytes, small, with every dtype and every way to change.
+//! States for structured inputs: made of arbitrary bytes, small, with every dtype and every way to
+//! change.
 
 use std::sync::LazyLock;
 
@@ -75,7 +76,10 @@ impl Start {
     /// The state.
     pub(crate) fn state(&self) -> MemoryState {
         let mut state = MemoryState::new();
-        self.0.iter().take(TENSORS).for_each(|tensor| tensor.add_to(&mut state));
+        self.0
+            .iter()
+            .take(TENSORS)
+            .for_each(|tensor| tensor.add_to(&mut state));
         state
     }
 }
@@ -85,7 +89,8 @@ impl Step {
     pub(crate) fn after(&self, state: &MemoryState) -> MemoryState {
         let mut next = MemoryState::new();
         for (number, (info, data)) in state.iter().enumerate() {
-            let (mut dtype, mut shape, mut data) = (info.dtype(), info.shape().to_vec(), data.to_vec());
+            let (mut dtype, mut shape, mut data) =
+                (info.dtype(), info.shape().to_vec(), data.to_vec());
             match self.changes.get(number).unwrap_or(&Change::Nothing) {
                 Change::Nothing => {}
                 Change::Remove => continue,
@@ -95,18 +100,27 @@ impl Step {
                     shape = vec![data.len() as u64 * 8 / dtype.bits()];
                     data.truncate(bytes_of(dtype, &shape).unwrap_or(0));
                 }
-                Change::Move { seed, rarity, reach } => move_lanes(&mut data, dtype, *seed, *rarity, *reach),
+                Change::Move {
+                    seed,
+                    rarity,
+                    reach,
+                } => move_lanes(&mut data, dtype, *seed, *rarity, *reach),
                 Change::Bytes(changes) => {
                     for &(at, byte) in changes {
                         let length = data.len().max(1);
-                        data.get_mut(usize::from(at) % length).into_iter().for_each(|old| *old = byte);
+                        data.get_mut(usize::from(at) % length)
+                            .into_iter()
+                            .for_each(|old| *old = byte);
                     }
                 }
             }
             // Bytes that no shape describes are dropped with their tensor.
             let _ = next.insert(info.name(), dtype, &shape, data);
         }
-        self.added.iter().take(TENSORS).for_each(|tensor| tensor.add_to(&mut next));
+        self.added
+            .iter()
+            .take(TENSORS)
+            .for_each(|tensor| tensor.add_to(&mut next));
         next
     }
 }
@@ -135,11 +149,14 @@ impl Tensor {
             Fill::Bytes(bytes) if bytes.is_empty() => vec![0xFF; length],
             Fill::Bytes(bytes) => bytes.iter().copied().cycle().take(length).collect(),
         };
-        state.insert(&name, dtype, &shape, data).expect("the data fits its shape");
+        state
+            .insert(&name, dtype, &shape, data)
+            .expect("the data fits its shape");
     }
 }
 
-/// Any dtype of the table, and some that are described: elements that are not lanes, and exponents as wide or narrow as can be.
+/// Any dtype of the table, and some that are described: elements that are not lanes, and exponents
+/// as wide or narrow as can be.
 fn dtype_of(code: u8) -> Dtype {
     let dtypes: Vec<Dtype> = Dtype::all().chain(described()).collect();
     dtypes[usize::from(code) % dtypes.len()]
@@ -165,7 +182,15 @@ fn bytes_of(dtype: Dtype, shape: &[u64]) -> Option<usize> {
 /// Bytes that look random, every second one of few values, as in exponents.
 fn noise(seed: u32, length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed.into());
-    (0..length).map(|at| if at % 2 == 1 { random.u8(0x3B..0x40) } else { random.u8(..) }).collect()
+    (0..length)
+        .map(|at| {
+            if at % 2 == 1 {
+                random.u8(0x3B..0x40)
+            } else {
+                random.u8(..)
+            }
+        })
+        .collect()
 }
 
 fn move_lanes(data: &mut [u8], dtype: Dtype, seed: u32, rarity: u8, reach: u16) {
@@ -185,15 +210,24 @@ fn move_lanes(data: &mut [u8], dtype: Dtype, seed: u32, rarity: u8, reach: u16) 
 /// The link from `base` to `target`.
 pub(crate) fn link(base: &MemoryState, target: &MemoryState, profile: Profile) -> Vec<u8> {
     let mut file = Vec::new();
-    diff(base, target, &DiffOptions::default().profile(profile), &mut file).expect("a state has a link");
+    diff(
+        base,
+        target,
+        &DiffOptions::default().profile(profile),
+        &mut file,
+    )
+    .expect("a state has a link");
     file
 }
 
-/// Two states that hold a tensor of every dtype of the table; each is changed, most of them by little.
-pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| mixed(Dtype::all()));
+/// Two states that hold a tensor of every dtype of the table; each is changed, most of them by
+/// little.
+pub(crate) static MIXED: LazyLock<(MemoryState, MemoryState)> =
+    LazyLock::new(|| mixed(Dtype::all()));
 
 /// The same with described dtypes.
-pub(crate) static DESCRIBED: LazyLock<(MemoryState, MemoryState)> = LazyLock::new(|| mixed(described()));
+pub(crate) static DESCRIBED: LazyLock<(MemoryState, MemoryState)> =
+    LazyLock::new(|| mixed(described()));
 
 fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
@@ -201,9 +235,17 @@ fn mixed(dtypes: impl Iterator<Item = Dtype>) -> (MemoryState, MemoryState) {
         let length = bytes_of(dtype, &[64]).expect("64 elements are whole bytes");
         let old = noise(dtype.code().into(), length);
         let mut new = old.clone();
-        move_lanes(&mut new, dtype, 1, if dtype.code() % 3 == 0 { 200 } else { 20 }, 2);
+        move_lanes(
+            &mut new,
+            dtype,
+            1,
+            if dtype.code() % 3 == 0 { 200 } else { 20 },
+            2,
+        );
         for (state, data) in [(&mut base, old), (&mut target, new)] {
-            state.insert(dtype.name(), dtype, &[64], data).expect("the data fits its shape");
+            state
+                .insert(dtype.name(), dtype, &[64], data)
+                .expect("the data fits its shape");
         }
     }
     (base, target)
@@ -221,15 +263,27 @@ pub(crate) static CONTEXTS: LazyLock<(MemoryState, MemoryState)> = LazyLock::new
         old.extend(bytes);
         new.extend([bytes[0] ^ u8::from(changes), exponent]);
     }
-    base.insert("w", Dtype::BF16, &[600], old).expect("the data fits its shape");
-    target.insert("w", Dtype::BF16, &[600], new).expect("the data fits its shape");
+    base.insert("w", Dtype::BF16, &[600], old)
+        .expect("the data fits its shape");
+    target
+        .insert("w", Dtype::BF16, &[600], new)
+        .expect("the data fits its shape");
     (base, target)
 });
 
 /// The states that resealed links can have as base, with their digests.
 pub(crate) static BASES: LazyLock<Vec<(MemoryState, StateDigests)>> = LazyLock::new(|| {
-    let states = [MemoryState::new(), MIXED.0.clone(), CONTEXTS.0.clone(), DESCRIBED.0.clone()];
-    states.into_iter().map(|state| (digests(&state), state)).map(|(digests, state)| (state, digests)).collect()
+    let states = [
+        MemoryState::new(),
+        MIXED.0.clone(),
+        CONTEXTS.0.clone(),
+        DESCRIBED.0.clone(),
+    ];
+    states
+        .into_iter()
+        .map(|state| (digests(&state), state))
+        .map(|(digests, state)| (state, digests))
+        .collect()
 });
 
 /// How many of them, from the first on, can be in safetensors files.

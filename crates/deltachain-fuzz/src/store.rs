@@ -1,6 +1,8 @@
-//! Publishing, following, compacting, pruning and checking a chain over a store that fails as the input says.
+//! Publishing, following, compacting, pruning and checking a chain over a store that fails as the
+//! input says.
 //!
-//! The store that fails and the proof that a version can be built come from the store crate's own tests.
+//! The store that fails and the proof that a version can be built come from the store crate's own
+//! tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +15,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, Phase, PublishOptions,
-    PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions, compact, fsck, plan_prune, prune,
+    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, Phase,
+    PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions, compact,
+    fsck, plan_prune, prune,
 };
 use deltachain_testkit::faulty::{Control, Fault, FaultyStore, hash};
 use deltachain_testkit::verify::{rebuild, shown};
@@ -56,10 +59,23 @@ enum From {
 
 #[derive(Debug, Arbitrary)]
 enum Operation {
-    Pull { version: Option<u8>, opens: bool, keeps_links: bool },
-    Compact { version: Option<u8>, from: Option<u8>, snapshot: bool },
-    Prune { last: u8, days_later: bool },
-    Fsck { deep: bool },
+    Pull {
+        version: Option<u8>,
+        opens: bool,
+        keeps_links: bool,
+    },
+    Compact {
+        version: Option<u8>,
+        from: Option<u8>,
+        snapshot: bool,
+    },
+    Prune {
+        last: u8,
+        days_later: bool,
+    },
+    Fsck {
+        deep: bool,
+    },
 }
 
 /// What has happened.
@@ -82,10 +98,17 @@ pub fn store(data: &[u8]) {
 pub fn play(data: &[u8]) -> Played {
     single_threaded();
     let mut input = Unstructured::new(data);
-    let Ok((faults, start)) = <(Faults, Start)>::arbitrary(&mut input) else { return Played::default() };
+    let Ok((faults, start)) = <(Faults, Start)>::arbitrary(&mut input) else {
+        return Played::default();
+    };
     let mut world = World::new(faults, &start);
     for _ in 0..ROUNDS {
-        let Some(round) = (!input.is_empty()).then(|| Round::arbitrary(&mut input).ok()).flatten() else { break };
+        let Some(round) = (!input.is_empty())
+            .then(|| Round::arbitrary(&mut input).ok())
+            .flatten()
+        else {
+            break;
+        };
         if let Some(publish) = round.publish {
             world.publish(&publish);
         }
@@ -93,8 +116,17 @@ pub fn play(data: &[u8]) -> Played {
         world.check(None);
     }
     world.prove();
-    let faults = world.control.injected().iter().map(|(fault, &count)| (format!("{fault:?}"), count)).collect();
-    Played { versions: world.versions.len(), switches: world.switches, faults }
+    let faults = world
+        .control
+        .injected()
+        .iter()
+        .map(|(fault, &count)| (format!("{fault:?}"), count))
+        .collect();
+    Played {
+        versions: world.versions.len(),
+        switches: world.switches,
+        faults,
+    }
 }
 
 /// A chain with one who writes it and one who follows it.
@@ -128,22 +160,49 @@ impl World {
         let objects = Arc::new(InMemory::new());
         let (failing, control) = FaultyStore::new(objects.clone());
         let options = StoreOptions::default().attempts(2).pause(Duration::ZERO);
-        let clean = Store::from_objects(objects, "", options.clone()).expect("threads can be started");
+        let clean =
+            Store::from_objects(objects, "", options.clone()).expect("threads can be started");
         let store = Store::from_objects(failing, "", options).expect("threads can be started");
-        let chain = ChainDocument::new(7).to_bytes().expect("it has no metadata");
-        assert!(clean.put_if_absent(ObjectName::Chain, &chain).expect("nothing fails"));
+        let chain = ChainDocument::new(7)
+            .to_bytes()
+            .expect("it has no metadata");
+        assert!(
+            clean
+                .put_if_absent(ObjectName::Chain, &chain)
+                .expect("nothing fails")
+        );
         control.plan(move |call| {
-            let number = usize::try_from(hash(&format!("{call:?}")) % faults.len() as u64).unwrap_or(0);
+            let number =
+                usize::try_from(hash(&format!("{call:?}")) % faults.len() as u64).unwrap_or(0);
             // Whether a bit of a document has turned, nobody can always tell.
-            fault(faults[number]).filter(|fault| *fault != Fault::Flip || call.path.contains("files/"))
+            fault(faults[number])
+                .filter(|fault| *fault != Fault::Flip || call.path.contains("files/"))
         });
         let (folder, state) = (folder(), start.state());
         let (versions, subscriber) = (Vec::new(), None);
-        Self { folder, clean, store, control, hours: 0, state, versions, subscriber, switches: 0 }
+        Self {
+            folder,
+            clean,
+            store,
+            control,
+            hours: 0,
+            state,
+            versions,
+            subscriber,
+            switches: 0,
+        }
     }
 
     /// What has been trained is published, if files can hold it.
-    fn publish(&mut self, Publish { step, base, snapshots, skips }: &Publish) {
+    fn publish(
+        &mut self,
+        Publish {
+            step,
+            base,
+            snapshots,
+            skips,
+        }: &Publish,
+    ) {
         self.state = step.after(&self.state);
         let path = self.folder.path().join("next");
         let _ = std::fs::remove_file(&path);
@@ -152,7 +211,10 @@ impl World {
             return;
         }
         let next = SafetensorsState::open(&path).expect("it has just been written");
-        let head = self.versions.last().map(|_| SafetensorsState::open(self.head_path()).expect("it is there"));
+        let head = self
+            .versions
+            .last()
+            .map(|_| SafetensorsState::open(self.head_path()).expect("it is there"));
         let work = self.folder.path().join("work");
         let base = match (base, &head) {
             (From::Nothing, _) | (From::State, None) => Base::Nothing,
@@ -161,7 +223,11 @@ impl World {
             (From::Work, _) => Base::Work(&work),
         };
         let options = PublishOptions::default()
-            .snapshots(if *snapshots { Snapshots::Cost(2.0) } else { Snapshots::Never })
+            .snapshots(if *snapshots {
+                Snapshots::Cost(2.0)
+            } else {
+                Snapshots::Never
+            })
             .skips(if *skips { vec![2] } else { Vec::new() })
             .allow_empty(true);
         let published = Publisher::open(self.store.clone(), options)
@@ -175,15 +241,28 @@ impl World {
     fn follow(&mut self, operation: &Operation) {
         let count = self.versions.len() as u64;
         match *operation {
-            Operation::Pull { version, opens, keeps_links } => {
+            Operation::Pull {
+                version,
+                opens,
+                keeps_links,
+            } => {
                 let version = version.map(|version| u64::from(version) % (count + 1));
                 self.pull(version, opens, keeps_links);
             }
-            Operation::Compact { version, from, snapshot } => {
-                let version = version.filter(|_| count > 0).map(|version| u64::from(version) % count);
+            Operation::Compact {
+                version,
+                from,
+                snapshot,
+            } => {
+                let version = version
+                    .filter(|_| count > 0)
+                    .map(|version| u64::from(version) % count);
                 let target = version.or(count.checked_sub(1)).unwrap_or(0);
-                let from: Vec<u64> =
-                    from.filter(|_| target > 0).map(|from| u64::from(from) % target).into_iter().collect();
+                let from: Vec<u64> = from
+                    .filter(|_| target > 0)
+                    .map(|from| u64::from(from) % target)
+                    .into_iter()
+                    .collect();
                 let options = CompactOptions::new(self.folder.path().join("compact"))
                     .version(version)
                     .snapshot(snapshot || from.is_empty())
@@ -196,7 +275,8 @@ impl World {
             }
             Operation::Prune { last, days_later } => self.prune((last % 4).into(), days_later),
             Operation::Fsck { deep } => {
-                let options = FsckOptions::default().deep(deep.then(|| self.folder.path().join("deep")));
+                let options =
+                    FsckOptions::default().deep(deep.then(|| self.folder.path().join("deep")));
                 if let Err(error) = fsck(&self.store, &options, &self.watch()) {
                     is_of_the_store(&error, &[]);
                 }
@@ -211,23 +291,36 @@ impl World {
             self.subscriber = None;
         }
         let mut subscriber = self.subscriber.take().unwrap_or_else(|| {
-            let options = FollowerOptions::default().cache_bytes(Some(if keeps_links { 1 << 20 } else { 0 }));
-            Follower::in_directory(self.store.clone(), &self.directory(), options).expect("the disk does not fail")
+            let options =
+                FollowerOptions::default().cache_bytes(Some(if keeps_links { 1 << 20 } else { 0 }));
+            Follower::in_directory(self.store.clone(), &self.directory(), options)
+                .expect("the disk does not fail")
         });
         let before = subscriber.held().map(|held| held.version);
         let prepared = subscriber.prepare(version, &self.watch());
         let wanted = version.or((self.versions.len() as u64).checked_sub(1));
-        match prepared.and_then(|prepared| prepared.map(|prepared| subscriber.apply(prepared)).transpose()) {
+        match prepared.and_then(|prepared| {
+            prepared
+                .map(|prepared| subscriber.apply(prepared))
+                .transpose()
+        }) {
             Ok(switched) => {
                 let held = subscriber.held().map(|held| held.version);
                 assert_eq!(held, wanted, "another version than wanted");
                 self.switches += usize::from(switched.is_some());
-                assert_eq!(switched.map(|switched| switched.version), held.filter(|_| held != before));
+                assert_eq!(
+                    switched.map(|switched| switched.version),
+                    held.filter(|_| held != before)
+                );
             }
             Err(error) => {
-                let is_there = wanted.and_then(|wanted| self.versions.get(usize::try_from(wanted).ok()?));
+                let is_there =
+                    wanted.and_then(|wanted| self.versions.get(usize::try_from(wanted).ok()?));
                 let gone = is_there.is_some_and(|version| version.may_be_gone);
-                is_of_the_store(&error, &[(is_there.is_none(), "R-CHN-03"), (gone, "R-CHN-08")]);
+                is_of_the_store(
+                    &error,
+                    &[(is_there.is_none(), "R-CHN-03"), (gone, "R-CHN-08")],
+                );
                 assert_eq!(
                     subscriber.held().map(|held| held.version),
                     before,
@@ -244,80 +337,133 @@ impl World {
             self.hours += 48;
             self.control.set_clock(self.hours);
         }
-        let keep = Keep { last, ..Keep::default() };
-        let pruned = plan_prune(&self.store, &keep).and_then(|plan| prune(&self.store, &plan, &self.watch()));
+        let keep = Keep {
+            last,
+            ..Keep::default()
+        };
+        let pruned = plan_prune(&self.store, &keep)
+            .and_then(|plan| prune(&self.store, &plan, &self.watch()));
         if let Err(error) = pruned {
-            // A publisher that failed leaves files without a commit; and a list may have been hidden.
+            // A publisher that failed leaves files without a commit; and a list may have been
+            // hidden.
             is_of_the_store(&error, &[(true, "R-RET-05")]);
         }
         let kept = usize::try_from(last.max(1)).unwrap_or(usize::MAX);
         let others = self.versions.len().saturating_sub(kept);
-        self.versions[..others].iter_mut().for_each(|version| version.may_be_gone = true);
+        self.versions[..others]
+            .iter_mut()
+            .for_each(|version| version.may_be_gone = true);
     }
 
-    /// The commits are the old ones, and perhaps one that has just been published; the subscriber's directory is at the
-    /// version that the subscriber gives.
+    /// The commits are the old ones, and perhaps one that has just been published; the subscriber's
+    /// directory is at the version that the subscriber gives.
     fn check(&mut self, published: Option<(PathBuf, Digest, Result<PublishReport>)>) {
         let objects = self.clean.objects().expect("nothing fails");
-        let names = objects.iter().map(|object| object.name).filter(|name| matches!(name, ObjectName::Commit(_)));
-        let mut commits = names.map(|name| self.clean.get(name).expect("nothing fails").expect("it was listed"));
+        let names = objects
+            .iter()
+            .map(|object| object.name)
+            .filter(|name| matches!(name, ObjectName::Commit(_)));
+        let mut commits = names.map(|name| {
+            self.clean
+                .get(name)
+                .expect("nothing fails")
+                .expect("it was listed")
+        });
         for version in &self.versions {
             let commit = commits.next().map(|commit| Digest::of_bytes(&commit));
-            assert_eq!(commit, Some(version.commit), "a commit has gone, or is another one");
+            assert_eq!(
+                commit,
+                Some(version.commit),
+                "a commit has gone, or is another one"
+            );
         }
         let new = commits.next();
         assert!(commits.next().is_none(), "two commits at once");
         match (new, published) {
             (Some(new), Some((path, state, result))) => {
                 let (commit, number) = (Digest::of_bytes(&new), self.versions.len() as u64);
-                let document = Commit::parse(&new, &Limits::default()).expect("a commit that was written");
+                let document =
+                    Commit::parse(&new, &Limits::default()).expect("a commit that was written");
                 assert_eq!((document.version, document.state), (number, state));
                 if let Ok(published) = result {
                     assert_eq!((published.version, published.commit), (number, commit));
                 }
-                self.versions.push(Version { state: self.state.clone(), commit, may_be_gone: false });
+                self.versions.push(Version {
+                    state: self.state.clone(),
+                    commit,
+                    may_be_gone: false,
+                });
                 std::fs::rename(path, self.head_path()).expect("files can be renamed");
             }
             (Some(_), None) => panic!("a commit that nobody has published"),
-            (None, Some((.., Ok(_)))) => panic!("a version is said to be published, and is not there"),
+            (None, Some((.., Ok(_)))) => {
+                panic!("a version is said to be published, and is not there")
+            }
             (None, _) => {}
         }
         if let Some(subscriber) = &self.subscriber {
             let held = subscriber.held().map(|held| {
-                let version = usize::try_from(held.version).ok().and_then(|number| self.versions.get(number));
+                let version = usize::try_from(held.version)
+                    .ok()
+                    .and_then(|number| self.versions.get(number));
                 let version = version.expect("a version that was committed");
                 assert_eq!(held.commit, version.commit);
                 &version.state
             });
-            assert!(shown(&self.directory()).as_ref() == held, "the directory is not at the version that is held");
+            assert!(
+                shown(&self.directory()).as_ref() == held,
+                "the directory is not at the version that is held"
+            );
         }
     }
 
-    /// When nothing fails any more, the subscriber gets to the head, and every version can be built that had to be kept.
+    /// When nothing fails any more, the subscriber gets to the head, and every version can be built
+    /// that had to be kept.
     fn prove(&mut self) {
         self.control.heal();
         if !self.versions.is_empty() {
             self.pull(None, false, true);
             self.check(None);
-            let held = self.subscriber.as_ref().and_then(Follower::held).map(|held| held.version);
-            assert_eq!(held, Some(self.versions.len() as u64 - 1), "the head cannot be reached");
+            let held = self
+                .subscriber
+                .as_ref()
+                .and_then(Follower::held)
+                .map(|held| held.version);
+            assert_eq!(
+                held,
+                Some(self.versions.len() as u64 - 1),
+                "the head cannot be reached"
+            );
         }
         for (number, version) in (0..).zip(&self.versions) {
             match rebuild(&self.clean, Some(number)) {
-                Ok(state) => assert!(state == version.state, "version {number} is built from other bits"),
+                Ok(state) => assert!(
+                    state == version.state,
+                    "version {number} is built from other bits"
+                ),
                 Err(error) => {
-                    assert!(version.may_be_gone && error.rule() == Some("R-CHN-08"), "version {number}: {error:?}");
+                    assert!(
+                        version.may_be_gone && error.rule() == Some("R-CHN-08"),
+                        "version {number}: {error:?}"
+                    );
                 }
             }
         }
         let options = FsckOptions::default().deep(Some(self.folder.path().join("deep")));
         let report = fsck(&self.clean, &options, &self.watch()).expect("nothing fails");
-        assert!(report.problems.is_empty() && report.versions == self.versions.len(), "{report:?}");
+        assert!(
+            report.problems.is_empty() && report.versions == self.versions.len(),
+            "{report:?}"
+        );
     }
 
     fn watch(&self) -> Watch<'_> {
         let directory = self.directory();
-        Watch { had: directory.join("current").exists(), directory, versions: &self.versions }
+        Watch {
+            had: directory.join("current").exists(),
+            directory,
+            versions: &self.versions,
+        }
     }
 
     /// The subscriber's directory.
@@ -381,10 +527,11 @@ fn fault(byte: u8) -> Option<Fault> {
     }
 }
 
-/// The failure is the store's (it could not be asked, or gave a wrong file), or it is one of the rules that may be
-/// broken here.
+/// The failure is the store's (it could not be asked, or gave a wrong file), or it is one of the
+/// rules that may be broken here.
 fn is_of_the_store(error: &Error, rules: &[(bool, &str)]) {
     let rule = error.rule().unwrap_or_default();
-    let known = error.class() == ErrorClass::Io || rule == "R-CHN-10" || rules.contains(&(true, rule));
+    let known =
+        error.class() == ErrorClass::Io || rule == "R-CHN-10" || rules.contains(&(true, rule));
     assert!(known, "{error:?}");
 }

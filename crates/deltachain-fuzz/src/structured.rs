@@ -1,4 +1,5 @@
-//! Properties of structured inputs: states, sequences of states, and links between them that were damaged.
+//! Properties of structured inputs: states, sequences of states, and links between them that were
+//! damaged.
 
 use std::fs;
 
@@ -16,12 +17,18 @@ use crate::states::{BASES, FILE_BASES, Start, Step, link};
 /// Any state, and any that follows it.
 pub fn roundtrip(data: &[u8]) {
     single_threaded();
-    let Ok((start, step)) = <(Start, Step)>::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let Ok((start, step)) = <(Start, Step)>::arbitrary_take_rest(Unstructured::new(data)) else {
+        return;
+    };
     let base = start.state();
     let target = step.after(&base);
     for profile in [Profile::Compact, Profile::Direct] {
         let file = link(&base, &target, profile);
-        assert_eq!(file, link(&base, &target, profile), "the same states gave other bytes");
+        assert_eq!(
+            file,
+            link(&base, &target, profile),
+            "the same states gave other bytes"
+        );
         all_ways(&file, &base, &target);
     }
     let empty = MemoryState::new();
@@ -31,7 +38,9 @@ pub fn roundtrip(data: &[u8]) {
 /// Any bytes as a link, applied to a base in a file: the first byte chooses the base.
 pub fn apply(data: &[u8]) {
     single_threaded();
-    let Some((&chosen, file)) = data.split_first() else { return };
+    let Some((&chosen, file)) = data.split_first() else {
+        return;
+    };
     let (base, digests) = &BASES[usize::from(chosen) % FILE_BASES];
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
@@ -39,24 +48,47 @@ pub fn apply(data: &[u8]) {
     let bytes = fs::read(path("base.safetensors")).expect("it is there");
     let result = apply_files(file, &path("base.safetensors"), &path("out.safetensors"));
     // Safetensors files cannot hold every state.
-    if !result.as_ref().is_err_and(|error| error.class() == ErrorClass::Usage) {
+    if !result
+        .as_ref()
+        .is_err_and(|error| error.class() == ErrorClass::Usage)
+    {
         refused_by_rule(&result);
     }
-    assert!(fs::read(path("base.safetensors")).expect("it is there") == bytes, "the base has changed");
-    let mut names: Vec<_> =
-        fs::read_dir(folder.path()).expect("it is there").flatten().map(|e| e.file_name()).collect();
+    assert!(
+        fs::read(path("base.safetensors")).expect("it is there") == bytes,
+        "the base has changed"
+    );
+    let mut names: Vec<_> = fs::read_dir(folder.path())
+        .expect("it is there")
+        .flatten()
+        .map(|e| e.file_name())
+        .collect();
     names.sort_unstable();
     match result {
         Ok(target) => {
-            let out = SafetensorsState::open(path("out.safetensors")).expect("the result is a state");
-            assert_eq!(StateDigests::of(&out, &()).expect("a file can be read").state, target);
+            let out =
+                SafetensorsState::open(path("out.safetensors")).expect("the result is a state");
+            assert_eq!(
+                StateDigests::of(&out, &())
+                    .expect("a file can be read")
+                    .state,
+                target
+            );
         }
-        Err(_) => assert_eq!(names, ["base.safetensors"], "a refused link has left something"),
+        Err(_) => assert_eq!(
+            names,
+            ["base.safetensors"],
+            "a refused link has left something"
+        ),
     }
 }
 
 /// What the command-line tool does.
-fn apply_files(file: &[u8], base: &std::path::Path, out: &std::path::Path) -> Result<deltachain::tensor::Digest> {
+fn apply_files(
+    file: &[u8],
+    base: &std::path::Path,
+    out: &std::path::Path,
+) -> Result<deltachain::tensor::Digest> {
     let link = LinkReader::open(file, &limits())?;
     let base = SafetensorsState::open(base)?;
     let mut replay = Replay::new(StateTable::of(&base, &())?);
@@ -72,11 +104,17 @@ fn apply_files(file: &[u8], base: &std::path::Path, out: &std::path::Path) -> Re
 
 /// A folder in memory, where there is such a place.
 pub(crate) fn folder() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder can be made")
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a folder can be made")
 }
 
 /// Writes a state as a file.
-pub(crate) fn write(state: &MemoryState, digests: &StateDigests, out: &std::path::Path) -> Result<()> {
+pub(crate) fn write(
+    state: &MemoryState,
+    digests: &StateDigests,
+    out: &std::path::Path,
+) -> Result<()> {
     let layout = Layout::single_file(state.tensors());
     let staged = StagedSafetensors::create(out, state.tensors(), &layout, None, false)?;
     let file = link(&MemoryState::new(), state, Profile::Direct);

@@ -1,6 +1,6 @@
-//! Runs every seed and every input that ever made a target fail through the target's function, as a fuzzer would; and
-//! compares verdicts on a saved corpus with those of the Python reader. One test, because memory is counted for the whole
-//! program.
+//! Runs every seed and every input that ever made a target fail through the target's function, as a
+//! fuzzer would; and compares verdicts on a saved corpus with those of the Python reader. One test,
+//! because memory is counted for the whole program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,8 @@ use deltachain_fuzz::{Played, TARGETS, Target, play};
 fn seeds_regressions_and_verdicts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     every_target_has_a_program(&root);
-    let targets: BTreeMap<&str, &Target> = TARGETS.iter().map(|target| (target.name, target)).collect();
+    let targets: BTreeMap<&str, &Target> =
+        TARGETS.iter().map(|target| (target.name, target)).collect();
 
     let seeds = collect(&root).unwrap();
     check_counts(&seeds).unwrap();
@@ -23,17 +24,28 @@ fn seeds_regressions_and_verdicts() {
         (targets[seed.target].run)(&seed.bytes);
     }
 
-    let played: Vec<Played> =
-        seeds.iter().filter(|seed| seed.target == "store").map(|seed| play(&seed.bytes)).collect();
+    let played: Vec<Played> = seeds
+        .iter()
+        .filter(|seed| seed.target == "store")
+        .map(|seed| play(&seed.bytes))
+        .collect();
     stores_are_used_and_fail(&played);
 
     let mut regressions = 0;
     let findings = fs::read_to_string(root.join("fuzz/FINDINGS.md")).unwrap();
     for path in files_below(&root.join("fuzz/regressions")).unwrap() {
         println!("regression {}", path.display());
-        let folder = path.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
+        let folder = path
+            .parent()
+            .and_then(Path::file_name)
+            .unwrap()
+            .to_str()
+            .unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        assert!(findings.contains(&format!("`{folder}/{name}`")), "{name} has no line in FINDINGS.md");
+        assert!(
+            findings.contains(&format!("`{folder}/{name}`")),
+            "{name} has no line in FINDINGS.md"
+        );
         (targets[folder].run)(&fs::read(&path).unwrap());
         regressions += 1;
     }
@@ -46,20 +58,30 @@ fn seeds_regressions_and_verdicts() {
         assert_eq!(verdict, expected, "{hex}");
         counts[usize::from(verdict == "VALID")] += 1;
     }
-    println!("{} seeds, {regressions} regressions, {counts:?} verdicts (refused, valid)", seeds.len());
+    println!(
+        "{} seeds, {regressions} regressions, {counts:?} verdicts (refused, valid)",
+        seeds.len()
+    );
     assert!(counts[0] >= 200 && counts[1] >= 20, "{counts:?}");
 }
 
-/// The seeds of the target `store` are of use: versions are published and followed, and every fault comes.
+/// The seeds of the target `store` are of use: versions are published and followed, and every fault
+/// comes.
 fn stores_are_used_and_fail(played: &[Played]) {
     let sum = |of: &dyn Fn(&Played) -> usize| played.iter().map(of).sum::<usize>();
-    let (versions, switches) = (sum(&|played| played.versions), sum(&|played| played.switches));
+    let (versions, switches) = (
+        sum(&|played| played.versions),
+        sum(&|played| played.switches),
+    );
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (fault, count) in played.iter().flat_map(|played| &played.faults) {
         *faults.entry(fault).or_default() += count;
     }
     println!("{versions} versions, {switches} switches, {faults:?}");
-    assert!(versions >= 50 && switches >= 50 && faults.len() == 6, "{versions} {switches} {faults:?}");
+    assert!(
+        versions >= 50 && switches >= 50 && faults.len() == 6,
+        "{versions} {switches} {faults:?}"
+    );
 }
 
 /// The programs in `fuzz/fuzz_targets/` and the table of this crate name the same targets.
@@ -67,7 +89,13 @@ fn every_target_has_a_program(root: &Path) {
     let programs = files_below(&root.join("fuzz/fuzz_targets")).unwrap();
     let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
     let programs: Vec<String> = programs.iter().map(|path| stem(path)).collect();
-    assert!(programs.iter().map(String::as_str).eq(TARGETS.iter().map(|target| target.name)), "{programs:?}");
+    assert!(
+        programs
+            .iter()
+            .map(String::as_str)
+            .eq(TARGETS.iter().map(|target| target.name)),
+        "{programs:?}"
+    );
 }
 
 /// What check says of a link: `VALID`, or class and rule.
@@ -80,5 +108,8 @@ fn verdict(file: &[u8]) -> String {
 
 fn bytes_of(hex: &str) -> Vec<u8> {
     let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16).unwrap()).unwrap();
-    hex.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+    hex.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
 }

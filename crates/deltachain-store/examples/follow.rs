@@ -8,7 +8,9 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use deltachain_store::{FollowEvent, FollowOptions, Follower, FollowerOptions, Store, StoreOptions};
+use deltachain_store::{
+    FollowEvent, FollowOptions, Follower, FollowerOptions, Store, StoreOptions,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// # Errors
 /// If the directory is not one that may be used.
-pub(crate) fn follow_until(chain: &str, directory: &Path, until: u64) -> Result<(), Box<dyn Error>> {
+pub(crate) fn follow_until(
+    chain: &str,
+    directory: &Path,
+    until: u64,
+) -> Result<(), Box<dyn Error>> {
     let store = Store::open(chain, StoreOptions::default())?;
     let mut follower = Follower::in_directory(store, directory, FollowerOptions::default())?;
     let options = FollowOptions::default().until(Some(until));

@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p deltachain-store --example publish -- CHAIN CHECKPOINT [CHECKPOINT ...]`
 //!
-//! CHAIN is a directory or `s3://BUCKET/PREFIX`; each checkpoint a safetensors file or a directory of them.
+//! CHAIN is a directory or `s3://BUCKET/PREFIX`; each checkpoint a safetensors file or a directory
+//! of them.
 
 use std::error::Error;
 use std::path::Path;
@@ -27,8 +28,9 @@ pub(crate) fn publish(chain: &str, checkpoints: &[String]) -> Result<(), Box<dyn
     init(&store)?; // `None` if there is a chain already, which is fine
     let mut publisher = Publisher::open(store, PublishOptions::default())?;
     for checkpoint in checkpoints {
-        // What changes is found by comparing with the version before, built from the chain. A trainer that still has
-        // the checkpoint before gives it as `Base::State`, which saves the download.
+        // What changes is found by comparing with the version before, built from the chain. A
+        // trainer that still has the checkpoint before gives it as `Base::State`, which saves the
+        // download.
         let state = SafetensorsState::open(Path::new(checkpoint))?;
         let published = publisher.publish(&state, Base::Chain, &())?;
         println!("version {}, digest {}", published.version, published.state);

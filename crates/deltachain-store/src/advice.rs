@@ -1,5 +1,5 @@
-//! Advice on what users can do about a refusal where an option helps. The tool and the Python package name their
-//! options differently, so each has a column here.
+//! Advice on what users can do about a refusal where an option helps. The tool and the Python
+//! package name their options differently, so each has a column here.
 
 use std::error::Error as _;
 
@@ -95,7 +95,9 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
         };
     }
     match error.class() {
-        ErrorClass::Limit if error.rule().is_some() => "the limit is fixed: the program that wrote this has a bug",
+        ErrorClass::Limit if error.rule().is_some() => {
+            "the limit is fixed: the program that wrote this has a bug"
+        }
         ErrorClass::Usage if face == Face::Tool && !error.is_in_use() && error.file().is_none() => {
             "`deltachain help COMMAND` shows its options"
         }
@@ -105,7 +107,9 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
 
 /// All that is said of single rules, so that a face can test that it has the options named there.
 pub fn advice_by_rule(face: Face) -> impl Iterator<Item = &'static str> {
-    BY_RULE.into_iter().map(move |(_, tool, python)| if face == Face::Tool { tool } else { python })
+    BY_RULE
+        .into_iter()
+        .map(move |(_, tool, python)| if face == Face::Tool { tool } else { python })
 }
 
 /// An error as reports show it, with the tool's advice.
@@ -132,7 +136,10 @@ pub struct Problem<'a> {
 
 impl<'a> From<&'a Error> for Problem<'a> {
     fn from(error: &'a Error) -> Self {
-        let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+        let source = error
+            .source()
+            .map(|source| format!(": {source}"))
+            .unwrap_or_default();
         Self {
             class: error.class().name(),
             rule: error.rule(),

@@ -4,8 +4,8 @@ use std::fmt;
 
 use deltachain::{Error, ErrorClass};
 
-/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is loaded as a whole
-/// without a reason.
+/// Why a version was, or will be, loaded as a whole and not taken in place. The first version is
+/// loaded as a whole without a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -13,7 +13,8 @@ pub enum Fallback {
     NoRoute,
     /// The changes take more memory than the model, or than there is.
     Budget,
-    /// The lanes that links code did not hold what the version held says: the memory was written to, or is faulty.
+    /// The lanes that links code did not hold what the version held says: the memory was written
+    /// to, or is faulty.
     Proof,
     /// A check found that the memory is not the version held.
     Check,
@@ -32,18 +33,30 @@ impl Fallback {
     /// Its name, and what texts say.
     fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::NoRoute => ("no_route", "no path from the version held can be taken in place"),
+            Self::NoRoute => (
+                "no_route",
+                "no path from the version held can be taken in place",
+            ),
             Self::Budget => ("budget", "the changes take too much memory"),
-            Self::Proof => ("proof", "the memory does not hold what it should where it changes"),
-            Self::Check => ("check", "a check found that the memory does not hold its version"),
+            Self::Proof => (
+                "proof",
+                "the memory does not hold what it should where it changes",
+            ),
+            Self::Check => (
+                "check",
+                "a check found that the memory does not hold its version",
+            ),
             Self::Torn => ("torn", "the memory may hold parts of two versions"),
-            Self::Place => ("place", "the memory does not lie where it did, or it is not known where it lies"),
+            Self::Place => (
+                "place",
+                "the memory does not lie where it did, or it is not known where it lies",
+            ),
         }
     }
 
-    /// Whether an error of taking links in place is a reason to load the version as a whole. Other errors are faults of
-    /// a link, or end the work. A wrong result of a piece is one here: what is wrong is rather the memory than the
-    /// link.
+    /// Whether an error of taking links in place is a reason to load the version as a whole. Other
+    /// errors are faults of a link, or end the work. A wrong result of a piece is one here: what is
+    /// wrong is rather the memory than the link.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         match error.class() {
             ErrorClass::StateMismatch => Some(Self::Proof),

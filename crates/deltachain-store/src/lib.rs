@@ -1,5 +1,5 @@
-//! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish, follow, compact,
-//! prune.
+//! Chains of model versions in a bucket or a directory (SPEC part 2 of [`deltachain`]): publish,
+//! follow, compact, prune.
 //!
 //! Everything blocks, with tokio inside; nothing may be called from asynchronous code.
 //!
@@ -38,7 +38,15 @@
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout))]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout
+    )
+)]
 
 mod access;
 mod advice;
@@ -86,7 +94,9 @@ pub use maintenance::mirror::{MirrorReport, mirror};
 pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};
 pub use operation::health::{CommandHealth, Health, MaxLag, unready};
-pub use operation::records::{CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord};
+pub use operation::records::{
+    CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord,
+};
 pub use operation::time::Time;
 pub use publishing::model::Model;
 pub use publishing::options::{Base, PublishOptions};

@@ -22,14 +22,15 @@ pub enum Phase {
     Wait,
 }
 
-/// Watches work, from several threads. What it has no function for is not watched, and does not end the work.
+/// Watches work, from several threads. What it has no function for is not watched, and does not end
+/// the work.
 #[expect(unused_variables, reason = "whoever implements them reads the names")]
 pub trait Observer: Sync {
     /// Work on this many bytes begins; work in other phases may go on at the same time.
     fn begin(&self, phase: Phase, bytes: u64) {}
 
-    /// This many more bytes are done. Called often, with 0 bytes too. An error stops the work and is returned to
-    /// its caller.
+    /// This many more bytes are done. Called often, with 0 bytes too. An error stops the work and
+    /// is returned to its caller.
     ///
     /// # Errors
     /// Whatever the implementer wants the work to end with.
@@ -40,15 +41,16 @@ pub trait Observer: Sync {
     /// All work of this phase has ended.
     fn end(&self, phase: Phase) {}
 
-    /// Something that a person should know and that ends nothing: a damaged file that was passed over, a store that
-    /// went back.
+    /// Something that a person should know and that ends nothing: a damaged file that was passed
+    /// over, a store that went back.
     fn remark(&self, text: &str) {}
 }
 
 /// Watches nothing.
 impl Observer for () {}
 
-/// One phase of an observer, as the library's own work wants it. Begins when made, ends when dropped.
+/// One phase of an observer, as the library's own work wants it. Begins when made, ends when
+/// dropped.
 pub(crate) struct InPhase<'a> {
     observer: &'a dyn Observer,
     phase: Phase,

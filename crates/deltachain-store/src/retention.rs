@@ -1,9 +1,11 @@
-//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a day later. Assets
-//! stay, and so do files that no document names: they may be of commits that were lost.
+//! Pruning (SPEC section 21): routes that nobody needs are withdrawn, and their files are removed a
+//! day later. Assets stay, and so do files that no document names: they may be of commits that were
+//! lost.
 //!
-//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored to when it says
-//! that a probe was stored that this prune has just written. A plan, which writes nothing, takes the time of this
-//! machine or of the newest object instead, and only foretells what will go.
+//! Ages are reckoned by the store's clock alone: from when the store says that an object was stored
+//! to when it says that a probe was stored that this prune has just written. A plan, which writes
+//! nothing, takes the time of this machine or of the newest object instead, and only foretells what
+//! will go.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -12,8 +14,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deltachain::chain::{
-    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration, commits_missing,
-    no_path_without, retain, routes_taken,
+    FileReference, History, ObjectName, Route, RoutesDocument, came_late, check_duration,
+    commits_missing, no_path_without, retain, routes_taken,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Progress, Result};
@@ -28,15 +30,15 @@ use crate::observer::{InPhase, Observer, Phase};
 use crate::text;
 use crate::there::if_there;
 
-/// An object that was stored or withdrawn within this time stays: it may belong to a commit that is being made, or be
-/// on its way to a reader (R-RET-02).
+/// An object that was stored or withdrawn within this time stays: it may belong to a commit that is
+/// being made, or be on its way to a reader (R-RET-02).
 const YOUNG: Duration = Duration::from_hours(24);
 
 /// How many objects are removed before the observer is asked whether to go on.
 const BATCH: usize = 1000;
 
-/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no longer there to be
-/// kept.
+/// Which versions are kept, and what else may go. The head always stays, and pruned versions are no
+/// longer there to be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// How many of the newest versions.
@@ -45,8 +47,8 @@ pub struct Keep {
     pub every: Option<u64>,
     /// These versions.
     pub versions: Vec<u64>,
-    /// Whether old files go that no document names. Publishers that were killed leave such files, and so do commits
-    /// that are lost.
+    /// Whether old files go that no document names. Publishers that were killed leave such files,
+    /// and so do commits that are lost.
     pub abandoned: bool,
     /// Whether commits that seem to be missing are lost for good.
     pub accept_loss: bool,
@@ -55,15 +57,28 @@ pub struct Keep {
 impl Keep {
     /// The versions of a chain that are kept.
     fn select(&self, history: &History) -> Result<BTreeSet<u64>> {
-        let Some((&head, _)) = history.entries.last_key_value() else { return Ok(BTreeSet::new()) };
+        let Some((&head, _)) = history.entries.last_key_value() else {
+            return Ok(BTreeSet::new());
+        };
         let mut kept: BTreeSet<u64> = self.versions.iter().copied().chain([head]).collect();
         for &version in &kept {
             history.entry(version)?;
         }
-        let rule =
-            |version: u64| head - version < self.last || self.every.is_some_and(|every| version.is_multiple_of(every));
-        let not_pruned = history.entries.iter().filter(|(_, entry)| !entry.routes.is_empty());
-        kept.extend(not_pruned.map(|(&version, _)| version).filter(|&version| rule(version)));
+        let rule = |version: u64| {
+            head - version < self.last
+                || self
+                    .every
+                    .is_some_and(|every| version.is_multiple_of(every))
+        };
+        let not_pruned = history
+            .entries
+            .iter()
+            .filter(|(_, entry)| !entry.routes.is_empty());
+        kept.extend(
+            not_pruned
+                .map(|(&version, _)| version)
+                .filter(|&version| rule(version)),
+        );
         Ok(kept)
     }
 }
@@ -92,51 +107,75 @@ pub struct PruneReport {
     pub done: bool,
     /// The versions that are kept.
     pub kept: Vec<u64>,
-    /// The versions that lose their last route. Other versions may lose routes, and stay because a version that is kept
-    /// is built from them.
+    /// The versions that lose their last route. Other versions may lose routes, and stay because a
+    /// version that is kept is built from them.
     pub withdrawn: Vec<u64>,
-    /// The objects that go: files that no route will name, and routes documents that are no longer in force.
+    /// The objects that go: files that no route will name, and routes documents that are no longer
+    /// in force.
     pub removed: Vec<ObjectName>,
     /// Their bytes.
     pub removed_bytes: u64,
-    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn within the last 24
-    /// hours, or are withdrawn by this prune. A prune that runs a day later removes them.
+    /// Objects that nothing will need and that stay for now, because they were stored or withdrawn
+    /// within the last 24 hours, or are withdrawn by this prune. A prune that runs a day later
+    /// removes them.
     #[serde(serialize_with = "text::count")]
     pub young: Vec<ObjectName>,
     /// Their bytes.
     pub young_bytes: u64,
-    /// Files that stay and that no document names: publishers that were killed have left them, or their commits are
-    /// lost.
+    /// Files that stay and that no document names: publishers that were killed have left them, or
+    /// their commits are lost.
     #[serde(serialize_with = "text::count")]
     pub unnamed: Vec<ObjectName>,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects in a chain's directory that writers left behind which were killed. They go when they are old.
+    /// Parts of objects in a chain's directory that writers left behind which were killed. They go
+    /// when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<PathBuf>,
 }
 
 impl PruneReport {
-    fn new(done: bool, kept: Vec<u64>, withdrawn: Vec<u64>, unneeded: UnneededFiles, partials: Vec<Partial>) -> Self {
+    fn new(
+        done: bool,
+        kept: Vec<u64>,
+        withdrawn: Vec<u64>,
+        unneeded: UnneededFiles,
+        partials: Vec<Partial>,
+    ) -> Self {
         let lists = [unneeded.old, unneeded.young, unneeded.unnamed];
-        let [removed_bytes, young_bytes, unnamed_bytes] = lists.each_ref().map(|objects| bytes_of(objects));
-        let [removed, young, unnamed] = lists.map(|objects| objects.iter().map(|object| object.name).collect());
+        let [removed_bytes, young_bytes, unnamed_bytes] =
+            lists.each_ref().map(|objects| bytes_of(objects));
+        let [removed, young, unnamed] =
+            lists.map(|objects| objects.iter().map(|object| object.name).collect());
         let partials = partials.into_iter().map(|partial| partial.path).collect();
-        Self { done, kept, withdrawn, removed, removed_bytes, young, young_bytes, unnamed, unnamed_bytes, partials }
+        Self {
+            done,
+            kept,
+            withdrawn,
+            removed,
+            removed_bytes,
+            young,
+            young_bytes,
+            unnamed,
+            unnamed_bytes,
+            partials,
+        }
     }
 }
 
 /// Finds out what a prune has to do so that these versions are kept. Nothing is changed.
 ///
 /// # Errors
-/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep, or none whose files are there; R-RET-05
-/// (`CHAIN`) if commits seem to be missing; R-CHN-03 (`CHAIN`) if a version does not exist; the fault of a commit, if
-/// one has a fault, because then it is unknown which files are needed; USAGE if the store cannot list; IO.
+/// R-RET-01 (`CHAIN`) if there is no path from nothing to a version to keep, or none whose files
+/// are there; R-RET-05 (`CHAIN`) if commits seem to be missing; R-CHN-03 (`CHAIN`) if a version
+/// does not exist; the fault of a commit, if one has a fault, because then it is unknown which
+/// files are needed; USAGE if the store cannot list; IO.
 pub fn plan_prune(store: &Store, keep: &Keep) -> Result<PrunePlan> {
     plan_again(store, keep, Documents::new(), None)
 }
 
-/// As [`plan_prune`], for a caller that has these documents already, and knows that this version has this commit.
+/// As [`plan_prune`], for a caller that has these documents already, and knows that this version
+/// has this commit.
 pub(crate) fn plan_again(
     store: &Store,
     keep: &Keep,
@@ -144,9 +183,16 @@ pub(crate) fn plan_again(
     known: Option<(u64, Digest)>,
 ) -> Result<PrunePlan> {
     if !store.can_list() {
-        return Err(Error::usage("this store cannot be listed, so it cannot be pruned").in_file(store.to_string()));
+        return Err(
+            Error::usage("this store cannot be listed, so it cannot be pruned")
+                .in_file(store.to_string()),
+        );
     }
-    let ChainWindow { objects, mut history, .. } = whole(store, &mut read, &Limits::default())?;
+    let ChainWindow {
+        objects,
+        mut history,
+        ..
+    } = whole(store, &mut read, &Limits::default())?;
     let lost = check_commits(&objects, &mut history, known, keep.accept_loss)?;
     let kept = keep.select(&history)?;
     let retained = retain_whole(&mut StoredFiles::new(store, &objects), &history, &kept)?;
@@ -171,9 +217,19 @@ pub(crate) fn plan_again(
     let now = probable_now(&objects);
     let unneeded = unneeded(&objects, &history, now, &lost, keep);
     check_abandoned(store, &objects, &history, &unneeded.old, keep)?;
-    let partials = store.partials()?.into_iter().filter(|partial| is_old(partial.stored, now)).collect();
+    let partials = store
+        .partials()?
+        .into_iter()
+        .filter(|partial| is_old(partial.stored, now))
+        .collect();
     Ok(PrunePlan {
-        expected: PruneReport::new(false, kept.into_iter().collect(), withdrawn, unneeded, partials),
+        expected: PruneReport::new(
+            false,
+            kept.into_iter().collect(),
+            withdrawn,
+            unneeded,
+            partials,
+        ),
         documents,
         seen: objects.iter().map(|object| object.name).collect(),
         read,
@@ -182,43 +238,75 @@ pub(crate) fn plan_again(
     })
 }
 
-/// Does what a plan says, unless the chain's routes have changed since. Versions that are published meanwhile keep the
-/// files that they need; publishers need not stop. Maintenance of a chain is done by one process at a time.
+/// Does what a plan says, unless the chain's routes have changed since. Versions that are published
+/// meanwhile keep the files that they need; publishers need not stop. Maintenance of a chain is
+/// done by one process at a time.
 ///
 /// # Errors
-/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another; R-RET-01 and
-/// R-RET-05 as for [`plan_prune`]; faults of commits; IO; what the observer wants it to end with.
+/// R-PUB-06 (`CHAIN`) if routes documents have come or gone since the plan was made: make another;
+/// R-RET-01 and R-RET-05 as for [`plan_prune`]; faults of commits; IO; what the observer wants it
+/// to end with.
 pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result<PruneReport> {
     check_unchanged(&store.objects()?, &plan.seen)?;
     let mut expected = plan.seen.clone();
-    // From the highest version down: wherever it stops, no route is left that comes from a version which has gone.
+    // From the highest version down: wherever it stops, no route is left that comes from a version
+    // which has gone.
     for document in plan.documents.iter().rev() {
         bring_into_force(store, document, &[])?;
         expected.insert(document.name());
     }
 
-    // The order matters: a document that is listed later was stored before this, or names no file that is old by then.
+    // The order matters: a document that is listed later was stored before this, or names no file
+    // that is old by then.
     let probe = store.probe()?;
     let read = whole(store, &mut plan.read.clone(), &Limits::default());
     store.remove_probes([&probe])?;
-    let (now, ChainWindow { objects, probes, mut history }) = (probe.last_modified.into(), read?);
+    let (
+        now,
+        ChainWindow {
+            objects,
+            probes,
+            mut history,
+        },
+    ) = (probe.last_modified.into(), read?);
     // A put that was tried again may have given it another time since.
-    if probes.iter().all(|listed| listed.location != probe.location) {
-        return Err(commits_missing(ObjectName::Chain, "an object that was just stored is not listed"));
+    if probes
+        .iter()
+        .all(|listed| listed.location != probe.location)
+    {
+        return Err(commits_missing(
+            ObjectName::Chain,
+            "an object that was just stored is not listed",
+        ));
     }
-    store.remove_probes(probes.iter().filter(|probe| is_old(probe.last_modified.into(), now)))?;
+    store.remove_probes(
+        probes
+            .iter()
+            .filter(|probe| is_old(probe.last_modified.into(), now)),
+    )?;
     check_unchanged(&objects, &expected)?;
     let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
-    let PruneReport { kept: wanted, withdrawn, .. } = &plan.expected;
+    let PruneReport {
+        kept: wanted,
+        withdrawn,
+        ..
+    } = &plan.expected;
     let newest = wanted.last().map_or(0, |head| head + 1);
-    let kept = wanted.iter().chain(history.entries.range(newest..).map(|(version, _)| version)).copied().collect();
+    let kept = wanted
+        .iter()
+        .chain(history.entries.range(newest..).map(|(version, _)| version))
+        .copied()
+        .collect();
     retain_whole(&mut StoredFiles::new(store, &objects), &history, &kept)?;
     let unneeded = unneeded(&objects, &history, now, &lost, &plan.keep);
     let old = &unneeded.old;
     check_abandoned(store, &objects, &history, old, &plan.keep)?;
-    // Files first: as long as the documents are there, everybody can tell when their files were withdrawn.
-    let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) =
-        old.iter().copied().partition(|object| matches!(object.name, ObjectName::File(_)));
+    // Files first: as long as the documents are there, everybody can tell when their files were
+    // withdrawn.
+    let (files, documents): (Vec<StoredObject>, Vec<StoredObject>) = old
+        .iter()
+        .copied()
+        .partition(|object| matches!(object.name, ObjectName::File(_)));
     let phase = InPhase::begin(observer, Phase::Check, bytes_of(old));
     for batch in files.chunks(BATCH).chain(documents.chunks(BATCH)) {
         store.delete(&batch.iter().map(|object| object.name).collect::<Vec<_>>())?;
@@ -227,31 +315,47 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     let mut partials = store.partials()?;
     partials.retain(|partial| is_old(partial.stored, now));
     for Partial { path, .. } in &partials {
-        if_there(fs::remove_file(path)).map_err(|error| Error::io("removing", error).in_file(path))?;
+        if_there(fs::remove_file(path))
+            .map_err(|error| Error::io("removing", error).in_file(path))?;
     }
-    Ok(PruneReport::new(true, wanted.clone(), withdrawn.clone(), unneeded, partials))
+    Ok(PruneReport::new(
+        true,
+        wanted.clone(),
+        withdrawn.clone(),
+        unneeded,
+        partials,
+    ))
 }
 
-/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far as their files are
-/// there. Gives the versions that have them again. To be called again if it was interrupted.
+/// Brings routes into force again that were withdrawn within the last 20 hours (R-PUB-02), as far
+/// as their files are there. Gives the versions that have them again. To be called again if it was
+/// interrupted.
 ///
 /// # Errors
-/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its files; R-PUB-06
-/// (`CHAIN`) if somebody else changes the routes of a version meanwhile; R-PUB-08 (`CHAIN`) if the time is up; faults
-/// of commits; IO.
+/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its
+/// files; R-PUB-06 (`CHAIN`) if somebody else changes the routes of a version meanwhile; R-PUB-08
+/// (`CHAIN`) if the time is up; faults of commits; IO.
 pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     let now = store.now()?;
-    let ChainWindow { objects, mut history, .. } = whole(store, &mut Documents::new(), &Limits::default())?;
+    let ChainWindow {
+        objects,
+        mut history,
+        ..
+    } = whole(store, &mut Documents::new(), &Limits::default())?;
     refuse_faults(&mut history)?;
     let mut files = StoredFiles::new(store, &objects);
     let (mut versions, mut missing) = (Vec::new(), None);
-    // From the lowest version up: wherever it stops, the version that a route comes from has its routes again.
+    // From the lowest version up: wherever it stops, the version that a route comes from has its
+    // routes again.
     for (&version, entry) in &history.entries {
         let (mut routes, mut earliest) = (entry.routes.clone(), now);
         for (_, replaced, by) in entry.replaced() {
-            let Ok(by) = objects.binary_search_by_key(&by, |object| object.name) else { continue };
+            let Ok(by) = objects.binary_search_by_key(&by, |object| object.name) else {
+                continue;
+            };
             let withdrawn = objects[by].stored;
-            if check_duration(now.duration_since(withdrawn).unwrap_or_default().as_secs()).is_err() {
+            if check_duration(now.duration_since(withdrawn).unwrap_or_default().as_secs()).is_err()
+            {
                 continue;
             }
             for route in replaced {
@@ -259,7 +363,10 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
                     continue;
                 }
                 if let Some(file) = files.lacking(route)? {
-                    observer.remark(&format!("a route to version {version} stays withdrawn: {}", file.missing()));
+                    observer.remark(&format!(
+                        "a route to version {version} stays withdrawn: {}",
+                        file.missing()
+                    ));
                     missing = Some(file);
                     continue;
                 }
@@ -270,7 +377,10 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
         if routes.len() > entry.routes.len() {
             let attempts = [Attempt::since(store, earliest)?];
             let direct = entry.commit.routes.iter().zip(entry.commit.direct_routes());
-            let direct: Vec<&Route> = direct.filter(|(_, direct)| *direct).map(|(route, _)| route).collect();
+            let direct: Vec<&Route> = direct
+                .filter(|(_, direct)| *direct)
+                .map(|(route, _)| route)
+                .collect();
             let document = entry.successor(routes, |route| direct.contains(&route));
             bring_into_force(store, &document, &attempts)?;
             if !was_in_time(store, &attempts, document.name(), [])? {
@@ -282,7 +392,10 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     match missing {
         _ if !versions.is_empty() => Ok(versions),
         Some(file) => Err(file.missing()),
-        None => Err(Error::usage("no route was withdrawn within the last 20 hours").in_file(store.to_string())),
+        None => Err(
+            Error::usage("no route was withdrawn within the last 20 hours")
+                .in_file(store.to_string()),
+        ),
     }
 }
 
@@ -295,8 +408,8 @@ fn bring_into_force(store: &Store, document: &RoutesDocument, attempts: &[Attemp
     Err(routes_taken(document.name()))
 }
 
-/// Which files the store has. A file that its list lacks is asked for by name: it was perhaps stored after files were
-/// listed, and before documents were.
+/// Which files the store has. A file that its list lacks is asked for by name: it was perhaps
+/// stored after files were listed, and before documents were.
 struct StoredFiles<'a> {
     store: &'a Store,
     sizes: BTreeMap<ObjectName, Option<u64>>,
@@ -304,7 +417,13 @@ struct StoredFiles<'a> {
 
 impl<'a> StoredFiles<'a> {
     fn new(store: &'a Store, objects: &[StoredObject]) -> Self {
-        Self { store, sizes: objects.iter().map(|object| (object.name, Some(object.size))).collect() }
+        Self {
+            store,
+            sizes: objects
+                .iter()
+                .map(|object| (object.name, Some(object.size)))
+                .collect(),
+        }
     }
 
     /// A file of the route that is missing or has another length.
@@ -312,7 +431,9 @@ impl<'a> StoredFiles<'a> {
         for file in &route.files {
             let size = match self.sizes.entry(file.name()) {
                 Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(unknown) => *unknown.insert(self.store.find(file.name())?.map(|object| object.size)),
+                Entry::Vacant(unknown) => {
+                    *unknown.insert(self.store.find(file.name())?.map(|object| object.size))
+                }
             };
             if size != Some(file.size) {
                 return Ok(Some(*file));
@@ -322,15 +443,18 @@ impl<'a> StoredFiles<'a> {
     }
 }
 
-/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were missing, so that a file may
-/// come back, and a path whose files are there.
+/// Which routes stay if these versions are kept (R-RET-06): what would stay if no file were
+/// missing, so that a file may come back, and a path whose files are there.
 fn retain_whole(
     files: &mut StoredFiles<'_>,
     history: &History,
     kept: &BTreeSet<u64>,
 ) -> Result<BTreeMap<u64, Vec<Route>>> {
-    let in_force: BTreeMap<u64, Vec<Route>> =
-        history.entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
+    let in_force: BTreeMap<u64, Vec<Route>> = history
+        .entries
+        .iter()
+        .map(|(&version, entry)| (version, entry.routes.clone()))
+        .collect();
     let retained = retain(&in_force, kept)?;
     let (mut there, mut lacking) = (in_force.clone(), None);
     loop {
@@ -339,17 +463,24 @@ fn retain_whole(
             None => error,
         })?;
         let mut is_whole = true;
-        for (version, route) in
-            whole.iter().flat_map(|(version, routes)| routes.iter().map(move |route| (version, route)))
+        for (version, route) in whole
+            .iter()
+            .flat_map(|(version, routes)| routes.iter().map(move |route| (version, route)))
         {
             if let Some(file) = files.lacking(route)? {
-                there.entry(*version).or_default().retain(|other| other != route);
+                there
+                    .entry(*version)
+                    .or_default()
+                    .retain(|other| other != route);
                 (lacking, is_whole) = (Some(file), false);
             }
         }
         if is_whole {
-            let stays =
-                |version: &u64, route: &Route| [&retained, &whole].iter().any(|stay| stay[version].contains(route));
+            let stays = |version: &u64, route: &Route| {
+                [&retained, &whole]
+                    .iter()
+                    .any(|stay| stay[version].contains(route))
+            };
             let stay = |(version, mut routes): (u64, Vec<Route>)| {
                 routes.retain(|route| stays(&version, route));
                 (version, routes)
@@ -359,8 +490,8 @@ fn retain_whole(
     }
 }
 
-/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that show it, if that is
-/// accepted.
+/// R-RET-05: refuses a list that shows that commits are missing. Gives the routes documents that
+/// show it, if that is accepted.
 fn check_commits(
     objects: &[StoredObject],
     history: &mut History,
@@ -369,9 +500,15 @@ fn check_commits(
 ) -> Result<BTreeSet<ObjectName>> {
     refuse_faults(history)?;
     if let Some((version, commit)) = known
-        && history.entries.get(&version).is_none_or(|entry| entry.digest != commit)
+        && history
+            .entries
+            .get(&version)
+            .is_none_or(|entry| entry.digest != commit)
     {
-        return Err(commits_missing(ObjectName::Commit(version), "it was published, and is not listed"));
+        return Err(commits_missing(
+            ObjectName::Commit(version),
+            "it was published, and is not listed",
+        ));
     }
     let head = history.entries.keys().next_back().copied();
     let stray: Vec<ObjectName> = history
@@ -387,13 +524,17 @@ fn check_commits(
     let names = objects.iter().map(|object| object.name);
     let shows = |name: &ObjectName| is_lost(*name) || head.is_none() && *name != ObjectName::Chain;
     match names.clone().find(shows) {
-        Some(name) if !accept_loss => Err(commits_missing(name, "it belongs to a commit that is not there")),
+        Some(name) if !accept_loss => Err(commits_missing(
+            name,
+            "it belongs to a commit that is not there",
+        )),
         Some(_) => Ok(names.filter(|&name| is_lost(name)).collect()),
         None => Ok(BTreeSet::new()),
     }
 }
 
-/// R-RET-04: refuses to remove files that no document names if a note or one of them shows that a commit is missing.
+/// R-RET-04: refuses to remove files that no document names if a note or one of them shows that a
+/// commit is missing.
 fn check_abandoned(
     store: &Store,
     objects: &[StoredObject],
@@ -405,14 +546,17 @@ fn check_abandoned(
         return Ok(());
     }
     let head = history.entries.keys().next_back().copied();
-    let is_note =
-        |object: &&StoredObject| matches!(object.name, ObjectName::Signature { version, .. } if Some(version) > head);
+    let is_note = |object: &&StoredObject| matches!(object.name, ObjectName::Signature { version, .. } if Some(version) > head);
     if let Some(note) = objects.iter().find(is_note) {
-        return Err(commits_missing(note.name, "it is a note on a commit that is not there"));
+        return Err(commits_missing(
+            note.name,
+            "it is a note on a commit that is not there",
+        ));
     }
     let (named, versions) = (history.named(), versions_of(&history.entries));
     for file in old.iter().filter(|object| !named.contains(&object.name)) {
-        if let Some((base, _)) = ends_of(store, file)?.filter(|(base, _)| is_lost(*base, &versions)) {
+        if let Some((base, _)) = ends_of(store, file)?.filter(|(base, _)| is_lost(*base, &versions))
+        {
             return Err(commits_missing(
                 file.name,
                 &format!("it leads on from the state {base}, which no version has"),
@@ -432,7 +576,8 @@ struct UnneededFiles {
     unnamed: Vec<StoredObject>,
 }
 
-/// R-RET-02 to R-RET-04, for the listed objects. `lost` are routes documents of commits that are lost for good.
+/// R-RET-02 to R-RET-04, for the listed objects. `lost` are routes documents of commits that are
+/// lost for good.
 fn unneeded(
     objects: &[StoredObject],
     history: &History,
@@ -440,7 +585,10 @@ fn unneeded(
     lost: &BTreeSet<ObjectName>,
     keep: &Keep,
 ) -> UnneededFiles {
-    let stored: BTreeMap<ObjectName, SystemTime> = objects.iter().map(|object| (object.name, object.stored)).collect();
+    let stored: BTreeMap<ObjectName, SystemTime> = objects
+        .iter()
+        .map(|object| (object.name, object.stored))
+        .collect();
     // An object that is not there yet is stored by this prune.
     let is_old = |name: ObjectName| stored.get(&name).is_some_and(|time| is_old(*time, now));
     let needed = names_of(history.entries.values().flat_map(|entry| &entry.routes));
@@ -451,13 +599,33 @@ fn unneeded(
     for (&version, entry) in &history.entries {
         for (generation, routes, by) in entry.replaced() {
             let (files, is_long_ago) = (names_of(routes), is_old(by));
-            files.iter().for_each(|&file| *withdrawn.entry(file).or_insert(true) &= is_long_ago);
-            superseded.insert(ObjectName::Routes { version, generation }, (files, is_long_ago));
+            files
+                .iter()
+                .for_each(|&file| *withdrawn.entry(file).or_insert(true) &= is_long_ago);
+            superseded.insert(
+                ObjectName::Routes {
+                    version,
+                    generation,
+                },
+                (files, is_long_ago),
+            );
         }
     }
-    withdrawn.extend(names_of(&history.unusable).into_iter().map(|file| (file, false)));
-    let goes = |file: &ObjectName| withdrawn.get(file).is_some_and(|&is_long_ago| is_long_ago && is_old(*file));
-    let mut unneeded = UnneededFiles { old: Vec::new(), young: Vec::new(), unnamed: Vec::new() };
+    withdrawn.extend(
+        names_of(&history.unusable)
+            .into_iter()
+            .map(|file| (file, false)),
+    );
+    let goes = |file: &ObjectName| {
+        withdrawn
+            .get(file)
+            .is_some_and(|&is_long_ago| is_long_ago && is_old(*file))
+    };
+    let mut unneeded = UnneededFiles {
+        old: Vec::new(),
+        young: Vec::new(),
+        unnamed: Vec::new(),
+    };
     for object in objects {
         let may_go = match object.name {
             ObjectName::File(_) if needed.contains(&object.name) => continue,
@@ -467,11 +635,16 @@ fn unneeded(
                 unneeded.unnamed.push(*object);
                 continue;
             }
-            ObjectName::Routes { version, generation } => match superseded.get(&object.name) {
+            ObjectName::Routes {
+                version,
+                generation,
+            } => match superseded.get(&object.name) {
                 // It is what tells of its files that they were withdrawn.
                 Some((files, is_long_ago)) => {
                     *is_long_ago
-                        && files.iter().all(|file| needed.contains(file) || !stored.contains_key(file) || goes(file))
+                        && files.iter().all(|file| {
+                            needed.contains(file) || !stored.contains_key(file) || goes(file)
+                        })
                 }
                 // It cannot be used. Only below the one in force does it mean nothing any more.
                 None => match history.entries.get(&version) {
@@ -480,9 +653,16 @@ fn unneeded(
                     _ => continue,
                 },
             },
-            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Asset(_) | ObjectName::Signature { .. } => continue,
+            ObjectName::Chain
+            | ObjectName::Commit(_)
+            | ObjectName::Asset(_)
+            | ObjectName::Signature { .. } => continue,
         };
-        if may_go { unneeded.old.push(*object) } else { unneeded.young.push(*object) }
+        if may_go {
+            unneeded.old.push(*object)
+        } else {
+            unneeded.young.push(*object)
+        }
     }
     unneeded
 }
@@ -491,19 +671,33 @@ fn unneeded(
 fn check_unchanged(objects: &[StoredObject], expected: &BTreeSet<ObjectName>) -> Result<()> {
     let listed: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
     let mut differing = listed.symmetric_difference(expected);
-    if let Some(&name) = differing.clone().find(|name| matches!(name, ObjectName::Routes { .. })) {
+    if let Some(&name) = differing
+        .clone()
+        .find(|name| matches!(name, ObjectName::Routes { .. }))
+    {
         return Err(routes_taken(name));
     }
     match differing.find(|name| expected.contains(name)) {
-        Some(&name) => Err(commits_missing(name, "it was listed a moment ago, and is not any more")),
+        Some(&name) => Err(commits_missing(
+            name,
+            "it was listed a moment ago, and is not any more",
+        )),
         None => Ok(()),
     }
 }
 
 /// The time now, as far as it can be told without a probe: at least that of the newest object.
-#[expect(clippy::disallowed_methods, reason = "without a probe, this machine's time is the best that there is")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "without a probe, this machine's time is the best that there is"
+)]
 pub(crate) fn probable_now(objects: &[StoredObject]) -> SystemTime {
-    objects.iter().map(|object| object.stored).max().unwrap_or(UNIX_EPOCH).max(SystemTime::now())
+    objects
+        .iter()
+        .map(|object| object.stored)
+        .max()
+        .unwrap_or(UNIX_EPOCH)
+        .max(SystemTime::now())
 }
 
 /// A time after `now` is none of the past.
@@ -512,9 +706,16 @@ pub(crate) fn is_old(stored: SystemTime, now: SystemTime) -> bool {
 }
 
 pub(crate) fn bytes_of(objects: &[StoredObject]) -> u64 {
-    objects.iter().map(|object| object.size).fold(0, u64::saturating_add)
+    objects
+        .iter()
+        .map(|object| object.size)
+        .fold(0, u64::saturating_add)
 }
 
 fn names_of<'a>(routes: impl IntoIterator<Item = &'a Route>) -> BTreeSet<ObjectName> {
-    routes.into_iter().flat_map(|route| &route.files).map(FileReference::name).collect()
+    routes
+        .into_iter()
+        .flat_map(|route| &route.files)
+        .map(FileReference::name)
+        .collect()
 }

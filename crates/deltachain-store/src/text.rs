@@ -12,12 +12,20 @@ pub(crate) fn count<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok
 
 /// A time in UTC such as `2026-01-31T12:00:00Z`; null if it is not known.
 #[expect(clippy::ref_option, reason = "serde calls it so")]
-pub(crate) fn time<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn time<S: Serializer>(
+    time: &Option<SystemTime>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     time.map(date).serialize(serializer)
 }
 
-/// A time in UTC such as `2026-01-31T12:00:00Z`, or a dash: a time before 1970 or after 9999 cannot be shown.
+/// A time in UTC such as `2026-01-31T12:00:00Z`, or a dash: a time before 1970 or after 9999 cannot
+/// be shown.
 pub fn date(time: SystemTime) -> String {
     let mut text = String::new();
-    if write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_err() { "-".to_owned() } else { text }
+    if write!(text, "{}", humantime::format_rfc3339_seconds(time)).is_err() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }

@@ -1,4 +1,5 @@
-//! A store that fails as told: before or after an operation took effect, by silence, by wrong bytes, for good.
+//! A store that fails as told: before or after an operation took effect, by silence, by wrong
+//! bytes, for good.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,8 +13,9 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result, UploadPart,
 };
 
 /// What can happen to a call.
@@ -104,13 +106,22 @@ impl FaultyStore {
             other_stamps: AtomicI64::new(0),
             hidden: Mutex::new(Arc::new(|_| false)),
         });
-        (Arc::new(Self { inner, control: Arc::clone(&control) }), control)
+        (
+            Arc::new(Self {
+                inner,
+                control: Arc::clone(&control),
+            }),
+            control,
+        )
     }
 }
 
-/// Faults drawn for each call by its own name, so that a seed gives the same faults in any order of the calls. The
-/// rates are per thousand.
-pub fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
+/// Faults drawn for each call by its own name, so that a seed gives the same faults in any order of
+/// the calls. The rates are per thousand.
+pub fn seeded(
+    seed: u64,
+    rates: Vec<(Fault, u64)>,
+) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync {
     move |call| {
         let mut drawn = hash(&format!("{seed} {call:?}")) % 1000;
         let hit = rates.iter().find(|(_, rate)| {
@@ -124,7 +135,9 @@ pub fn seeded(seed: u64, rates: Vec<(Fault, u64)>) -> impl Fn(&Call<'_>) -> Opti
 
 /// A number that seems to be drawn, and follows from the text.
 pub fn hash(text: &str) -> u64 {
-    blake3::hash(text.as_bytes()).as_bytes()[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    blake3::hash(text.as_bytes()).as_bytes()[..8]
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl Control {
@@ -133,7 +146,8 @@ impl Control {
         *self.plan.lock().unwrap() = Box::new(plan);
     }
 
-    /// From now on, after this many more writes every call is refused, as after a crash: only what was written stays.
+    /// From now on, after this many more writes every call is refused, as after a crash: only what
+    /// was written stays.
     pub fn stop_after(&self, writes: u64) {
         self.writes.store(0, Ordering::SeqCst);
         self.last_write.store(writes, Ordering::SeqCst);
@@ -148,10 +162,13 @@ impl Control {
 
     /// How many writes took effect since [`stop_after`](Self::stop_after).
     pub fn writes(&self) -> u64 {
-        self.writes.load(Ordering::SeqCst).min(self.last_write.load(Ordering::SeqCst))
+        self.writes
+            .load(Ordering::SeqCst)
+            .min(self.last_write.load(Ordering::SeqCst))
     }
 
-    /// From now on, the store's clock is this many hours ahead of ours; the times of stored objects show it.
+    /// From now on, the store's clock is this many hours ahead of ours; the times of stored objects
+    /// show it.
     pub fn set_clock(&self, hours: i64) {
         self.hours.store(hours, Ordering::SeqCst);
     }
@@ -173,7 +190,12 @@ impl Control {
 
     /// How many calls of an operation there were for a path.
     pub fn calls(&self, operation: Operation, path: &str) -> u64 {
-        self.calls.lock().unwrap().get(&(operation, path.to_owned())).copied().unwrap_or_default()
+        self.calls
+            .lock()
+            .unwrap()
+            .get(&(operation, path.to_owned()))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// The fault of the next call of this kind, among the faults that can happen to it.
@@ -184,10 +206,16 @@ impl Control {
             *count += 1;
             *count - 1
         };
-        let fault = self.plan.lock().unwrap()(&Call { operation, path: path.as_ref(), number })?;
+        let fault = self.plan.lock().unwrap()(&Call {
+            operation,
+            path: path.as_ref(),
+            number,
+        })?;
         let possible = match fault {
             Fault::FailBefore | Fault::SilentBefore | Fault::Delay => true,
-            Fault::FailAfter | Fault::SilentAfter => !matches!(operation, Operation::Get | Operation::List),
+            Fault::FailAfter | Fault::SilentAfter => {
+                !matches!(operation, Operation::Get | Operation::List)
+            }
             Fault::Conflict => operation == Operation::Create,
             Fault::Truncate | Fault::NoBody | Fault::Flip => operation == Operation::Get,
         };
@@ -200,7 +228,10 @@ impl Control {
 
     fn alive(&self, path: &Path) -> Result<()> {
         if self.stopped.load(Ordering::SeqCst) {
-            return Err(Error::PermissionDenied { path: path.to_string(), source: "the store has stopped".into() });
+            return Err(Error::PermissionDenied {
+                path: path.to_string(),
+                source: "the store has stopped".into(),
+            });
         }
         Ok(())
     }
@@ -211,9 +242,10 @@ impl Control {
         match fault {
             Some(Fault::FailBefore) => Err(lost("before")),
             Some(Fault::SilentBefore) => pending().await,
-            Some(Fault::Conflict) => {
-                Err(Error::AlreadyExists { path: path.to_string(), source: "a conflict, try again".into() })
-            }
+            Some(Fault::Conflict) => Err(Error::AlreadyExists {
+                path: path.to_string(),
+                source: "a conflict, try again".into(),
+            }),
             Some(Fault::Delay) => {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 Ok(())
@@ -223,7 +255,12 @@ impl Control {
     }
 
     /// An operation that may change what readers see.
-    async fn write<T>(&self, operation: Operation, path: &Path, work: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn write<T>(
+        &self,
+        operation: Operation,
+        path: &Path,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let fault = self.draw(operation, path);
         self.before(fault, path).await?;
         // A part shows nothing to anybody.
@@ -236,7 +273,10 @@ impl Control {
         }
         let result = work.await;
         if result.is_ok() {
-            self.stamps.lock().unwrap().insert(path.to_string(), self.hours.load(Ordering::SeqCst));
+            self.stamps
+                .lock()
+                .unwrap()
+                .insert(path.to_string(), self.hours.load(Ordering::SeqCst));
         }
         match fault {
             Some(Fault::FailAfter) => Err(lost("after")),
@@ -246,7 +286,12 @@ impl Control {
     }
 
     fn by_its_clock(&self, mut meta: ObjectMeta) -> ObjectMeta {
-        let stamp = self.stamps.lock().unwrap().get(meta.location.as_ref()).copied();
+        let stamp = self
+            .stamps
+            .lock()
+            .unwrap()
+            .get(meta.location.as_ref())
+            .copied();
         let hours = stamp.unwrap_or_else(|| self.other_stamps.load(Ordering::SeqCst));
         let shift = Duration::from_hours(hours.unsigned_abs());
         if hours < 0 {
@@ -264,8 +309,10 @@ impl Control {
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         let (control, prefix) = (Arc::clone(self), prefix.cloned().unwrap_or_default());
         let (shown, hidden) = (Arc::clone(self), Arc::clone(&self.hidden.lock().unwrap()));
-        let is_shown =
-            move |meta: &Result<ObjectMeta>| meta.as_ref().map_or(true, |meta| !hidden(meta.location.as_ref()));
+        let is_shown = move |meta: &Result<ObjectMeta>| {
+            meta.as_ref()
+                .map_or(true, |meta| !hidden(meta.location.as_ref()))
+        };
         let listed = listed.filter(move |meta| std::future::ready(is_shown(meta)));
         let listed = listed.map(move |meta| meta.map(|meta| shown.by_its_clock(meta)));
         let listed = stream::once(async move {
@@ -281,12 +328,17 @@ impl Control {
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Control").field("injected", &self.injected).finish_non_exhaustive()
+        f.debug_struct("Control")
+            .field("injected", &self.injected)
+            .finish_non_exhaustive()
     }
 }
 
 fn lost(when: &str) -> Error {
-    Error::Generic { store: "faulty", source: format!("the connection was lost {when} it was done").into() }
+    Error::Generic {
+        store: "faulty",
+        source: format!("the connection was lost {when} it was done").into(),
+    }
 }
 
 impl fmt::Display for FaultyStore {
@@ -302,38 +354,78 @@ impl ObjectStore for FaultyStore {
         self.control.before(fault, path).await?;
         let mut result = self.inner.get_opts(path, options).await?;
         result.meta = self.control.by_its_clock(result.meta);
-        let Some(wrong @ (Fault::Truncate | Fault::NoBody | Fault::Flip)) = fault else { return Ok(result) };
-        let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
+        let Some(wrong @ (Fault::Truncate | Fault::NoBody | Fault::Flip)) = fault else {
+            return Ok(result);
+        };
+        let (meta, range, attributes) = (
+            result.meta.clone(),
+            result.range.clone(),
+            result.attributes.clone(),
+        );
         let extensions = std::mem::take(&mut result.extensions);
         let mut bytes = result.bytes().await?.to_vec();
         let middle = bytes.len() / 2;
         match wrong {
             Fault::NoBody => bytes.clear(),
             Fault::Truncate => bytes.truncate(middle),
-            _ => bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1),
+            _ => bytes
+                .iter_mut()
+                .skip(middle)
+                .take(1)
+                .for_each(|byte| *byte ^= 1),
         }
         let payload = GetResultPayload::Stream(stream::iter([Ok(bytes.into())]).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+        Ok(GetResult {
+            payload,
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
     }
 
-    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        let operation = if options.mode == PutMode::Create { Operation::Create } else { Operation::Put };
-        self.control.write(operation, path, self.inner.put_opts(path, payload, options)).await
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let operation = if options.mode == PutMode::Create {
+            Operation::Create
+        } else {
+            Operation::Put
+        };
+        self.control
+            .write(operation, path, self.inner.put_opts(path, payload, options))
+            .await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         let begun = self.inner.put_multipart_opts(path, options);
         let inner = self.control.write(Operation::Begin, path, begun).await?;
-        Ok(Box::new(FaultyUpload { inner, control: Arc::clone(&self.control), path: path.clone() }))
+        Ok(Box::new(FaultyUpload {
+            inner,
+            control: Arc::clone(&self.control),
+            path: path.clone(),
+        }))
     }
 
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let (inner, control) = (Arc::clone(&self.inner), Arc::clone(&self.control));
         let deleted = paths.then(move |path| {
             let (inner, control) = (Arc::clone(&inner), Arc::clone(&control));
             async move {
                 let path = path?;
-                control.write(Operation::Delete, &path, inner.delete(&path)).await?;
+                control
+                    .write(Operation::Delete, &path, inner.delete(&path))
+                    .await?;
                 Ok(path)
             }
         });
@@ -344,8 +436,13 @@ impl ObjectStore for FaultyStore {
         self.control.list(prefix, self.inner.list(prefix))
     }
 
-    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.control.list(prefix, self.inner.list_with_offset(prefix, offset))
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.control
+            .list(prefix, self.inner.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
@@ -373,7 +470,9 @@ impl MultipartUpload for FaultyUpload {
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        self.control.write(Operation::Complete, &self.path, self.inner.complete()).await
+        self.control
+            .write(Operation::Complete, &self.path, self.inner.complete())
+            .await
     }
 
     async fn abort(&mut self) -> Result<()> {

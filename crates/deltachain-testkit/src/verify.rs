@@ -1,9 +1,11 @@
-//! Proves a chain by the library alone, in memory: every version that has a commit is built by every route.
+//! Proves a chain by the library alone, in memory: every version that has a commit is built by
+//! every route.
 
 use std::path::Path;
 
 use deltachain::chain::{
-    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument, check_target,
+    ChainDocument, Commit, FileReference, Hop, ObjectName, Planner, Route, RoutesDocument,
+    check_target,
 };
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
@@ -16,10 +18,15 @@ use deltachain_store::{RawObjects, Store};
 /// Those of the store, of the plan and of applying the links.
 pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     let mut planner = Planner::new(version, None, None, &Limits::default());
-    let plan = planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names))?;
+    let plan = planner.plan_with(
+        |from, _| store.listing(from),
+        |names, _| store.get_all(names),
+    )?;
     let mut state = MemoryState::new();
     for Hop { files, shards, .. } in &plan.hops {
-        let content = store.get(files[0].name())?.ok_or_else(|| files[0].missing())?;
+        let content = store
+            .get(files[0].name())?
+            .ok_or_else(|| files[0].missing())?;
         files[0].check(content.len() as u64, Digest::of_bytes(&content))?;
         let link = LinkReader::open(content, &Limits::default())?;
         check_target(link.header(), shards[0])?;
@@ -28,24 +35,34 @@ pub fn rebuild(store: &Store, version: Option<u64>) -> Result<MemoryState> {
     Ok(state)
 }
 
-/// Checks that the versions of a chain of one shard are without gap and fork and that each route of each of them leads to
-/// the state that the commit names. Gives the states. The files must be short enough to be read as documents.
+/// Checks that the versions of a chain of one shard are without gap and fork and that each route of
+/// each of them leads to the state that the commit names. Gives the states. The files must be short
+/// enough to be read as documents.
 pub fn prove(store: &Store) -> Vec<MemoryState> {
     let mut states: Vec<MemoryState> = Vec::new();
     let chain = store.get(ObjectName::Chain).unwrap().expect("chain.json");
     ChainDocument::parse(&chain, &Limits::default()).unwrap();
     let mut parent = Digest::of_bytes(&chain);
     let objects = store.objects().unwrap();
-    let commits: Vec<_> = objects.iter().filter(|object| matches!(object.name, ObjectName::Commit(_))).collect();
+    let commits: Vec<_> = objects
+        .iter()
+        .filter(|object| matches!(object.name, ObjectName::Commit(_)))
+        .collect();
     for (version, object) in (0..).zip(commits) {
         assert_eq!(object.name, ObjectName::Commit(version), "a gap");
         let bytes = store.get(object.name).unwrap().unwrap();
         let commit = Commit::parse(&bytes, &Limits::default()).unwrap();
         assert_eq!((commit.version, commit.parent), (version, parent));
         parent = Digest::of_bytes(&bytes);
-        let mut built = commit.routes.iter().map(|route| travel(store, route, &states));
+        let mut built = commit
+            .routes
+            .iter()
+            .map(|route| travel(store, route, &states));
         let state = built.next().expect("a route");
-        assert!(built.all(|other| other == state), "two routes to version {version} lead to different states");
+        assert!(
+            built.all(|other| other == state),
+            "two routes to version {version} lead to different states"
+        );
         assert_eq!(StateDigests::of(&state, &()).unwrap().state, commit.state);
         states.push(state);
     }
@@ -53,8 +70,13 @@ pub fn prove(store: &Store) -> Vec<MemoryState> {
 }
 
 fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
-    let content = store.get(route.files[0].name()).unwrap().expect("a file that a commit names");
-    route.files[0].check(content.len() as u64, Digest::of_bytes(&content)).unwrap();
+    let content = store
+        .get(route.files[0].name())
+        .unwrap()
+        .expect("a file that a commit names");
+    route.files[0]
+        .check(content.len() as u64, Digest::of_bytes(&content))
+        .unwrap();
     let link = LinkReader::open(content, &Limits::default()).unwrap();
     match route.from {
         None => apply(&MemoryState::new(), &link).unwrap(),
@@ -62,8 +84,8 @@ fn travel(store: &Store, route: &Route, states: &[MemoryState]) -> MemoryState {
     }
 }
 
-/// Checks that all commits and routes documents say of each of their routes whether it is direct, and that it is so. Gives how
-/// many routes from versions are direct and how many are not.
+/// Checks that all commits and routes documents say of each of their routes whether it is direct,
+/// and that it is so. Gives how many routes from versions are direct and how many are not.
 pub fn marks(store: &Store) -> (usize, usize) {
     let (mut direct, mut other) = (0, 0);
     for object in store.objects().unwrap() {
@@ -83,10 +105,15 @@ pub fn marks(store: &Store) -> (usize, usize) {
             _ => continue,
         };
         for (route, is_marked) in routes.iter().zip(marks) {
-            let link =
-                |file: &FileReference| LinkReader::open(store.get(file.name()).unwrap().unwrap(), &limits).unwrap();
+            let link = |file: &FileReference| {
+                LinkReader::open(store.get(file.name()).unwrap().unwrap(), &limits).unwrap()
+            };
             let is_direct = route.files.iter().all(|file| link(file).is_direct());
-            assert_eq!(is_marked, is_direct, "{}: from {:?}", object.name, route.from);
+            assert_eq!(
+                is_marked, is_direct,
+                "{}: from {:?}",
+                object.name, route.from
+            );
             if route.from.is_some() {
                 *(if is_direct { &mut direct } else { &mut other }) += 1;
             }
@@ -98,5 +125,7 @@ pub fn marks(store: &Store) -> (usize, usize) {
 /// The state of the model that a subscriber's directory shows, if it shows one.
 pub fn shown(directory: &Path) -> Option<MemoryState> {
     let current = directory.join("current");
-    current.exists().then(|| MemoryState::copy_of(&SafetensorsState::open(current).unwrap()).unwrap())
+    current
+        .exists()
+        .then(|| MemoryState::copy_of(&SafetensorsState::open(current).unwrap()).unwrap())
 }

@@ -20,11 +20,13 @@ pub(in crate::chain) struct Signatures {
     pub(in crate::chain) by: Option<Vec<VerifierKey>>,
     /// The head is below this version.
     pub(in crate::chain) below: u64,
-    /// The highest version whose notes have been looked at, and how many of the trusted keys have signed it.
+    /// The highest version whose notes have been looked at, and how many of the trusted keys have
+    /// signed it.
     pub(in crate::chain) highest: Option<(u64, usize)>,
     /// How many versions are looked at together.
     pub(in crate::chain) stride: usize,
-    /// The notes that a list has shown. As long as no list was needed, it is as if the store could not list.
+    /// The notes that a list has shown. As long as no list was needed, it is as if the store could
+    /// not list.
     pub(in crate::chain) listed: Listing,
     /// Digests of the commits that have been supplied.
     pub(in crate::chain) commits: BTreeMap<u64, Digest>,
@@ -33,19 +35,38 @@ pub(in crate::chain) struct Signatures {
 }
 
 impl Signatures {
-    /// Notes on the commits that have been supplied that have to be looked at, and have not been supplied.
+    /// Notes on the commits that have been supplied that have to be looked at, and have not been
+    /// supplied.
     pub(in crate::chain) fn missing(&self, chain: Digest) -> Vec<ObjectName> {
         let notes = self.commits.iter().flat_map(|(&version, &commit)| {
-            self.listed.notes(version, commit, &self.trust.own_notes(chain, version, commit))
+            self.listed.notes(
+                version,
+                commit,
+                &self.trust.own_notes(chain, version, commit),
+            )
         });
-        notes.filter(|name| !self.notes.contains_key(name)).collect()
+        notes
+            .filter(|name| !self.notes.contains_key(name))
+            .collect()
     }
 
-    /// The trusted keys that the notes on the commit of a version count for, as far as they have been supplied.
-    pub(in crate::chain) fn signers(&self, chain: Digest, version: u64, commit: Digest) -> Vec<VerifierKey> {
-        let name = |byte| ObjectName::Signature { version, commit, note: Digest([byte; 32]) };
+    /// The trusted keys that the notes on the commit of a version count for, as far as they have
+    /// been supplied.
+    pub(in crate::chain) fn signers(
+        &self,
+        chain: Digest,
+        version: u64,
+        commit: Digest,
+    ) -> Vec<VerifierKey> {
+        let name = |byte| ObjectName::Signature {
+            version,
+            commit,
+            note: Digest([byte; 32]),
+        };
         let notes = self.notes.range(name(0)..=name(0xff));
-        let notes: Vec<Note> = notes.filter_map(|(name, content)| Note::read(*name, chain, content)).collect();
+        let notes: Vec<Note> = notes
+            .filter_map(|(name, content)| Note::read(*name, chain, content))
+            .collect();
         self.trust.signers(&notes).into_iter().cloned().collect()
     }
 
@@ -53,19 +74,29 @@ impl Signatures {
     pub(in crate::chain) fn pass_over(&mut self, version: u64) {
         self.below = version;
         self.commits.remove(&version);
-        self.notes.retain(|name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version));
+        self.notes.retain(
+            |name, _| !matches!(name, ObjectName::Signature { version: of, .. } if *of == version),
+        );
     }
 
     /// Takes what an object is. A commit that is too long is not signed.
-    pub(in crate::chain) fn supply(&mut self, name: ObjectName, content: Option<&[u8]>, limits: &Limits) {
+    pub(in crate::chain) fn supply(
+        &mut self,
+        name: ObjectName,
+        content: Option<&[u8]>,
+        limits: &Limits,
+    ) {
         let content = |most: u64| content.filter(|bytes| bytes.len() as u64 <= most);
         match name {
             ObjectName::Commit(version) => {
                 self.commits.remove(&version);
-                self.commits.extend(content(limits.document_bytes).map(|bytes| (version, Digest::of_bytes(bytes))));
+                self.commits.extend(
+                    content(limits.document_bytes).map(|bytes| (version, Digest::of_bytes(bytes))),
+                );
             }
             ObjectName::Signature { .. } => {
-                self.notes.insert(name, content(Note::MOST_BYTES).unwrap_or_default().to_vec());
+                self.notes
+                    .insert(name, content(Note::MOST_BYTES).unwrap_or_default().to_vec());
             }
             _ => {}
         }

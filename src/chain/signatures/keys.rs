@@ -32,13 +32,27 @@ impl VerifierKey {
     /// USAGE if it is not a name (SPEC section 23.2) or not a public key.
     pub(crate) fn new(name: &str, key: [u8; 32]) -> Result<Self> {
         if !is_name(name) {
-            return Err(Error::usage(format!("{name:?} is not a name of a key: no spaces, no +, not empty")));
+            return Err(Error::usage(format!(
+                "{name:?} is not a name of a key: no spaces, no +, not empty"
+            )));
         }
-        let hash = Sha256::new().chain_update(name).chain_update(b"\n").chain_update(typed(&key)).finalize();
+        let hash = Sha256::new()
+            .chain_update(name)
+            .chain_update(b"\n")
+            .chain_update(typed(&key))
+            .finalize();
         let hash = Digest(hash.into());
-        let key = VerifyingKey::from_bytes(&key).ok().filter(|key| !key.is_weak());
-        let key = key.ok_or_else(|| Error::usage(format!("the key {name:?} is not an Ed25519 public key")))?;
-        Ok(Self { name: name.to_owned(), hash, key })
+        let key = VerifyingKey::from_bytes(&key)
+            .ok()
+            .filter(|key| !key.is_weak());
+        let key = key.ok_or_else(|| {
+            Error::usage(format!("the key {name:?} is not an Ed25519 public key"))
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            hash,
+            key,
+        })
     }
 
     /// The name, for people: two keys may have the same.
@@ -67,13 +81,19 @@ impl VerifierKey {
 
     /// The name of this key's own note on the commit of a version: `signatures/VERSION-COMMIT-KEY`.
     pub fn own_note(&self, version: u64, commit: Digest) -> ObjectName {
-        ObjectName::Signature { version, commit, note: self.hash }
+        ObjectName::Signature {
+            version,
+            commit,
+            note: self.hash,
+        }
     }
 
-    /// Whether this is a signature of the text by this key. The strict variant: no other party can make a second key
-    /// that the same signature fits.
+    /// Whether this is a signature of the text by this key. The strict variant: no other party can
+    /// make a second key that the same signature fits.
     pub(super) fn verifies(&self, text: &str, signature: &[u8]) -> bool {
-        Signature::from_slice(signature).and_then(|valid| self.key.verify_strict(text.as_bytes(), &valid)).is_ok()
+        Signature::from_slice(signature)
+            .and_then(|valid| self.key.verify_strict(text.as_bytes(), &valid))
+            .is_ok()
     }
 }
 
@@ -87,7 +107,10 @@ impl FromStr for VerifierKey {
         let (name, id, key) = parts(text).ok_or_else(refused)?;
         let read = Self::new(name, *key)?;
         if read.id() != id {
-            return Err(Error::usage(format!("the public key is damaged: its ID should be {}", read.id())));
+            return Err(Error::usage(format!(
+                "the public key is damaged: its ID should be {}",
+                read.id()
+            )));
         }
         Ok(read)
     }
@@ -97,7 +120,13 @@ text_in_json!(VerifierKey);
 
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}+{}", self.name, self.id(), Base64::encode_string(&typed(&self.bytes())))
+        write!(
+            f,
+            "{}+{}+{}",
+            self.name,
+            self.id(),
+            Base64::encode_string(&typed(&self.bytes()))
+        )
     }
 }
 
@@ -119,7 +148,8 @@ pub trait Signer: fmt::Debug + Send + Sync {
     fn sign(&self, text: &[u8]) -> Result<[u8; 64]>;
 }
 
-/// A secret key with its name. It is erased from memory when it is dropped, and never shown by `Debug`.
+/// A secret key with its name. It is erased from memory when it is dropped, and never shown by
+/// `Debug`.
 #[derive(Clone)]
 pub struct SigningKey {
     public: VerifierKey,
@@ -133,28 +163,44 @@ impl SigningKey {
     /// USAGE if it is not a name (SPEC section 23.2).
     pub fn from_seed(name: &str, seed: [u8; 32]) -> Result<Self> {
         let secret = ed25519_dalek::SigningKey::from_bytes(&Zeroizing::new(seed));
-        Ok(Self { public: VerifierKey::new(name, secret.verifying_key().to_bytes())?, secret })
+        Ok(Self {
+            public: VerifierKey::new(name, secret.verifying_key().to_bytes())?,
+            secret,
+        })
     }
 
     /// Reads what [`to_text`](Self::to_text) gives.
     ///
     /// # Errors
-    /// USAGE if it is not a secret key, or has the ID of another one. The message never has the text.
+    /// USAGE if it is not a secret key, or has the ID of another one. The message never has the
+    /// text.
     pub fn parse(text: &str) -> Result<Self> {
-        let refused = || Error::usage("this is not a secret key of Ed25519: PRIVATE+KEY+NAME+ID+KEY");
-        let (name, id, seed) = text.strip_prefix(SECRET_KEY).and_then(parts).ok_or_else(refused)?;
+        let refused =
+            || Error::usage("this is not a secret key of Ed25519: PRIVATE+KEY+NAME+ID+KEY");
+        let (name, id, seed) = text
+            .strip_prefix(SECRET_KEY)
+            .and_then(parts)
+            .ok_or_else(refused)?;
         let read = Self::from_seed(name, *seed)?;
         if read.public.id() != id {
-            return Err(Error::usage(format!("the secret key is damaged: its ID should be {}", read.public.id())));
+            return Err(Error::usage(format!(
+                "the secret key is damaged: its ID should be {}",
+                read.public.id()
+            )));
         }
         Ok(read)
     }
 
-    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It is secret, and
-    /// whoever asks for it has to keep it so.
+    /// The key as a text that other tools for signed notes read too: `PRIVATE+KEY+NAME+ID+KEY`. It
+    /// is secret, and whoever asks for it has to keep it so.
     pub fn to_text(&self) -> String {
         let typed = Zeroizing::new(typed(self.secret.as_bytes()));
-        format!("{SECRET_KEY}{}+{}+{}", self.public.name, self.public.id(), Base64::encode_string(&*typed))
+        format!(
+            "{SECRET_KEY}{}+{}+{}",
+            self.public.name,
+            self.public.id(),
+            Base64::encode_string(&*typed)
+        )
     }
 }
 
@@ -170,13 +216,18 @@ impl Signer for SigningKey {
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SigningKey").field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("SigningKey")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
     }
 }
 
 /// Whether a key may have this name.
 pub(super) fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(|c| c == '+' || c < '\u{21}' || c.is_whitespace())
+    !name.is_empty()
+        && !name
+            .chars()
+            .any(|c| c == '+' || c < '\u{21}' || c.is_whitespace())
 }
 
 /// The digits of a key ID.
@@ -194,7 +245,11 @@ fn parts(text: &str) -> Option<(&str, &str, Zeroizing<[u8; 32]>)> {
     let mut parts = text.splitn(3, '+');
     let (name, id, key) = (parts.next()?, parts.next()?, parts.next()?);
     let typed = Zeroizing::new(Base64::decode_vec(key).ok()?);
-    Some((name, id, Zeroizing::new(typed.strip_prefix(&[ED25519])?.try_into().ok()?)))
+    Some((
+        name,
+        id,
+        Zeroizing::new(typed.strip_prefix(&[ED25519])?.try_into().ok()?),
+    ))
 }
 
 #[cfg(test)]
@@ -203,10 +258,11 @@ mod tests {
 
     #[test]
     fn base64_has_one_form() {
-        // Bits that mean nothing, padding that is missing or too much, other alphabets, white space.
+        // Bits that mean nothing, padding that is missing or too much, other alphabets, white
+        // space.
         for text in [
-            "Zh==", "Zg=", "Zg", "Zg===", "Zg==\n", " Zg==", "Z===", "Z-==", "Zé=", "=", "====", "Zg==Zg==", "Zm9=",
-            "Zm-_", "Zm9v====", "Zm9vZ", "Zm9vZ===",
+            "Zh==", "Zg=", "Zg", "Zg===", "Zg==\n", " Zg==", "Z===", "Z-==", "Zé=", "=", "====",
+            "Zg==Zg==", "Zm9=", "Zm-_", "Zm9v====", "Zm9vZ", "Zm9vZ===",
         ] {
             assert!(Base64::decode_vec(text).is_err(), "{text}");
         }
@@ -216,7 +272,8 @@ mod tests {
 
     /// The keys of the documentation of Go's `golang.org/x/mod/sumdb/note`.
     const GO_PUBLIC: &str = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW";
-    const GO_SECRET: &str = "PRIVATE+KEY+PeterNeumann+c74f20a3+AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz";
+    const GO_SECRET: &str =
+        "PRIVATE+KEY+PeterNeumann+c74f20a3+AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz";
 
     #[test]
     fn keys_of_another_tool_are_read_and_written() {
@@ -224,9 +281,20 @@ mod tests {
         assert_eq!(key.public().to_string(), GO_PUBLIC);
         assert_eq!(key.to_text(), GO_SECRET);
         let public: VerifierKey = GO_PUBLIC.parse().unwrap();
-        assert_eq!((&public, public.name(), public.id().as_str()), (key.public(), "PeterNeumann", "c74f20a3"));
-        assert_eq!(VerifierKey::new("PeterNeumann", public.bytes()).unwrap(), public);
-        assert_eq!(SigningKey::from_seed("PeterNeumann", *key.secret.as_bytes()).unwrap().to_text(), GO_SECRET);
+        assert_eq!(
+            (&public, public.name(), public.id().as_str()),
+            (key.public(), "PeterNeumann", "c74f20a3")
+        );
+        assert_eq!(
+            VerifierKey::new("PeterNeumann", public.bytes()).unwrap(),
+            public
+        );
+        assert_eq!(
+            SigningKey::from_seed("PeterNeumann", *key.secret.as_bytes())
+                .unwrap()
+                .to_text(),
+            GO_SECRET
+        );
     }
 
     #[test]
@@ -250,15 +318,30 @@ mod tests {
             GO_SECRET.to_owned(),
         ];
         for text in changed {
-            assert_eq!(text.parse::<VerifierKey>().unwrap_err().class(), ErrorClass::Usage, "{text}");
-            assert_eq!(SigningKey::parse(&format!("PRIVATE+KEY+{text}")).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!(
+                text.parse::<VerifierKey>().unwrap_err().class(),
+                ErrorClass::Usage,
+                "{text}"
+            );
+            assert_eq!(
+                SigningKey::parse(&format!("PRIVATE+KEY+{text}"))
+                    .unwrap_err()
+                    .class(),
+                ErrorClass::Usage
+            );
         }
-        assert_eq!(SigningKey::parse(GO_PUBLIC).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            SigningKey::parse(GO_PUBLIC).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         // No point of the curve; and one of low order, for which anybody can sign.
         let two = std::array::from_fn(|place| if place == 0 { 2 } else { 0 });
         let one = std::array::from_fn(|place| u8::from(place == 0));
         for bytes in [two, one] {
-            assert_eq!(VerifierKey::new("a", bytes).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!(
+                VerifierKey::new("a", bytes).unwrap_err().class(),
+                ErrorClass::Usage
+            );
         }
     }
 
@@ -268,7 +351,15 @@ mod tests {
         let typed = Base64::decode_vec(GO_PUBLIC.rsplit('+').next().unwrap()).unwrap();
         let hash = Sha256::digest([b"PeterNeumann\n".as_slice(), &typed].concat());
         let name = key.own_note(7, Digest([0xab; 32])).to_string();
-        assert_eq!(name, format!("signatures/{:020}-{}-{}", 7, "ab".repeat(32), Digest(hash.into())));
+        assert_eq!(
+            name,
+            format!(
+                "signatures/{:020}-{}-{}",
+                7,
+                "ab".repeat(32),
+                Digest(hash.into())
+            )
+        );
         assert!(name.contains(&format!("-{}", key.id())));
     }
 
@@ -277,7 +368,9 @@ mod tests {
         for name in ["a", "example.com/log", "\u{e9}", "\u{7f}", "\u{200b}", "-"] {
             assert!(is_name(name), "{name:?}");
         }
-        for name in ["", "a b", "a+b", "\n", "\u{1f}", "a\u{85}", "\u{a0}", "\u{2028}", "\u{3000}"] {
+        for name in [
+            "", "a b", "a+b", "\n", "\u{1f}", "a\u{85}", "\u{a0}", "\u{2028}", "\u{3000}",
+        ] {
             assert!(!is_name(name), "{name:?}");
             assert!(SigningKey::from_seed(name, [1; 32]).is_err());
         }
@@ -287,7 +380,9 @@ mod tests {
     fn a_secret_is_not_shown() {
         let key = SigningKey::parse(GO_SECRET).unwrap();
         let shown = format!("{key:?} {key:#?}");
-        assert!(shown.contains(GO_PUBLIC) && !shown.contains(GO_SECRET.rsplit('+').next().unwrap()));
+        assert!(
+            shown.contains(GO_PUBLIC) && !shown.contains(GO_SECRET.rsplit('+').next().unwrap())
+        );
         assert!(!shown.contains("secret"));
         let error = SigningKey::parse(&GO_SECRET[..GO_SECRET.len() - 4]).unwrap_err();
         assert!(!error.to_string().contains("AYEKFAL"));

@@ -1,4 +1,5 @@
-//! Signed commits (spec/signatures.md): keys, whom a reader trusts, and notes, which vouch for commits.
+//! Signed commits (spec/signatures.md): keys, whom a reader trusts, and notes, which vouch for
+//! commits.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -36,21 +36,22 @@ impl Note {
     pub const MOST_BYTES: u64 = 16_384;
     /// Nor one of more signature lines.
     pub(crate) const MOST_LINES: usize = 100;
-    /// The most notes on one commit that are looked at, in ascending order of their names, beside the own notes of
-    /// trusted keys.
+    /// The most notes on one commit that are looked at, in ascending order of their names, beside
+    /// the own notes of trusted keys.
     pub(crate) const MOST_OF_COMMIT: usize = 64;
 
-    /// The text that is signed: the text of the notes on the commit of a version. `chain` is the digest of the chain
-    /// document's bytes, `commit` that of the commit's.
+    /// The text that is signed: the text of the notes on the commit of a version. `chain` is the
+    /// digest of the chain document's bytes, `commit` that of the commit's.
     pub(crate) fn text(chain: Digest, version: u64, commit: Digest) -> String {
         format!("deltachain commit v1\n{chain}\n{version}\n{commit}\n")
     }
 
-    /// Makes a note on a commit that these have signed, and gives its name and its bytes. The signatures are checked.
+    /// Makes a note on a commit that these have signed, and gives its name and its bytes. The
+    /// signatures are checked.
     ///
     /// # Errors
-    /// USAGE if there is no signer, too many of them, one twice, or one whose signature does not fit its public key;
-    /// those of the signers.
+    /// USAGE if there is no signer, too many of them, one twice, or one whose signature does not
+    /// fit its public key; those of the signers.
     pub fn make(
         chain: Digest,
         version: u64,
@@ -61,49 +62,98 @@ impl Note {
         let mut note = format!("{text}\n");
         for (place, signer) in signers.iter().enumerate() {
             let key = signer.public();
-            if signers[..place].iter().any(|before| before.public().bytes() == key.bytes()) {
+            if signers[..place]
+                .iter()
+                .any(|before| before.public().bytes() == key.bytes())
+            {
                 return Err(Error::usage(format!("duplicate signer: {key}")));
             }
             let signature = signer.sign(text.as_bytes())?;
             if !key.verifies(&text, &signature) {
-                return Err(Error::usage(format!("what should sign with the key {key} gave no signature by this key")));
+                return Err(Error::usage(format!(
+                    "what should sign with the key {key} gave no signature by this key"
+                )));
             }
             let mut signed = key.raw_id().to_vec();
             signed.extend_from_slice(&signature);
             // Writing to a string cannot fail.
-            let _ = writeln!(note, "{DASH}{} {}", key.name(), Base64::encode_string(&signed));
+            let _ = writeln!(
+                note,
+                "{DASH}{} {}",
+                key.name(),
+                Base64::encode_string(&signed)
+            );
         }
-        if !(1..=Self::MOST_LINES).contains(&signers.len()) || note.len() as u64 > Self::MOST_BYTES {
-            return Err(Error::usage(format!("a note cannot have {} signatures, or such long names", signers.len())));
+        if !(1..=Self::MOST_LINES).contains(&signers.len()) || note.len() as u64 > Self::MOST_BYTES
+        {
+            return Err(Error::usage(format!(
+                "a note cannot have {} signatures, or such long names",
+                signers.len()
+            )));
         }
         let note = note.into_bytes();
-        Ok((ObjectName::Signature { version, commit, note: Digest::of_bytes(&note) }, note))
+        Ok((
+            ObjectName::Signature {
+                version,
+                commit,
+                note: Digest::of_bytes(&note),
+            },
+            note,
+        ))
     }
 
-    /// Reads what stands under the name of a note. `None` if it counts for nobody: it is no note of this form on this
-    /// commit of this chain. `chain` is the digest of the chain document's bytes.
+    /// Reads what stands under the name of a note. `None` if it counts for nobody: it is no note of
+    /// this form on this commit of this chain. `chain` is the digest of the chain document's bytes.
     pub fn read(name: ObjectName, chain: Digest, bytes: &[u8]) -> Option<Self> {
-        let ObjectName::Signature { version, commit, note } = name else { return None };
+        let ObjectName::Signature {
+            version,
+            commit,
+            note,
+        } = name
+        else {
+            return None;
+        };
         if bytes.len() as u64 > Self::MOST_BYTES {
             return None;
         }
         let own = (Digest::of_bytes(bytes) != note).then_some(note);
         let text = Self::text(chain, version, commit);
-        let lines = std::str::from_utf8(bytes).ok()?.strip_prefix(&text)?.strip_prefix('\n')?;
-        // Lines are short and there may be a thousand: one more than allowed is enough to refuse them.
-        let lines = lines.strip_suffix('\n')?.split('\n').take(Self::MOST_LINES + 1);
-        let lines = lines.map(SignatureLine::read).collect::<Option<Vec<SignatureLine>>>()?;
-        (lines.len() <= Self::MOST_LINES).then_some(Self { chain, text, lines, own })
+        let lines = std::str::from_utf8(bytes)
+            .ok()?
+            .strip_prefix(&text)?
+            .strip_prefix('\n')?;
+        // Lines are short and there may be a thousand: one more than allowed is enough to refuse
+        // them.
+        let lines = lines
+            .strip_suffix('\n')?
+            .split('\n')
+            .take(Self::MOST_LINES + 1);
+        let lines = lines
+            .map(SignatureLine::read)
+            .collect::<Option<Vec<SignatureLine>>>()?;
+        (lines.len() <= Self::MOST_LINES).then_some(Self {
+            chain,
+            text,
+            lines,
+            own,
+        })
     }
 
     /// The keys that this note counts for, of those that are trusted for its chain.
     pub fn counts_for<'t>(&self, trust: &'t Trust) -> Vec<&'t VerifierKey> {
         let mut counts = Vec::new();
-        if self.own.is_some_and(|own| trust.keys_of(self.chain).all(|key| key.hash != own)) {
+        if self
+            .own
+            .is_some_and(|own| trust.keys_of(self.chain).all(|key| key.hash != own))
+        {
             return counts;
         }
         for key in trust.keys_of(self.chain) {
-            let mut lines = self.lines.iter().filter(|line| key.is_named(&line.name, line.id)).peekable();
+            let mut lines = self
+                .lines
+                .iter()
+                .filter(|line| key.is_named(&line.name, line.id))
+                .peekable();
             if lines.peek().is_some() {
                 if !lines.all(|line| key.verifies(&self.text, &line.signature)) {
                     return Vec::new();
@@ -116,7 +166,9 @@ impl Note {
 
     /// Name and key ID of each signature line. They prove nothing: anybody can write them.
     pub fn signers(&self) -> impl Iterator<Item = (&str, String)> {
-        self.lines.iter().map(|line| (line.name.as_str(), keys::hex(line.id)))
+        self.lines
+            .iter()
+            .map(|line| (line.name.as_str(), keys::hex(line.id)))
     }
 }
 
@@ -124,8 +176,15 @@ impl Trust {
     /// The trusted keys that these notes count for: of those on one commit that
     /// [readers look at](crate::chain::Listing::notes).
     pub fn signers(&self, notes: &[Note]) -> Vec<&VerifierKey> {
-        let counts: Vec<&VerifierKey> = notes.iter().flat_map(|note| note.counts_for(self)).collect();
-        self.keys().iter().map(|trusted| &trusted.key).filter(|key| counts.contains(key)).collect()
+        let counts: Vec<&VerifierKey> = notes
+            .iter()
+            .flat_map(|note| note.counts_for(self))
+            .collect();
+        self.keys()
+            .iter()
+            .map(|trusted| &trusted.key)
+            .filter(|key| counts.contains(key))
+            .collect()
     }
 }
 
@@ -136,7 +195,11 @@ impl SignatureLine {
         let signed = Base64::decode_vec(signed).ok()?;
         let (id, signature) = signed.split_first_chunk()?;
         let is_line = keys::is_name(name) && !signature.is_empty();
-        is_line.then(|| Self { name: name.to_owned(), id: *id, signature: signature.to_vec() })
+        is_line.then(|| Self {
+            name: name.to_owned(),
+            id: *id,
+            signature: signature.to_vec(),
+        })
     }
 }
 
@@ -168,10 +231,23 @@ mod tests {
     /// For which of these keys a note counts, by their names; under the name that it should have.
     fn counts(note: impl AsRef<[u8]>, keys: &[&Arc<dyn Signer>]) -> Vec<String> {
         let (chain, commit) = digests();
-        let name = ObjectName::Signature { version: VERSION, commit, note: Digest::of_bytes(note.as_ref()) };
+        let name = ObjectName::Signature {
+            version: VERSION,
+            commit,
+            note: Digest::of_bytes(note.as_ref()),
+        };
         let note = Note::read(name, chain, note.as_ref());
-        let counts = note.map(|note| note.counts_for(&trust(keys)).into_iter().cloned().collect::<Vec<_>>());
-        counts.into_iter().flatten().map(|key| key.name().to_owned()).collect()
+        let counts = note.map(|note| {
+            note.counts_for(&trust(keys))
+                .into_iter()
+                .cloned()
+                .collect::<Vec<_>>()
+        });
+        counts
+            .into_iter()
+            .flatten()
+            .map(|key| key.name().to_owned())
+            .collect()
     }
 
     #[test]
@@ -181,8 +257,8 @@ mod tests {
         assert_eq!(counts(&note, &[&a, &b, &c]), ["a", "b"]);
         assert_eq!(counts(&note, &[&b]), ["b"]);
         assert!(counts(&note, &[&c]).is_empty());
-        // A note does not count for a key of the same name and another seed, nor for one of the same seed and another
-        // name.
+        // A note does not count for a key of the same name and another seed, nor for one of the
+        // same seed and another name.
         assert!(counts(&note, &[&key("a", 9)]).is_empty());
         assert!(counts(&note, &[&key("c", 1)]).is_empty());
         let (chain, commit) = digests();
@@ -196,10 +272,11 @@ mod tests {
     /// The example in the documentation of Go's `golang.org/x/mod/sumdb/note`.
     #[test]
     fn a_signature_of_another_tool_is_valid() {
-        let text =
-            "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
+        let text = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
         let line = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=";
-        let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW".parse::<VerifierKey>().unwrap();
+        let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+            .parse::<VerifierKey>()
+            .unwrap();
         let line = SignatureLine::read(line).unwrap();
         assert!(key.is_named(&line.name, line.id) && key.verifies(text, &line.signature));
         assert!(!key.verifies(text.trim_end(), &line.signature));
@@ -210,12 +287,24 @@ mod tests {
         let a = key("a", 1);
         let (chain, commit) = digests();
         let (name, bytes) = Note::make(chain, VERSION, commit, std::slice::from_ref(&a)).unwrap();
-        let ObjectName::Signature { note, .. } = name else { panic!("{name}") };
-        let counted = |name: ObjectName, chain, trusted: &[&Arc<dyn Signer>]| {
-            Note::read(name, chain, &bytes).is_some_and(|note| !note.counts_for(&trust(trusted)).is_empty())
+        let ObjectName::Signature { note, .. } = name else {
+            panic!("{name}")
         };
-        let read =
-            |version, commit, note, chain| counted(ObjectName::Signature { version, commit, note }, chain, &[&a]);
+        let counted = |name: ObjectName, chain, trusted: &[&Arc<dyn Signer>]| {
+            Note::read(name, chain, &bytes)
+                .is_some_and(|note| !note.counts_for(&trust(trusted)).is_empty())
+        };
+        let read = |version, commit, note, chain| {
+            counted(
+                ObjectName::Signature {
+                    version,
+                    commit,
+                    note,
+                },
+                chain,
+                &[&a],
+            )
+        };
         let other = Digest::of_bytes(b"other");
         assert!(read(VERSION, commit, note, chain));
         assert!(!read(VERSION + 1, commit, note, chain));
@@ -240,8 +329,15 @@ mod tests {
         let (of_a, of_b) = lines.split_once('\n').unwrap();
         // The ID of `a`, and the signature of another text.
         let (chain, commit) = digests();
-        let other = Note::make(chain, VERSION + 1, commit, std::slice::from_ref(&a)).unwrap().1;
-        let wrong = String::from_utf8(other).unwrap().lines().last().unwrap().to_owned();
+        let other = Note::make(chain, VERSION + 1, commit, std::slice::from_ref(&a))
+            .unwrap()
+            .1;
+        let wrong = String::from_utf8(other)
+            .unwrap()
+            .lines()
+            .last()
+            .unwrap()
+            .to_owned();
         let with = |lines: &[&str]| counts(format!("{text}\n\n{}\n", lines.join("\n")), &[&a, &b]);
         let of_b = of_b.trim_end();
         assert_eq!(with(&[of_a]), ["a"]);
@@ -250,8 +346,14 @@ mod tests {
         assert!(with(&[of_b, &wrong]).is_empty());
         assert!(with(&[of_a, &wrong]).is_empty());
         // Nobody looks at the lines of others.
-        assert_eq!(counts(format!("{text}\n\n{wrong}\n{of_b}\n"), &[&b, &c]), ["b"]);
-        assert_eq!(with(&[of_b, &wrong.replace("\u{2014} a ", "\u{2014} c ")]), ["b"]);
+        assert_eq!(
+            counts(format!("{text}\n\n{wrong}\n{of_b}\n"), &[&b, &c]),
+            ["b"]
+        );
+        assert_eq!(
+            with(&[of_b, &wrong.replace("\u{2014} a ", "\u{2014} c ")]),
+            ["b"]
+        );
     }
 
     #[test]
@@ -274,7 +376,10 @@ mod tests {
             note.replace("v1", "v2"),
             note.replace("\n7\n", "\n07\n"),
             note.replace("\n7\n", "\n+7\n"),
-            note.replace(&digests().0.to_string(), &digests().0.to_string().to_uppercase()),
+            note.replace(
+                &digests().0.to_string(),
+                &digests().0.to_string().to_uppercase(),
+            ),
             note.replace('\u{2014}', "-"),
             note.replace("\u{2014} a ", "\u{2014}  a "),
             note.replace("\u{2014} a ", "\u{2014} "),
@@ -305,18 +410,32 @@ mod tests {
         let (a, b) = (key("a", 1), key("b", 2));
         let note = made(std::slice::from_ref(&a));
         let line = |name: &str, id: [u8; 4], signature: &[u8]| {
-            format!("\u{2014} {name} {}\n", Base64::encode_string(&[&id, signature].concat()))
+            format!(
+                "\u{2014} {name} {}\n",
+                Base64::encode_string(&[&id, signature].concat())
+            )
         };
         for length in [1, 63, 64, 65, 72, 2420] {
             let signature = vec![7; length];
             for (name, id) in [("c", [9; 4]), ("a", [9; 4]), ("c", a.public().raw_id())] {
                 let other = line(name, id, &signature);
-                assert_eq!(counts(format!("{note}{other}"), &[&a, &b]), ["a"], "{other}");
+                assert_eq!(
+                    counts(format!("{note}{other}"), &[&a, &b]),
+                    ["a"],
+                    "{other}"
+                );
             }
-            // A line of a trusted key must hold a valid signature of this kind, wherever the line stands.
+            // A line of a trusted key must hold a valid signature of this kind, wherever the line
+            // stands.
             let own = line("b", b.public().raw_id(), &signature);
-            assert!(counts(format!("{note}{own}"), &[&a, &b]).is_empty(), "{own}");
-            assert!(counts(note.replace("\n\n", &format!("\n\n{own}")), &[&a, &b]).is_empty(), "{own}");
+            assert!(
+                counts(format!("{note}{own}"), &[&a, &b]).is_empty(),
+                "{own}"
+            );
+            assert!(
+                counts(note.replace("\n\n", &format!("\n\n{own}")), &[&a, &b]).is_empty(),
+                "{own}"
+            );
             assert_eq!(counts(format!("{note}{own}"), &[&a]), ["a"], "{own}");
         }
         // A valid signature, and one byte less or more.
@@ -340,9 +459,15 @@ mod tests {
         let other = line.replace("\u{2014} a ", "\u{2014} b ");
         let room = 16_384 - note.len() - (other.len() - 1);
         let fill = |length: usize| {
-            format!("{note}{}", other.replace("\u{2014} b ", &format!("\u{2014} {} ", "b".repeat(length))))
+            format!(
+                "{note}{}",
+                other.replace("\u{2014} b ", &format!("\u{2014} {} ", "b".repeat(length)))
+            )
         };
-        assert_eq!((fill(room).len(), counts(fill(room), &[&a])), (16_384, vec!["a".to_owned()]));
+        assert_eq!(
+            (fill(room).len(), counts(fill(room), &[&a])),
+            (16_384, vec!["a".to_owned()])
+        );
         assert!(counts(fill(room + 1), &[&a]).is_empty());
     }
 
@@ -367,9 +492,16 @@ mod tests {
 
         let (chain, commit) = digests();
         let make = |signers: &[Arc<dyn Signer>]| {
-            Note::make(chain, VERSION, commit, signers).map(drop).map_err(|error| error.class())
+            Note::make(chain, VERSION, commit, signers)
+                .map(drop)
+                .map_err(|error| error.class())
         };
-        let elsewhere = |message| Arc::new(Elsewhere(SigningKey::from_seed("e", [5; 32]).unwrap(), message));
+        let elsewhere = |message| {
+            Arc::new(Elsewhere(
+                SigningKey::from_seed("e", [5; 32]).unwrap(),
+                message,
+            ))
+        };
         assert_eq!(make(&[elsewhere("")]), Ok(()));
         assert_eq!(make(&[elsewhere("other")]), Err(ErrorClass::Usage));
         assert_eq!(make(&[elsewhere("no answer")]), Err(ErrorClass::Io));

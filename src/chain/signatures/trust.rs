@@ -12,18 +12,23 @@ use crate::json::text_in_json;
 use crate::rules::{self, ensure};
 use crate::tensor::Digest;
 
-/// A key that is trusted, for some chains or for all. Displayed and parsed as `NAME+ID+KEY CHAIN CHAIN`.
+/// A key that is trusted, for some chains or for all. Displayed and parsed as
+/// `NAME+ID+KEY CHAIN CHAIN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedKey {
     /// The public key.
     pub key: VerifierKey,
-    /// Digests of the chain documents' bytes of the chains for which it is trusted. If there is none, it is for all.
+    /// Digests of the chain documents' bytes of the chains for which it is trusted. If there is
+    /// none, it is for all.
     pub chains: BTreeSet<Digest>,
 }
 
 impl From<VerifierKey> for TrustedKey {
     fn from(key: VerifierKey) -> Self {
-        Self { key, chains: BTreeSet::new() }
+        Self {
+            key,
+            chains: BTreeSet::new(),
+        }
     }
 }
 
@@ -34,8 +39,15 @@ impl FromStr for TrustedKey {
     fn from_str(text: &str) -> Result<Self> {
         let mut parts = text.split(' ');
         let key = parts.next().unwrap_or_default().parse()?;
-        let refused = || Error::usage(format!("the chains of the key {key} are not digests of 64 lowercase digits"));
-        let chains = parts.map(names::digest).collect::<Option<_>>().ok_or_else(refused)?;
+        let refused = || {
+            Error::usage(format!(
+                "the chains of the key {key} are not digests of 64 lowercase digits"
+            ))
+        };
+        let chains = parts
+            .map(names::digest)
+            .collect::<Option<_>>()
+            .ok_or_else(refused)?;
         Ok(Self { key, chains })
     }
 }
@@ -45,7 +57,9 @@ text_in_json!(TrustedKey);
 impl fmt::Display for TrustedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.key, f)?;
-        self.chains.iter().try_for_each(|chain| write!(f, " {chain}"))
+        self.chains
+            .iter()
+            .try_for_each(|chain| write!(f, " {chain}"))
     }
 }
 
@@ -60,18 +74,23 @@ impl Trust {
     /// From public keys and a quorum, from 1 to the number of keys.
     ///
     /// # Errors
-    /// USAGE if a key is given twice, under whatever name, or the quorum is not from 1 to the number of keys.
+    /// USAGE if a key is given twice, under whatever name, or the quorum is not from 1 to the
+    /// number of keys.
     pub fn new(keys: impl IntoIterator<Item: Into<TrustedKey>>, quorum: usize) -> Result<Self> {
         let keys: Vec<TrustedKey> = keys.into_iter().map(Into::into).collect();
         let (mut bytes, mut names) = (BTreeSet::new(), BTreeSet::new());
         for TrustedKey { key, .. } in &keys {
             if !bytes.insert(key.bytes()) || !names.insert((key.name(), key.id())) {
-                return Err(Error::usage(format!("duplicate key: {key} is trusted already")));
+                return Err(Error::usage(format!(
+                    "duplicate key: {key} is trusted already"
+                )));
             }
         }
         if !(1..=keys.len()).contains(&quorum) {
             let of = keys.len();
-            return Err(Error::usage(format!("the quorum is {quorum}; it must be from 1 to the number of keys, {of}")));
+            return Err(Error::usage(format!(
+                "the quorum is {quorum}; it must be from 1 to the number of keys, {of}"
+            )));
         }
         Ok(Self { keys, quorum })
     }
@@ -81,15 +100,19 @@ impl Trust {
         &self.keys
     }
 
-    /// The keys that are trusted for this chain: `chain` is the digest of the chain document's bytes.
+    /// The keys that are trusted for this chain: `chain` is the digest of the chain document's
+    /// bytes.
     pub fn keys_of(&self, chain: Digest) -> impl Iterator<Item = &VerifierKey> {
         let is_for = move |key: &&TrustedKey| key.chains.is_empty() || key.chains.contains(&chain);
         self.keys.iter().filter(is_for).map(|key| &key.key)
     }
 
-    /// Names of the own notes on the commit of a version: of the keys that are trusted for this chain.
+    /// Names of the own notes on the commit of a version: of the keys that are trusted for this
+    /// chain.
     pub fn own_notes(&self, chain: Digest, version: u64, commit: Digest) -> BTreeSet<ObjectName> {
-        self.keys_of(chain).map(|key| key.own_note(version, commit)).collect()
+        self.keys_of(chain)
+            .map(|key| key.own_note(version, commit))
+            .collect()
     }
 
     /// Whether enough keys are trusted for this chain to read it.
@@ -117,7 +140,10 @@ mod tests {
     use crate::error::ErrorClass;
 
     fn key(name: &str, seed: u8) -> VerifierKey {
-        SigningKey::from_seed(name, [seed; 32]).unwrap().public().clone()
+        SigningKey::from_seed(name, [seed; 32])
+            .unwrap()
+            .public()
+            .clone()
     }
 
     #[test]
@@ -144,7 +170,10 @@ mod tests {
         let both: TrustedKey = line.parse().unwrap();
         assert_eq!(both.to_string(), format!("{} {one} {two}", key("a", 1)));
         assert_eq!(both.to_string().parse::<TrustedKey>().unwrap(), both);
-        assert_eq!(key("a", 1).to_string().parse::<TrustedKey>().unwrap(), key("a", 1).into());
+        assert_eq!(
+            key("a", 1).to_string().parse::<TrustedKey>().unwrap(),
+            key("a", 1).into()
+        );
         for text in [
             format!("{} ", key("a", 1)),
             format!("{}  {one}", key("a", 1)),
@@ -154,14 +183,44 @@ mod tests {
             format!("{} {}", key("a", 1), &one.to_string()[1..]),
             one.to_string(),
         ] {
-            assert_eq!(text.parse::<TrustedKey>().unwrap_err().class(), ErrorClass::Usage, "{text}");
+            assert_eq!(
+                text.parse::<TrustedKey>().unwrap_err().class(),
+                ErrorClass::Usage,
+                "{text}"
+            );
         }
         // Also with other chains the same key is one.
-        assert!(Trust::new([both.clone(), TrustedKey { chains: BTreeSet::from([other]), ..both.clone() }], 1).is_err());
+        assert!(
+            Trust::new(
+                [
+                    both.clone(),
+                    TrustedKey {
+                        chains: BTreeSet::from([other]),
+                        ..both.clone()
+                    }
+                ],
+                1
+            )
+            .is_err()
+        );
         let trust = |quorum| Trust::new([both.clone(), key("b", 2).into()], quorum).unwrap();
-        assert_eq!((trust(1).keys_of(one).count(), trust(1).keys_of(other).count()), (2, 1));
+        assert_eq!(
+            (
+                trust(1).keys_of(one).count(),
+                trust(1).keys_of(other).count()
+            ),
+            (2, 1)
+        );
         assert!(trust(2).check_chain(one).is_ok() && trust(1).check_chain(other).is_ok());
-        assert!(trust(2).check_chain(other).unwrap_err().breaks(&["R-SIG-05"]));
-        assert_eq!(trust(2).own_notes(other, 7, one), BTreeSet::from([key("b", 2).own_note(7, one)]));
+        assert!(
+            trust(2)
+                .check_chain(other)
+                .unwrap_err()
+                .breaks(&["R-SIG-05"])
+        );
+        assert_eq!(
+            trust(2).own_notes(other, 7, one),
+            BTreeSet::from([key("b", 2).own_note(7, one)])
+        );
     }
 }

@@ -25,20 +25,30 @@ fn a_file_is_read_by_position() {
     assert_eq!(state.path(), path);
     assert_eq!(state.other_files(), [""; 0]);
     assert!(!state.layout().is_directory());
-    assert_eq!(state.layout().to_json(), r#"{"files":[{"name":null,"metadata":{"format":"pt"},"tensors":null}]}"#);
+    assert_eq!(
+        state.layout().to_json(),
+        r#"{"files":[{"name":null,"metadata":{"format":"pt"},"tensors":null}]}"#
+    );
     assert_eq!(state.layout().files()[0].tensors, ["Maß\n", "b", "z"]);
 
     let mut expected = MemoryState::new();
     expected.insert("z", Dtype::U8, &[], vec![9]).unwrap();
-    expected.insert("Maß\n", Dtype::BF16, &[0, 3], vec![]).unwrap();
-    expected.insert("b", Dtype::F32, &[1, 2], vec![1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    expected
+        .insert("Maß\n", Dtype::BF16, &[0, 3], vec![])
+        .unwrap();
+    expected
+        .insert("b", Dtype::F32, &[1, 2], vec![1, 2, 3, 4, 5, 6, 7, 8])
+        .unwrap();
     assert_eq!(MemoryState::copy_of(&state).unwrap(), expected);
 
     let mut bytes = [0; 3];
     state.read(1, 5, &mut bytes).unwrap();
     assert_eq!(bytes, [6, 7, 8]);
     for (tensor, offset) in [(1, 6), (1, u64::MAX), (2, 0), (3, 0)] {
-        assert_eq!(state.read(tensor, offset, &mut bytes).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            state.read(tensor, offset, &mut bytes).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
 }
 
@@ -49,7 +59,9 @@ fn all_dtypes_are_read() {
     let mut memory = MemoryState::new();
     for dtype in Dtype::all() {
         let length = usize::try_from(dtype.bits()).unwrap();
-        memory.insert(dtype.name(), dtype, &[2, 4], vec![dtype.code(); length]).unwrap();
+        memory
+            .insert(dtype.name(), dtype, &[2, 4], vec![dtype.code(); length])
+            .unwrap();
     }
     let header = FileHeader::build(None, &memory.tensors().iter().collect::<Vec<_>>()).unwrap();
     let mut file = header.bytes.clone();
@@ -91,9 +103,18 @@ fn what_is_not_there_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     usage(&missing, "no such file or directory");
-    assert!(SafetensorsState::open(&missing).unwrap_err().file().unwrap().ends_with("missing"));
+    assert!(
+        SafetensorsState::open(&missing)
+            .unwrap_err()
+            .file()
+            .unwrap()
+            .ends_with("missing")
+    );
     let repository = SafetensorsState::open("Some/Model").unwrap_err();
-    assert!(repository.message().contains("hf download Some/Model"), "{repository}");
+    assert!(
+        repository.message().contains("hf download Some/Model"),
+        "{repository}"
+    );
     usage(folder.path(), "holds no .safetensors file");
 }
 
@@ -112,11 +133,18 @@ fn a_directory_without_index_is_all_its_files() {
     );
     assert_eq!(state.other_files(), ["tokenizer.json"]);
     let copy = MemoryState::copy_of(&state).unwrap();
-    assert_eq!((copy.get("a").unwrap().1, copy.get("b").unwrap().1), (&[1, 2][..], &[3][..]));
+    assert_eq!(
+        (copy.get("a").unwrap().1, copy.get("b").unwrap().1),
+        (&[1, 2][..], &[3][..])
+    );
 
     fs::write(
         folder.path().join("3.safetensors"),
-        file_of(&A.replace('a', "\\u0061").replace("d\\u0061t\\u0061", "data"), &[1, 2]),
+        file_of(
+            &A.replace('a', "\\u0061")
+                .replace("d\\u0061t\\u0061", "data"),
+            &[1, 2],
+        ),
     )
     .unwrap();
     usage(folder.path(), "duplicate tensor");
@@ -133,23 +161,43 @@ fn an_index_says_which_files_count() {
     fs::write(folder.path().join("all.safetensors"), file_of(A, &[1, 2])).unwrap();
     let index = |text: &str| fs::write(folder.path().join(INDEX_NAME), text).unwrap();
 
-    index(r#"{"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","b":"2.safetensors"},"more":[]}"#);
+    index(
+        r#"{"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","b":"2.safetensors"},"more":[]}"#,
+    );
     let state = SafetensorsState::open(folder.path()).unwrap();
     assert_eq!(state.tensors().len(), 2);
     assert_eq!(state.layout().files().len(), 2);
     assert_eq!(state.other_files(), ["all.safetensors"]);
 
     index(r#"{"weight_map":{"b":"2.safetensors"}}"#);
-    assert_eq!(SafetensorsState::open(folder.path()).unwrap().tensors().len(), 1);
+    assert_eq!(
+        SafetensorsState::open(folder.path())
+            .unwrap()
+            .tensors()
+            .len(),
+        1
+    );
 
     for (text, message) in [
         ("", "not an index"),
         ("{}", "not an index"),
         (r#"{"weight_map":{"a":1}}"#, "not an index"),
-        (r#"{"weight_map":{"a":"1.safetensors","\u0061":"1.safetensors"}}"#, "duplicate name"),
-        (r#"{"weight_map":{"a":"2.safetensors","b":"2.safetensors"}}"#, "does not hold the tensor \"a\""),
-        (r#"{"weight_map":{"c":"1.safetensors"}}"#, "does not say that the tensor \"a\""),
-        (r#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors"}}"#, "does not say that the tensor"),
+        (
+            r#"{"weight_map":{"a":"1.safetensors","\u0061":"1.safetensors"}}"#,
+            "duplicate name",
+        ),
+        (
+            r#"{"weight_map":{"a":"2.safetensors","b":"2.safetensors"}}"#,
+            "does not hold the tensor \"a\"",
+        ),
+        (
+            r#"{"weight_map":{"c":"1.safetensors"}}"#,
+            "does not say that the tensor \"a\"",
+        ),
+        (
+            r#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors"}}"#,
+            "does not say that the tensor",
+        ),
         (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "is a path"),
         (r#"{"weight_map":{"a":"/1.safetensors"}}"#, "is a path"),
         (r#"{"weight_map":{"a":".."}}"#, "is a path"),
@@ -176,8 +224,14 @@ fn tensors_of_files_in_folders_carry_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let (a, b, junk) = (file_of(A, &[1, 2]), file_of(B, &[3]), file_of(B, &[9]));
-    let shards = ["m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors"];
-    let index = format!(r#"{{"weight_map":{{"a":"{}","b":"{}"}}}}"#, shards[0], shards[1]);
+    let shards = [
+        "m-00001-of-00002.safetensors",
+        "m-00002-of-00002.safetensors",
+    ];
+    let index = format!(
+        r#"{{"weight_map":{{"a":"{}","b":"{}"}}}}"#,
+        shards[0], shards[1]
+    );
     write(
         root,
         &[
@@ -196,11 +250,33 @@ fn tensors_of_files_in_folders_carry_the_folder() {
     );
     let state = SafetensorsState::open(root).unwrap();
     let names: Vec<_> = state.tensors().iter().map(TensorInfo::name).collect();
-    assert_eq!(names, ["text 2/a", "text/a", "text/deep/er/b", "unet/a", "unet/b"]);
+    assert_eq!(
+        names,
+        ["text 2/a", "text/a", "text/deep/er/b", "unet/a", "unet/b"]
+    );
     let copy = MemoryState::copy_of(&state).unwrap();
-    assert_eq!((copy.get("text 2/a").unwrap().1, copy.get("unet/b").unwrap().1), (&[1, 2][..], &[3][..]));
-    assert_eq!(state.other_files(), ["model_index.json", "text/vocab.txt", "unet/stale.safetensors"]);
-    assert_eq!(state.left_out(), ["checkpoint-7 (a trainer's checkpoint)", "text/.hidden (hidden)"]);
+    assert_eq!(
+        (
+            copy.get("text 2/a").unwrap().1,
+            copy.get("unet/b").unwrap().1
+        ),
+        (&[1, 2][..], &[3][..])
+    );
+    assert_eq!(
+        state.other_files(),
+        [
+            "model_index.json",
+            "text/vocab.txt",
+            "unet/stale.safetensors"
+        ]
+    );
+    assert_eq!(
+        state.left_out(),
+        [
+            "checkpoint-7 (a trainer's checkpoint)",
+            "text/.hidden (hidden)"
+        ]
+    );
     let own = [
         "text 2/a.safetensors",
         "text/a.safetensors",
@@ -210,14 +286,27 @@ fn tensors_of_files_in_folders_carry_the_folder() {
         "unet/m.safetensors.index.json",
     ];
     assert_eq!(state.model_files(), own);
-    assert_eq!(Layout::parse(&state.layout().to_json(), state.tensors()).unwrap(), *state.layout());
+    assert_eq!(
+        Layout::parse(&state.layout().to_json(), state.tensors()).unwrap(),
+        *state.layout()
+    );
 
     // Whatever else lies there, also in folders that are left out otherwise.
-    write(root, &[("text/chain.json", b""), ("more/x.safetensors", &a)]);
+    write(
+        root,
+        &[("text/chain.json", b""), ("more/x.safetensors", &a)],
+    );
     assert_eq!(SafetensorsState::open(root).unwrap().tensors().len(), 4);
-    let named = state.layout().files().iter().filter_map(|file| file.name.as_deref());
+    let named = state
+        .layout()
+        .files()
+        .iter()
+        .filter_map(|file| file.name.as_deref());
     let again = SafetensorsState::open_files(root, named).unwrap();
-    assert_eq!((again.layout(), again.model_files()), (state.layout(), state.model_files()));
+    assert_eq!(
+        (again.layout(), again.model_files()),
+        (state.layout(), state.model_files())
+    );
     assert_eq!(MemoryState::copy_of(&again).unwrap(), copy);
     assert_eq!(again.other_files(), [""; 0]);
 }
@@ -226,31 +315,55 @@ fn tensors_of_files_in_folders_carry_the_folder() {
 fn folders_that_cannot_be_in_a_layout_are_refused() {
     let (a, b) = (file_of(A, &[1, 2]), file_of(B, &[3]));
     let slash = file_of(&A.replace("\"a\"", "\"vae/a\""), &[1, 2]);
-    let two_indexes = [("x.safetensors.index.json", &b"{}"[..]), ("y.safetensors.index.json", b"{}")];
+    let two_indexes = [
+        ("x.safetensors.index.json", &b"{}"[..]),
+        ("y.safetensors.index.json", b"{}"),
+    ];
     for (files, message) in [
-        (&[("vae/1.safetensors", &a[..]), ("vae/2.safetensors", &a)][..], "\"vae/1.safetensors\" and \"vae/2.safet"),
-        (&[("1.safetensors", &slash), ("vae/2.safetensors", &a)], "\"1.safetensors\" and \"vae/2.safetensors\""),
-        (&[("a.safetensors/1.safetensors", &a)], "called like a file of tensors"),
+        (
+            &[("vae/1.safetensors", &a[..]), ("vae/2.safetensors", &a)][..],
+            "\"vae/1.safetensors\" and \"vae/2.safet",
+        ),
+        (
+            &[("1.safetensors", &slash), ("vae/2.safetensors", &a)],
+            "\"1.safetensors\" and \"vae/2.safetensors\"",
+        ),
+        (
+            &[("a.safetensors/1.safetensors", &a)],
+            "called like a file of tensors",
+        ),
         (&[("a. /1.safetensors", &a)], "a space or a dot"),
         (&[("con/1.safetensors", &a)], "Windows device name"),
         (&[("a\\b/1.safetensors", &a)], "is a path"),
         (&[("vae/.1.safetensors", &a)], "hidden"),
-        (&[("1.safetensors", &a), two_indexes[0], two_indexes[1]], "duplicate index"),
+        (
+            &[("1.safetensors", &a), two_indexes[0], two_indexes[1]],
+            "duplicate index",
+        ),
         (
             &[
                 ("vae/1.safetensors", &a),
-                ("vae/model.safetensors.index.json", br#"{"weight_map":{"a":"../1.safetensors"}}"#),
+                (
+                    "vae/model.safetensors.index.json",
+                    br#"{"weight_map":{"a":"../1.safetensors"}}"#,
+                ),
             ],
             "is a path",
         ),
         (
             &[
                 ("vae/1.safetensors", &a),
-                ("vae/model.safetensors.index.json", br#"{"weight_map":{"b":"1.safetensors"}}"#),
+                (
+                    "vae/model.safetensors.index.json",
+                    br#"{"weight_map":{"b":"1.safetensors"}}"#,
+                ),
             ],
             "does not say that the tensor \"a\" is in \"vae/1.safetensors\"",
         ),
-        (&[("checkpoint-1/1.safetensors", &a)], "checkpoint-1 (a trainer's checkpoint)"),
+        (
+            &[("checkpoint-1/1.safetensors", &a)],
+            "checkpoint-1 (a trainer's checkpoint)",
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), files);
@@ -265,7 +378,10 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
         fs::create_dir(&odd).unwrap();
         fs::write(odd.join("config.json"), "{}").unwrap();
         write(folder.path(), &[("b.safetensors", &b)]);
-        assert_eq!(SafetensorsState::open(folder.path()).unwrap().other_files(), ["vae\u{fffd}/config.json"]);
+        assert_eq!(
+            SafetensorsState::open(folder.path()).unwrap().other_files(),
+            ["vae\u{fffd}/config.json"]
+        );
         fs::write(odd.join("1.safetensors"), a).unwrap();
         usage(folder.path(), "not Unicode");
     }
@@ -273,33 +389,127 @@ fn folders_that_cannot_be_in_a_layout_are_refused() {
 
 #[test]
 fn directories_that_are_not_one_model_are_refused() {
-    let (a, b, whole) = (file_of(A, &[1, 2]), file_of(B, &[3]), &br#"{"architectures":["X"]}"#[..]);
+    let (a, b, whole) = (
+        file_of(A, &[1, 2]),
+        file_of(B, &[3]),
+        &br#"{"architectures":["X"]}"#[..],
+    );
     let index = &br#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#[..];
-    let several = [("x/1/m.safetensors", &a[..]), ("x/2/n.safetensors", &a), ("x/1/config.json", whole)];
+    let several = [
+        ("x/1/m.safetensors", &a[..]),
+        ("x/2/n.safetensors", &a),
+        ("x/1/config.json", whole),
+    ];
     for (files, message) in [
-        (&[("deltachain.directory", &b""[..]), ("v/a.safetensors", &a)][..], "give its folder \"current\""),
-        (&[("chain.json", b""), ("commits/0.json", b""), ("a.safetensors", &a)], "this is a chain"),
-        (&[("blobs/x", &a), ("refs/main", b"1"), ("snapshots/1/a.safetensors", &a)], "snapshots/REVISION"),
-        (&[("models--a--b/blobs/x", &a), ("models--a--b/snapshots/1/a.safetensors", &a)], "in a hub's cache"),
-        (&[several[0], several[1], several[2], ("x/2/config.json", whole)], "\"x/1/\" and \"x/2/\" hold a model each"),
-        (&[("model-00001-of-00001.safetensors", &a), (INDEX_NAME, index), ("model.safetensors", &a)], "out of date"),
-        (&[("a.safetensors", &a), ("config.json", b""), ("Config.json", b"")], "differ in case only"),
-        (&[("a.safetensors", &a), ("x/config.json", b""), ("X/other.json", b"")], "differ in case only"),
-        (&[("._a.safetensors", b"")], "left out: ._a.safetensors (hidden)"),
+        (
+            &[("deltachain.directory", &b""[..]), ("v/a.safetensors", &a)][..],
+            "give its folder \"current\"",
+        ),
+        (
+            &[
+                ("chain.json", b""),
+                ("commits/0.json", b""),
+                ("a.safetensors", &a),
+            ],
+            "this is a chain",
+        ),
+        (
+            &[
+                ("blobs/x", &a),
+                ("refs/main", b"1"),
+                ("snapshots/1/a.safetensors", &a),
+            ],
+            "snapshots/REVISION",
+        ),
+        (
+            &[
+                ("models--a--b/blobs/x", &a),
+                ("models--a--b/snapshots/1/a.safetensors", &a),
+            ],
+            "in a hub's cache",
+        ),
+        (
+            &[
+                several[0],
+                several[1],
+                several[2],
+                ("x/2/config.json", whole),
+            ],
+            "\"x/1/\" and \"x/2/\" hold a model each",
+        ),
+        (
+            &[
+                ("model-00001-of-00001.safetensors", &a),
+                (INDEX_NAME, index),
+                ("model.safetensors", &a),
+            ],
+            "out of date",
+        ),
+        (
+            &[
+                ("a.safetensors", &a),
+                ("config.json", b""),
+                ("Config.json", b""),
+            ],
+            "differ in case only",
+        ),
+        (
+            &[
+                ("a.safetensors", &a),
+                ("x/config.json", b""),
+                ("X/other.json", b""),
+            ],
+            "differ in case only",
+        ),
+        (
+            &[("._a.safetensors", b"")],
+            "left out: ._a.safetensors (hidden)",
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), files);
         usage(folder.path(), message);
     }
-    // Parts of one model may have the same tensors, and not all folders that say what they are have.
+    // Parts of one model may have the same tensors, and not all folders that say what they are
+    // have.
     for files in [
         &[several[0], several[1]][..],
-        &[several[0], several[1], several[2], ("x/2/config.json", b"{}")],
-        &[several[0], several[1], several[2], ("x/2/config.json", whole), ("model_index.json", b"{}")],
-        &[several[0], several[2], ("y/b.safetensors", &b), ("y/config.json", whole)],
-        &[("a.safetensors", &a), ("._a.safetensors", b""), ("chain.json", b""), ("snapshots/x", b"")],
-        &[("model.safetensors", &a), ("model-00001-of-00001.safetensors", &b)],
-        &[("model.safetensors", &a), ("x.safetensors.index.json", br#"{"weight_map":{"a":"model.safetensors"}}"#)],
+        &[
+            several[0],
+            several[1],
+            several[2],
+            ("x/2/config.json", b"{}"),
+        ],
+        &[
+            several[0],
+            several[1],
+            several[2],
+            ("x/2/config.json", whole),
+            ("model_index.json", b"{}"),
+        ],
+        &[
+            several[0],
+            several[2],
+            ("y/b.safetensors", &b),
+            ("y/config.json", whole),
+        ],
+        &[
+            ("a.safetensors", &a),
+            ("._a.safetensors", b""),
+            ("chain.json", b""),
+            ("snapshots/x", b""),
+        ],
+        &[
+            ("model.safetensors", &a),
+            ("model-00001-of-00001.safetensors", &b),
+        ],
+        &[
+            ("model.safetensors", &a),
+            (
+                "x.safetensors.index.json",
+                br#"{"weight_map":{"a":"model.safetensors"}}"#,
+            ),
+        ],
     ] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), files);
@@ -311,8 +521,8 @@ fn directories_that_are_not_one_model_are_refused() {
 #[cfg(unix)]
 type Change = fn(&Path);
 
-/// Ways to change a file that others read: in place, with the time of its last writing set back; another file in its
-/// place; cut; gone.
+/// Ways to change a file that others read: in place, with the time of its last writing set back;
+/// another file in its place; cut; gone.
 #[cfg(unix)]
 fn changes() -> [(&'static str, Change); 4] {
     use std::os::unix::fs::FileExt;
@@ -322,13 +532,23 @@ fn changes() -> [(&'static str, Change); 4] {
             let before = file.metadata().unwrap();
             file.write_all_at(&[9], before.len() - 1).unwrap();
             file.set_modified(before.modified().unwrap()).unwrap();
-            assert_eq!(file.metadata().unwrap().modified().unwrap(), before.modified().unwrap());
+            assert_eq!(
+                file.metadata().unwrap().modified().unwrap(),
+                before.modified().unwrap()
+            );
         }),
         ("replaced", |path| {
             fs::copy(path, path.with_extension("new")).unwrap();
             fs::rename(path.with_extension("new"), path).unwrap();
         }),
-        ("cut", |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(70).unwrap()),
+        ("cut", |path| {
+            fs::OpenOptions::new()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(70)
+                .unwrap()
+        }),
         ("removed", |path| fs::remove_file(path).unwrap()),
     ]
 }
@@ -342,19 +562,41 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
 
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let whole = format!(r#"{{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, 17 << 20);
+    let whole = format!(
+        r#"{{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#,
+        17 << 20
+    );
     let model = |name: &str, byte: u8| {
         let mut data = vec![0; 17 << 20];
         data[7] = byte;
         write(
             folder.path(),
-            &[(&format!("{name}/a.safetensors"), &file_of(&whole, &data)), (&format!("{name}/b"), b"b")],
+            &[
+                (&format!("{name}/a.safetensors"), &file_of(&whole, &data)),
+                (&format!("{name}/b"), b"b"),
+            ],
         );
         at(name)
     };
-    files::diff(&model("old", 1), &model("new", 2), &at("link"), &FileOptions::default()).unwrap();
+    files::diff(
+        &model("old", 1),
+        &model("new", 2),
+        &at("link"),
+        &FileOptions::default(),
+    )
+    .unwrap();
     for (how, change) in changes() {
-        for (threads, work) in [(1, 0), (1, 1), (1, 2), (1, 3), (4, 0), (4, 1), (4, 2), (4, 3), (4, 4)] {
+        for (threads, work) in [
+            (1, 0),
+            (1, 1),
+            (1, 2),
+            (1, 3),
+            (4, 0),
+            (4, 1),
+            (4, 2),
+            (4, 3),
+            (4, 4),
+        ] {
             let (old, new) = (model("old", 1), model("new", 2));
             let changed = if work == 0 { new.clone() } else { old.clone() }.join("a.safetensors");
             let once = AtomicBool::new(true);
@@ -373,9 +615,21 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
                 3 => files::squash(Some(&old), &[at("link")], &at("out"), &options).map(drop),
                 _ => StateTable::of(&SafetensorsState::open(&old)?, &progress).map(drop),
             };
-            let error = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run).unwrap_err();
-            assert!(error.message().contains("has changed while it was read"), "{how} {threads} {work}: {error:?}");
-            assert_eq!((error.class(), error.file()), (ErrorClass::Usage, changed.to_str()), "{how} {work}");
+            let error = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap()
+                .install(run)
+                .unwrap_err();
+            assert!(
+                error.message().contains("has changed while it was read"),
+                "{how} {threads} {work}: {error:?}"
+            );
+            assert_eq!(
+                (error.class(), error.file()),
+                (ErrorClass::Usage, changed.to_str()),
+                "{how} {work}"
+            );
             assert!(!at("out").exists(), "{how} {work}");
         }
     }
@@ -386,18 +640,35 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
 fn shards_indexes_and_names_are_watched_too() {
     let folder = tempfile::tempdir().unwrap();
     let index = &br#"{"weight_map":{"a":"1.safetensors"}}"#[..];
-    let all = [("1.safetensors", &file_of(A, &[1, 2])[..]), (INDEX_NAME, index), ("config.json", b"{}")];
-    for (name, text) in [(INDEX_NAME, "has changed"), ("2.safetensors", "were added"), ("config.json", "")] {
+    let all = [
+        ("1.safetensors", &file_of(A, &[1, 2])[..]),
+        (INDEX_NAME, index),
+        ("config.json", b"{}"),
+    ];
+    for (name, text) in [
+        (INDEX_NAME, "has changed"),
+        ("2.safetensors", "were added"),
+        ("config.json", ""),
+    ] {
         write(folder.path(), &all);
         let state = SafetensorsState::open(folder.path()).unwrap();
         let kept = SafetensorsState::open_files(folder.path(), ["1.safetensors"]).unwrap();
         state.check_unchanged().unwrap();
         write(folder.path(), &[(name, b"other")]);
         // Other files are no part of the state.
-        let found = state.check_unchanged().map_or_else(|error| error.message().to_owned(), |()| String::new());
-        assert!(found.contains(text) && found.is_empty() == text.is_empty(), "{name}: {found}");
+        let found = state
+            .check_unchanged()
+            .map_or_else(|error| error.message().to_owned(), |()| String::new());
+        assert!(
+            found.contains(text) && found.is_empty() == text.is_empty(),
+            "{name}: {found}"
+        );
         // Second names for files of a directory that is kept change them, too, but nothing in them.
-        fs::hard_link(folder.path().join("1.safetensors"), folder.path().join("second")).unwrap();
+        fs::hard_link(
+            folder.path().join("1.safetensors"),
+            folder.path().join("second"),
+        )
+        .unwrap();
         kept.check_unchanged().unwrap();
         fs::remove_file(folder.path().join("second")).unwrap();
         let _ = fs::remove_file(folder.path().join("2.safetensors"));
@@ -413,8 +684,13 @@ fn outputs_are_never_inputs() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let (old, new) = (file_of(A, &[1, 2]), file_of(A, &[1, 3]));
-    let files =
-        [("old", &old[..]), ("new", &new), ("dir/a.safetensors", &old), ("dir/config.json", b"{}"), ("blobs/x", &new)];
+    let files = [
+        ("old", &old[..]),
+        ("new", &new),
+        ("dir/a.safetensors", &old),
+        ("dir/config.json", b"{}"),
+        ("blobs/x", &new),
+    ];
     write(folder.path(), &files);
     fs::create_dir(at("hub")).unwrap();
     symlink("../blobs/x", at("hub/a.safetensors")).unwrap();
@@ -423,13 +699,20 @@ fn outputs_are_never_inputs() {
     let options = FileOptions::default().replace(true);
     files::diff(&at("old"), &at("new"), &at("1"), &options).unwrap();
     files::diff(&at("dir"), &at("hub"), &at("2"), &options).unwrap();
-    let before: Vec<_> = files.iter().map(|(name, _)| fs::read(at(name)).unwrap()).collect();
+    let before: Vec<_> = files
+        .iter()
+        .map(|(name, _)| fs::read(at(name)).unwrap())
+        .collect();
     let links = [at("1"), at("2")].map(|link| fs::read(link).unwrap());
-    let diff = |base: &str, target: &str, out: &str| files::diff(&at(base), &at(target), &at(out), &options).map(drop);
-    let apply =
-        |base: &str, link: &str, out: &str| files::apply(Some(&at(base)), &[at(link)], &at(out), &options).map(drop);
-    let squash =
-        |base: &str, link: &str, out: &str| files::squash(Some(&at(base)), &[at(link)], &at(out), &options).map(drop);
+    let diff = |base: &str, target: &str, out: &str| {
+        files::diff(&at(base), &at(target), &at(out), &options).map(drop)
+    };
+    let apply = |base: &str, link: &str, out: &str| {
+        files::apply(Some(&at(base)), &[at(link)], &at(out), &options).map(drop)
+    };
+    let squash = |base: &str, link: &str, out: &str| {
+        files::squash(Some(&at(base)), &[at(link)], &at(out), &options).map(drop)
+    };
     for (number, made) in [
         diff("old", "new", "old"),
         diff("old", "new", "new"),
@@ -454,13 +737,27 @@ fn outputs_are_never_inputs() {
     .enumerate()
     {
         let error = made.unwrap_err();
-        assert!(error.message().contains("the output is the input"), "{number}: {error:?}");
-        let now: Vec<_> = files.iter().map(|(name, _)| fs::read(at(name)).unwrap()).collect();
-        assert!(now == before && [at("1"), at("2")].map(|link| fs::read(link).unwrap()) == links, "{number}");
+        assert!(
+            error.message().contains("the output is the input"),
+            "{number}: {error:?}"
+        );
+        let now: Vec<_> = files
+            .iter()
+            .map(|(name, _)| fs::read(at(name)).unwrap())
+            .collect();
+        assert!(
+            now == before && [at("1"), at("2")].map(|link| fs::read(link).unwrap()) == links,
+            "{number}"
+        );
     }
     // The other end of a hub's links must not be replaced as a whole either; a base may be.
     files::diff(&at("hub"), &at("dir"), &at("3"), &options).unwrap();
-    assert!(apply("hub", "3", "blobs").unwrap_err().message().contains("the output is the input"));
+    assert!(
+        apply("hub", "3", "blobs")
+            .unwrap_err()
+            .message()
+            .contains("the output is the input")
+    );
     apply("old", "1", "old").unwrap();
     apply("dir", "2", "dir").unwrap();
     assert_eq!(fs::read(at("old")).unwrap(), fs::read(at("new")).unwrap());

@@ -11,8 +11,7 @@ use crate::tensor::{Dtype, MemoryState, State};
 const ODD: &str = r#" {"z":{"shape":[2],"dtype":"U8","data_offsets":[0,2]}, "Ma\u00df":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},
     "none":{"dtype":"BF16","shape":[0,3],"data_offsets":[6,6]}, "__metadata__":{"b":"2","a":"1"}}   "#;
 const ODD_DATA: [u8; 6] = [1, 2, 3, 4, 5, 6];
-const INDEX: &str =
-    r#"{"weight_map": {"a":"2.safetensors", "b":"1.safetensors"}, "metadata":{"total_size":3,"note":[1]}}"#;
+const INDEX: &str = r#"{"weight_map": {"a":"2.safetensors", "b":"1.safetensors"}, "metadata":{"total_size":3,"note":[1]}}"#;
 
 /// Writes all of `state`, in small steps, and commits.
 fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
@@ -25,18 +24,25 @@ fn write(state: &impl State, staged: StagedSafetensors) -> Result<u64> {
     }
     let (out, expected) = (staged.out.clone(), MemoryState::copy_of(state)?);
     let written = staged.commit()?;
-    assert_eq!(MemoryState::copy_of(&SafetensorsState::open(out)?)?, expected);
+    assert_eq!(
+        MemoryState::copy_of(&SafetensorsState::open(out)?)?,
+        expected
+    );
     Ok(written)
 }
 
 fn rewrite(base: &SafetensorsState, out: &Path, replace: bool) -> Result<u64> {
-    write(base, StagedSafetensors::create(out, base.tensors(), base.layout(), Some(base), replace)?)
+    write(
+        base,
+        StagedSafetensors::create(out, base.tensors(), base.layout(), Some(base), replace)?,
+    )
 }
 
 /// Writes a directory of two shards with an index and other files.
 fn make_shards(folder: &Path) -> SafetensorsState {
     fs::create_dir(folder).unwrap();
-    let a = r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"__metadata__":{"format":"pt"}}"#;
+    let a =
+        r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"__metadata__":{"format":"pt"}}"#;
     fs::write(folder.join("2.safetensors"), file_of(a, &[1, 2])).unwrap();
     let b = r#"{"b" :{"dtype":"U8","shape":[],"data_offsets":[0,1]}}"#;
     fs::write(folder.join("1.safetensors"), file_of(b, &[3])).unwrap();
@@ -50,20 +56,31 @@ fn make_shards(folder: &Path) -> SafetensorsState {
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries
-        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap_or_default()))
+        .map(|entry| {
+            (
+                entry.file_name().into_string().unwrap(),
+                fs::read(entry.path()).unwrap_or_default(),
+            )
+        })
         .collect()
 }
 
 fn refused(result: Result<impl Sized>, text: &str) {
     let error = result.map(|_| ()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error}");
-    assert!(error.to_string().contains(text) && error.file().is_some(), "{error}");
+    assert!(
+        error.to_string().contains(text) && error.file().is_some(),
+        "{error}"
+    );
 }
 
 #[test]
 fn an_equal_state_gives_an_equal_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = (folder.path().join("before"), folder.path().join("nach her \u{1F9EE}"));
+    let (before, after) = (
+        folder.path().join("before"),
+        folder.path().join("nach her \u{1F9EE}"),
+    );
     fs::write(&before, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     rewrite(&base, &after, false).unwrap();
@@ -80,7 +97,11 @@ fn another_header_is_one_of_the_safetensors_crate() {
     let mut target = MemoryState::copy_of(&base).unwrap();
     target.insert("z", Dtype::U8, &[2, 1], vec![7, 8]).unwrap();
     let layout = base.layout().carried_over(target.tensors()).unwrap();
-    write(&target, StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), false).unwrap()).unwrap();
+    write(
+        &target,
+        StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), false).unwrap(),
+    )
+    .unwrap();
 
     let bytes = fs::read(&after).unwrap();
     let (_, read) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -113,12 +134,17 @@ fn other_files_can_be_left() {
     let folder = tempfile::tempdir().unwrap();
     let (before, after) = (folder.path().join("before"), folder.path().join("after"));
     let base = make_shards(&before);
-    let mut staged = StagedSafetensors::create(&after, base.tensors(), base.layout(), Some(&base), false).unwrap();
+    let mut staged =
+        StagedSafetensors::create(&after, base.tensors(), base.layout(), Some(&base), false)
+            .unwrap();
     assert_eq!(staged.copied_files(), ["Wörter buch.json"]);
     staged.leave_other_files();
     assert_eq!(staged.copied_files(), [""; 0]);
     write(&base, staged).unwrap();
-    assert_eq!(contents(&after).into_keys().collect::<Vec<_>>(), ["1.safetensors", "2.safetensors", INDEX_NAME]);
+    assert_eq!(
+        contents(&after).into_keys().collect::<Vec<_>>(),
+        ["1.safetensors", "2.safetensors", INDEX_NAME]
+    );
 }
 
 #[test]
@@ -137,12 +163,21 @@ fn a_changed_directory_gets_a_new_index() {
     // The same tensors in the same files yet another size; then the same size, yet other tensors.
     for (target, total_size, weight_map) in [(wider, 5, wider_map), (other, 3, other_map)] {
         let layout = base.layout().carried_over(target.tensors()).unwrap();
-        let staged = StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), true).unwrap();
+        let staged =
+            StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), true)
+                .unwrap();
         write(&target, staged).unwrap();
-        let index: Value = serde_json::from_slice(&fs::read(after.join(INDEX_NAME)).unwrap()).unwrap();
+        let index: Value =
+            serde_json::from_slice(&fs::read(after.join(INDEX_NAME)).unwrap()).unwrap();
         let metadata = serde_json::json!({ "total_size": total_size, "note": [1] });
-        assert_eq!(index, serde_json::json!({ "metadata": metadata, "weight_map": weight_map }));
-        assert_eq!(MemoryState::copy_of(&SafetensorsState::open(&after).unwrap()).unwrap(), target);
+        assert_eq!(
+            index,
+            serde_json::json!({ "metadata": metadata, "weight_map": weight_map })
+        );
+        assert_eq!(
+            MemoryState::copy_of(&SafetensorsState::open(&after).unwrap()).unwrap(),
+            target
+        );
     }
 }
 
@@ -152,7 +187,10 @@ fn an_emptied_directory_can_be_opened() {
     let (before, after) = (folder.path().join("before"), folder.path().join("after"));
     let base = make_shards(&before);
     let layout = base.layout().carried_over(&[]).unwrap();
-    StagedSafetensors::create(&after, &[], &layout, Some(&base), false).unwrap().commit().unwrap();
+    StagedSafetensors::create(&after, &[], &layout, Some(&base), false)
+        .unwrap()
+        .commit()
+        .unwrap();
     let reopened = SafetensorsState::open(&after).unwrap();
     assert!(reopened.tensors().is_empty());
     assert_eq!(*reopened.layout(), layout);
@@ -164,12 +202,24 @@ fn a_directory_of_one_file_needs_no_index() {
     let out = folder.path().join("out");
     let mut target = MemoryState::new();
     target.insert("Größe", Dtype::F4, &[2], vec![0x21]).unwrap();
-    let layout =
-        Layout::parse(r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#, target.tensors())
-            .unwrap();
-    write(&target, StagedSafetensors::create(&out, target.tensors(), &layout, None, false).unwrap()).unwrap();
-    assert_eq!(contents(&out).into_keys().collect::<Vec<_>>(), ["m.safetensors"]);
-    assert_eq!(MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap(), target);
+    let layout = Layout::parse(
+        r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#,
+        target.tensors(),
+    )
+    .unwrap();
+    write(
+        &target,
+        StagedSafetensors::create(&out, target.tensors(), &layout, None, false).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(
+        contents(&out).into_keys().collect::<Vec<_>>(),
+        ["m.safetensors"]
+    );
+    assert_eq!(
+        MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap(),
+        target
+    );
 }
 
 #[test]
@@ -180,12 +230,21 @@ fn other_files_do_not_displace_shards() {
     fs::write(before.join("New.safetensors"), "stale").unwrap();
     let base = SafetensorsState::open(&before).unwrap();
     assert!(base.other_files().contains(&"New.safetensors".to_owned()));
-    let layout =
-        Layout::parse(r#"{"files":[{"name":"new.safetensors","metadata":null,"tensors":null}]}"#, base.tensors())
-            .unwrap();
-    write(&base, StagedSafetensors::create(&after, base.tensors(), &layout, Some(&base), false).unwrap()).unwrap();
+    let layout = Layout::parse(
+        r#"{"files":[{"name":"new.safetensors","metadata":null,"tensors":null}]}"#,
+        base.tensors(),
+    )
+    .unwrap();
+    write(
+        &base,
+        StagedSafetensors::create(&after, base.tensors(), &layout, Some(&base), false).unwrap(),
+    )
+    .unwrap();
     let files = contents(&after);
-    assert_eq!(files.keys().collect::<Vec<_>>(), ["Wörter buch.json", INDEX_NAME, "new.safetensors"]);
+    assert_eq!(
+        files.keys().collect::<Vec<_>>(),
+        ["Wörter buch.json", INDEX_NAME, "new.safetensors"]
+    );
     assert_ne!(files["new.safetensors"], b"stale");
 }
 
@@ -195,7 +254,9 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
     let (base, out) = (folder.path().join("base"), folder.path().join("out"));
     fs::write(&base, file_of(ODD, &ODD_DATA)).unwrap();
     let base = SafetensorsState::open(&base).unwrap();
-    let create = |replace| StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace);
+    let create = |replace| {
+        StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
+    };
 
     // It appears after the check.
     let staged = create(true).unwrap();
@@ -217,7 +278,10 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
     fs::remove_file(&out).unwrap();
     fs::create_dir(&out).unwrap();
     refused(create(true), "only a file");
-    refused(StagedSafetensors::create(Path::new(".."), base.tensors(), base.layout(), None, true), "no name");
+    refused(
+        StagedSafetensors::create(Path::new(".."), base.tensors(), base.layout(), None, true),
+        "no name",
+    );
 }
 
 #[test]
@@ -225,7 +289,9 @@ fn a_directory_with_more_than_plain_files_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let base = make_shards(&folder.path().join("base"));
     let out = folder.path().join("out");
-    let create = |replace| StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace);
+    let create = |replace| {
+        StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), replace)
+    };
     refused(rewrite(&base, base.path(), true), "would remove");
 
     let staged = create(false).unwrap();
@@ -256,7 +322,8 @@ fn dropping_leaves_nothing() {
     let single = Layout::single_file(base.tensors());
     for layout in [base.layout(), &single] {
         let out = folder.path().join("out");
-        let staged = StagedSafetensors::create(&out, base.tensors(), layout, Some(&base), false).unwrap();
+        let staged =
+            StagedSafetensors::create(&out, base.tensors(), layout, Some(&base), false).unwrap();
         staged.write(0, 0, &[1]).unwrap();
         assert_eq!(contents(folder.path()).len(), 2);
         assert!(!out.exists());
@@ -267,13 +334,15 @@ fn dropping_leaves_nothing() {
     fs::write(base.path().join("late"), "").unwrap();
     let base = SafetensorsState::open(base.path()).unwrap();
     let out = folder.path().join("out");
-    let staged = StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), false).unwrap();
+    let staged =
+        StagedSafetensors::create(&out, base.tensors(), base.layout(), Some(&base), false).unwrap();
     fs::remove_file(base.path().join("late")).unwrap();
     let error = staged.commit().unwrap_err();
     assert!(error.file().unwrap().ends_with("late"), "{error}");
     assert_eq!(contents(folder.path()).len(), 1);
     let nowhere = folder.path().join("no").join("out");
-    let error = StagedSafetensors::create(&nowhere, &[], &Layout::single_file(&[]), None, false).unwrap_err();
+    let error = StagedSafetensors::create(&nowhere, &[], &Layout::single_file(&[]), None, false)
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io);
 }
 
@@ -282,25 +351,44 @@ fn what_cannot_be_written_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let info = |name: &str| TensorInfo::new(name, Dtype::U8, [4]).unwrap();
-    let create =
-        |tensors: &[TensorInfo], layout: &Layout| StagedSafetensors::create(&out, tensors, layout, None, false);
+    let create = |tensors: &[TensorInfo], layout: &Layout| {
+        StagedSafetensors::create(&out, tensors, layout, None, false)
+    };
     let sorted = [info("a"), info("b")];
     let unsorted = [info("b"), info("a")];
-    refused(create(&unsorted, &Layout::single_file(&unsorted)), "ascending");
-    refused(create(&sorted, &Layout::single_file(&sorted[..1])), "does not list the tensor \"b\"");
-    refused(create(&sorted[..1], &Layout::single_file(&sorted)), "does not have");
+    refused(
+        create(&unsorted, &Layout::single_file(&unsorted)),
+        "ascending",
+    );
+    refused(
+        create(&sorted, &Layout::single_file(&sorted[..1])),
+        "does not list the tensor \"b\"",
+    );
+    refused(
+        create(&sorted[..1], &Layout::single_file(&sorted)),
+        "does not have",
+    );
     let reserved = [info("__metadata__")];
-    refused(create(&reserved, &Layout::single_file(&reserved)), "named __metadata__");
+    refused(
+        create(&reserved, &Layout::single_file(&reserved)),
+        "named __metadata__",
+    );
     assert!(contents(folder.path()).is_empty());
 
     let staged = create(&sorted, &Layout::single_file(&sorted)).unwrap();
     staged.write(1, 1, &[1, 2]).unwrap();
     for (tensor, offset) in [(0, 3), (1, u64::MAX), (2, 0)] {
-        assert_eq!(staged.write(tensor, offset, &[1, 2]).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            staged.write(tensor, offset, &[1, 2]).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
     staged.commit().unwrap();
     let copy = MemoryState::copy_of(&SafetensorsState::open(&out).unwrap()).unwrap();
-    assert_eq!((copy.get("a").unwrap().1, copy.get("b").unwrap().1), (&[0; 4][..], &[0, 1, 2, 0][..]));
+    assert_eq!(
+        (copy.get("a").unwrap().1, copy.get("b").unwrap().1),
+        (&[0; 4][..], &[0, 1, 2, 0][..])
+    );
 }
 
 #[cfg(unix)]
@@ -309,12 +397,24 @@ fn permissions_are_the_usual_ones() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = tempfile::tempdir().unwrap();
-    let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+    let mode = |name: &str| {
+        fs::metadata(folder.path().join(name))
+            .unwrap()
+            .permissions()
+            .mode()
+    };
     fs::write(folder.path().join("plain"), "").unwrap();
     fs::create_dir(folder.path().join("folder")).unwrap();
-    let named = Layout::parse(r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#, &[]).unwrap();
+    let named = Layout::parse(
+        r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":null}]}"#,
+        &[],
+    )
+    .unwrap();
     for (name, layout) in [("file", &Layout::single_file(&[])), ("directory", &named)] {
-        StagedSafetensors::create(&folder.path().join(name), &[], layout, None, false).unwrap().commit().unwrap();
+        StagedSafetensors::create(&folder.path().join(name), &[], layout, None, false)
+            .unwrap()
+            .commit()
+            .unwrap();
     }
     assert_eq!(mode("file"), mode("plain"));
     assert_eq!(mode("directory"), mode("folder"));
@@ -323,9 +423,18 @@ fn permissions_are_the_usual_ones() {
 
 /// A pipeline: two parts with the same tensors, one of them in several files, and a tokenizer.
 fn make_pipeline(folder: &Path) -> SafetensorsState {
-    let a = file_of(r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#, &[1, 2]);
-    let b = file_of(r#"{"b" :{"dtype":"U8","shape":[],"data_offsets":[0,1]}}"#, &[3]);
-    let shards = ["unet/m-00001-of-00002.safetensors", "unet/m-00002-of-00002.safetensors"];
+    let a = file_of(
+        r#"{ "a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#,
+        &[1, 2],
+    );
+    let b = file_of(
+        r#"{"b" :{"dtype":"U8","shape":[],"data_offsets":[0,1]}}"#,
+        &[3],
+    );
+    let shards = [
+        "unet/m-00001-of-00002.safetensors",
+        "unet/m-00002-of-00002.safetensors",
+    ];
     let index = r#"{"weight_map": {"a":"m-00001-of-00002.safetensors", "b":"m-00002-of-00002.safetensors"}}"#;
     let files: [(&str, &[u8]); 7] = [
         ("config.json", b"{}"),
@@ -346,7 +455,15 @@ fn make_pipeline(folder: &Path) -> SafetensorsState {
 /// Names and contents of the files in a directory and its folders.
 fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = crate::files::ModelListing::of(folder).unwrap().files;
-    names.iter().map(|name| (name.to_str().unwrap().to_owned(), fs::read(folder.join(name)).unwrap())).collect()
+    names
+        .iter()
+        .map(|name| {
+            (
+                name.to_str().unwrap().to_owned(),
+                fs::read(folder.join(name)).unwrap(),
+            )
+        })
+        .collect()
 }
 
 #[test]
@@ -358,18 +475,37 @@ fn an_equal_pipeline_is_equal_in_every_folder() {
     assert_eq!(expected.len(), 7);
     let written = rewrite(&base, &after, false).unwrap();
     assert_eq!(tree(&after), expected);
-    assert_eq!(written, expected.values().map(|bytes| bytes.len() as u64).sum::<u64>());
+    assert_eq!(
+        written,
+        expected
+            .values()
+            .map(|bytes| bytes.len() as u64)
+            .sum::<u64>()
+    );
     // Without the base: other headers, another index and no other files, but the same tensors.
     fs::remove_dir_all(&after).unwrap();
-    write(&base, StagedSafetensors::create(&after, base.tensors(), base.layout(), None, false).unwrap()).unwrap();
-    assert_eq!(tree(&after).into_keys().collect::<Vec<_>>(), base.model_files());
+    write(
+        &base,
+        StagedSafetensors::create(&after, base.tensors(), base.layout(), None, false).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(
+        tree(&after).into_keys().collect::<Vec<_>>(),
+        base.model_files()
+    );
     let reopened = SafetensorsState::open(&after).unwrap();
     assert_eq!(reopened.layout(), base.layout());
-    assert_eq!(MemoryState::copy_of(&reopened).unwrap(), MemoryState::copy_of(&base).unwrap());
+    assert_eq!(
+        MemoryState::copy_of(&reopened).unwrap(),
+        MemoryState::copy_of(&base).unwrap()
+    );
     let index = fs::read(after.join("unet/m.safetensors.index.json")).unwrap();
     let files = serde_json::json!({ "a": "m-00001-of-00002.safetensors", "b": "m-00002-of-00002.safetensors" });
     let index: Value = serde_json::from_slice(&index).unwrap();
-    assert_eq!(index, serde_json::json!({ "metadata": { "total_size": 3 }, "weight_map": files }));
+    assert_eq!(
+        index,
+        serde_json::json!({ "metadata": { "total_size": 3 }, "weight_map": files })
+    );
     assert_eq!(contents(folder.path()).len(), 2);
 }
 
@@ -416,9 +552,16 @@ fn other_files_do_not_stand_in_the_way_of_folders() {
     target.insert("y", Dtype::U8, &[1], vec![8]).unwrap();
     let layout = r#"{"files":[{"name":"m.safetensors","metadata":null,"tensors":["y"]},{"name":"vae/m.safetensors","metadata":null,"tensors":["vae/x"]}]}"#;
     let layout = Layout::parse(layout, target.tensors()).unwrap();
-    let staged = StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), false).unwrap();
+    let staged =
+        StagedSafetensors::create(&after, target.tensors(), &layout, Some(&base), false).unwrap();
     assert_eq!(staged.copied_files(), ["vae2"]);
     write(&target, staged).unwrap();
-    assert_eq!(tree(&after).into_keys().collect::<Vec<_>>(), ["m.safetensors", "vae/m.safetensors", "vae2"]);
-    assert_eq!(MemoryState::copy_of(&SafetensorsState::open(&after).unwrap()).unwrap(), target);
+    assert_eq!(
+        tree(&after).into_keys().collect::<Vec<_>>(),
+        ["m.safetensors", "vae/m.safetensors", "vae2"]
+    );
+    assert_eq!(
+        MemoryState::copy_of(&SafetensorsState::open(&after).unwrap()).unwrap(),
+        target
+    );
 }

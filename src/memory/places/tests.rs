@@ -25,12 +25,14 @@ impl Random {
 /// How many neighbouring elements are whole lanes, and how many lanes.
 fn unit(dtype: Dtype) -> (u64, u64) {
     let lane_bits = 8 * dtype.lane_bytes() as u64;
-    let elements = (1..=64).find(|elements| (elements * dtype.bits()).is_multiple_of(lane_bits)).unwrap();
+    let elements = (1..=64)
+        .find(|elements| (elements * dtype.bits()).is_multiple_of(lane_bits))
+        .unwrap();
     (elements, elements * dtype.bits() / lane_bits)
 }
 
-/// A box of a tensor in random places, from a place of a row on; and the place of each lane of the tensor that is in
-/// it.
+/// A box of a tensor in random places, from a place of a row on; and the place of each lane of the
+/// tensor that is in it.
 pub(crate) fn scattered(
     info: &TensorInfo,
     index: Vec<Range<u64>>,
@@ -50,28 +52,47 @@ pub(crate) fn scattered(
     let mut order: Vec<usize> = (0..shape.len()).collect();
     let is_in_a_row = random.below(2) == 0;
     if !is_in_a_row {
-        (1..order.len()).for_each(|at| order.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap()));
+        (1..order.len())
+            .for_each(|at| order.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap()));
     }
     let (mut strides, mut reach) = (vec![1; shape.len()], 1);
     for &dimension in order.iter().rev() {
-        strides[dimension] = reach + if is_in_a_row { 0 } else { random.below(3) * random.below(2) };
+        strides[dimension] = reach
+            + if is_in_a_row {
+                0
+            } else {
+                random.below(3) * random.below(2)
+            };
         reach = strides[dimension] * given_shape[dimension].max(1);
     }
     let mut places = vec![Some(first)];
     for ((range, &length), &stride) in ranges.iter().zip(&shape).zip(&strides) {
         let next = |place: Option<u64>| {
-            (0..length)
-                .map(move |at| Some(place? + (at - range.start.min(at)) * stride).filter(|_| range.contains(&at)))
+            (0..length).map(move |at| {
+                Some(place? + (at - range.start.min(at)) * stride).filter(|_| range.contains(&at))
+            })
         };
         places = places.into_iter().flat_map(next).collect();
     }
     let strides = (!is_in_a_row || random.below(2) == 0).then_some(strides);
-    (Region { name: info.name().to_owned(), row, first, shape: given_shape, strides, index }, places)
+    (
+        Region {
+            name: info.name().to_owned(),
+            row,
+            first,
+            shape: given_shape,
+            strides,
+            index,
+        },
+        places,
+    )
 }
 
 fn dtypes() -> Vec<Dtype> {
     let odd = [("ODD", 24, 2), ("TWO", 64, 4), ("NINE", 9, 1)];
-    let odd = odd.map(|(name, bits, lane)| Dtype::Described(DescribedDtype::new(name, bits, lane, None).unwrap()));
+    let odd = odd.map(|(name, bits, lane)| {
+        Dtype::Described(DescribedDtype::new(name, bits, lane, None).unwrap())
+    });
     Dtype::all().chain(odd).collect()
 }
 
@@ -82,10 +103,22 @@ pub(crate) fn tensor_and_box(name: &str, random: &mut Random) -> (TensorInfo, Ve
     let rank = usize::try_from(random.below(5)).unwrap();
     // Only multiples are whole lanes.
     let (unit, lanes) = unit(dtype);
-    let rank = if (unit, lanes) == (1, 1) { rank } else { rank.max(1) };
+    let rank = if (unit, lanes) == (1, 1) {
+        rank
+    } else {
+        rank.max(1)
+    };
     let length = |at: usize, random: &mut Random| {
-        let length = if random.below(30) == 0 { 0 } else { 1 + random.below(5) };
-        if at + 1 == rank { length * unit } else { length }
+        let length = if random.below(30) == 0 {
+            0
+        } else {
+            1 + random.below(5)
+        };
+        if at + 1 == rank {
+            length * unit
+        } else {
+            length
+        }
     };
     let shape: Vec<u64> = (0..rank).map(|at| length(at, random)).collect();
     let divided = usize::try_from(random.below(rank as u64 + 1)).unwrap();
@@ -93,7 +126,11 @@ pub(crate) fn tensor_and_box(name: &str, random: &mut Random) -> (TensorInfo, Ve
         let unit = if at + 1 == rank { unit } else { 1 };
         let start = random.below(shape[at] / unit + 1);
         let end = start + random.below(shape[at] / unit - start + 1);
-        if random.below(4) == 0 { 0..shape[at] } else { start * unit..end * unit }
+        if random.below(4) == 0 {
+            0..shape[at]
+        } else {
+            start * unit..end * unit
+        }
     });
     let index = ranges.collect();
     (TensorInfo::new(name, dtype, shape).unwrap(), index)
@@ -102,14 +139,23 @@ pub(crate) fn tensor_and_box(name: &str, random: &mut Random) -> (TensorInfo, Ve
 fn compare(part: &TensorPart, places: &[Option<u64>], random: &mut Random) {
     let lanes = places.len() as u64;
     let here: Vec<u64> = places.iter().copied().flatten().collect();
-    assert_eq!(part.range(), *here.iter().min().unwrap()..here.iter().max().unwrap() + 1);
+    assert_eq!(
+        part.range(),
+        *here.iter().min().unwrap()..here.iter().max().unwrap() + 1
+    );
     assert_eq!(part.count(), here.len() as u64);
     let first = here[0];
-    let is_whole = (first..).zip(places).all(|(expected, place)| *place == Some(expected));
+    let is_whole = (first..)
+        .zip(places)
+        .all(|(expected, place)| *place == Some(expected));
     assert_eq!(part.whole(), is_whole.then_some(first));
     for all in [true, false] {
         let begin = if all { 0 } else { random.below(lanes + 1) };
-        let end = if all { lanes } else { begin + random.below(lanes - begin + 1) };
+        let end = if all {
+            lanes
+        } else {
+            begin + random.below(lanes - begin + 1)
+        };
         let mut found = vec![None; places.len()];
         let mut last = begin;
         for one in part.stretches(begin..end) {
@@ -120,15 +166,22 @@ fn compare(part: &TensorPart, places: &[Option<u64>], random: &mut Random) {
             }
         }
         let is_asked = |lane: usize| (begin..end).contains(&(lane as u64));
-        let expected: Vec<_> =
-            places.iter().enumerate().map(|(lane, place)| place.filter(|_| is_asked(lane))).collect();
+        let expected: Vec<_> = places
+            .iter()
+            .enumerate()
+            .map(|(lane, place)| place.filter(|_| is_asked(lane)))
+            .collect();
         assert_eq!(found, expected);
         // Some numbers from there on.
         let sparse = 1 + random.below(6);
-        let numbers: Vec<u32> =
-            (0..u32::try_from(end - begin).unwrap()).filter(|_| all || random.below(sparse) == 0).collect();
+        let numbers: Vec<u32> = (0..u32::try_from(end - begin).unwrap())
+            .filter(|_| all || random.below(sparse) == 0)
+            .collect();
         let place = |number: u32| places[usize::try_from(begin + u64::from(number)).unwrap()];
-        let expected = (0_u32..).zip(&numbers).filter_map(|(at, &number)| Some((at, place(number)?))).unzip();
+        let expected = (0_u32..)
+            .zip(&numbers)
+            .filter_map(|(at, &number)| Some((at, place(number)?)))
+            .unzip();
         assert_eq!(part.find(begin, numbers), expected);
     }
 }
@@ -304,13 +357,30 @@ fn what_is_not_that_part_is_refused() {
     ];
     for given in wrong {
         let error = refused(Dtype::BF16, &[4, 6], given.clone());
-        assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("t")), "{given:?}");
+        assert_eq!(
+            (error.class(), error.tensor()),
+            (ErrorClass::Usage, Some("t")),
+            "{given:?}"
+        );
     }
-    let other = Region { name: "u".to_owned(), ..given(&[4, 6], None, &[]) };
+    let other = Region {
+        name: "u".to_owned(),
+        ..given(&[4, 6], None, &[])
+    };
     assert_eq!(refused(Dtype::BF16, &[4, 6], other).tensor(), Some("u"));
     let named = |name: &str| TensorInfo::new(name, Dtype::BF16, [4, 6]).unwrap();
-    assert_eq!(Places::new(vec![named("b"), named("a")], &[]).unwrap_err().tensor(), Some("a"));
-    assert_eq!(Places::new(vec![named("a"), named("a")], &[]).unwrap_err().tensor(), Some("a"));
+    assert_eq!(
+        Places::new(vec![named("b"), named("a")], &[])
+            .unwrap_err()
+            .tensor(),
+        Some("a")
+    );
+    assert_eq!(
+        Places::new(vec![named("a"), named("a")], &[])
+            .unwrap_err()
+            .tensor(),
+        Some("a")
+    );
 }
 
 #[test]
@@ -318,15 +388,31 @@ fn elements_that_are_no_whole_lanes_are_joined() {
     // Of six bits: a byte has elements of two rows, but two rows are three bytes.
     let parts = |shape: &[u64], given: Region| {
         let places = Places::new(vec![info(Dtype::F6_E2M3, shape)], &[given]).unwrap();
-        places.parts(0)[0].stretches(0..u64::MAX).map(|one| (one.lane, one.place, one.count)).collect::<Vec<_>>()
+        places.parts(0)[0]
+            .stretches(0..u64::MAX)
+            .map(|one| (one.lane, one.place, one.count))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(parts(&[3, 2, 2], given(&[2, 3], Some(&[5, 1]), &[(1, 3)])), [(3, 7, 3), (6, 12, 3)]);
+    assert_eq!(
+        parts(&[3, 2, 2], given(&[2, 3], Some(&[5, 1]), &[(1, 3)])),
+        [(3, 7, 3), (6, 12, 3)]
+    );
     assert_eq!(parts(&[3, 2, 2], given(&[3, 3], None, &[])), [(0, 7, 9)]);
     // Those dimensions as they are, if they lie in a row.
     assert_eq!(parts(&[2, 2], given(&[3], None, &[])), [(0, 7, 3)]);
-    let error = refused(Dtype::F6_E2M3, &[3, 2, 2], given(&[3, 1], None, &[(0, 3), (0, 1)]));
-    assert_eq!((error.class(), error.tensor()), (ErrorClass::Unsupported, Some("t")));
-    assert_eq!(refused(Dtype::F6_E2M3, &[2, 2], given(&[3], Some(&[2, 1]), &[])).class(), ErrorClass::Usage);
+    let error = refused(
+        Dtype::F6_E2M3,
+        &[3, 2, 2],
+        given(&[3, 1], None, &[(0, 3), (0, 1)]),
+    );
+    assert_eq!(
+        (error.class(), error.tensor()),
+        (ErrorClass::Unsupported, Some("t"))
+    );
+    assert_eq!(
+        refused(Dtype::F6_E2M3, &[2, 2], given(&[3], Some(&[2, 1]), &[])).class(),
+        ErrorClass::Usage
+    );
     for (dtype, shape, expected) in [
         (Dtype::F4, &[3, 2, 1][..], &[3, 1][..]),
         (Dtype::F6_E3M2, &[5, 2, 2], &[5, 3]),
@@ -345,38 +431,84 @@ fn elements_that_are_no_whole_lanes_are_joined() {
 
 #[test]
 fn tensors_in_the_same_memory_are_tied() {
-    let named = |name: &str, given: &Region| Region { name: name.to_owned(), ..given.clone() };
-    let infos: Vec<TensorInfo> =
-        ["a", "b", "c"].iter().map(|name| TensorInfo::new(*name, Dtype::BF16, [4, 6]).unwrap()).collect();
+    let named = |name: &str, given: &Region| Region {
+        name: name.to_owned(),
+        ..given.clone()
+    };
+    let infos: Vec<TensorInfo> = ["a", "b", "c"]
+        .iter()
+        .map(|name| TensorInfo::new(*name, Dtype::BF16, [4, 6]).unwrap())
+        .collect();
     let whole = given(&[4, 6], None, &[]);
-    let halves = [given(&[2, 6], None, &[(0, 2)]), Region { first: 19, ..given(&[2, 6], None, &[(2, 4)]) }];
-    let elsewhere = Region { row: 1, ..whole.clone() };
+    let halves = [
+        given(&[2, 6], None, &[(0, 2)]),
+        Region {
+            first: 19,
+            ..given(&[2, 6], None, &[(2, 4)])
+        },
+    ];
+    let elsewhere = Region {
+        row: 1,
+        ..whole.clone()
+    };
 
-    let all = [named("a", &elsewhere), named("b", &whole), named("c", &whole)];
+    let all = [
+        named("a", &elsewhere),
+        named("b", &whole),
+        named("c", &whole),
+    ];
     let places = Places::new(infos.clone(), &all).unwrap();
-    assert_eq!([0, 1, 2].map(|tensor| places.tied(tensor)), [None, None, Some(1)]);
-    assert_eq!([find(places.tensors(), "c"), find(places.tensors(), "d")], [Some(2), None]);
+    assert_eq!(
+        [0, 1, 2].map(|tensor| places.tied(tensor)),
+        [None, None, Some(1)]
+    );
+    assert_eq!(
+        [find(places.tensors(), "c"), find(places.tensors(), "d")],
+        [Some(2), None]
+    );
     places.check_ties(|_| Some(1)).unwrap();
-    places.check_ties(|name| (name == "a").then_some(1)).unwrap();
+    places
+        .check_ties(|name| (name == "a").then_some(1))
+        .unwrap();
     let error = places.check_ties(|name| Some(name.to_owned())).unwrap_err();
-    assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("c")));
-    let error = places.check_ties(|name| (name != "c").then_some(1)).unwrap_err();
+    assert_eq!(
+        (error.class(), error.tensor()),
+        (ErrorClass::Usage, Some("c"))
+    );
+    let error = places
+        .check_ties(|name| (name != "c").then_some(1))
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
 
-    let parts = |name: &str| halves.iter().map(|half| named(name, half)).collect::<Vec<_>>();
+    let parts = |name: &str| {
+        halves
+            .iter()
+            .map(|half| named(name, half))
+            .collect::<Vec<_>>()
+    };
     let all = [parts("a"), parts("c")].concat();
     let places = Places::new(infos.clone(), &all).unwrap();
-    assert_eq!([0, 1, 2].map(|tensor| places.tied(tensor)), [None, None, Some(0)]);
-    // Half of it, another order of dimensions, another dtype; and a tensor that lies twice in the same place.
+    assert_eq!(
+        [0, 1, 2].map(|tensor| places.tied(tensor)),
+        [None, None, Some(0)]
+    );
+    // Half of it, another order of dimensions, another dtype; and a tensor that lies twice in the
+    // same place.
     let transposed = given(&[4, 6], Some(&[1, 4]), &[]);
     for (others, own) in [
         (parts("a"), vec![named("b", &halves[0])]),
         (vec![named("a", &halves[0])], parts("b")),
         (vec![named("a", &whole)], vec![named("b", &transposed)]),
-        (vec![named("a", &whole), named("b", &whole)], vec![named("b", &elsewhere)]),
+        (
+            vec![named("a", &whole), named("b", &whole)],
+            vec![named("b", &elsewhere)],
+        ),
     ] {
         let error = Places::new(infos.clone(), &[others, own].concat()).unwrap_err();
-        assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("b")));
+        assert_eq!(
+            (error.class(), error.tensor()),
+            (ErrorClass::Usage, Some("b"))
+        );
     }
     let mut other = infos.clone();
     other[1] = TensorInfo::new("b", Dtype::F16, [4, 6]).unwrap();
@@ -389,13 +521,18 @@ fn tensors_take_other_shapes_where_all_of_them_is_here() {
     let infos = |shape: &[u64]| vec![info(Dtype::BF16, shape)];
     let mut whole = Places::new(infos(&[4, 6]), &[given(&[4, 6], None, &[])]).unwrap();
     whole.describe(&infos(&[24])).unwrap();
-    let [range] = whole.parts(0)[0].elements() else { panic!("{:?}", whole.parts(0)) };
+    let [range] = whole.parts(0)[0].elements() else {
+        panic!("{:?}", whole.parts(0))
+    };
     assert_eq!((whole.tensors(), range), (&*infos(&[24]), &(0..24)));
     assert!(whole.describe(&infos(&[25])).is_err());
     assert!(whole.describe(&[]).is_err());
     let mut half = Places::new(infos(&[4, 6]), &[given(&[2, 6], None, &[(0, 2)])]).unwrap();
     half.describe(&infos(&[4, 6])).unwrap();
-    assert_eq!(half.describe(&infos(&[24])).unwrap_err().tensor(), Some("t"));
+    assert_eq!(
+        half.describe(&infos(&[24])).unwrap_err().tensor(),
+        Some("t")
+    );
     assert_eq!(half.tensors(), infos(&[4, 6]));
 }
 
@@ -404,7 +541,18 @@ fn spans_reach_as_far_as_numbers_do() {
     let far = REACH - 1;
     let places = [0, far, REACH, REACH + 5, 3 * REACH, 2];
     let spans = Span::at(0, &places);
-    let found: Vec<_> = spans.iter().map(|span| (span.first, span.places.clone().unwrap())).collect();
+    let found: Vec<_> = spans
+        .iter()
+        .map(|span| (span.first, span.places.clone().unwrap()))
+        .collect();
     let last = u32::try_from(far).unwrap();
-    assert_eq!(found, [(0, vec![0, last]), (REACH, vec![0, 5]), (3 * REACH, vec![0]), (0, vec![2])]);
+    assert_eq!(
+        found,
+        [
+            (0, vec![0, last]),
+            (REACH, vec![0, 5]),
+            (3 * REACH, vec![0]),
+            (0, vec![2])
+        ]
+    );
 }

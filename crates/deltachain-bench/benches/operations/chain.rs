@@ -1,4 +1,5 @@
-//! A version's way through a chain: the publisher's step by itself, and all of the way from files to a follower's file.
+//! A version's way through a chain: the publisher's step by itself, and all of the way from files
+//! to a follower's file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::MemoryState;
 use deltachain_bench::{Result, save};
 use deltachain_store::{
-    Base, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, StoreOptions, init,
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, StoreOptions,
+    init,
 };
 use object_store::memory::InMemory;
 use rayon::ThreadPool;
@@ -15,12 +17,16 @@ use rayon::ThreadPool;
 use crate::{Group, threaded};
 
 impl Group<'_> {
-    /// All that a publisher does for a version, its objects in memory: with what it published last as the base, and with another
-    /// base, whose state is hashed.
+    /// All that a publisher does for a version, its objects in memory: with what it published last
+    /// as the base, and with another base, whose state is hashed.
     pub(crate) fn publisher(&mut self, pool: &ThreadPool) -> Result {
         let states = [&self.pair.base, &self.pair.target];
-        for (name, is_last) in [("publish, base published last", true), ("publish, base given", false)] {
-            let store = Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default())?;
+        for (name, is_last) in [
+            ("publish, base published last", true),
+            ("publish, base given", false),
+        ] {
+            let store =
+                Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default())?;
             init(&store)?;
             let options = PublishOptions::default().snapshots(Snapshots::Never);
             let mut publisher = Publisher::open(store, options)?;
@@ -29,16 +35,22 @@ impl Group<'_> {
             let mut publish = || {
                 let (old, new) = (states[turn % 2], states[(turn + 1) % 2]);
                 turn += 1;
-                let base = if is_last { Base::Last(old.into()) } else { Base::State(old.into()) };
+                let base = if is_last {
+                    Base::Last(old.into())
+                } else {
+                    Base::State(old.into())
+                };
                 pool.install(|| publisher.publish(new, base, &()))
             };
             publish()?;
-            self.group.bench_function(threaded(pool, name), |bencher| bencher.iter(&mut publish));
+            self.group
+                .bench_function(threaded(pool, name), |bencher| bencher.iter(&mut publish));
         }
         Ok(())
     }
 
-    /// Publishing a version into a directory and following it there, with everything written to disk, by all threads.
+    /// Publishing a version into a directory and following it there, with everything written to
+    /// disk, by all threads.
     pub(crate) fn chain(&mut self, place: &Path) -> Result {
         let pair = self.pair;
         let path = |name: &str| place.join(format!("{}-{name}", pair.name));
@@ -46,45 +58,66 @@ impl Group<'_> {
         for (file, state) in files.iter().zip([&pair.base, &pair.target]) {
             save(file, state)?;
         }
-        let states = [SafetensorsState::open(&files[0])?, SafetensorsState::open(&files[1])?];
-        let store =
-            Store::create(path("chain").to_str().ok_or("the folder's name is not Unicode")?, StoreOptions::default())?;
+        let states = [
+            SafetensorsState::open(&files[0])?,
+            SafetensorsState::open(&files[1])?,
+        ];
+        let store = Store::create(
+            path("chain")
+                .to_str()
+                .ok_or("the folder's name is not Unicode")?,
+            StoreOptions::default(),
+        )?;
         init(&store)?;
         let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
         publisher.publish(&states[0], Base::Nothing, &())?;
-        let mut subscriber = Follower::in_directory(store, &path("follower"), FollowerOptions::default())?;
+        let mut subscriber =
+            Follower::in_directory(store, &path("follower"), FollowerOptions::default())?;
         let mut follow = || {
             let prepared = subscriber.prepare(None, &())?.ok_or("nothing new")?;
             Result::Ok(subscriber.apply(prepared)?)
         };
         follow()?;
 
-        self.group.bench_function("copy of a file, 1 thread", |bencher| {
-            bencher.iter(|| std::fs::copy(&files[0], path("copy")));
-        });
-        let mut turn = 0;
-        self.group.bench_function("publish and follow, all threads", |bencher| {
-            bencher.iter(|| {
-                let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
-                turn += 1;
-                let published = publisher.publish(new, Base::State(old.into()), &())?;
-                let switched = follow()?;
-                if switched.state == published.state {
-                    Ok(())
-                } else {
-                    Err("the follower holds another state".into()) as Result
-                }
+        self.group
+            .bench_function("copy of a file, 1 thread", |bencher| {
+                bencher.iter(|| std::fs::copy(&files[0], path("copy")));
             });
-        });
-        if turn == 0 { Ok(()) } else { follow_is_exact(&states[turn % 2], &path("follower")) }
+        let mut turn = 0;
+        self.group
+            .bench_function("publish and follow, all threads", |bencher| {
+                bencher.iter(|| {
+                    let (old, new) = (&states[turn % 2], &states[(turn + 1) % 2]);
+                    turn += 1;
+                    let published = publisher.publish(new, Base::State(old.into()), &())?;
+                    let switched = follow()?;
+                    if switched.state == published.state {
+                        Ok(())
+                    } else {
+                        Err("the follower holds another state".into()) as Result
+                    }
+                });
+            });
+        if turn == 0 {
+            Ok(())
+        } else {
+            follow_is_exact(&states[turn % 2], &path("follower"))
+        }
     }
 }
 
 fn follow_is_exact(state: &SafetensorsState, directory: &Path) -> Result {
     let held = std::fs::read_dir(directory.join("current"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .find(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "safetensors")
+        })
         .ok_or("the follower holds no file")?;
     let held = MemoryState::copy_of(&SafetensorsState::open(held)?)?;
-    if held == MemoryState::copy_of(state)? { Ok(()) } else { Err("the follower's state is not exact".into()) }
+    if held == MemoryState::copy_of(state)? {
+        Ok(())
+    } else {
+        Err("the follower's state is not exact".into())
+    }
 }

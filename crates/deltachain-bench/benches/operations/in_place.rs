@@ -1,5 +1,5 @@
-//! Taking links in place: proving the lanes that they code, and writing these to memory that others could write to as
-//! well.
+//! Taking links in place: proving the lanes that they code, and writing these to memory that others
+//! could write to as well.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use rayon::ThreadPool;
 
 use crate::{Group, group, pools, time};
 
-/// How many links are taken in one pass, how much of the model each of them changes, and the model's size.
+/// How many links are taken in one pass, how much of the model each of them changes, and the
+/// model's size.
 const LINKS: usize = 16;
 const PERCENT: f64 = 0.35;
 const MEBIBYTES: u64 = 128;
@@ -25,15 +26,27 @@ struct Engine(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Engine {
     fn of(state: &MemoryState) -> Self {
-        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
+        Self(
+            state
+                .iter()
+                .map(|(info, data)| (info.clone(), data.to_vec()))
+                .collect(),
+        )
     }
 
     fn holds(&self, state: &MemoryState) -> bool {
-        self.0.iter().map(|(info, data)| (info, data.as_slice())).eq(state.iter())
+        self.0
+            .iter()
+            .map(|(info, data)| (info, data.as_slice()))
+            .eq(state.iter())
     }
 
     fn lend(&mut self) -> deltachain::Result<LentState<'_>> {
-        LentState::new(self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice())))
+        LentState::new(
+            self.0
+                .iter_mut()
+                .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+        )
     }
 }
 
@@ -52,7 +65,12 @@ fn options(profile: Profile) -> DiffOptions<'static> {
 impl<'a> Route<'a> {
     fn new(base: &'a MemoryState, files: Vec<Vec<u8>>) -> Result<Self> {
         let (table, sums) = StateSums::hashed(base, &())?;
-        Ok(Self { base, table, sums, files })
+        Ok(Self {
+            base,
+            table,
+            sums,
+            files,
+        })
     }
 
     fn of_pair(base: &'a MemoryState, target: &MemoryState, profile: Profile) -> Result<Self> {
@@ -64,7 +82,11 @@ impl<'a> Route<'a> {
     /// From opening the links on.
     fn prove(&self, memory: &mut LentState<'_>) -> deltachain::Result<Changes<HostLanes>> {
         let open = |file| LinkReader::open(file, &Limits::unlimited());
-        let links = self.files.iter().map(open).collect::<deltachain::Result<Vec<_>>>()?;
+        let links = self
+            .files
+            .iter()
+            .map(open)
+            .collect::<deltachain::Result<Vec<_>>>()?;
         let mut replay = Replay::new(self.table.clone()).with_sums(self.sums.clone());
         links.iter().try_for_each(|link| replay.push(link))?;
         let mut changes = Changes::new(u64::MAX);
@@ -73,11 +95,18 @@ impl<'a> Route<'a> {
     }
 
     /// Times the proof, with the threads of a pool.
-    fn time(&self, group: &mut BenchmarkGroup<'_, WallTime>, pool: &ThreadPool, name: &str) -> Result {
+    fn time(
+        &self,
+        group: &mut BenchmarkGroup<'_, WallTime>,
+        pool: &ThreadPool,
+        name: &str,
+    ) -> Result {
         let mut engine = Engine::of(self.base);
         // Nobody waits for it: one thread uses the memory at a time.
         let memory = Mutex::new(engine.lend()?);
-        time(group, pool, name, || self.prove(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)));
+        time(group, pool, name, || {
+            self.prove(&mut memory.lock().unwrap_or_else(PoisonError::into_inner))
+        });
         Ok(())
     }
 
@@ -87,7 +116,11 @@ impl<'a> Route<'a> {
         let mut weights = engine.lend()?;
         self.prove(&mut weights)?.write(&mut weights)?;
         drop(weights);
-        if engine.holds(target) { Ok(()) } else { Err("what is taken in place is not exact".into()) }
+        if engine.holds(target) {
+            Ok(())
+        } else {
+            Err("what is taken in place is not exact".into())
+        }
     }
 }
 
@@ -98,12 +131,17 @@ impl Group<'_> {
         for profile in [Profile::Local, Profile::Direct] {
             let route = Route::of_pair(base, target, profile)?;
             route.check(target)?;
-            route.time(&mut self.group, pool, &format!("in place: prove {}", profile.name()))?;
+            route.time(
+                &mut self.group,
+                pool,
+                &format!("in place: prove {}", profile.name()),
+            )?;
         }
         Ok(())
     }
 
-    /// For how long serving stops: old values are read again and compared, new ones are written. One thread does it.
+    /// For how long serving stops: old values are read again and compared, new ones are written.
+    /// One thread does it.
     pub(crate) fn pause_in_place(&mut self) -> Result {
         let Pair { base, target, .. } = self.pair;
         let mut engine = Engine::of(base);
@@ -117,10 +155,11 @@ impl Group<'_> {
             Ok(pause)
         };
         pause()?;
-        self.group.bench_function("in place: pause, 1 thread", |bencher| {
-            // What has not failed once does not fail.
-            bencher.iter_custom(|times| (0..times).map(|_| pause().unwrap_or_default()).sum());
-        });
+        self.group
+            .bench_function("in place: pause, 1 thread", |bencher| {
+                // What has not failed once does not fail.
+                bencher.iter_custom(|times| (0..times).map(|_| pause().unwrap_or_default()).sum());
+            });
         Ok(())
     }
 }
@@ -129,10 +168,14 @@ impl Group<'_> {
 pub(crate) fn sequence(criterion: &mut Criterion) -> Result {
     let mut walk = Walk::new(MEBIBYTES, PERCENT / 100.0)?;
     let base = walk.state.clone();
-    let links = (0..LINKS).map(|_| walk.step(&options(Profile::Local))).collect::<Result<_>>()?;
+    let links = (0..LINKS)
+        .map(|_| walk.step(&options(Profile::Local)))
+        .collect::<Result<_>>()?;
     let many = Route::new(&base, links)?;
     many.check(&walk.state)?;
-    let Pair { base: from, target, .. } = synthetic("", MEBIBYTES, PERCENT / 100.0 * 16.0)?;
+    let Pair {
+        base: from, target, ..
+    } = synthetic("", MEBIBYTES, PERCENT / 100.0 * 16.0)?;
     let one = Route::of_pair(&from, &target, Profile::Local)?;
     one.check(&target)?;
     let name = format!("in place, {MEBIBYTES} MiB, {PERCENT} % each");

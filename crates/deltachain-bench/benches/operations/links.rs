@@ -20,8 +20,17 @@ struct Link {
 impl Link {
     fn of<S: State>(pair: &Pair<S>, profile: Profile) -> Result<Self> {
         let mut file = Vec::new();
-        diff(&pair.base, &pair.target, &DiffOptions::default().profile(profile), &mut file)?;
-        Ok(Self { called: profile.name(), table: StateTable::of(&pair.base, &())?, file })
+        diff(
+            &pair.base,
+            &pair.target,
+            &DiffOptions::default().profile(profile),
+            &mut file,
+        )?;
+        Ok(Self {
+            called: profile.name(),
+            table: StateTable::of(&pair.base, &())?,
+            file,
+        })
     }
 
     fn open(&self) -> deltachain::Result<LinkReader<&Vec<u8>>> {
@@ -29,7 +38,10 @@ impl Link {
     }
 
     /// Opens the link, as everybody does who gets one, and hands over what applies it.
-    fn replay<T>(&self, work: impl FnOnce(Replay<'_, &Vec<u8>>) -> deltachain::Result<T>) -> deltachain::Result<T> {
+    fn replay<T>(
+        &self,
+        work: impl FnOnce(Replay<'_, &Vec<u8>>) -> deltachain::Result<T>,
+    ) -> deltachain::Result<T> {
         let link = self.open()?;
         let mut replay = Replay::new(self.table.clone());
         replay.push(&link)?;
@@ -48,8 +60,12 @@ impl<S: State> Group<'_, S> {
         for pool in pools()? {
             self.time(&pool, "memcpy", || output::copy(base, &copies).is_ok());
         }
-        self.time(&pool(1)?, "memcmp", || output::holds(black_box(&room), base));
-        self.time(&pool(1)?, "BLAKE3 of the target", || StateDigests::of(target, &()));
+        self.time(&pool(1)?, "memcmp", || {
+            output::holds(black_box(&room), base)
+        });
+        self.time(&pool(1)?, "BLAKE3 of the target", || {
+            StateDigests::of(target, &())
+        });
         let (_, sums) = StateSums::hashed(base, &())?;
         sums.check(base, &())?;
         self.time(&pool(1)?, "sums of memory", || sums.check(base, &()));
@@ -66,11 +82,19 @@ impl<S: State> Group<'_, S> {
             let mut file = Vec::new();
             diff(base, target, options, &mut file).map(|_| file)
         };
-        self.time(pool, &format!("diff {called}, base hashed"), || make(&options));
+        self.time(pool, &format!("diff {called}, base hashed"), || {
+            make(&options)
+        });
         let known = options.clone().base_digests(Some(&link.table.digests));
-        self.time(pool, &format!("diff {called}, base digests known"), || make(&known));
+        self.time(pool, &format!("diff {called}, base digests known"), || {
+            make(&known)
+        });
         let with_sums = known.clone().sums(true);
-        self.time(pool, &format!("diff {called} with sums, base digests known"), || make(&with_sums));
+        self.time(
+            pool,
+            &format!("diff {called} with sums, base digests known"),
+            || make(&with_sums),
+        );
         let mut room = MemoryState::zeros(target.tensors())?;
         let output = room.writer();
         let run = || link.replay(|replay| replay.run(base, &output, &()));
@@ -82,7 +106,10 @@ impl<S: State> Group<'_, S> {
         // Iterating uses one thread, whatever the pool.
         if profile == Profile::Direct && pool.current_num_threads() == 1 {
             let patches = || {
-                link.open()?.patches(|_| true, None).map(|patch| Ok(patch?.count())).sum::<deltachain::Result<usize>>()
+                link.open()?
+                    .patches(|_| true, None)
+                    .map(|patch| Ok(patch?.count()))
+                    .sum::<deltachain::Result<usize>>()
             };
             patches()?;
             self.time(pool, "direct to patches", patches);
@@ -106,8 +133,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// For how long serving stops: the values of a prepared set go to their places, or back. One thread does it, and it is the same
-    /// whatever the profile.
+    /// For how long serving stops: the values of a prepared set go to their places, or back. One
+    /// thread does it, and it is the same whatever the profile.
     pub(crate) fn pause(&mut self) -> Result {
         let Pair { name, base, target } = self.pair;
         let link = Link::of(self.pair, Profile::Compact)?;

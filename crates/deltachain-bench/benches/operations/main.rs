@@ -1,8 +1,10 @@
-//! Whole operations in memory, on real and synthetic pairs, with one thread and with all, beside copying, comparing and
-//! hashing the same bytes; links that are taken in place; sequences of links in one pass; and a version's way through a chain.
+//! Whole operations in memory, on real and synthetic pairs, with one thread and with all, beside
+//! copying, comparing and hashing the same bytes; links that are taken in place; sequences of links
+//! in one pass; and a version's way through a chain.
 //!
-//! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (the excerpts in `testdata` if it is not set),
-//! `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs whose growth is looked at.
+//! `DELTACHAIN_BENCH_REAL` names a folder of real checkpoints (the excerpts in `testdata` if it is
+//! not set), `DELTACHAIN_BENCH_MEBIBYTES` the sizes of the synthetic pairs whose growth is looked
+//! at.
 
 mod chain;
 mod in_place;
@@ -22,7 +24,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// Size of the synthetic pairs of different densities.
 const DENSITIES_MEBIBYTES: u64 = 128;
 
-/// Larger synthetic pairs have the same bytes of about this size several times, which no cache notices.
+/// Larger synthetic pairs have the same bytes of about this size several times, which no cache
+/// notices.
 const REPEATED_MEBIBYTES: u64 = 1024;
 
 fn main() -> Result {
@@ -33,7 +36,8 @@ fn main() -> Result {
         .configure_from_args();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
     let real = std::env::var_os("DELTACHAIN_BENCH_REAL").map_or(here, Into::into);
-    let sizes = std::env::var("DELTACHAIN_BENCH_MEBIBYTES").unwrap_or_else(|_| "64,256,1024".to_owned());
+    let sizes =
+        std::env::var("DELTACHAIN_BENCH_MEBIBYTES").unwrap_or_else(|_| "64,256,1024".to_owned());
     // Next to what is built: a system's folder for temporary files may be memory.
     let disk = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or("no folder")?)?;
 
@@ -47,13 +51,19 @@ fn main() -> Result {
     }
     for percent in [0.1, 0.35, 1.0, 5.0, 20.0] {
         let name = format!("{DENSITIES_MEBIBYTES} MiB, {percent} %");
-        whole(&mut criterion, &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?)?;
+        whole(
+            &mut criterion,
+            &synthetic(&name, DENSITIES_MEBIBYTES, percent / 100.0)?,
+        )?;
     }
     for size in sizes.split(',') {
         let mebibytes: u64 = size.trim().parse()?;
         let times = (mebibytes / REPEATED_MEBIBYTES).max(1);
         let pair = synthetic("", mebibytes / times, 0.01)?;
-        growth(&mut criterion, &pair.repeated(&format!("{mebibytes} MiB, 1 %"), times.try_into()?)?)?;
+        growth(
+            &mut criterion,
+            &pair.repeated(&format!("{mebibytes} MiB, 1 %"), times.try_into()?)?,
+        )?;
     }
     // The same number of bytes in many tensors and in one.
     for kibibytes in [2, 16] {
@@ -104,18 +114,30 @@ fn pools() -> Result<Vec<ThreadPool>> {
 /// Benchmarks that go through as many bytes each.
 fn group<'a>(criterion: &'a mut Criterion, name: &str, bytes: u64) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
-    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Bytes(bytes));
+    group
+        .sampling_mode(SamplingMode::Flat)
+        .throughput(Throughput::Bytes(bytes));
     group
 }
 
 /// Times work that the threads of a pool do. The number of threads ends its name.
-fn time<T: Send>(group: &mut BenchmarkGroup<'_, WallTime>, pool: &ThreadPool, name: &str, work: impl Fn() -> T + Sync) {
-    group.bench_function(threaded(pool, name), |bencher| bencher.iter(|| pool.install(&work)));
+fn time<T: Send>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    pool: &ThreadPool,
+    name: &str,
+    work: impl Fn() -> T + Sync,
+) {
+    group.bench_function(threaded(pool, name), |bencher| {
+        bencher.iter(|| pool.install(&work))
+    });
 }
 
 fn threaded(pool: &ThreadPool, name: &str) -> String {
     let threads = pool.current_num_threads();
-    format!("{name}, {threads} thread{}", if threads == 1 { "" } else { "s" })
+    format!(
+        "{name}, {threads} thread{}",
+        if threads == 1 { "" } else { "s" }
+    )
 }
 
 /// Benchmarks of one pair.
@@ -126,7 +148,10 @@ struct Group<'a, S = MemoryState> {
 
 impl<'a, S: State> Group<'a, S> {
     fn new(criterion: &'a mut Criterion, pair: &'a Pair<S>) -> Self {
-        Self { group: group(criterion, &pair.name, pair.bytes()), pair }
+        Self {
+            group: group(criterion, &pair.name, pair.bytes()),
+            pair,
+        }
     }
 
     fn time<T: Send>(&mut self, pool: &ThreadPool, name: &str, work: impl Fn() -> T + Sync) {

@@ -51,7 +51,12 @@ fn links_of(count: usize) -> String {
     format!("{count} link{}", if count == 1 { "" } else { "s" })
 }
 
-fn in_memory(criterion: &mut Criterion, base: &MemoryState, links: &[Vec<u8>], targets: &[Target]) -> Result {
+fn in_memory(
+    criterion: &mut Criterion,
+    base: &MemoryState,
+    links: &[Vec<u8>],
+    targets: &[Target],
+) -> Result {
     let mut group = group(criterion, &called("in memory"), total_bytes(base.tensors()));
     let table = StateTable::of(base, &())?;
     for (count, target) in targets {
@@ -59,7 +64,10 @@ fn in_memory(criterion: &mut Criterion, base: &MemoryState, links: &[Vec<u8>], t
         let output = room.writer();
         let run = || {
             let open = |link| LinkReader::open(link, &Limits::unlimited());
-            let links = links[..*count].iter().map(open).collect::<deltachain::Result<Vec<_>>>()?;
+            let links = links[..*count]
+                .iter()
+                .map(open)
+                .collect::<deltachain::Result<Vec<_>>>()?;
             let mut replay = Replay::new(table.clone());
             links.iter().try_for_each(|link| replay.push(link))?;
             replay.run(base, &output, &())
@@ -85,9 +93,14 @@ fn in_files(
     targets: &[Target],
 ) -> Result {
     let mut group = group(criterion, &called(name), total_bytes(base.tensors()));
-    let (from, to) = (place.join("base.safetensors"), place.join("target.safetensors"));
+    let (from, to) = (
+        place.join("base.safetensors"),
+        place.join("target.safetensors"),
+    );
     save(&from, base)?;
-    let paths: Vec<PathBuf> = (0..links.len()).map(|number| place.join(format!("{number}.dcf"))).collect();
+    let paths: Vec<PathBuf> = (0..links.len())
+        .map(|number| place.join(format!("{number}.dcf")))
+        .collect();
     for (path, link) in paths.iter().zip(links) {
         fs::write(path, link)?;
     }

@@ -1,5 +1,5 @@
-//! `pair BASE TARGET MEBIBYTES DENSITY`: writes two neighbouring versions of a model that was never trained, as safetensors
-//! files of that size, of whose elements about that part differs.
+//! `pair BASE TARGET MEBIBYTES DENSITY`: writes two neighbouring versions of a model that was never
+//! trained, as safetensors files of that size, of whose elements about that part differs.
 
 use std::env;
 use std::path::Path;
@@ -11,7 +11,11 @@ fn main() -> Result {
     let [base, target, mebibytes, density] = words.as_slice() else {
         return Err("use: pair BASE TARGET MEBIBYTES DENSITY".into());
     };
-    let Pair { base: old, target: new, .. } = synthetic("pair", mebibytes.parse()?, density.parse()?)?;
+    let Pair {
+        base: old,
+        target: new,
+        ..
+    } = synthetic("pair", mebibytes.parse()?, density.parse()?)?;
     save(Path::new(base), &old)?;
     save(Path::new(target), &new)?;
     Ok(())

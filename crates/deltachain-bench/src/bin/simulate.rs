@@ -1,6 +1,7 @@
-//! One publisher and many followers in four regions, simulated: `simulate [NAME=VALUE ...]`; `simulate check` holds the
-//! simulation against a real publisher and real followers of a store that is slowed down. Without values: the table of
-//! followers in `docs/scaling.md`; `simulate cost DIFF APPLY` prints the table of costs.
+//! One publisher and many followers in four regions, simulated: `simulate [NAME=VALUE ...]`;
+//! `simulate check` holds the simulation against a real publisher and real followers of a store
+//! that is slowed down. Without values: the table of followers in `docs/scaling.md`;
+//! `simulate cost DIFF APPLY` prints the table of costs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +10,14 @@ use std::time::{Duration, Instant};
 use deltachain::files::SafetensorsState;
 use deltachain_bench::simulation::{Outcome, REGIONS, Scene, simulate};
 use deltachain_bench::{Result, save, synthetic};
-use deltachain_store::{Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init};
+use deltachain_store::{
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, init,
+};
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
-/// Round trips before the bytes of a link come, as `check` finds them: listings, documents, the link's parts.
+/// Round trips before the bytes of a link come, as `check` finds them: listings, documents, the
+/// link's parts.
 const REQUESTS: f64 = 5.0;
 
 fn main() -> Result {
@@ -37,7 +41,8 @@ fn main() -> Result {
     }
 }
 
-/// 70 billion BF16 parameters; 1 % of them change every five minutes; four regions around the world.
+/// 70 billion BF16 parameters; 1 % of them change every five minutes; four regions around the
+/// world.
 fn default() -> Scene {
     Scene {
         seed: 1,
@@ -60,7 +65,9 @@ fn default() -> Scene {
 }
 
 fn set(scene: &mut Scene, text: &str) -> Result {
-    let (name, value) = text.split_once('=').ok_or("values are given as NAME=VALUE")?;
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("values are given as NAME=VALUE")?;
     let number: f64 = value.parse()?;
     match name {
         "seed" => scene.seed = value.parse()?,
@@ -102,17 +109,37 @@ fn table() {
     for (size, parameters) in [("7B", 7e9), ("70B", 70e9), ("1T", 1e12)] {
         for followers in [100, 1000, 10_000] {
             let model = 2.0 * parameters;
-            let scene = Scene { followers, model, link: LINK * model, ..default() };
-            println!("{}", row(&format!("{size}, {followers} followers"), &simulate(&scene)));
-            let mirrored = Scene { mirror: Some(50e9), ..scene };
-            println!("{}", row(&format!("{size}, {followers} followers, mirrors"), &simulate(&mirrored)));
+            let scene = Scene {
+                followers,
+                model,
+                link: LINK * model,
+                ..default()
+            };
+            println!(
+                "{}",
+                row(&format!("{size}, {followers} followers"), &simulate(&scene))
+            );
+            let mirrored = Scene {
+                mirror: Some(50e9),
+                ..scene
+            };
+            println!(
+                "{}",
+                row(
+                    &format!("{size}, {followers} followers, mirrors"),
+                    &simulate(&mirrored)
+                )
+            );
         }
     }
 }
 
-/// The cost of a version by model and nodes: `cost DIFF APPLY`, in GB of the model per second and core.
+/// The cost of a version by model and nodes: `cost DIFF APPLY`, in GB of the model per second and
+/// core.
 fn cost(speeds: &[String]) -> Result {
-    let [diff, apply] = speeds else { return Err("give the speeds of diff and apply".into()) };
+    let [diff, apply] = speeds else {
+        return Err("give the speeds of diff and apply".into());
+    };
     let (diff, apply): (f64, f64) = (diff.parse()?, apply.parse()?);
     println!(
         "| model | BF16 data | link | nodes | diff | upload | download | apply |\n|---|---:|---:|---:|---:|---:|---:|---:|"
@@ -122,7 +149,8 @@ fn cost(speeds: &[String]) -> Result {
             let model = 2.0 * parameters;
             let cores = nodes * NODE_CORES;
             // A core's memory is not its own: a node makes at most so much of what its cores would.
-            let seconds = |speed: f64| model / (speed * 1e9 * cores).min(nodes * NODE_MEMORY / TRAFFIC);
+            let seconds =
+                |speed: f64| model / (speed * 1e9 * cores).min(nodes * NODE_MEMORY / TRAFFIC);
             let network = LINK * model / (nodes * NODE_NETWORK);
             println!(
                 "| {name} | {:.0} GB | {:.2} GB | {nodes} | {:.1} s | {network:.2} s | {network:.2} s | {:.1} s |",
@@ -142,7 +170,8 @@ const LINK: f64 = 0.0041;
 const NODE_CORES: f64 = 16.0;
 const NODE_MEMORY: f64 = 200e9;
 const NODE_NETWORK: f64 = 3.1e9;
-/// Bytes that pass through memory for each of the model: base and target are read, the result is written.
+/// Bytes that pass through memory for each of the model: base and target are read, the result is
+/// written.
 const TRAFFIC: f64 = 3.0;
 
 /// Followers, versions and seconds of the real run.
@@ -155,11 +184,14 @@ const MEBIBYTES: u64 = 16;
 const PER_BYTE: u32 = 16_000;
 const LATENCY: [f64; REGIONS] = [0.05, 0.1, 0.2, 0.4];
 
-/// A publisher and followers with a store in memory, which answers each follower as slowly as its region does.
+/// A publisher and followers with a store in memory, which answers each follower as slowly as its
+/// region does.
 fn check() -> Result {
     let place = tempfile::tempdir()?;
     let pair = synthetic("", MEBIBYTES, 0.01)?;
-    let files = [&pair.base, &pair.target].into_iter().zip(["0.safetensors", "1.safetensors"]);
+    let files = [&pair.base, &pair.target]
+        .into_iter()
+        .zip(["0.safetensors", "1.safetensors"]);
     let states = files
         .map(|(state, name)| {
             save(&place.path().join(name), state)?;
@@ -178,7 +210,9 @@ fn check() -> Result {
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|number| {
                 let (objects, place) = (objects.clone(), place.path());
-                scope.spawn(move || real_follower(objects, place, number, start).map_err(|error| error.to_string()))
+                scope.spawn(move || {
+                    real_follower(objects, place, number, start).map_err(|error| error.to_string())
+                })
             })
             .collect();
         for version in 1..=VERSIONS {
@@ -186,18 +220,31 @@ fn check() -> Result {
             let due = Duration::from_secs_f64(PERIOD * f64::from(version));
             std::thread::sleep(due.saturating_sub(start.elapsed()));
             let turn = usize::from(version % 2 == 1);
-            let published = publisher.publish(&states[turn], Base::State((&states[1 - turn]).into()), &())?;
+            let published =
+                publisher.publish(&states[turn], Base::State((&states[1 - turn]).into()), &())?;
             commits.push(start.elapsed().as_secs_f64());
-            links.extend(published.routes.iter().filter(|route| route.from.is_some()).map(|route| route.bytes));
+            links.extend(
+                published
+                    .routes
+                    .iter()
+                    .filter(|route| route.from.is_some())
+                    .map(|route| route.bytes),
+            );
         }
-        let all =
-            followers.into_iter().map(|follower| follower.join().map_err(|_| "a follower failed")?.map_err(Into::into));
+        let all = followers.into_iter().map(|follower| {
+            follower
+                .join()
+                .map_err(|_| "a follower failed")?
+                .map_err(Into::into)
+        });
         all.collect()
     })?;
     let mut real: Vec<f64> = switches
         .iter()
         .flatten()
-        .filter_map(|&(version, at)| Some(at - commits.get(usize::try_from(version).ok()?.checked_sub(1)?)?))
+        .filter_map(|&(version, at)| {
+            Some(at - commits.get(usize::try_from(version).ok()?.checked_sub(1)?)?)
+        })
         .collect();
     real.sort_by(f64::total_cmp);
 
@@ -219,11 +266,15 @@ fn check() -> Result {
     };
     let simulated = simulate(&scene);
     for (number, switches) in switches.iter().enumerate() {
-        let lags = switches
-            .iter()
-            .filter_map(|&(version, at)| Some(at - commits.get(usize::try_from(version).ok()?.checked_sub(1)?)?));
+        let lags = switches.iter().filter_map(|&(version, at)| {
+            Some(at - commits.get(usize::try_from(version).ok()?.checked_sub(1)?)?)
+        });
         let lags: Vec<String> = lags.map(|lag| format!("{lag:.2} s")).collect();
-        println!("real, round trips of {:.2} s: {}", LATENCY[number % REGIONS], lags.join(", "));
+        println!(
+            "real, round trips of {:.2} s: {}",
+            LATENCY[number % REGIONS],
+            lags.join(", ")
+        );
     }
     println!("{FOLLOWERS} followers, {VERSIONS} versions, links of {link} bytes");
     println!(
@@ -242,7 +293,12 @@ fn check() -> Result {
 }
 
 /// Versions with the times at which they were switched to.
-fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Instant) -> Result<Vec<(u64, f64)>> {
+fn real_follower(
+    objects: Arc<InMemory>,
+    place: &Path,
+    number: usize,
+    start: Instant,
+) -> Result<Vec<(u64, f64)>> {
     let directory = place.join(format!("follower-{number}"));
     // Versions repeat, and so do links, which would otherwise be kept.
     let options = || {
@@ -251,7 +307,11 @@ fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Ins
         options
     };
     let open = |objects| {
-        Follower::in_directory(Store::from_objects(objects, "chain", StoreOptions::default())?, &directory, options())
+        Follower::in_directory(
+            Store::from_objects(objects, "chain", StoreOptions::default())?,
+            &directory,
+            options(),
+        )
     };
     // Version 0 comes at full speed.
     let mut subscriber = open(objects.clone())?;
@@ -269,7 +329,10 @@ fn real_follower(objects: Arc<InMemory>, place: &Path, number: usize, start: Ins
     };
     let mut subscriber = open(Arc::new(ThrottledStore::new(objects, slow)))?;
     let mut switches = Vec::new();
-    while switches.last().is_none_or(|&(version, _)| version < u64::from(VERSIONS)) {
+    while switches
+        .last()
+        .is_none_or(|&(version, _)| version < u64::from(VERSIONS))
+    {
         match subscriber.prepare(None, &())? {
             Some(prepared) => {
                 let switched = subscriber.apply(prepared)?;

@@ -1,19 +1,23 @@
-//! A process that holds a pair of checkpoints and encodes and decodes it on request, for the comparison with rivals:
-//! `worker METHOD BASE TARGET THREADS`. It understands the same requests as `bench/rivals/worker.py`, one per line:
-//! `encode`, `prepare`, `decode` and `exact`. It answers each by a line of JSON. For the comparison with Python there are
-//! also `apply`, which hashes the base and makes a new state, and `follow CHAIN`, which prepares version 1 of a chain for
-//! a copy in memory at version 0.
+//! A process that holds a pair of checkpoints and encodes and decodes it on request, for the
+//! comparison with rivals: `worker METHOD BASE TARGET THREADS`. It understands the same requests as
+//! `bench/rivals/worker.py`, one per line: `encode`, `prepare`, `decode` and `exact`. It answers
+//! each by a line of JSON. For the comparison with Python there are also `apply`, which hashes the
+//! base and makes a new state, and `follow CHAIN`, which prepares version 1 of a chain for a copy
+//! in memory at version 0.
 //!
 //! Methods:
 //!
-//! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all digests.
-//! - The others make links like a publisher that keeps the head: the base's digests are known. `known` is a compact link that
-//!   is applied like those.
-//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base: everything is proven
-//!   first. For `compact` that is memory of the library, proven by the digests of all that is touched; for the others
-//!   buffers of somebody else, proven by the sums of what changes. Answers of `decode` also have the seconds of the
-//!   exchange alone, when nobody can use the copy.
-//! - `patches` puts the values of a direct link into the base in place. This proves the link's segments, not the result.
+//! - `compact` and `direct` hash the base, make a link, and apply it to other memory, with all
+//!   digests.
+//! - The others make links like a publisher that keeps the head: the base's digests are known.
+//!   `known` is a compact link that is applied like those.
+//! - `compact-in-place`, `local-in-place` and `direct-in-place` apply to the only copy of the base:
+//!   everything is proven first. For `compact` that is memory of the library, proven by the digests
+//!   of all that is touched; for the others buffers of somebody else, proven by the sums of what
+//!   changes. Answers of `decode` also have the seconds of the exchange alone, when nobody can use
+//!   the copy.
+//! - `patches` puts the values of a direct link into the base in place. This proves the link's
+//!   segments, not the result.
 
 use std::io::Write;
 use std::time::Instant;
@@ -43,7 +47,9 @@ fn main() -> Result {
     let [method, base, target, threads] = arguments.as_slice() else {
         return Err("usage: worker METHOD BASE TARGET THREADS".into());
     };
-    rayon::ThreadPoolBuilder::new().num_threads(threads.parse()?).build_global()?;
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads.parse()?)
+        .build_global()?;
     let (profile, way) = match method.as_str() {
         "compact" | "known" => (Profile::Compact, Way::ToOtherMemory),
         "local-in-place" => (Profile::Local, Way::InPlace),
@@ -56,10 +62,15 @@ fn main() -> Result {
     let empty = MemoryState::new();
     let base = MemoryState::copy_of(&SafetensorsState::open(base)?)?;
     let target = MemoryState::copy_of(&SafetensorsState::open(target)?)?;
-    // What a subscriber knows of the version that it holds, and a publisher of the version that it published last.
+    // What a subscriber knows of the version that it holds, and a publisher of the version that it
+    // published last.
     let (table, sums) = StateSums::hashed(&base, &())?;
     let mut room = MemoryState::zeros(target.tensors())?;
-    let mut engine = Engine::of(if let Way::InPlace = way { &base } else { &empty });
+    let mut engine = Engine::of(if let Way::InPlace = way {
+        &base
+    } else {
+        &empty
+    });
     let is_hashed = matches!(method.as_str(), "compact" | "direct");
     // Compact links are proven by all digests anyway.
     let has_sums = method.ends_with("-in-place") && profile != Profile::Compact;
@@ -74,14 +85,19 @@ fn main() -> Result {
             "encode" => {
                 link.clear();
                 let known = (!is_hashed).then_some(&table.digests);
-                let options = DiffOptions::default().profile(profile).base_digests(known).sums(has_sums);
+                let options = DiffOptions::default()
+                    .profile(profile)
+                    .base_digests(known)
+                    .sums(has_sums);
                 diff(&base, &target, &options, &mut link)?;
                 json!({ "seconds": start.elapsed().as_secs_f64(), "bytes": link.len() })
             }
             "prepare" => {
                 match way {
                     Way::InPlace => engine.hold(&base),
-                    Way::ToOtherMemory | Way::Patched | Way::Unproven => output::copy(&base, &room.writer())?,
+                    Way::ToOtherMemory | Way::Patched | Way::Unproven => {
+                        output::copy(&base, &room.writer())?
+                    }
                 }
                 json!({ "ready": true })
             }
@@ -97,13 +113,21 @@ fn main() -> Result {
                 json!({ "seconds": start.elapsed().as_secs_f64(), "pause": pause })
             }
             "apply" => {
-                drop(apply(&base, &LinkReader::open(&link, &Limits::unlimited())?)?);
+                drop(apply(
+                    &base,
+                    &LinkReader::open(&link, &Limits::unlimited())?,
+                )?);
                 json!({ "seconds": start.elapsed().as_secs_f64() })
             }
             request if request.starts_with("follow ") => {
-                let store = Store::open(request.trim_start_matches("follow "), StoreOptions::default())?;
+                let store = Store::open(
+                    request.trim_start_matches("follow "),
+                    StoreOptions::default(),
+                )?;
                 let mut subscriber = Follower::in_memory(store, FollowerOptions::default())?;
-                let mut first = subscriber.prepare(Some(0), &())?.ok_or("version 0 is held already")?;
+                let mut first = subscriber
+                    .prepare(Some(0), &())?
+                    .ok_or("version 0 is held already")?;
                 subscriber.apply(&mut first)?;
                 let start = Instant::now();
                 let second = subscriber.prepare(Some(1), &())?;
@@ -114,7 +138,9 @@ fn main() -> Result {
             "exact" => {
                 let is_exact = match way {
                     Way::InPlace => engine.holds(&target),
-                    Way::ToOtherMemory | Way::Patched | Way::Unproven => output::holds(&room, &target),
+                    Way::ToOtherMemory | Way::Patched | Way::Unproven => {
+                        output::holds(&room, &target)
+                    }
                 };
                 json!({ "exact": is_exact })
             }
@@ -127,7 +153,13 @@ fn main() -> Result {
 }
 
 /// Makes `room`, which holds the base, hold the target.
-fn decode(link: &[u8], table: &StateTable, way: Way, base: &MemoryState, room: &mut MemoryState) -> Result {
+fn decode(
+    link: &[u8],
+    table: &StateTable,
+    way: Way,
+    base: &MemoryState,
+    room: &mut MemoryState,
+) -> Result {
     let link = LinkReader::open(link, &Limits::unlimited())?;
     if let Way::Unproven = way {
         let infos = room.tensors().to_vec();
@@ -159,21 +191,35 @@ struct Engine(Vec<(TensorInfo, Vec<u8>)>);
 
 impl Engine {
     fn of(state: &MemoryState) -> Self {
-        Self(state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect())
+        Self(
+            state
+                .iter()
+                .map(|(info, data)| (info.clone(), data.to_vec()))
+                .collect(),
+        )
     }
 
     /// Takes the bytes of a state with the same tensors.
     fn hold(&mut self, state: &MemoryState) {
-        self.0.iter_mut().zip(state.iter()).for_each(|((_, own), (_, data))| own.copy_from_slice(data));
+        self.0
+            .iter_mut()
+            .zip(state.iter())
+            .for_each(|((_, own), (_, data))| own.copy_from_slice(data));
     }
 
     fn holds(&self, state: &MemoryState) -> bool {
-        self.0.iter().map(|(info, data)| (info, data.as_slice())).eq(state.iter())
+        self.0
+            .iter()
+            .map(|(info, data)| (info, data.as_slice()))
+            .eq(state.iter())
     }
 
     /// Takes a link in place; returns the seconds of the exchange.
     fn follow(&mut self, link: &[u8], table: &StateTable, sums: &StateSums) -> Result<f64> {
-        let tensors = self.0.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()));
+        let tensors = self
+            .0
+            .iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice()));
         let link = LinkReader::open(link, &Limits::unlimited())?;
         let mut memory = LentState::new(tensors)?;
         let mut replay = Replay::new(table.clone()).with_sums(sums.clone());

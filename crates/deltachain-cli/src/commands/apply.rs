@@ -16,7 +16,10 @@ pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
     require(args.links.iter().chain(&args.base).map(PathBuf::as_path))?;
     let meter = output.meter("applying", 0);
-    let options = FileOptions::default().replace(args.force).limits(args.limits.limits()).progress(&meter);
+    let options = FileOptions::default()
+        .replace(args.force)
+        .limits(args.limits.limits())
+        .progress(&meter);
     let built = files::apply(args.base.as_deref(), &args.links, &args.output, &options)?;
     drop(meter);
     let links = args.links.len();
@@ -45,7 +48,10 @@ pub(crate) fn run(args: &ApplyArgs, output: Output) -> Result<()> {
         },
     )?;
     if !built.copied.is_empty() {
-        output.remark(&format!("note: copied from the base, since links carry tensors only: {}", list(&built.copied)));
+        output.remark(&format!(
+            "note: copied from the base, since links carry tensors only: {}",
+            list(&built.copied)
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The second half of `demo`: a publisher and two followers of a chain in a directory; one follows from the beginning,
-//! the other joins late. A version has a configuration beside its tensors.
+//! The second half of `demo`: a publisher and two followers of a chain in a directory; one follows
+//! from the beginning, the other joins late. A version has a configuration beside its tensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use anstyle::{AnsiColor, Style};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions, SwitchReport, init,
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Store, StoreOptions,
+    SwitchReport, init,
 };
 use serde_json::{Value, json};
 
@@ -24,14 +25,20 @@ use crate::watcher::Watcher;
 /// The files of each version.
 const FILES: [&str; 2] = ["model.safetensors", "config.json"];
 
-/// Publishes these checkpoints, whose files are there already, and follows them. What has been seen, for people and as
-/// JSON.
+/// Publishes these checkpoints, whose files are there already, and follows them. What has been
+/// seen, for people and as JSON.
 pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result<(String, Value)> {
     let watcher = Watcher::new(output);
     let url = directory.join("chain").to_string_lossy().into_owned();
     let store = Store::create(&url, StoreOptions::default())?.with_stop(interrupt::stop());
     init(&store)?;
-    let follower = |name| Follower::in_directory(store.clone(), &directory.join(name), FollowerOptions::default());
+    let follower = |name| {
+        Follower::in_directory(
+            store.clone(),
+            &directory.join(name),
+            FollowerOptions::default(),
+        )
+    };
     // Version 3 gets a link from version 0, too.
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default().skips(vec![3]))?;
     let mut early_follower = follower("early")?;
@@ -41,14 +48,22 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
         let path = directory.join(format!("model{step}"));
         let model = fs::create_dir(&path).and_then(|()| fs::copy(weights, path.join(FILES[0])));
         model.map_err(|error| Error::io("writing", error).in_file(&path))?;
-        write(&path.join(FILES[1]), json!({ "step": step }).to_string().as_bytes())?;
+        write(
+            &path.join(FILES[1]),
+            json!({ "step": step }).to_string().as_bytes(),
+        )?;
         let model = SafetensorsState::open(&path)?;
-        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |base| Base::State(base.into()));
         let began = Instant::now();
         let version = publisher.publish(&model, base, &watcher)?;
         let took = began.elapsed();
         let switched = follow(&mut early_follower, &path, &watcher)?;
-        let routes = version.routes.iter().map(|route| format!("{} ({})", origin(route.from), grouped(route.bytes)));
+        let routes = version
+            .routes
+            .iter()
+            .map(|route| format!("{} ({})", origin(route.from), grouped(route.bytes)));
         rows.push(vec![
             version.version.to_string(),
             routes.collect::<Vec<_>>().join(", "),
@@ -57,7 +72,10 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
             time(switched.times.build),
             "yes".to_owned(),
         ]);
-        let steps = version.routes.iter().filter(|route| route.from == version.version.checked_sub(1));
+        let steps = version
+            .routes
+            .iter()
+            .filter(|route| route.from == version.version.checked_sub(1));
         replayed += steps.map(|route| route.bytes).sum::<u64>();
         published.push(report_on(("url", "chain"), &version));
         early.push(as_json(&switched));
@@ -72,7 +90,10 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
          {good}exact{good:#}    follower 2 joined after version {}: {} bytes through {} files; \
          replaying all versions takes {} bytes\n\
          {good}exact{good:#}    config.json came with each version, as an asset",
-        layout(">version|links stored (bytes)|>published in|>follower 1 downloaded|>built in|exact", &rows),
+        layout(
+            ">version|links stored (bytes)|>published in|>follower 1 downloaded|>built in|exact",
+            &rows
+        ),
         late.version,
         grouped(late.downloaded),
         late.routes.len(),
@@ -82,13 +103,23 @@ pub(crate) fn run(directory: &Path, steps: &[PathBuf], output: Output) -> Result
     Ok((text, json))
 }
 
-/// Brings a follower to the newest version, and compares its files with the published ones, byte for byte.
-fn follow(follower: &mut Follower<Directory>, published: &Path, watcher: &Watcher) -> Result<SwitchReport> {
-    let prepared = follower.prepare(None, watcher)?.ok_or_else(|| failed("the chain has no version"))?;
+/// Brings a follower to the newest version, and compares its files with the published ones, byte
+/// for byte.
+fn follow(
+    follower: &mut Follower<Directory>,
+    published: &Path,
+    watcher: &Watcher,
+) -> Result<SwitchReport> {
+    let prepared = follower
+        .prepare(None, watcher)?
+        .ok_or_else(|| failed("the chain has no version"))?;
     let switched = follower.apply(prepared)?;
     for file in FILES {
         let is_same = read(&switched.directory.join(file))? == read(&published.join(file))?;
-        check(is_same, "a follower's file is not the one that was published")?;
+        check(
+            is_same,
+            "a follower's file is not the one that was published",
+        )?;
     }
     Ok(switched)
 }

@@ -1,5 +1,5 @@
-//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state. Also how every other
-//! command that makes links tells of it.
+//! `diff`: makes the link from one state to another, and `snapshot`: the one from the empty state.
+//! Also how every other command that makes links tells of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,12 +16,22 @@ use crate::output::{Output, printable_path};
 
 pub(crate) fn run(args: &DiffArgs, output: Output) -> Result<()> {
     let options = FileOptions::default().profile(args.profile);
-    make(&args.link, (Some(&args.base), &args.target), options, output)
+    make(
+        &args.link,
+        (Some(&args.base), &args.target),
+        options,
+        output,
+    )
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs, output: Output) -> Result<()> {
     // A snapshot has nothing to be relative to, so the profile makes no difference.
-    make(&args.link, (None, &args.state), FileOptions::default().profile(Profile::Direct), output)
+    make(
+        &args.link,
+        (None, &args.state),
+        FileOptions::default().profile(Profile::Direct),
+        output,
+    )
 }
 
 /// Makes a link from a base, or from nothing, to a target, and reports the result.
@@ -32,11 +42,17 @@ fn make(
     output: Output,
 ) -> Result<()> {
     refuse_existing(&link.output, link.force)?;
-    let (base, target) = (base.map(SafetensorsState::open).transpose()?, SafetensorsState::open(target)?);
+    let (base, target) = (
+        base.map(SafetensorsState::open).transpose()?,
+        SafetensorsState::open(target)?,
+    );
     // Other files beside the states, too, are compared before the link is there.
     let not_covered = NotCovered::by_link(base.as_ref(), &target)?;
     let meter = output.meter("comparing", 0);
-    let options = options.replace(link.force).metadata(notes(&link.notes)?).progress(&meter);
+    let options = options
+        .replace(link.force)
+        .metadata(notes(&link.notes)?)
+        .progress(&meter);
     let report = files::diff_opened(base.as_ref(), &target, &link.output, &options)?;
     drop(meter);
     output.summary(

@@ -15,17 +15,28 @@ use crate::output::{Output, printable};
 pub(crate) fn run(args: &DigestArgs, output: Output) -> Result<()> {
     let state = SafetensorsState::open(&args.state)?;
     let digests = digests_of(&state, output)?;
-    let tensors = || state.tensors().iter().zip(&digests.tensors).filter(|_| args.tensors);
+    let tensors = || {
+        state
+            .tensors()
+            .iter()
+            .zip(&digests.tensors)
+            .filter(|_| args.tensors)
+    };
     output.result(
         || {
-            let lines = tensors().map(|(info, digest)| format!("{digest}  {}", printable(info.name())));
-            iter::once(digests.state.to_string()).chain(lines).collect::<Vec<_>>().join("\n")
+            let lines =
+                tensors().map(|(info, digest)| format!("{digest}  {}", printable(info.name())));
+            iter::once(digests.state.to_string())
+                .chain(lines)
+                .collect::<Vec<_>>()
+                .join("\n")
         },
         || {
             let mut object = json!({ "state": digests.state.to_string() });
             if args.tensors {
-                let tensors: Map<String, Value> =
-                    tensors().map(|(info, digest)| (info.name().to_owned(), digest.to_string().into())).collect();
+                let tensors: Map<String, Value> = tensors()
+                    .map(|(info, digest)| (info.name().to_owned(), digest.to_string().into()))
+                    .collect();
                 object["tensors"] = Value::Object(tensors);
             }
             object

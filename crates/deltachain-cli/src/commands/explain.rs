@@ -14,9 +14,19 @@ const NAMES: usize = 14;
 
 pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<()> {
     let is_list = args.names.is_empty();
-    let found = if is_list { parts() } else { find(args.names.iter().map(String::as_str))? };
+    let found = if is_list {
+        parts()
+    } else {
+        find(args.names.iter().map(String::as_str))?
+    };
     output.result(
-        || if is_list { list(&found) } else { found.iter().map(text).collect::<Vec<_>>().join("\n\n") },
+        || {
+            if is_list {
+                list(&found)
+            } else {
+                found.iter().map(text).collect::<Vec<_>>().join("\n\n")
+            }
+        },
         || json!({ "errors": found.iter().map(as_json).collect::<Vec<_>>() }),
     )
 }
@@ -27,23 +37,38 @@ fn list(parts: &[Part]) -> String {
     for group in parts.chunk_by(|left, right| left.group == right.group) {
         lines.extend(group.first().map(|part| format!("{}:", part.group)));
         lines.extend(group.iter().map(|part| {
-            let sentence = part.meaning.split_inclusive(". ").next().unwrap_or_default();
+            let sentence = part
+                .meaning
+                .split_inclusive(". ")
+                .next()
+                .unwrap_or_default();
             format!("  {:<NAMES$}  {}", part.name, sentence.trim_end())
         }));
         lines.push(String::new());
     }
-    lines.push("`deltachain explain NAME` says what usually causes one, and what to do.".to_owned());
+    lines
+        .push("`deltachain explain NAME` says what usually causes one, and what to do.".to_owned());
     lines.join("\n")
 }
 
 fn text(part: &Part) -> String {
     let mut lines = vec![match part.rule {
-        Some((class, section)) => format!("{} ({class}, section {section} of the specification)", part.name),
+        Some((class, section)) => format!(
+            "{} ({class}, section {section} of the specification)",
+            part.name
+        ),
         None => part.name.to_owned(),
     }];
-    for (label, text) in [("", &part.meaning), ("cause", &part.cause), ("to do", &part.remedy)] {
+    for (label, text) in [
+        ("", &part.meaning),
+        ("cause", &part.cause),
+        ("to do", &part.remedy),
+    ] {
         for (place, line) in wrapped(text).iter().enumerate() {
-            lines.push(format!("  {:<7}{line}", if place == 0 { label } else { "" }));
+            lines.push(format!(
+                "  {:<7}{line}",
+                if place == 0 { label } else { "" }
+            ));
         }
     }
     lines.join("\n")
@@ -57,15 +82,22 @@ fn wrapped(text: &str) -> Vec<String> {
         let starts_in_code = is_code;
         is_code ^= word.matches('`').count() % 2 == 1;
         match lines.last_mut() {
-            Some(line) if starts_in_code || line.len() + word.trim_end().len() <= WIDTH => line.push_str(word),
+            Some(line) if starts_in_code || line.len() + word.trim_end().len() <= WIDTH => {
+                line.push_str(word)
+            }
             _ => lines.push(word.to_owned()),
         }
     }
-    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
+    lines
+        .into_iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
 }
 
 fn as_json(part: &Part) -> Value {
-    let (class, section) = part.rule.map_or((part.name, None), |(class, section)| (class, Some(section)));
+    let (class, section) = part
+        .rule
+        .map_or((part.name, None), |(class, section)| (class, Some(section)));
     json!({
         "name": part.name,
         "class": class,

@@ -1,4 +1,5 @@
-//! `inspect`: shows what a link holds, tensor by tensor, and segment by segment where that is asked for.
+//! `inspect`: shows what a link holds, tensor by tensor, and segment by segment where that is asked
+//! for.
 
 use std::collections::BTreeSet;
 
@@ -24,12 +25,18 @@ pub(crate) fn run(args: &InspectArgs, output: Output) -> Result<()> {
     let link = OpenedLink::open(&args.link, &args.limits.limits())?;
     let in_file = |error: deltachain::Error| error.in_file(&link.path);
     // Before the work of reading all segments.
-    args.html.as_deref().map(|page| inspect_html::check(&link, page, args.force)).transpose()?;
+    args.html
+        .as_deref()
+        .map(|page| inspect_html::check(&link, page, args.force))
+        .transpose()?;
     let rows = rows(&link, output).map_err(in_file)?;
     if let Some(page) = &args.html {
         return inspect_html::write(&link, page, args.force, output);
     }
-    let segments = args.segments.then(|| segments::read(&link, output).map_err(in_file)).transpose()?;
+    let segments = args
+        .segments
+        .then(|| segments::read(&link, output).map_err(in_file))
+        .transpose()?;
     output.result(
         || {
             let mut text = as_text(&link, &rows);
@@ -89,13 +96,20 @@ fn rows(link: &OpenedLink, output: Output) -> Result<Vec<Row<'_>>> {
         })
         .collect::<Result<_>>()?;
     interrupt::check()?;
-    parts.iter().flatten().for_each(|(entry, part)| rows[*entry].add(part));
+    parts
+        .iter()
+        .flatten()
+        .for_each(|(entry, part)| rows[*entry].add(part));
     Ok(rows)
 }
 
 fn start_row(entry: &TensorEntry) -> Row<'_> {
     match entry {
-        TensorEntry::Remove(name) => Row { name, operation: "remove", ..Row::default() },
+        TensorEntry::Remove(name) => Row {
+            name,
+            operation: "remove",
+            ..Row::default()
+        },
         TensorEntry::Write(written) => Row {
             name: written.info.name(),
             operation: match written.start {
@@ -115,12 +129,27 @@ fn segment_parts(link: &OpenedLink, number: usize) -> Result<Vec<(usize, Row<'_>
     let segment = link.reader.segment(number)?;
     let parts = link.reader.parts(number);
     let entry = link.reader.index().segments[number];
-    let coded: Vec<u64> = (0..parts.len()).map(|part| segment.coded_lanes(part)).collect();
+    let coded: Vec<u64> = (0..parts.len())
+        .map(|part| segment.coded_lanes(part))
+        .collect();
     let bytes = share_out(entry.stored_length, &coded);
-    let rows = parts.iter().zip(coded).zip(bytes).map(|((part, coded), bytes)| {
-        let (contexts, codings) = (segment.table().contexts, [entry.coding.describe()].into());
-        (part.entry, Row { coded, bytes, codings, contexts, ..Row::default() })
-    });
+    let rows = parts
+        .iter()
+        .zip(coded)
+        .zip(bytes)
+        .map(|((part, coded), bytes)| {
+            let (contexts, codings) = (segment.table().contexts, [entry.coding.describe()].into());
+            (
+                part.entry,
+                Row {
+                    coded,
+                    bytes,
+                    codings,
+                    contexts,
+                    ..Row::default()
+                },
+            )
+        });
     Ok(rows.collect())
 }
 
@@ -132,7 +161,11 @@ fn total(rows: &[Row<'_>]) -> Row<'static> {
 
 fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     let header = link.reader.header();
-    let profile = if link.reader.is_direct() { "direct: no value is relative" } else { "compact: relative values" };
+    let profile = if link.reader.is_direct() {
+        "direct: no value is relative"
+    } else {
+        "compact: relative values"
+    };
     let features = if header.compatible_features == 0 {
         "no optional features".to_owned()
     } else {
@@ -141,7 +174,15 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
     let mut lines = vec![
         format!("link      {}", printable_path(&link.path)),
         format!("format    version {VERSION}, {features}; {profile}"),
-        format!("base      {}{}", header.base, if is_snapshot(link) { " (the empty state)" } else { "" }),
+        format!(
+            "base      {}{}",
+            header.base,
+            if is_snapshot(link) {
+                " (the empty state)"
+            } else {
+                ""
+            }
+        ),
         format!("target    {}", header.target),
         format!(
             "bytes     {} = header {HEADER_BYTES} + index {} ({} uncompressed) + {} {}{}",
@@ -157,7 +198,11 @@ fn as_text(link: &OpenedLink, rows: &[Row<'_>]) -> String {
         ),
     ];
     for (key, value) in &link.reader.index().metadata {
-        lines.push(format!("metadata  {} = {}", printable(key), shortened(value)));
+        lines.push(format!(
+            "metadata  {} = {}",
+            printable(key),
+            shortened(value)
+        ));
     }
     lines.push(String::new());
     if rows.is_empty() {
@@ -187,13 +232,26 @@ fn table(rows: &[Row<'_>]) -> String {
                 percent(row.coded, row.lanes),
                 grouped(row.bytes),
                 decimal(bits_each(row.bytes, row.coded)),
-                if row.contexts == 0 { "-".to_owned() } else { row.contexts.to_string() },
-                if row.codings.is_empty() { "-".to_owned() } else { codings.join(", ") },
+                if row.contexts == 0 {
+                    "-".to_owned()
+                } else {
+                    row.contexts.to_string()
+                },
+                if row.codings.is_empty() {
+                    "-".to_owned()
+                } else {
+                    codings.join(", ")
+                },
                 printable(row.name),
             ]
         })
         .collect();
-    let Row { lanes, coded, bytes, .. } = total(rows);
+    let Row {
+        lanes,
+        coded,
+        bytes,
+        ..
+    } = total(rows);
     cells.push(vec![
         "total".to_owned(),
         String::new(),
@@ -211,7 +269,12 @@ fn table(rows: &[Row<'_>]) -> String {
 
 fn as_json(link: &OpenedLink, rows: &[Row<'_>]) -> Value {
     let header = link.reader.header();
-    let Row { lanes, coded, bytes, .. } = total(rows);
+    let Row {
+        lanes,
+        coded,
+        bytes,
+        ..
+    } = total(rows);
     let tensor = |row: &Row<'_>| {
         let mut tensor = json!(row);
         tensor["share"] = ratio(row.coded, row.lanes).into();
@@ -247,12 +310,20 @@ fn shape(dimensions: &[u64]) -> String {
     if dimensions.is_empty() {
         return "scalar".to_owned();
     }
-    dimensions.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+    dimensions
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join("x")
 }
 
 fn shortened(value: &str) -> String {
     match value.char_indices().nth(SHOWN_CHARACTERS) {
-        Some((end, _)) => format!("{}... ({} bytes)", printable(&value[..end]), grouped(value.len() as u64)),
+        Some((end, _)) => format!(
+            "{}... ({} bytes)",
+            printable(&value[..end]),
+            grouped(value.len() as u64)
+        ),
         None => printable(value),
     }
 }

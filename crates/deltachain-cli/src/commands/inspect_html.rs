@@ -1,5 +1,5 @@
-//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`, which `npm run
-//! page` builds; it opens on what stands between two marks, as base64.
+//! `inspect --html`: a page for browsers with a link inside. The page is `js/inspector/index.html`,
+//! which `npm run page` builds; it opens on what stands between two marks, as base64.
 
 use std::io::Write;
 use std::path::Path;
@@ -31,7 +31,10 @@ pub(crate) fn check(link: &OpenedLink, page: &Path, force: bool) -> Result<()> {
     let bytes = link.reader.header().file_length();
     if bytes > MOST_BYTES {
         let limit = grouped(MOST_BYTES);
-        let message = format!("a link of {} bytes does not fit into a page of at most {limit}", grouped(bytes));
+        let message = format!(
+            "a link of {} bytes does not fit into a page of at most {limit}",
+            grouped(bytes)
+        );
         return Err(Error::usage(message).in_file(&link.path));
     }
     Ok(())
@@ -42,16 +45,27 @@ pub(crate) fn write(link: &OpenedLink, page: &Path, force: bool, output: Output)
     let total = link.reader.header().file_length();
     let meter = output.meter("writing", total);
     let mut file = OutputFile::create(page, force)?;
-    let mut put = |text: &str| file.write_all(text.as_bytes()).map_err(|e| Error::io("writing", e).in_file(page));
+    let mut put = |text: &str| {
+        file.write_all(text.as_bytes())
+            .map_err(|e| Error::io("writing", e).in_file(page))
+    };
     let (before, after) = around_data();
     put(before)?;
     let name = link.path.file_name().unwrap_or_default().to_string_lossy();
-    put(&format!("\n<script type=\"text/plain\" class=\"data\" data-name=\"{}\">", escaped(&name)))?;
+    put(&format!(
+        "\n<script type=\"text/plain\" class=\"data\" data-name=\"{}\">",
+        escaped(&name)
+    ))?;
     let mut offset = 0;
     while offset < total {
-        let length = usize::try_from(total - offset).unwrap_or(STRETCH).min(STRETCH);
+        let length = usize::try_from(total - offset)
+            .unwrap_or(STRETCH)
+            .min(STRETCH);
         let mut bytes = vec![0; length];
-        link.reader.source().read_at(offset, &mut bytes).map_err(|error| error.in_file(&link.path))?;
+        link.reader
+            .source()
+            .read_at(offset, &mut bytes)
+            .map_err(|error| error.in_file(&link.path))?;
         put(&Base64::encode_string(&bytes))?;
         offset += length as u64;
         meter.advance(length as u64)?;
@@ -75,7 +89,9 @@ fn around_data() -> (&'static str, &'static str) {
 
 /// A text as it may stand in an attribute.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+    text.replace('&', "&amp;")
+        .replace('"', "&quot;")
+        .replace('<', "&lt;")
 }
 
 #[cfg(test)]

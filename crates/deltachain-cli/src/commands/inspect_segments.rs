@@ -1,5 +1,5 @@
-//! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for people who write a reader or look for
-//! a fault in one.
+//! `inspect --segments`: each segment as it is coded (SPEC sections 7 and 8), for people who write
+//! a reader or look for a fault in one.
 
 use deltachain::format::{HEADER_BYTES, PositionCoding, Positions, SegmentEntry, Table, Values};
 use deltachain::{Result, StreamLengths};
@@ -60,7 +60,11 @@ pub(crate) fn read(link: &OpenedLink, output: Output) -> Result<Vec<SegmentView<
         deltachain::Progress::advance(&meter, shown.entry.stored_length)?;
         Ok(shown)
     };
-    let shown = offsets.into_par_iter().enumerate().map(read).collect::<Result<_>>()?;
+    let shown = offsets
+        .into_par_iter()
+        .enumerate()
+        .map(read)
+        .collect::<Result<_>>()?;
     interrupt::check()?;
     Ok(shown)
 }
@@ -69,18 +73,28 @@ fn shown(link: &OpenedLink, number: usize, offset: u64) -> Result<SegmentView<'_
     let segment = link.reader.segment(number)?;
     let index = link.reader.index();
     let entry = index.segments[number];
-    let parts = link.reader.parts(number).iter().enumerate().filter_map(|(place, part)| {
-        let info = &index.tensors[part.entry].written()?.info;
-        let (bytes, lane_bytes) = (info.piece(part.piece), entry.coding.lane_bytes as u64);
-        let runs = segment.ranks(place).into_iter();
-        Some(PartView {
-            tensor: info.name(),
-            piece: part.piece,
-            begin: bytes.start / lane_bytes,
-            lanes: (bytes.end - bytes.start) / lane_bytes,
-            runs: runs.map(|run| Run { coded: run.len(), first: run.take(FIRST).collect() }).collect(),
-        })
-    });
+    let parts = link
+        .reader
+        .parts(number)
+        .iter()
+        .enumerate()
+        .filter_map(|(place, part)| {
+            let info = &index.tensors[part.entry].written()?.info;
+            let (bytes, lane_bytes) = (info.piece(part.piece), entry.coding.lane_bytes as u64);
+            let runs = segment.ranks(place).into_iter();
+            Some(PartView {
+                tensor: info.name(),
+                piece: part.piece,
+                begin: bytes.start / lane_bytes,
+                lanes: (bytes.end - bytes.start) / lane_bytes,
+                runs: runs
+                    .map(|run| Run {
+                        coded: run.len(),
+                        first: run.take(FIRST).collect(),
+                    })
+                    .collect(),
+            })
+        });
     Ok(SegmentView {
         offset,
         entry,
@@ -95,7 +109,11 @@ pub(crate) fn as_text(segments: &[SegmentView<'_>]) -> String {
     if segments.is_empty() {
         return "no segments: no tensor has coded lanes".to_owned();
     }
-    let mut lines: Vec<String> = segments.iter().enumerate().map(|(number, segment)| segment.text(number)).collect();
+    let mut lines: Vec<String> = segments
+        .iter()
+        .enumerate()
+        .map(|(number, segment)| segment.text(number))
+        .collect();
     lines.push(
         "first: for each of the first coded lanes its number in the tensor, or, where that depends on the base, its\n\
          rank among the lanes of its context (r5); then its new bits as a hexadecimal number, or its difference."
@@ -111,7 +129,17 @@ pub(crate) fn as_json(segments: &[SegmentView<'_>]) -> Value {
 
 impl SegmentView<'_> {
     fn text(&self, number: usize) -> String {
-        let Self { entry: SegmentEntry { coding, stored_length, crc }, offset, table, .. } = self;
+        let Self {
+            entry:
+                SegmentEntry {
+                    coding,
+                    stored_length,
+                    crc,
+                },
+            offset,
+            table,
+            ..
+        } = self;
         let title = format!(
             "segment {number}  {}, lanes of {}, {}, {}; {} bytes from {} on, CRC {crc:08x}",
             coding.describe(),
@@ -124,10 +152,17 @@ impl SegmentView<'_> {
         let streams: Vec<Vec<String>> = self
             .streams
             .iter()
-            .map(|stream| vec![grouped(stream.raw), grouped(stream.stored), stream.name.to_owned()])
+            .map(|stream| {
+                vec![
+                    grouped(stream.raw),
+                    grouped(stream.stored),
+                    stream.name.to_owned(),
+                ]
+            })
             .collect();
         let streams = layout(">raw|>stored|stream", &streams);
-        let columns = ">part|>piece|>lanes|>context|exponents|positions|symbols|>count|>coded|first|tensor";
+        let columns =
+            ">part|>piece|>lanes|>context|exponents|positions|symbols|>count|>coded|first|tensor";
         let mut rows = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {
             for (context, run) in part.runs.iter().enumerate() {
@@ -138,7 +173,10 @@ impl SegmentView<'_> {
                     context.to_string(),
                     self.exponents(place, context),
                     self.positions(context),
-                    table.widths.get(context).map_or_else(|| "-".to_owned(), |width| format!("{width} bits")),
+                    table
+                        .widths
+                        .get(context)
+                        .map_or_else(|| "-".to_owned(), |width| format!("{width} bits")),
                     grouped(table.counts(place)[context].into()),
                     grouped(run.coded as u64),
                     self.first(part, run),
@@ -152,7 +190,9 @@ impl SegmentView<'_> {
     /// Exponent fields of the base lanes that a context of a part has as its members.
     fn exponents(&self, part: usize, context: usize) -> String {
         let thresholds = self.table.thresholds(part);
-        let begin = context.checked_sub(1).map_or(0, |before| thresholds[before]);
+        let begin = context
+            .checked_sub(1)
+            .map_or(0, |before| thresholds[before]);
         match thresholds.get(context) {
             None if begin == 0 => "all".to_owned(),
             None => format!("{begin}-"),
@@ -181,8 +221,15 @@ impl SegmentView<'_> {
             Some(difference) => format!("{difference:+}"),
             None => self.bits(value),
         };
-        let shown = run.first.iter().map(|&(rank, bits)| format!("{} {}", lane(rank), value(bits)));
-        let more = if run.coded > run.first.len() { ", ..." } else { "" };
+        let shown = run
+            .first
+            .iter()
+            .map(|&(rank, bits)| format!("{} {}", lane(rank), value(bits)));
+        let more = if run.coded > run.first.len() {
+            ", ..."
+        } else {
+            ""
+        };
         shown.collect::<Vec<_>>().join(", ") + more
     }
 
@@ -194,12 +241,18 @@ impl SegmentView<'_> {
     /// The signed difference, if values are relative.
     fn difference(&self, value: u64) -> Option<i64> {
         let unused = 64 - 8 * self.entry.coding.lane_bytes;
-        self.entry.coding.is_relative().then_some((value << unused).cast_signed() >> unused)
+        self.entry
+            .coding
+            .is_relative()
+            .then_some((value << unused).cast_signed() >> unused)
     }
 
     /// The new lane.
     fn bits(&self, value: u64) -> String {
-        format!("{value:0digits$X}", digits = 2 * self.entry.coding.lane_bytes)
+        format!(
+            "{value:0digits$X}",
+            digits = 2 * self.entry.coding.lane_bytes
+        )
     }
 
     fn json(&self) -> Value {
@@ -213,7 +266,11 @@ impl SegmentView<'_> {
         });
         let streams = self.streams.iter();
         let streams = streams.map(|s| json!({ "name": s.name, "raw": s.raw, "stored": s.stored }));
-        let parts = self.parts.iter().enumerate().map(|(place, part)| self.part_json(place, part));
+        let parts = self
+            .parts
+            .iter()
+            .enumerate()
+            .map(|(place, part)| self.part_json(place, part));
         json!({
             "offset": self.offset,
             "bytes": self.entry.stored_length,

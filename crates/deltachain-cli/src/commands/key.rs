@@ -24,7 +24,8 @@ pub(crate) fn run(command: &KeyCommand, output: Output) -> Result<()> {
                 let chain = chain_digest(&store.open(url)?)?;
                 keys.iter_mut().for_each(|key| key.chains.extend([chain]));
             }
-            keys.iter().try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
+            keys.iter()
+                .try_for_each(|key| output.result(|| key.to_string(), || as_json(key)))
         }
     }
 }

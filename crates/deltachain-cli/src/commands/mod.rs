@@ -1,4 +1,5 @@
-//! The commands, one file each or two alike. `run` parses nothing and prints; what does the work returns a report.
+//! The commands, one file each or two alike. `run` parses nothing and prints; what does the work
+//! returns a report.
 
 pub(crate) mod apply;
 pub(crate) mod chain;

@@ -18,7 +18,9 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
         with_base(path, &link, output)?;
     } else {
         let meter = output.meter("checking", link.reader.header().segments_length);
-        link.reader.verify(&meter).map_err(|error| error.in_file(&link.path))?;
+        link.reader
+            .verify(&meter)
+            .map_err(|error| error.in_file(&link.path))?;
     }
     let with_base = args.base.is_some();
     let header = link.reader.header();
@@ -52,7 +54,10 @@ pub(crate) fn run(args: &VerifyArgs, output: Output) -> Result<()> {
 /// Applies the link to a state, and keeps nothing of the result but that it is right.
 pub(crate) fn with_base(base: &Path, link: &OpenedLink, output: Output) -> Result<()> {
     let base = SafetensorsState::open(base)?;
-    let table = StateTable { tensors: base.tensors().to_vec(), digests: digests_of(&base, output)? };
+    let table = StateTable {
+        tensors: base.tensors().to_vec(),
+        digests: digests_of(&base, output)?,
+    };
     let mut replay = Replay::new(table);
     let pushed = replay.push(&link.reader);
     pushed

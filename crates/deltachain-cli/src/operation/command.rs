@@ -1,5 +1,5 @@
-//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too long or nobody wants
-//! it any more.
+//! The command of `follow --exec`: run for each version until it succeeds, ended when it takes too
+//! long or nobody wants it any more.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -66,21 +66,34 @@ impl Commander {
     pub(crate) fn new(wanted: CommandOptions, records: &Records) -> Self {
         let ran = records.ran().ok().flatten();
         let digest = Digest::of_bytes(wanted.command.as_bytes()).to_string();
-        Self { wanted, digest, records: records.clone(), ran, tries: None }
+        Self {
+            wanted,
+            digest,
+            records: records.clone(),
+            ran,
+            tries: None,
+        }
     }
 
     /// Whether the command has succeeded for this version.
     pub(crate) fn has_succeeded(&self, held: &HeldVersion) -> bool {
-        self.ran.as_ref().is_some_and(|ran| ran.is(held.version, held.commit, &self.digest))
+        self.ran
+            .as_ref()
+            .is_some_and(|ran| ran.is(held.version, held.commit, &self.digest))
     }
 
     /// Whether it is time to run it.
     pub(crate) fn is_due(&self, held: &HeldVersion) -> bool {
-        !self.has_succeeded(held) && self.tries_for(held).is_none_or(|tries| tries.next <= Instant::now())
+        !self.has_succeeded(held)
+            && self
+                .tries_for(held)
+                .is_none_or(|tries| tries.next <= Instant::now())
     }
 
     fn tries_for(&self, held: &HeldVersion) -> Option<&Tries> {
-        self.tries.as_ref().filter(|tries| (tries.version, tries.commit) == (held.version, held.commit))
+        self.tries
+            .as_ref()
+            .filter(|tries| (tries.version, tries.commit) == (held.version, held.commit))
     }
 
     /// For the records.
@@ -95,7 +108,11 @@ impl Commander {
     }
 
     /// Runs the command once. `is_stopped` is called often: whether the program is to end.
-    pub(crate) fn run(&mut self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> CommandResult {
+    pub(crate) fn run(
+        &mut self,
+        held: &HeldVersion,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> CommandResult {
         let outcome = self.attempt(held, is_stopped);
         match &outcome {
             CommandResult::Succeeded => {
@@ -103,9 +120,14 @@ impl Commander {
                 self.tries = None;
             }
             CommandResult::Failed(text) | CommandResult::TimedOut(text) => {
-                let (failures, pause) = self.tries_for(held).map_or((0, self.wanted.pause), |tries| {
-                    (tries.failures, tries.pause.saturating_mul(2).min(LONGEST_PAUSE))
-                });
+                let (failures, pause) =
+                    self.tries_for(held)
+                        .map_or((0, self.wanted.pause), |tries| {
+                            (
+                                tries.failures,
+                                tries.pause.saturating_mul(2).min(LONGEST_PAUSE),
+                            )
+                        });
                 self.tries = Some(Tries {
                     version: held.version,
                     commit: held.commit,
@@ -120,9 +142,12 @@ impl Commander {
         outcome
     }
 
-    /// Writes down for which version the command has succeeded, so that it is not run again after a restart.
+    /// Writes down for which version the command has succeeded, so that it is not run again after a
+    /// restart.
     pub(crate) fn record(&self) -> Result<()> {
-        self.ran.iter().try_for_each(|ran| self.records.write_ran(ran))
+        self.ran
+            .iter()
+            .try_for_each(|ran| self.records.write_ran(ran))
     }
 
     /// The pause before the next try.
@@ -131,7 +156,10 @@ impl Commander {
     }
 
     fn attempt(&self, held: &HeldVersion, is_stopped: &dyn Fn() -> bool) -> CommandResult {
-        let before = self.ran.as_ref().map_or_else(String::new, |ran| ran.version.to_string());
+        let before = self
+            .ran
+            .as_ref()
+            .map_or_else(String::new, |ran| ran.version.to_string());
         let mut shell = shell(&self.wanted.command);
         shell
             .env("DELTACHAIN_VERSION", held.version.to_string())
@@ -148,14 +176,19 @@ impl Commander {
             shell.stdout(io::stderr());
         }
         match run(&mut shell, self.wanted.timeout, is_stopped) {
-            Ok(CommandResult::TimedOut(text)) => CommandResult::TimedOut(format!("timeout: {text}")),
-            outcome => outcome.unwrap_or_else(|error| CommandResult::Failed(format!("it could not be run: {error}"))),
+            Ok(CommandResult::TimedOut(text)) => {
+                CommandResult::TimedOut(format!("timeout: {text}"))
+            }
+            outcome => outcome.unwrap_or_else(|error| {
+                CommandResult::Failed(format!("it could not be run: {error}"))
+            }),
         }
     }
 }
 
-/// Runs a command in a group of its own, with all processes that it starts, where the system has groups of processes.
-/// They are ended if that takes too long, or when `is_stopped` says so, which is called often.
+/// Runs a command in a group of its own, with all processes that it starts, where the system has
+/// groups of processes. They are ended if that takes too long, or when `is_stopped` says so, which
+/// is called often.
 pub(crate) fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -176,7 +209,10 @@ pub(crate) fn run(
         }
         if let Some(timeout) = timeout.filter(|timeout| began.elapsed() >= *timeout) {
             end(&mut running);
-            let text = format!("it did not end within {} s and was ended", timeout.as_secs_f64());
+            let text = format!(
+                "it did not end within {} s and was ended",
+                timeout.as_secs_f64()
+            );
             return Ok(CommandResult::TimedOut(text));
         }
         thread::sleep(PATIENCE);
@@ -184,7 +220,11 @@ pub(crate) fn run(
 }
 
 pub(crate) fn shell(command: &str) -> Command {
-    let (program, option) = if cfg!(windows) { ("cmd", "/C") } else { ("/bin/sh", "-c") };
+    let (program, option) = if cfg!(windows) {
+        ("cmd", "/C")
+    } else {
+        ("/bin/sh", "-c")
+    };
     let mut shell = Command::new(program);
     shell.args([option, command]);
     shell

@@ -1,5 +1,5 @@
-//! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are bounded, and answered one
-//! after the other.
+//! The pages of `follow`, by HTTP: one small server for metrics and readiness. Requests are
+//! bounded, and answered one after the other.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -67,9 +67,15 @@ impl Port {
                 }
             }
         };
-        let thread = thread::Builder::new().name("http".to_owned()).spawn(answering);
+        let thread = thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(answering);
         let thread = thread.map_err(|error| Error::io("starting a thread", error))?;
-        Ok(HttpServer { address, ends, thread: Some(thread) })
+        Ok(HttpServer {
+            address,
+            ends,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -94,19 +100,33 @@ impl Drop for HttpServer {
 fn converse(mut connection: TcpStream, pages: &[Page]) -> io::Result<()> {
     connection.set_write_timeout(Some(ASKING))?;
     let question = question(&mut connection)?;
-    let line = question.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = question
+        .split(|byte| *byte == b'\r')
+        .next()
+        .unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (method, target) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
     let path = target.split('?').next().unwrap_or_default();
     let page = pages.iter().find(|page| page.path == path);
     let Answer { status, kind, body } = match (method, page) {
         ("GET" | "HEAD", Some(page)) => (page.show)(),
         ("GET" | "HEAD", None) => {
             let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
-            Answer { status: "404 Not Found", kind: "text/plain", body: format!("see {}\n", paths.join(", ")) }
+            Answer {
+                status: "404 Not Found",
+                kind: "text/plain",
+                body: format!("see {}\n", paths.join(", ")),
+            }
         }
-        _ => Answer { status: "405 Method Not Allowed", kind: "text/plain", body: "only GET\n".to_owned() },
+        _ => Answer {
+            status: "405 Method Not Allowed",
+            kind: "text/plain",
+            body: "only GET\n".to_owned(),
+        },
     };
     let length = body.len();
     write!(
@@ -114,7 +134,11 @@ fn converse(mut connection: TcpStream, pages: &[Page]) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )?;
-    if method == "HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
+    if method == "HEAD" {
+        Ok(())
+    } else {
+        connection.write_all(body.as_bytes())
+    }
 }
 
 /// All that is asked, up to the empty line.
@@ -143,7 +167,8 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }
-    text.parse().map_err(|_| "an address is PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
+    text.parse()
+        .map_err(|_| "an address is PORT or IP:PORT, such as 9464 or 0.0.0.0:9464".to_owned())
 }
 
 #[cfg(test)]
@@ -160,8 +185,15 @@ mod tests {
     }
 
     fn page(path: &'static str) -> Page {
-        let show = move || Answer { status: "200 OK", kind: "text/plain", body: format!("this is {path}") };
-        Page { path, show: Box::new(show) }
+        let show = move || Answer {
+            status: "200 OK",
+            kind: "text/plain",
+            body: format!("this is {path}"),
+        };
+        Page {
+            path,
+            show: Box::new(show),
+        }
     }
 
     #[test]
@@ -170,11 +202,16 @@ mod tests {
         let address = port.address;
         assert!(address.ip().is_loopback());
         let server = port.serve(vec![page("/a"), page("/b")]).unwrap();
-        assert!(ask(address, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n"));
+        assert!(
+            ask(address, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200 OK\r\n")
+        );
         assert!(ask(address, "GET /b?x=y HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nthis is /b"));
         assert!(ask(address, "HEAD /a HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
         let missing = ask(address, "GET / HTTP/1.1\r\n\r\n");
-        assert!(missing.starts_with("HTTP/1.1 404") && missing.ends_with("see /a, /b\n"), "{missing}");
+        assert!(
+            missing.starts_with("HTTP/1.1 404") && missing.ends_with("see /a, /b\n"),
+            "{missing}"
+        );
         assert!(ask(address, "POST /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(3 * LONGEST_QUESTION));
         assert_eq!(ask(address, &long), "");

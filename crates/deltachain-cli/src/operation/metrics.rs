@@ -80,17 +80,35 @@ impl Metrics {
     /// The page that `GET /metrics` shows.
     pub(crate) fn page(&self) -> Page {
         // Of a counter that is not there before the first failure, no rise would be seen.
-        for class in [ErrorClass::Io, ErrorClass::Usage].into_iter().chain(RULES.iter().map(|rule| rule.class)) {
-            drop(self.0.failures.get_or_create(&[("class", class.name().to_owned())]));
+        for class in [ErrorClass::Io, ErrorClass::Usage]
+            .into_iter()
+            .chain(RULES.iter().map(|rule| rule.class))
+        {
+            drop(
+                self.0
+                    .failures
+                    .get_or_create(&[("class", class.name().to_owned())]),
+            );
         }
         let registry = self.0.registry();
         let show = move || {
             let mut body = String::new();
             // Writing to a string cannot fail.
-            let status = if encode(&mut body, &registry).is_ok() { "200 OK" } else { "500 Internal Server Error" };
-            Answer { status, kind: "application/openmetrics-text; version=1.0.0; charset=utf-8", body }
+            let status = if encode(&mut body, &registry).is_ok() {
+                "200 OK"
+            } else {
+                "500 Internal Server Error"
+            };
+            Answer {
+                status,
+                kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                body,
+            }
         };
-        Page { path: "/metrics", show: Box::new(show) }
+        Page {
+            path: "/metrics",
+            show: Box::new(show),
+        }
     }
 
     /// Whether each server is ready, by the last look at it.
@@ -98,11 +116,19 @@ impl Metrics {
         for readiness in servers {
             let server = &readiness.server;
             let label = [("server", server.url.clone())];
-            self.0.server_ready.get_or_create(&label).set(i64::from(readiness.is_ready()));
+            self.0
+                .server_ready
+                .get_or_create(&label)
+                .set(i64::from(readiness.is_ready()));
             let newest = server.version.and_then(|version| status.newest(version));
-            self.0.server_newest_timestamp_seconds.get_or_create(&label).set(newest.map_or(0.0, Time::unix_seconds));
+            self.0
+                .server_newest_timestamp_seconds
+                .get_or_create(&label)
+                .set(newest.map_or(0.0, Time::unix_seconds));
         }
-        self.0.ready.set(i64::from(servers.iter().all(ServerReadiness::is_ready)));
+        self.0
+            .ready
+            .set(i64::from(servers.iter().all(ServerReadiness::is_ready)));
     }
 
     /// Takes over the findings of a look.
@@ -110,8 +136,12 @@ impl Metrics {
         self.0.looks.inc();
         self.0.version.set(number(held));
         self.0.head_version.set(number(status.head));
-        let lag = held.zip(status.head).map_or(0, |(held, head)| head.saturating_sub(held));
-        self.0.lag_versions.set(i64::try_from(lag).unwrap_or(i64::MAX));
+        let lag = held
+            .zip(status.head)
+            .map_or(0, |(held, head)| head.saturating_sub(held));
+        self.0
+            .lag_versions
+            .set(i64::try_from(lag).unwrap_or(i64::MAX));
         self.0.unsigned.set(i64::from(status.unsigned.is_some()));
         let times = [
             (&self.0.newest_timestamp_seconds, status.newest(u64::MAX)),
@@ -125,13 +155,19 @@ impl Metrics {
 
     /// A look that failed.
     pub(crate) fn failed(&self, error: &Error) {
-        self.0.failures.get_or_create(&[("class", error.class().name().to_owned())]).inc();
+        self.0
+            .failures
+            .get_or_create(&[("class", error.class().name().to_owned())])
+            .inc();
     }
 
     pub(crate) fn switched(&self, switched: &SwitchReport) {
         self.0.switches.inc();
         self.0.proof.clear();
-        self.0.proof.get_or_create(&[("proof", switched.proof.name().to_owned())]).set(1);
+        self.0
+            .proof
+            .get_or_create(&[("proof", switched.proof.name().to_owned())])
+            .set(1);
         if switched.from > Some(switched.version) {
             self.0.rollbacks.inc();
         }
@@ -139,16 +175,26 @@ impl Metrics {
         self.0.cache_bytes.inc_by(switched.from_cache);
         self.0.written_bytes.inc_by(switched.written);
         let times = &switched.times;
-        let phases =
-            [("plan", times.plan), ("download", times.download), ("build", times.build), ("switch", times.switch)];
+        let phases = [
+            ("plan", times.plan),
+            ("download", times.download),
+            ("build", times.build),
+            ("switch", times.switch),
+        ];
         for (name, time) in phases {
-            self.0.phase_seconds.get_or_create(&[("phase", name.to_owned())]).inc_by(time.as_secs_f64());
+            self.0
+                .phase_seconds
+                .get_or_create(&[("phase", name.to_owned())])
+                .inc_by(time.as_secs_f64());
         }
     }
 
     /// A run of the command has ended.
     pub(crate) fn ran(&self, result: &str, time: Duration) {
-        self.0.command_runs.get_or_create(&[("result", result.to_owned())]).inc();
+        self.0
+            .command_runs
+            .get_or_create(&[("result", result.to_owned())])
+            .inc();
         self.0.command_seconds.inc_by(time.as_secs_f64());
         self.0.command_failing.set(i64::from(result != "succeeded"));
     }
@@ -156,8 +202,14 @@ impl Metrics {
     /// A server has been brought to a version, and stood still for this time, if it did.
     pub(crate) fn server_has(&self, server: &str, version: u64, paused: Option<Duration>) {
         let label = [("server", server.to_owned())];
-        self.0.server_version.get_or_create(&label).set(number(Some(version)));
-        self.0.server_paused_seconds.get_or_create(&label).inc_by(paused.unwrap_or_default().as_secs_f64());
+        self.0
+            .server_version
+            .get_or_create(&label)
+            .set(number(Some(version)));
+        self.0
+            .server_paused_seconds
+            .get_or_create(&label)
+            .inc_by(paused.unwrap_or_default().as_secs_f64());
         self.server_tried(server, "updated", 0);
     }
 
@@ -168,8 +220,14 @@ impl Metrics {
 
     fn server_tried(&self, server: &str, result: &str, failing: i64) {
         let label = ("server", server.to_owned());
-        self.0.server_failing.get_or_create(std::array::from_ref(&label)).set(failing);
-        self.0.server_updates.get_or_create(&[label, ("result", result.to_owned())]).inc();
+        self.0
+            .server_failing
+            .get_or_create(std::array::from_ref(&label))
+            .set(failing);
+        self.0
+            .server_updates
+            .get_or_create(&[label, ("result", result.to_owned())])
+            .inc();
     }
 
     /// A version has come for which the command has not been run.
@@ -198,10 +256,20 @@ mod tests {
         metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
-        let server = |url: &str, version| ServerRecord { url: url.to_owned(), version, ..ServerRecord::default() };
+        let server = |url: &str, version| ServerRecord {
+            url: url.to_owned(),
+            version,
+            ..ServerRecord::default()
+        };
         let servers = [
-            ServerReadiness { server: server("a", Some(5)), unready: None },
-            ServerReadiness { server: server("b", None), unready: Some("x".to_owned()) },
+            ServerReadiness {
+                server: server("a", Some(5)),
+                unready: None,
+            },
+            ServerReadiness {
+                server: server("b", None),
+                unready: Some("x".to_owned()),
+            },
         ];
         metrics.servers_are(&servers, &status);
         let Answer { status, body, .. } = (metrics.page().show)();

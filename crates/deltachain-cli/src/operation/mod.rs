@@ -1,4 +1,5 @@
-//! The parts that `follow` needs to be run as a service: the user's command, metrics, readiness, and word to systemd.
+//! The parts that `follow` needs to be run as a service: the user's command, metrics, readiness,
+//! and word to systemd.
 
 pub(crate) mod command;
 pub(crate) mod http;

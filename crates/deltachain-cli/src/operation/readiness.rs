@@ -1,7 +1,7 @@
 //! Whether the servers of `follow --engine` are ready for requests: what `GET /ready` answers.
 //!
-//! The last look at a server may be older than its last start. So each answer asks the servers once more what they
-//! have.
+//! The last look at a server may be older than its last start. So each answer asks the servers once
+//! more what they have.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,12 @@ impl ServerReadiness {
 
 impl Readiness {
     pub(crate) fn new(fleet: Arc<Fleet>, most: MaxLag, status: FollowStatus) -> Self {
-        Self { fleet, most, status: Mutex::new(status), is_followed: AtomicBool::new(true) }
+        Self {
+            fleet,
+            most,
+            status: Mutex::new(status),
+            is_followed: AtomicBool::new(true),
+        }
     }
 
     fn status(&self) -> MutexGuard<'_, FollowStatus> {
@@ -62,7 +67,10 @@ impl Readiness {
 
     fn judge(&self, servers: Vec<ServerRecord>) -> Vec<ServerReadiness> {
         let (status, is_followed) = (self.status(), self.is_followed.load(Ordering::Relaxed));
-        let judge = |server| ServerReadiness { unready: unready(&server, &status, self.most, is_followed), server };
+        let judge = |server| ServerReadiness {
+            unready: unready(&server, &status, self.most, is_followed),
+            server,
+        };
         servers.into_iter().map(judge).collect()
     }
 
@@ -71,10 +79,21 @@ impl Readiness {
         let readiness = Arc::clone(self);
         let show = move || {
             let servers = readiness.judge(readiness.fleet.ask());
-            let status = if are_ready(&servers) { "200 OK" } else { "503 Service Unavailable" };
-            Answer { status, kind: "application/json", body: format!("{}\n", as_json(&servers)) }
+            let status = if are_ready(&servers) {
+                "200 OK"
+            } else {
+                "503 Service Unavailable"
+            };
+            Answer {
+                status,
+                kind: "application/json",
+                body: format!("{}\n", as_json(&servers)),
+            }
         };
-        Page { path: "/ready", show: Box::new(show) }
+        Page {
+            path: "/ready",
+            show: Box::new(show),
+        }
     }
 }
 
@@ -85,7 +104,8 @@ fn are_ready(servers: &[ServerReadiness]) -> bool {
 
 pub(crate) fn as_json(servers: &[ServerReadiness]) -> Value {
     let each = servers.iter().map(|ServerReadiness { server, unready }| {
-        let mut json = json!({ "server": server.url, "version": server.version, "ready": unready.is_none() });
+        let mut json =
+            json!({ "server": server.url, "version": server.version, "ready": unready.is_none() });
         if let Some(reason) = unready {
             json["reason"] = reason.as_str().into();
         }

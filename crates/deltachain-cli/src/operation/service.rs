@@ -1,24 +1,30 @@
-//! Word to systemd: when the program is ready, that it is alive, that it ends. Without systemd nothing happens.
+//! Word to systemd: when the program is ready, that it is alive, that it ends. Without systemd
+//! nothing happens.
 
 use std::io;
 use std::thread;
 use std::time::Duration;
 
-/// From now on systemd hears that the process is alive, as often as it wants to: from a thread, because a store may be
-/// silent for longer than systemd waits.
+/// From now on systemd hears that the process is alive, as often as it wants to: from a thread,
+/// because a store may be silent for longer than systemd waits.
 ///
 /// # Errors
 /// If the thread cannot be started.
 pub(crate) fn stays_alive() -> io::Result<()> {
     // With time to spare.
-    let Some(pause) = limit().map(|limit| limit / 3) else { return Ok(()) };
+    let Some(pause) = limit().map(|limit| limit / 3) else {
+        return Ok(());
+    };
     let tell = move || {
         loop {
             send("WATCHDOG=1");
             thread::sleep(pause);
         }
     };
-    thread::Builder::new().name("watchdog".to_owned()).spawn(tell).map(drop)
+    thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(tell)
+        .map(drop)
 }
 
 /// The directory holds a version: what needs it can start.
@@ -29,7 +35,10 @@ pub(crate) fn is_ready(version: u64) {
 /// A line for `systemctl status`.
 pub(crate) fn says(text: &str) {
     // Each line of a message means something to systemd.
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     send(&format!("STATUS={line}"));
 }
 

@@ -9,21 +9,39 @@ use crate::support::{Folder, Ran, bytes_file, step};
 /// Publishes the BF16 checkpoints as versions 0 to 3 of the chain `a chain`.
 fn publish_all(folder: &Folder) {
     folder.run(&["init", "a chain"]).good();
-    folder.run(&["publish", "a chain", &step(0), "--meta", "step=0"]).good();
+    folder
+        .run(&["publish", "a chain", &step(0), "--meta", "step=0"])
+        .good();
     for number in 1..4 {
         let (meta, base) = (format!("step={number}"), step(number - 1));
-        folder.run(&["publish", "a chain", &step(number), "--base", &base, "--meta", &meta]).good();
+        folder
+            .run(&[
+                "publish",
+                "a chain",
+                &step(number),
+                "--base",
+                &base,
+                "--meta",
+                &meta,
+            ])
+            .good();
     }
 }
 
 fn holds(folder: &Folder, directory: &str, number: usize) {
     let file = folder.read(&format!("{directory}/current/model.safetensors"));
-    assert!(file == fs::read(step(number)).unwrap(), "{directory} is not at step {number}");
+    assert!(
+        file == fs::read(step(number)).unwrap(),
+        "{directory} is not at step {number}"
+    );
 }
 
 /// The JSON objects on standard output.
 fn lines(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    ran.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -31,22 +49,40 @@ fn versions_come_back() {
     let folder = Folder::new();
     publish_all(&folder);
     let pulled = folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "1"]);
-    assert_eq!((pulled["version"].as_u64(), pulled["from"].as_u64()), (Some(1), None));
+    assert_eq!(
+        (pulled["version"].as_u64(), pulled["from"].as_u64()),
+        (Some(1), None)
+    );
     holds(&folder, "Modell \u{1F9EE}", 1);
     let pulled = folder.json(&["pull", "a chain", "Modell \u{1F9EE}"]);
-    assert_eq!((pulled["version"].as_u64(), pulled["from"].as_u64()), (Some(3), Some(1)));
+    assert_eq!(
+        (pulled["version"].as_u64(), pulled["from"].as_u64()),
+        (Some(3), Some(1))
+    );
     assert_eq!(pulled["routes"].as_array().unwrap().len(), 2);
     let file = fs::read(step(3)).unwrap();
     let header = u64::from_le_bytes(*file.first_chunk().unwrap());
-    assert_eq!(pulled["written"].as_u64(), Some(file.len() as u64 - 8 - header), "once, by however many links");
+    assert_eq!(
+        pulled["written"].as_u64(),
+        Some(file.len() as u64 - 8 - header),
+        "once, by however many links"
+    );
     holds(&folder, "Modell \u{1F9EE}", 3);
     // Back to an older version, from nothing; and nothing to do.
     folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"]);
     holds(&folder, "Modell \u{1F9EE}", 0);
-    assert_eq!(folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"])["downloaded"], 0);
+    assert_eq!(
+        folder.json(&["pull", "a chain", "Modell \u{1F9EE}", "--version", "0"])["downloaded"],
+        0
+    );
 
     let log = folder.json(&["log", "a chain", "--last", "2"]);
-    let versions: Vec<u64> = log["versions"].as_array().unwrap().iter().filter_map(|v| v["version"].as_u64()).collect();
+    let versions: Vec<u64> = log["versions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|v| v["version"].as_u64())
+        .collect();
     assert_eq!(versions, [3, 2]);
     let shown = folder.json(&["show", "a chain", "--version", "2"]);
     assert_eq!(shown["metadata"]["step"], "2");
@@ -59,61 +95,121 @@ fn a_publisher_needs_no_base_at_hand() {
     folder.run(&["init", "chain"]).good();
     folder.run(&["publish", "chain", &step(0)]).good();
     folder.run(&["publish", "chain", &step(1)]).good();
-    folder.run(&["publish", "chain", &step(2), "--work", "work"]).good();
-    let published = folder.json(&["publish", "chain", &step(3), "--work", "work", "--skip-every", "3"]);
-    let from: Vec<Option<u64>> =
-        published["routes"].as_array().unwrap().iter().map(|route| route["from"].as_u64()).collect();
+    folder
+        .run(&["publish", "chain", &step(2), "--work", "work"])
+        .good();
+    let published = folder.json(&[
+        "publish",
+        "chain",
+        &step(3),
+        "--work",
+        "work",
+        "--skip-every",
+        "3",
+    ]);
+    let from: Vec<Option<u64>> = published["routes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|route| route["from"].as_u64())
+        .collect();
     assert_eq!(from, [Some(0), Some(2)]);
     folder.run(&["pull", "chain", "model"]).good();
     holds(&folder, "model", 3);
-    folder.refused(&["publish", "chain", &step(0), "--base", &step(1)], "CHAIN", Some("R-PUB-01"));
+    folder.refused(
+        &["publish", "chain", &step(0), "--base", &step(1)],
+        "CHAIN",
+        Some("R-PUB-01"),
+    );
 }
 
 #[test]
 fn several_profiles_are_published_at_once_and_shown() {
     let folder = Folder::new();
     folder.run(&["init", "chain"]).good();
-    folder.run(&["publish", "chain", &step(0), "--profile", "local,compact"]).good();
+    folder
+        .run(&["publish", "chain", &step(0), "--profile", "local,compact"])
+        .good();
     let profiles = ["--profile", "local", "--profile", "compact,direct"];
     let (base, next) = (step(0), step(1));
-    let text = folder.run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat()).good();
-    let count = |text: &str, end: &str| text.lines().filter(|line| line.trim_end().ends_with(end)).count();
+    let text = folder
+        .run(&[&["publish", "chain", &next, "--base", &base][..], &profiles].concat())
+        .good();
+    let count = |text: &str, end: &str| {
+        text.lines()
+            .filter(|line| line.trim_end().ends_with(end))
+            .count()
+    };
     assert_eq!(
         [" bytes", " bytes, in place", " bytes, direct, in place"].map(|end| count(&text, end)),
         [1; 3],
         "{text}"
     );
     let kinds = |routes: &Value| {
-        let kind = |route: &Value| (route["direct"].as_bool().unwrap(), route["in_place"].as_bool().unwrap());
+        let kind = |route: &Value| {
+            (
+                route["direct"].as_bool().unwrap(),
+                route["in_place"].as_bool().unwrap(),
+            )
+        };
         let mut kinds: Vec<_> = routes.as_array().unwrap().iter().map(kind).collect();
         kinds.sort_unstable();
         kinds
     };
     let all = [(false, false), (false, true), (true, true)];
     assert_eq!(kinds(&folder.json(&["show", "chain"])["routes"]), all);
-    assert_eq!(kinds(&folder.json(&["log", "chain"])["versions"][0]["routes"]), all);
+    assert_eq!(
+        kinds(&folder.json(&["log", "chain"])["versions"][0]["routes"]),
+        all
+    );
     let text = folder.run(&["show", "chain"]).good();
     assert_eq!(
         ["from 0", "from 0, in place", "from 0, direct, in place"].map(|line| count(&text, line)),
         [1; 3],
         "{text}"
     );
-    assert!(folder.run(&["log", "chain"]).good().contains(", direct, in place)"));
+    assert!(
+        folder
+            .run(&["log", "chain"])
+            .good()
+            .contains(", direct, in place)")
+    );
     // Followers of a directory take the shortest, and say how far it is proven.
-    folder.run(&["pull", "chain", "model", "--version", "0"]).good();
+    folder
+        .run(&["pull", "chain", "model", "--version", "0"])
+        .good();
     let pulled = folder.json(&["pull", "chain", "model"]);
-    assert_eq!((pulled["routes"].as_array().unwrap().len(), &pulled["proof"]), (1, &Value::from("hashed")));
+    assert_eq!(
+        (pulled["routes"].as_array().unwrap().len(), &pulled["proof"]),
+        (1, &Value::from("hashed"))
+    );
     assert_eq!(folder.json(&["status", "model"])["proof"], "hashed");
-    assert!(folder.run(&["status", "model"]).good().contains("proof     hashed"));
+    assert!(
+        folder
+            .run(&["status", "model"])
+            .good()
+            .contains("proof     hashed")
+    );
     holds(&folder, "model", 1);
     // To compact leaves what is taken in place.
-    let compacted = folder.json(&["compact", "chain", "--from", "0", "--profile", "compact,direct"]);
+    let compacted = folder.json(&[
+        "compact",
+        "chain",
+        "--from",
+        "0",
+        "--profile",
+        "compact,direct",
+    ]);
     assert_eq!(kinds(&compacted["routes"]), [(false, false), (true, false)]);
     assert_eq!(
         kinds(&folder.json(&["show", "chain"])["routes"]),
         [(false, false), (false, true), (true, false), (true, true)]
     );
-    folder.refused(&["publish", "chain", &step(2), "--profile", "local,local"], "USAGE", None);
+    folder.refused(
+        &["publish", "chain", &step(2), "--profile", "local,local"],
+        "USAGE",
+        None,
+    );
 }
 
 #[test]
@@ -124,13 +220,30 @@ fn an_empty_state_is_published_only_if_that_is_wanted() {
     folder.run(&["init", "chain"]).good();
     folder.run(&["publish", "chain", "full.safetensors"]).good();
     let error = folder.refused(&["publish", "chain", "empty.safetensors"], "USAGE", None);
-    assert!(error["message"].as_str().unwrap().contains("no tensors"), "{error}");
-    folder.run(&["publish", "chain", "empty.safetensors", "--allow-empty"]).good();
-    let shard = ["publish", "chain", "empty.safetensors", "--shard", "0/1", "--part", "0.json"];
+    assert!(
+        error["message"].as_str().unwrap().contains("no tensors"),
+        "{error}"
+    );
+    folder
+        .run(&["publish", "chain", "empty.safetensors", "--allow-empty"])
+        .good();
+    let shard = [
+        "publish",
+        "chain",
+        "empty.safetensors",
+        "--shard",
+        "0/1",
+        "--part",
+        "0.json",
+    ];
     folder.refused(&shard, "USAGE", None);
-    folder.run(&[&shard[..], &["--allow-empty"]].concat()).good();
+    folder
+        .run(&[&shard[..], &["--allow-empty"]].concat())
+        .good();
     folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
-    folder.run(&["commit", "chain", "0.json", "--allow-empty"]).good();
+    folder
+        .run(&["commit", "chain", "0.json", "--allow-empty"])
+        .good();
 }
 
 /// What is a version beside its tensors counts as a change: their files, and the other files.
@@ -142,9 +255,18 @@ fn a_change_of_files_alone_is_published() {
     folder.write("state/config.json", "{}");
     folder.run(&["init", "chain"]).good();
     let publish = |more: &[&str]| {
-        let ran = folder.run(&[&["publish", "chain", "state", "--if-changed", "--json"], more].concat());
+        let ran = folder.run(
+            &[
+                &["publish", "chain", "state", "--if-changed", "--json"],
+                more,
+            ]
+            .concat(),
+        );
         let published: Value = serde_json::from_str(ran.good().lines().last().unwrap()).unwrap();
-        (published["version"].as_u64().unwrap(), published["new"].as_bool().unwrap())
+        (
+            published["version"].as_u64().unwrap(),
+            published["new"].as_bool().unwrap(),
+        )
     };
     let bases = [&[][..], &["--work", "work"], &["--base", "state"]];
     assert_eq!(publish(&[]), (0, true));
@@ -156,7 +278,11 @@ fn a_change_of_files_alone_is_published() {
         assert_eq!(publish(base), (version, true), "{base:?}");
         // Left out, they do not count.
         folder.write("state/config.json", "left out");
-        assert_eq!(publish(&[base, &["--no-assets"][..]].concat()), (version, false), "{base:?}");
+        assert_eq!(
+            publish(&[base, &["--no-assets"][..]].concat()),
+            (version, false),
+            "{base:?}"
+        );
         folder.write("state/config.json", number.to_string());
         assert_eq!(publish(base), (version, false), "{base:?}");
     }
@@ -175,22 +301,57 @@ fn a_change_of_files_alone_is_published() {
 fn a_lost_version_is_not_published_again() {
     let folder = Folder::new();
     for version in ["0", "1", "2"] {
-        folder.write(&format!("{version}.safetensors"), bytes_file(&[("a", version.as_bytes())]));
+        folder.write(
+            &format!("{version}.safetensors"),
+            bytes_file(&[("a", version.as_bytes())]),
+        );
     }
     folder.run(&["init", "chain"]).good();
     let publish = |version: &str, more: &[&str]| {
-        folder.json(&[&["publish", "chain", &format!("{version}.safetensors")], more].concat())
+        folder.json(
+            &[
+                &["publish", "chain", &format!("{version}.safetensors")],
+                more,
+            ]
+            .concat(),
+        )
     };
-    let commit = publish("0", &["--work", "work"])["commit"].as_str().unwrap().to_owned();
+    let commit = publish("0", &["--work", "work"])["commit"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     publish("1", &["--work", "work"]);
     folder.run(&["compact", "chain", "--snapshot"]).good();
     std::fs::remove_file(folder.at("chain/commits/00000000000000000001.json")).unwrap();
-    let error =
-        folder.refused(&["publish", "chain", "2.safetensors", "--base", "0.safetensors"], "CHAIN", Some("R-PUB-11"));
-    assert!(error["message"].as_str().unwrap().contains(&commit), "{error}");
+    let error = folder.refused(
+        &[
+            "publish",
+            "chain",
+            "2.safetensors",
+            "--base",
+            "0.safetensors",
+        ],
+        "CHAIN",
+        Some("R-PUB-11"),
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains(&commit),
+        "{error}"
+    );
     // A directory that has held more knows it, too.
-    let ran = folder.run(&["publish", "chain", "2.safetensors", "--work", "work", "--vouch", &commit]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("error: CHAIN R-CHN-03"), "{ran:?}");
+    let ran = folder.run(&[
+        "publish",
+        "chain",
+        "2.safetensors",
+        "--work",
+        "work",
+        "--vouch",
+        &commit,
+    ]);
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("error: CHAIN R-CHN-03"),
+        "{ran:?}"
+    );
     let published = publish("2", &["--base", "0.safetensors", "--vouch", &commit]);
     assert_eq!(published["version"], 1);
 }
@@ -200,23 +361,56 @@ fn a_lost_version_is_not_published_again() {
 fn a_pull_has_the_files_that_were_published() {
     let folder = Folder::new();
     for (name, byte) in [("0", &b"one"[..]), ("1", b"two")] {
-        folder.write(&format!("spread{name}/a.safetensors"), bytes_file(&[("a", byte)]));
-        folder.write(&format!("spread{name}/b.safetensors"), bytes_file(&[("b", byte)]));
-        folder.write(&format!("single{name}/model.safetensors"), bytes_file(&[("a", byte), ("b", byte)]));
+        folder.write(
+            &format!("spread{name}/a.safetensors"),
+            bytes_file(&[("a", byte)]),
+        );
+        folder.write(
+            &format!("spread{name}/b.safetensors"),
+            bytes_file(&[("b", byte)]),
+        );
+        folder.write(
+            &format!("single{name}/model.safetensors"),
+            bytes_file(&[("a", byte), ("b", byte)]),
+        );
     }
     for (before, after) in [("spread", "single"), ("single", "spread")] {
-        let [chain, early, late] = ["chain", "early", "late"].map(|name| format!("{name} {before}"));
-        let [first, base, target] = [format!("{before}0"), format!("{after}0"), format!("{after}1")];
+        let [chain, early, late] =
+            ["chain", "early", "late"].map(|name| format!("{name} {before}"));
+        let [first, base, target] = [
+            format!("{before}0"),
+            format!("{after}0"),
+            format!("{after}1"),
+        ];
         folder.run(&["init", &chain]).good();
         folder.run(&["publish", &chain, &first]).good();
         folder.run(&["pull", &chain, &early]).good();
-        folder.run(&["publish", &chain, &target, "--base", &base, "--snapshot-cost", "inf"]).good();
+        folder
+            .run(&[
+                "publish",
+                &chain,
+                &target,
+                "--base",
+                &base,
+                "--snapshot-cost",
+                "inf",
+            ])
+            .good();
         for directory in [&early, &late] {
             folder.run(&["pull", &chain, directory]).good();
-            let names: Vec<_> = std::fs::read_dir(folder.at(&format!("{directory}/current"))).unwrap().collect();
+            let names: Vec<_> = std::fs::read_dir(folder.at(&format!("{directory}/current")))
+                .unwrap()
+                .collect();
             for name in ["a.safetensors", "b.safetensors", "model.safetensors"] {
-                let (pulled, published) = (format!("{directory}/current/{name}"), format!("{target}/{name}"));
-                assert_eq!(folder.at(&pulled).exists(), folder.at(&published).exists(), "{pulled}: {names:?}");
+                let (pulled, published) = (
+                    format!("{directory}/current/{name}"),
+                    format!("{target}/{name}"),
+                );
+                assert_eq!(
+                    folder.at(&pulled).exists(),
+                    folder.at(&published).exists(),
+                    "{pulled}: {names:?}"
+                );
             }
         }
     }
@@ -229,17 +423,39 @@ fn shards_make_one_version() {
     folder.write("r1.safetensors", bytes_file(&[("b", b"two")]));
     folder.run(&["init", "chain"]).good();
     for rank in ["0", "1"] {
-        let (state, shard, part) = (format!("r{rank}.safetensors"), format!("{rank}/2"), format!("{rank}.json"));
-        folder.run(&["publish", "chain", &state, "--shard", &shard, "--part", &part]).good();
+        let (state, shard, part) = (
+            format!("r{rank}.safetensors"),
+            format!("{rank}/2"),
+            format!("{rank}.json"),
+        );
+        folder
+            .run(&[
+                "publish", "chain", &state, "--shard", &shard, "--part", &part,
+            ])
+            .good();
     }
     // Nothing is visible before all are committed.
     folder.refused(&["commit", "chain", "0.json"], "USAGE", None);
-    assert_eq!(folder.json(&["log", "chain"])["versions"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        folder.json(&["log", "chain"])["versions"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
     let committed = folder.json(&["commit", "chain", "0.json", "1.json", "--meta", "step=7"]);
     folder.run(&["pull", "chain", "all"]).good();
-    assert_eq!(folder.json(&["digest", "all/current"])["state"], committed["state"]);
-    folder.run(&["pull", "chain", "half", "--shards", "1"]).good();
-    assert_eq!(folder.json(&["digest", "half/current"])["state"], folder.json(&["digest", "r1.safetensors"])["state"]);
+    assert_eq!(
+        folder.json(&["digest", "all/current"])["state"],
+        committed["state"]
+    );
+    folder
+        .run(&["pull", "chain", "half", "--shards", "1"])
+        .good();
+    assert_eq!(
+        folder.json(&["digest", "half/current"])["state"],
+        folder.json(&["digest", "r1.safetensors"])["state"]
+    );
 }
 
 #[test]
@@ -248,19 +464,45 @@ fn some_tensors_are_taken() {
     folder.run(&["init", "chain"]).good();
     for (number, value) in ["one", "two"].iter().enumerate() {
         let state = format!("{number}.safetensors");
-        folder.write(&state, bytes_file(&[("a.0", value.as_bytes()), ("a.1", b"same"), ("b", value.as_bytes())]));
+        folder.write(
+            &state,
+            bytes_file(&[
+                ("a.0", value.as_bytes()),
+                ("a.1", b"same"),
+                ("b", value.as_bytes()),
+            ]),
+        );
         folder.run(&["publish", "chain", &state]).good();
     }
-    folder.write("part.safetensors", bytes_file(&[("a.0", b"two"), ("b", b"two")]));
-    folder.run(&["pull", "chain", "model", "--tensors", "{a.0,x}", "--tensors", "b*"]).good();
+    folder.write(
+        "part.safetensors",
+        bytes_file(&[("a.0", b"two"), ("b", b"two")]),
+    );
+    folder
+        .run(&[
+            "pull",
+            "chain",
+            "model",
+            "--tensors",
+            "{a.0,x}",
+            "--tensors",
+            "b*",
+        ])
+        .good();
     assert_eq!(
         folder.json(&["digest", "model/current"])["state"],
         folder.json(&["digest", "part.safetensors"])["state"]
     );
-    let error = lines(&folder.run(&["pull", "chain", "none", "--tensors", "c*", "--json"])).pop().unwrap();
+    let error = lines(&folder.run(&["pull", "chain", "none", "--tensors", "c*", "--json"]))
+        .pop()
+        .unwrap();
     assert_eq!(error["error"]["class"].as_str(), Some("USAGE"));
     assert!(!folder.at("none/current").exists());
-    folder.refused(&["pull", "chain", "other", "--tensors", "[c"], "USAGE", None);
+    folder.refused(
+        &["pull", "chain", "other", "--tensors", "[c"],
+        "USAGE",
+        None,
+    );
 }
 
 #[cfg(unix)]
@@ -269,13 +511,21 @@ fn a_follower_runs_a_command() {
     let folder = Folder::new();
     publish_all(&folder);
     let script = r#"echo "$DELTACHAIN_VERSION $DELTACHAIN_STATE $DELTACHAIN_DIRECTORY" > seen"#;
-    let ran = folder.run(&["follow", "a chain", "model", "--until", "3", "--poll", "0.01", "--exec", script, "--json"]);
+    let ran = folder.run(&[
+        "follow", "a chain", "model", "--until", "3", "--poll", "0.01", "--exec", script, "--json",
+    ]);
     let events = lines(&ran);
     assert_eq!((ran.code, events.len()), (Some(0), 1), "{ran:?}");
-    assert_eq!((events[0]["event"].as_str(), events[0]["version"].as_u64()), (Some("switched"), Some(3)));
+    assert_eq!(
+        (events[0]["event"].as_str(), events[0]["version"].as_u64()),
+        (Some("switched"), Some(3))
+    );
     let seen = String::from_utf8(folder.read("seen")).unwrap();
     let directory = events[0]["directory"].as_str().unwrap();
-    assert_eq!(seen.trim(), format!("3 {} {directory}", events[0]["state"].as_str().unwrap()));
+    assert_eq!(
+        seen.trim(),
+        format!("3 {} {directory}", events[0]["state"].as_str().unwrap())
+    );
     holds(&folder, "model", 3);
 }
 
@@ -289,20 +539,39 @@ fn old_versions_go_and_late_joiners_read_less() {
     assert_eq!(pulled["routes"].as_array().unwrap().len(), 1);
     let before = folder.contents().len();
     let plan = folder.json(&["prune", "a chain", "--keep-last", "1", "--dry-run"]);
-    assert_eq!((plan["done"].as_bool(), folder.contents().len()), (Some(false), before));
+    assert_eq!(
+        (plan["done"].as_bool(), folder.contents().len()),
+        (Some(false), before)
+    );
     folder.run(&["prune", "a chain", "--keep-last", "1"]).good();
     folder.run(&["fsck", "a chain", "--deep"]).good();
     let error = folder.run(&["pull", "a chain", "late", "--version", "1", "--json"]);
-    assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-08")));
+    assert_eq!(
+        (error.code, error.json()["error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-08"))
+    );
     folder.run(&["pull", "a chain", "late"]).good();
     holds(&folder, "late", 3);
 
     // By mistake: it is taken back.
-    assert_eq!(folder.json(&["prune", "a chain", "--undo"])["restored"], serde_json::json!([0, 1, 2, 3]));
-    folder.run(&["pull", "a chain", "early", "--version", "1"]).good();
+    assert_eq!(
+        folder.json(&["prune", "a chain", "--undo"])["restored"],
+        serde_json::json!([0, 1, 2, 3])
+    );
+    folder
+        .run(&["pull", "a chain", "early", "--version", "1"])
+        .good();
     assert_eq!(folder.run(&["prune", "a chain", "--undo"]).code, Some(2));
-    for options in [&["--undo", "--keep-last", "1"][..], &[], &["--keep-every", "2", "--abandoned"]] {
-        assert_eq!(folder.run(&[&["prune", "a chain"], options].concat()).code, Some(2), "{options:?}");
+    for options in [
+        &["--undo", "--keep-last", "1"][..],
+        &[],
+        &["--keep-every", "2", "--abandoned"],
+    ] {
+        assert_eq!(
+            folder.run(&[&["prune", "a chain"], options].concat()).code,
+            Some(2),
+            "{options:?}"
+        );
     }
 }
 
@@ -311,30 +580,60 @@ fn what_no_version_names_is_counted_and_removed_by_hand() {
     let folder = Folder::new();
     publish_all(&folder);
     let age = |name: &str| {
-        let file = fs::File::options().write(true).open(folder.at("a chain").join(name)).unwrap();
-        file.set_modified(file.metadata().unwrap().modified().unwrap() - std::time::Duration::from_hours(25)).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(folder.at("a chain").join(name))
+            .unwrap();
+        file.set_modified(
+            file.metadata().unwrap().modified().unwrap() - std::time::Duration::from_hours(25),
+        )
+        .unwrap();
     };
     let left = format!("files/{}.dcf", "0".repeat(64));
     fs::write(folder.at("a chain").join(&left), "not a link").unwrap();
     age(&left);
-    let counted = |report: &serde_json::Value| (report["unnamed"].as_u64(), report["unnamed_bytes"].as_u64());
-    assert_eq!(counted(&folder.json(&["fsck", "a chain"])), (Some(1), Some(10)));
+    let counted =
+        |report: &serde_json::Value| (report["unnamed"].as_u64(), report["unnamed_bytes"].as_u64());
+    assert_eq!(
+        counted(&folder.json(&["fsck", "a chain"])),
+        (Some(1), Some(10))
+    );
     let text = folder.run(&["fsck", "a chain"]).good();
-    assert!(text.contains("1 file that no version names (10 bytes) stay"), "{text}");
-    assert_eq!(counted(&folder.json(&["prune", "a chain", "--keep-last", "1"])), (Some(1), Some(10)));
+    assert!(
+        text.contains("1 file that no version names (10 bytes) stay"),
+        "{text}"
+    );
+    assert_eq!(
+        counted(&folder.json(&["prune", "a chain", "--keep-last", "1"])),
+        (Some(1), Some(10))
+    );
     let pruned = folder.json(&["prune", "a chain", "--abandoned"]);
-    assert_eq!((counted(&pruned), &pruned["removed"]), ((Some(0), Some(0)), &serde_json::json!([left])));
+    assert_eq!(
+        (counted(&pruned), &pruned["removed"]),
+        ((Some(0), Some(0)), &serde_json::json!([left]))
+    );
 
     // The commits are lost.
     fs::rename(folder.at("a chain/commits"), folder.at("commits")).unwrap();
     for options in [["--keep-last", "9"], ["--abandoned", "--dry-run"]] {
         let error = folder.run(&[&["prune", "a chain", "--json"], &options[..]].concat());
-        assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-RET-05")));
-        assert!(error.json()["error"]["advice"].as_str().unwrap().contains("--accept-loss"));
+        assert_eq!(
+            (error.code, error.json()["error"]["rule"].as_str()),
+            (Some(1), Some("R-RET-05"))
+        );
+        assert!(
+            error.json()["error"]["advice"]
+                .as_str()
+                .unwrap()
+                .contains("--accept-loss")
+        );
     }
     fs::remove_file(folder.at("a chain/chain.json")).unwrap();
     let error = folder.run(&["init", "a chain", "--json"]);
-    assert_eq!((error.code, error.json()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-01")));
+    assert_eq!(
+        (error.code, error.json()["error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-01"))
+    );
 }
 
 #[test]
@@ -342,17 +641,31 @@ fn damage_is_found_and_named() {
     let folder = Folder::new();
     publish_all(&folder);
     let files = fs::read_dir(folder.at("a chain/files")).unwrap();
-    let name = files.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let name = files
+        .map(|entry| entry.unwrap().path())
+        .max_by_key(|path| path.metadata().unwrap().len())
+        .unwrap();
     let mut bytes = fs::read(&name).unwrap();
     bytes[1000] ^= 1;
     fs::write(&name, bytes).unwrap();
     let checked = folder.run(&["fsck", "a chain", "--json"]);
     let problem = &checked.json()["problems"][0];
-    assert_eq!((checked.code, problem["class"].as_str()), (Some(1), Some("CORRUPT")));
-    assert!(problem["file"].as_str().unwrap().ends_with(name.file_name().unwrap().to_str().unwrap()));
+    assert_eq!(
+        (checked.code, problem["class"].as_str()),
+        (Some(1), Some("CORRUPT"))
+    );
+    assert!(
+        problem["file"]
+            .as_str()
+            .unwrap()
+            .ends_with(name.file_name().unwrap().to_str().unwrap())
+    );
     let pulled = folder.run(&["pull", "a chain", "model", "--json"]);
     let error = lines(&pulled).pop().unwrap();
-    assert_eq!((pulled.code, error["error"]["rule"].as_str()), (Some(1), Some("R-CHN-10")));
+    assert_eq!(
+        (pulled.code, error["error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-10"))
+    );
     assert!(!folder.at("model/current").exists());
 }
 
@@ -364,14 +677,21 @@ fn what_makes_no_sense_is_refused() {
     folder.refused(&["log", "nowhere"], "USAGE", None);
     folder.refused(&["log", "ftp://somewhere/else"], "USAGE", None);
     folder.refused(&["publish", "chain", "nothing"], "USAGE", None);
-    folder.refused(&["compact", "chain", "--snapshot"], "CHAIN", Some("R-CHN-03"));
+    folder.refused(
+        &["compact", "chain", "--snapshot"],
+        "CHAIN",
+        Some("R-CHN-03"),
+    );
     fs::create_dir(folder.at("empty")).unwrap();
     folder.refused(&["log", "empty"], "CHAIN", Some("R-CHN-01"));
 }
 
 /// Writes a model's directory.
 fn write_model(folder: &Folder, name: &str, config: &str) {
-    folder.write(&format!("{name}/model.safetensors"), bytes_file(&[("a", name.as_bytes())]));
+    folder.write(
+        &format!("{name}/model.safetensors"),
+        bytes_file(&[("a", name.as_bytes())]),
+    );
     folder.write(&format!("{name}/config.json"), config);
     folder.write(&format!("{name}/tokenizer.json"), "[]");
 }
@@ -390,28 +710,66 @@ fn a_model_comes_with_its_configuration() {
     assert!(ran.good().contains("config.json, tokenizer.json"));
     let shown = folder.json(&["show", "chain"]);
     assert_eq!(
-        (shown["assets"][1]["name"].as_str(), shown["assets"][1]["size"].as_u64()),
+        (
+            shown["assets"][1]["name"].as_str(),
+            shown["assets"][1]["size"].as_u64()
+        ),
         (Some("tokenizer.json"), Some(2))
     );
-    assert!(folder.run(&["show", "chain"]).good().contains("asset    config.json"));
+    assert!(
+        folder
+            .run(&["show", "chain"])
+            .good()
+            .contains("asset    config.json")
+    );
     assert_eq!(folder.json(&["fsck", "chain", "--deep"])["assets"], 3);
 
     folder.run(&["pull", "chain", "model"]).good();
     for file in ["model.safetensors", "config.json", "tokenizer.json"] {
-        assert_eq!(folder.read(&format!("model/current/{file}")), folder.read(&format!("step1/{file}")), "{file}");
+        assert_eq!(
+            folder.read(&format!("model/current/{file}")),
+            folder.read(&format!("step1/{file}")),
+            "{file}"
+        );
     }
     folder.run(&["pull", "chain", "bare", "--no-assets"]).good();
     assert!(!folder.at("bare/current/config.json").exists());
-    folder.run(&["follow", "chain", "mixed", "--with-files", "step0", "--until", "1"]).good();
+    folder
+        .run(&[
+            "follow",
+            "chain",
+            "mixed",
+            "--with-files",
+            "step0",
+            "--until",
+            "1",
+        ])
+        .good();
     assert_eq!(folder.read("mixed/current/config.json"), b"{}");
-    let both = folder.run(&["pull", "chain", "bare", "--no-assets", "--with-files", "step0"]);
-    assert!(both.code == Some(2) && both.stderr.contains("cannot be used with"), "{both:?}");
+    let both = folder.run(&[
+        "pull",
+        "chain",
+        "bare",
+        "--no-assets",
+        "--with-files",
+        "step0",
+    ]);
+    assert!(
+        both.code == Some(2) && both.stderr.contains("cannot be used with"),
+        "{both:?}"
+    );
 
     let ran = folder.run(&["publish", "chain", "step0", "--no-assets"]);
-    assert!(ran.stderr.contains("config.json, tokenizer.json"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("config.json, tokenizer.json"),
+        "{ran:?}"
+    );
     ran.good();
     folder.run(&["pull", "chain", "model"]).good();
-    assert!(!folder.at("model/current/config.json").exists(), "the version has none");
+    assert!(
+        !folder.at("model/current/config.json").exists(),
+        "the version has none"
+    );
 }
 
 #[test]
@@ -419,35 +777,75 @@ fn nobody_goes_back_unasked() {
     let folder = Folder::new();
     publish_all(&folder);
     folder.run(&["pull", "a chain", "model"]).good();
-    let commit = folder.json(&["show", "a chain", "--version", "2"])["commit"].as_str().unwrap().to_owned();
+    let commit = folder.json(&["show", "a chain", "--version", "2"])["commit"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     fs::remove_file(folder.at("a chain/commits/00000000000000000003.json")).unwrap();
     let error = folder.refused(&["pull", "a chain", "model"], "CHAIN", Some("R-CHN-14"));
-    assert!(error["advice"].as_str().unwrap().contains("--allow-rollback"), "{error}");
+    assert!(
+        error["advice"]
+            .as_str()
+            .unwrap()
+            .contains("--allow-rollback"),
+        "{error}"
+    );
     holds(&folder, "model", 3);
     let other = "0".repeat(64);
-    folder.refused(&["pull", "a chain", "model", "--quiet"], "CHAIN", Some("R-CHN-14"));
-    folder.refused(&["pull", "a chain", "model", "--allow-rollback", &other], "CHAIN", Some("R-CHN-14"));
-    folder.refused(&["pull", "a chain", "model", "--adopt"], "CHAIN", Some("R-CHN-14"));
+    folder.refused(
+        &["pull", "a chain", "model", "--quiet"],
+        "CHAIN",
+        Some("R-CHN-14"),
+    );
+    folder.refused(
+        &["pull", "a chain", "model", "--allow-rollback", &other],
+        "CHAIN",
+        Some("R-CHN-14"),
+    );
+    folder.refused(
+        &["pull", "a chain", "model", "--adopt"],
+        "CHAIN",
+        Some("R-CHN-14"),
+    );
     let ran = folder.run(&["pull", "a chain", "model", "--allow-rollback", "0"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("64 hexadecimal digits"), "{ran:?}");
-    folder.run(&["pull", "a chain", "model", "--allow-rollback", &commit]).good();
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("64 hexadecimal digits"),
+        "{ran:?}"
+    );
+    folder
+        .run(&["pull", "a chain", "model", "--allow-rollback", &commit])
+        .good();
     holds(&folder, "model", 2);
     // Another chain, which has fewer versions.
     folder.run(&["init", "another"]).good();
     folder.run(&["publish", "another", &step(1)]).good();
-    let error = folder.refused(&["pull", "another", "model", "--quiet"], "CHAIN", Some("R-CHN-13"));
-    assert!(error["advice"].as_str().unwrap().contains("--adopt"), "{error}");
+    let error = folder.refused(
+        &["pull", "another", "model", "--quiet"],
+        "CHAIN",
+        Some("R-CHN-13"),
+    );
+    assert!(
+        error["advice"].as_str().unwrap().contains("--adopt"),
+        "{error}"
+    );
     folder.run(&["pull", "another", "model", "--adopt"]).good();
     holds(&folder, "model", 1);
     // Nor does what a publisher keeps.
-    folder.run(&["publish", "a chain", &step(3), "--work", "work"]).good();
+    folder
+        .run(&["publish", "a chain", &step(3), "--work", "work"])
+        .good();
     let ran = folder.run(&["publish", "another", &step(2), "--work", "work"]);
     assert!(
-        ran.code == Some(1) && ran.stderr.contains("R-CHN-13") && ran.stderr.contains("empty directory"),
+        ran.code == Some(1)
+            && ran.stderr.contains("R-CHN-13")
+            && ran.stderr.contains("empty directory"),
         "{ran:?}"
     );
     let ran = folder.run(&["publish", "another", &step(2), "--work", "work", "--quiet"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("R-CHN-13"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("R-CHN-13"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -462,7 +860,13 @@ fn what_is_somebody_elses_is_not_touched() {
         &["publish", "a chain", &step(1), "--work", "home"],
     ] {
         let error = folder.refused(command, "USAGE", None);
-        assert!(error["message"].as_str().unwrap().contains("\".tmp-x\", \"versions\""), "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("\".tmp-x\", \"versions\""),
+            "{error}"
+        );
         assert!(error["file"].as_str().unwrap().ends_with("home"), "{error}");
     }
 }
@@ -481,10 +885,19 @@ fn scratch_is_private_and_goes() {
         &["fsck", "a chain", "--deep", "--scratch", "scratch"],
     ] {
         folder.run(command).good();
-        let private: Vec<_> = fs::read_dir(folder.at("scratch")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let private: Vec<_> = fs::read_dir(folder.at("scratch"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
         assert_eq!(private.len(), 1, "{private:?}");
-        assert_eq!(fs::metadata(&private[0]).unwrap().permissions().mode() & 0o777, 0o700);
-        let left: Vec<_> = fs::read_dir(&private[0]).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(
+            fs::metadata(&private[0]).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        let left: Vec<_> = fs::read_dir(&private[0])
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["lock"]);
         fs::set_permissions(&private[0], fs::Permissions::from_mode(0o755)).unwrap();
         folder.refused(command, "USAGE", None);

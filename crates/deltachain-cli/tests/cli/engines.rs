@@ -39,12 +39,18 @@ pub(crate) fn chain(versions: u8) -> Folder {
 
 pub(crate) fn publish(folder: &Folder, version: u8) {
     folder.write("model.safetensors", bytes_file(&[("a", &[version])]));
-    folder.run(&["publish", "chain", "model.safetensors"]).good();
+    folder
+        .run(&["publish", "chain", "model.safetensors"])
+        .good();
 }
 
 pub(crate) fn arguments<'a>(engine: &'a str, servers: &'a [&Engine]) -> Vec<&'a str> {
-    let urls = servers.iter().flat_map(|server| ["--server", server.url.as_str()]);
-    let follow = ["follow", "chain", "model", "--engine", engine, "--poll", "0.01", "--json"];
+    let urls = servers
+        .iter()
+        .flat_map(|server| ["--server", server.url.as_str()]);
+    let follow = [
+        "follow", "chain", "model", "--engine", engine, "--poll", "0.01", "--json",
+    ];
     follow.into_iter().chain(urls).collect()
 }
 
@@ -54,7 +60,10 @@ pub(crate) fn until(folder: &Folder, engine: &str, version: &str, servers: &[&En
 }
 
 pub(crate) fn events(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    ran.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 pub(crate) fn status(folder: &Folder) -> (Option<i32>, Value) {
@@ -72,14 +81,22 @@ pub(crate) struct Process(Child);
 impl Process {
     pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
         let mut command = Command::new(TOOL);
-        command.args(arguments).current_dir(folder.at("")).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(arguments)
+            .current_dir(folder.at(""))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
 
     /// The same; with its events, as they come.
     pub(crate) fn heard(folder: &Folder, arguments: &[&str]) -> (Self, Receiver<Value>) {
         let mut command = Command::new(TOOL);
-        command.args(arguments).current_dir(folder.at("")).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .args(arguments)
+            .current_dir(folder.at(""))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (heard, events) = channel();
@@ -96,7 +113,8 @@ impl Process {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
     }
 
-    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got as far as that.
+    /// Tells it to end, and waits until it has. Whether it has ended in order: it may not have got
+    /// as far as that.
     pub(crate) fn end(self) -> bool {
         self.terminate();
         self.ended()
@@ -127,7 +145,15 @@ pub(crate) fn follower(folder: &Folder) -> String {
 /// The same, of one that keeps another directory.
 pub(crate) fn follower_in(folder: &Folder, directory: &str) -> String {
     let host = uname().nodename().to_string_lossy().into_owned();
-    format!("{host}:{}", folder.at("").canonicalize().unwrap().join(directory).display())
+    format!(
+        "{host}:{}",
+        folder
+            .at("")
+            .canonicalize()
+            .unwrap()
+            .join(directory)
+            .display()
+    )
 }
 
 /// What a server calls a version of this state.
@@ -141,7 +167,11 @@ pub(crate) fn healthy(folder: &Folder, engine: &str, servers: &[&Engine]) -> Val
     let found = loop {
         assert!(follow.is_running());
         if let (Some(0), found) = status(folder)
-            && found["servers"].as_array().unwrap().iter().all(|server| server["state"] == found["state"])
+            && found["servers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|server| server["state"] == found["state"])
         {
             break found;
         }
@@ -156,30 +186,63 @@ fn vllm_is_asked_step_by_step_and_once() {
     let server = Engine::start();
     let ran = until(&folder, "vllm", "1", &[&server]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let updated = events(&ran).into_iter().find(|event| event["event"] == "server").unwrap();
-    assert_eq!((&updated["result"], &updated["version"]), (&json!("updated"), &json!(1)), "{ran:?}");
+    let updated = events(&ran)
+        .into_iter()
+        .find(|event| event["event"] == "server")
+        .unwrap();
+    assert_eq!(
+        (&updated["result"], &updated["version"]),
+        (&json!("updated"), &json!(1)),
+        "{ran:?}"
+    );
     assert!(updated["paused_seconds"].as_f64().unwrap() <= updated["seconds"].as_f64().unwrap());
     // What others have done to it since, nobody has seen.
     let (code, status) = status(&folder);
-    assert_eq!((code, &status["servers"][0]["version"]), (Some(1), &json!(1)), "{status}");
+    assert_eq!(
+        (code, &status["servers"][0]["version"]),
+        (Some(1), &json!(1)),
+        "{status}"
+    );
     assert_eq!(status["problems"].as_array().unwrap().len(), 1, "{status}");
-    assert!(status["problems"][0].as_str().unwrap().contains("no follower is running"), "{status}");
+    assert!(
+        status["problems"][0]
+            .as_str()
+            .unwrap()
+            .contains("no follower is running"),
+        "{status}"
+    );
     assert_eq!(status["servers"][0]["url"], server.url.as_str());
 
     let calls = std::mem::take(&mut server.state().calls);
-    assert_eq!(calls.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), VLLM);
+    assert_eq!(
+        calls
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect::<Vec<_>>(),
+        VLLM
+    );
     let absolute = |name: &str| json!(folder.at(name).canonicalize().unwrap());
     let init = json!({ "init_info": { "host_copy": absolute("model"), "mode": null } });
     assert_eq!(calls[0].1, init);
     assert_eq!(calls[3].1, json!({ "new_version": "changing" }));
     let (host, state) = (follower(&folder), &status["state"]);
-    assert_eq!(calls[5].1, json!({ "update_info": { "version": 1, "digest": state, "follower": host } }));
+    assert_eq!(
+        calls[5].1,
+        json!({ "update_info": { "version": 1, "digest": state, "follower": host } })
+    );
     assert_eq!(calls[6].1, json!({ "weight_version": name(1, state) }));
     assert_eq!(server.state().process.owner, None, "it is given up");
 
     // It has the version, also after this program was started again.
     let found = healthy(&folder, "vllm", &[&server]);
-    assert_eq!((&found["servers"][0]["version"], &found["servers"][0]["state"]), (&json!(1), state), "{found}");
+    assert_eq!(
+        (
+            &found["servers"][0]["version"],
+            &found["servers"][0]["state"]
+        ),
+        (&json!(1), state),
+        "{found}"
+    );
     assert_eq!(server.names(), [""; 0]);
     publish(&folder, 2);
     until(&folder, "vllm", "2", &[&server]).good();
@@ -194,17 +257,29 @@ fn a_server_that_downloads_the_chain_itself_prepares_a_version_before_it_pauses(
     server.state().preparing = 3;
     // It says so, and no copy is kept here.
     let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--once"]].concat());
-    assert!(ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"), "{ran:?}");
+    assert!(
+        ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"),
+        "{ran:?}"
+    );
     let calls = std::mem::take(&mut server.state().calls);
     let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, [&["deltachain_is_ready"; 3][..], &VLLM].concat());
     let told = json!({ "follower": follower(&folder), "version": "1" });
     assert_eq!(calls[0].1["kwargs"], told);
-    assert_eq!(calls[3].1["init_info"], json!({ "host_copy": null, "mode": null }));
+    assert_eq!(
+        calls[3].1["init_info"],
+        json!({ "host_copy": null, "mode": null })
+    );
     // Only the other files are here.
     let held = status(&folder).1;
-    assert_eq!((&held["version"], &held["servers"][0]["version"]), (&json!(1), &json!(1)), "{held}");
-    let files: Vec<_> = std::fs::read_dir(folder.at("model/current")).unwrap().collect();
+    assert_eq!(
+        (&held["version"], &held["servers"][0]["version"]),
+        (&json!(1), &json!(1)),
+        "{held}"
+    );
+    let files: Vec<_> = std::fs::read_dir(folder.at("model/current"))
+        .unwrap()
+        .collect();
     assert!(files.is_empty(), "{files:?}");
 }
 
@@ -216,14 +291,32 @@ fn a_chain_that_cannot_be_taken_in_place_is_said_to_be() {
     for (version, profile) in [(0, ""), (1, "compact"), (2, "local")] {
         if version > 0 {
             folder.write("model.safetensors", bytes_file(&[("a", &[version])]));
-            folder.run(&["publish", "chain", "model.safetensors", "--profile", profile]).good();
+            folder
+                .run(&[
+                    "publish",
+                    "chain",
+                    "model.safetensors",
+                    "--profile",
+                    profile,
+                ])
+                .good();
         }
-        let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
+        let ran = folder.run(
+            &[
+                &arguments("vllm", &[&server])[..],
+                &["--no-tensors", "--once"],
+            ]
+            .concat(),
+        );
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let is_told = format!("{ran:?}").contains("--profile local");
         assert_eq!(is_told, profile == "compact", "{ran:?}");
         let whole = status(&folder).1["whole"].to_string();
-        assert_eq!(whole.contains("--profile local"), profile == "compact", "{whole}");
+        assert_eq!(
+            whole.contains("--profile local"),
+            profile == "compact",
+            "{whole}"
+        );
     }
 }
 
@@ -234,30 +327,59 @@ fn sglang_with_the_plugin_downloads_the_chain_itself() {
     server.state().downloads = true;
     server.state().preparing = 2;
     let ran = folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat());
-    assert!(ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"), "{ran:?}");
+    assert!(
+        ran.code == Some(0) && ran.stdout.contains("downloads the chain itself"),
+        "{ran:?}"
+    );
     // A server that does not answer yet, after both were started again.
     let silent = Engine::start();
     silent.state().is_down = true;
     let ran = folder.run(&[&arguments("sglang", &[&silent])[..], &["--once"]].concat());
-    assert!(ran.code == Some(1) && ran.stdout.contains("no tensors are kept here"), "{ran:?}");
-    let calls = ["/pause_generation", "/update_weight_version", "/update_weights_from_tensor", "/continue_generation"];
-    assert_eq!(server.names(), [&["deltachain_is_ready"; 2][..], &calls].concat());
+    assert!(
+        ran.code == Some(1) && ran.stdout.contains("no tensors are kept here"),
+        "{ran:?}"
+    );
+    let calls = [
+        "/pause_generation",
+        "/update_weight_version",
+        "/update_weights_from_tensor",
+        "/continue_generation",
+    ];
+    assert_eq!(
+        server.names(),
+        [&["deltachain_is_ready"; 2][..], &calls].concat()
+    );
     let held = status(&folder).1;
-    assert_eq!(server.state().process.weight_version, name(1, &held["state"]));
+    assert_eq!(
+        server.state().process.weight_version,
+        name(1, &held["state"])
+    );
     // What others have done is seen, and put right.
     for is_torn in [false, true] {
         let whole = server.state().process.workers[0].clone();
         server.state().process.paused = true;
-        server.state().process.workers[1] = if is_torn { stand_in::Model::Torn } else { whole.clone() };
-        folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat()).good();
+        server.state().process.workers[1] = if is_torn {
+            stand_in::Model::Torn
+        } else {
+            whole.clone()
+        };
+        folder
+            .run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat())
+            .good();
         healthy(&folder, "sglang", &[&server]);
         assert!(!server.state().process.paused);
         assert_eq!(server.state().process.workers, [whole.clone(), whole]);
     }
     // A server without it reads a directory.
     let (folder, server) = (chain(1), Engine::start());
-    folder.run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat()).good();
-    assert!(server.names().contains(&"/update_weights_from_disk".to_owned()));
+    folder
+        .run(&[&arguments("sglang", &[&server])[..], &["--once"]].concat())
+        .good();
+    assert!(
+        server
+            .names()
+            .contains(&"/update_weights_from_disk".to_owned())
+    );
 }
 
 #[test]
@@ -267,10 +389,20 @@ fn sglang_reads_the_directory_of_just_this_version() {
     until(&folder, "sglang", "0", &[&server]).good();
     let calls = std::mem::take(&mut server.state().calls);
     let paths: Vec<_> = calls.iter().map(|(path, _)| path.as_str()).collect();
-    assert_eq!(paths, ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]);
+    assert_eq!(
+        paths,
+        [
+            "/pause_generation",
+            "/update_weights_from_disk",
+            "/continue_generation"
+        ]
+    );
     let resolved = folder.at("model/current").canonicalize().unwrap();
     let name = name(0, &status(&folder).1["state"]);
-    assert_eq!(calls[1].1, json!({ "model_path": resolved, "weight_version": name, "flush_cache": true }));
+    assert_eq!(
+        calls[1].1,
+        json!({ "model_path": resolved, "weight_version": name, "flush_cache": true })
+    );
     healthy(&folder, "sglang", &[&server]);
     assert_eq!(server.names(), [""; 0]);
 }
@@ -280,14 +412,33 @@ fn adapters_have_names_with_versions_and_older_ones_stay_for_a_while() {
     let folder = chain(1);
     let (server, other) = (Engine::start(), Engine::start());
     let follow = |version: &str, keep: &str| {
-        let more = ["--adapter", "tuned", "--keep-adapters", keep, "--until", version];
-        folder.run(&[&arguments("vllm-lora", &[&server, &other])[..], &more].concat()).good();
+        let more = [
+            "--adapter",
+            "tuned",
+            "--keep-adapters",
+            keep,
+            "--until",
+            version,
+        ];
+        folder
+            .run(&[&arguments("vllm-lora", &[&server, &other])[..], &more].concat())
+            .good();
     };
-    let adapters = |server: &Engine| server.state().process.adapters.keys().cloned().collect::<Vec<_>>();
+    let adapters = |server: &Engine| {
+        server
+            .state()
+            .process
+            .adapters
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     let copies = || {
         let names = fs::read_dir(folder.at("model/adapters")).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.map(|name| name.rsplit_once('-').unwrap().0.to_owned()).collect::<BTreeSet<_>>()
+        names
+            .map(|name| name.rsplit_once('-').unwrap().0.to_owned())
+            .collect::<BTreeSet<_>>()
     };
     follow("0", "1");
     assert_eq!(adapters(&server), ["tuned@0"]);
@@ -295,11 +446,18 @@ fn adapters_have_names_with_versions_and_older_ones_stay_for_a_while() {
         publish(&folder, version);
         follow(&version.to_string(), "1");
     }
-    assert_eq!((adapters(&server), adapters(&other)), (vec!["tuned@2".into(), "tuned@3".into()], adapters(&server)));
+    assert_eq!(
+        (adapters(&server), adapters(&other)),
+        (vec!["tuned@2".into(), "tuned@3".into()], adapters(&server))
+    );
     assert_eq!(copies(), ["tuned@2", "tuned@3"].map(str::to_owned).into());
     // Nothing is paused, and what others have loaded stays.
     assert!(!server.names().iter().any(|path| path.contains("pause")));
-    server.state().process.adapters.insert("mine@1".to_owned(), "/mine".to_owned());
+    server
+        .state()
+        .process
+        .adapters
+        .insert("mine@1".to_owned(), "/mine".to_owned());
     // A server that was started again.
     server.state().process.adapters.remove("tuned@3");
     follow("3", "0");
@@ -314,7 +472,10 @@ fn a_token_comes_from_the_environment() {
     let servers = [&server];
     let arguments = [&arguments("sglang", &servers)[..], &["--once"]].concat();
     let mut follow = Command::new(TOOL);
-    follow.args(&arguments).env("DELTACHAIN_SERVER_TOKEN", "secret").current_dir(folder.at(""));
+    follow
+        .args(&arguments)
+        .env("DELTACHAIN_SERVER_TOKEN", "secret")
+        .current_dir(folder.at(""));
     let ran = Ran::of(follow.output().unwrap());
     assert_eq!(server.state().tokens, ["Bearer secret".to_owned()].into());
     assert!(!ran.good().contains("secret"));
@@ -327,12 +488,47 @@ fn servers_and_engines_belong_together() {
         &["--engine", "vllm"],
         &["--server", "http://127.0.0.1:1"],
         &["--engine", "vllm", "--server", "127.0.0.1:1"],
-        &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--exec", "true"],
-        &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--tensors", "a"],
-        &["--engine", "sglang", "--server", "http://127.0.0.1:1", "--no-tensors", "--pause", "wait"],
-        &["--engine", "vllm-lora", "--server", "http://127.0.0.1:1", "--no-tensors"],
+        &[
+            "--engine",
+            "vllm",
+            "--server",
+            "http://127.0.0.1:1",
+            "--exec",
+            "true",
+        ],
+        &[
+            "--engine",
+            "vllm",
+            "--server",
+            "http://127.0.0.1:1",
+            "--tensors",
+            "a",
+        ],
+        &[
+            "--engine",
+            "sglang",
+            "--server",
+            "http://127.0.0.1:1",
+            "--no-tensors",
+            "--pause",
+            "wait",
+        ],
+        &[
+            "--engine",
+            "vllm-lora",
+            "--server",
+            "http://127.0.0.1:1",
+            "--no-tensors",
+        ],
         &["--no-tensors", "--tensors", "a"],
-        &["--engine", "vllm", "--server", "http://127.0.0.1:1", "--server", "http://127.0.0.1:1/"],
+        &[
+            "--engine",
+            "vllm",
+            "--server",
+            "http://127.0.0.1:1",
+            "--server",
+            "http://127.0.0.1:1/",
+        ],
     ];
     for more in refused {
         let ran = folder.run(&[&["follow", "chain", "model", "--once"], more].concat());

@@ -1,6 +1,6 @@
-//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server serves what it says,
-//! or has not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number of sequences, `DELTACHAIN_ENGINE_SEED`
-//! the first seed.
+//! Drawn sequences of what befalls a server and its followers, while `status` is asked: the server
+//! serves what it says, or has not been looked at since. `DELTACHAIN_ENGINE_STORMS` sets the number
+//! of sequences, `DELTACHAIN_ENGINE_SEED` the first seed.
 #![cfg(unix)]
 
 use std::collections::VecDeque;
@@ -22,8 +22,9 @@ const EVENTS: u64 = 10;
 /// Sequences at the same time. They wait most of the time.
 const AT_ONCE: usize = 4;
 
-/// Looks after which `status` says what the server serves: one that began before it was changed, one that did not, and
-/// one whose asking shows that the second one is over. A try that fails asks the workers once more.
+/// Looks after which `status` says what the server serves: one that began before it was changed,
+/// one that did not, and one whose asking shows that the second one is over. A try that fails asks
+/// the workers once more.
 const LOOKS: u64 = 4;
 
 /// No wait is longer, also on a machine that does other things.
@@ -51,7 +52,9 @@ fn a_server_serves_what_status_says() {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 loop {
-                    let Some(seed) = seeds.lock().unwrap().pop_front() else { return };
+                    let Some(seed) = seeds.lock().unwrap().pop_front() else {
+                        return;
+                    };
                     Storm::new(seed).run();
                 }
             });
@@ -90,8 +93,16 @@ impl Storm {
         let mut random = Random(seed);
         let chains = [0, usize::from(random.below(2) == 0)];
         let (folder, server) = (Folder::new(), Engine::start());
-        let mut storm =
-            Self { seed, random, folder, server, followers: [None, None], chains, versions: [0, 0], story: Vec::new() };
+        let mut storm = Self {
+            seed,
+            random,
+            folder,
+            server,
+            followers: [None, None],
+            chains,
+            versions: [0, 0],
+            story: Vec::new(),
+        };
         for chain in 0..=chains[1] {
             storm.folder.run(&["init", &format!("chain{chain}")]).good();
             storm.publish(chain);
@@ -127,14 +138,24 @@ impl Storm {
         self.versions[chain] += 1;
         // The versions of the two chains have the same numbers, and other bytes.
         let byte = version + if chain == 0 { 0 } else { 100 };
-        self.folder.write("model.safetensors", bytes_file(&[("a", &[byte])]));
-        self.folder.run(&["publish", &format!("chain{chain}"), "model.safetensors"]).good();
+        self.folder
+            .write("model.safetensors", bytes_file(&[("a", &[byte])]));
+        self.folder
+            .run(&["publish", &format!("chain{chain}"), "model.safetensors"])
+            .good();
     }
 
     fn start(&mut self, at: usize) {
         if self.followers[at].is_none() {
             let chain = format!("chain{}", self.chains[at]);
-            let more = ["--poll", "0.02", "--server-timeout", "0.3", "--server", &self.server.url];
+            let more = [
+                "--poll",
+                "0.02",
+                "--server-timeout",
+                "0.3",
+                "--server",
+                &self.server.url,
+            ];
             let follow = ["follow", &chain, DIRECTORIES[at], "--engine", "vllm"];
             self.followers[at] = Some(Process::start(&self.folder, &[&follow[..], &more].concat()));
         }
@@ -148,8 +169,16 @@ impl Storm {
                 (0..=self.chains[1]).for_each(|chain| self.publish(chain));
             }
             2..=4 => {
-                let (mut called, fates) =
-                    (self.call(), [Fate::Refused, Fate::Hangs, Fate::Broken, Fate::Dies, Fate::Torn]);
+                let (mut called, fates) = (
+                    self.call(),
+                    [
+                        Fate::Refused,
+                        Fate::Hangs,
+                        Fate::Broken,
+                        Fate::Dies,
+                        Fate::Torn,
+                    ],
+                );
                 let fate = fates[usize::try_from(self.random.below(5)).unwrap()];
                 if fate == Fate::Torn {
                     called = "/update_weights";
@@ -169,7 +198,9 @@ impl Storm {
                 let _ = self.followers[at].take().map(Process::end);
             }
             9 => {
-                self.says(format!("follower {at} takes over from one that is not seen"));
+                self.says(format!(
+                    "follower {at} takes over from one that is not seen"
+                ));
                 self.followers[1 - at] = None;
                 self.server.state().process.owner = None;
                 self.start(at);
@@ -181,14 +212,23 @@ impl Storm {
             }
             11 | 12 => {
                 let rank = usize::try_from(self.random.below(2)).unwrap();
-                self.says(format!("weights changed by somebody else, from rank {rank}"));
-                self.server.state().process.workers.iter_mut().skip(rank).for_each(|worker| *worker = Model::Other);
+                self.says(format!(
+                    "weights changed by somebody else, from rank {rank}"
+                ));
+                self.server
+                    .state()
+                    .process
+                    .workers
+                    .iter_mut()
+                    .skip(rank)
+                    .for_each(|worker| *worker = Model::Other);
             }
             13 => {
                 let state = &mut self.server.state();
                 state.process = stand_in::Process::default();
                 state.is_down = !state.is_down;
-                self.story.push(format!("the server is down: {}", state.is_down));
+                self.story
+                    .push(format!("the server is down: {}", state.is_down));
             }
             _ => {
                 self.says("the lease is over, and it says something else".to_owned());
@@ -224,7 +264,11 @@ impl Storm {
 
     fn status(&self, at: usize) -> Value {
         let ran = self.folder.run(&["status", DIRECTORIES[at], "--json"]);
-        if ran.code == Some(2) { Value::Null } else { ran.json() }
+        if ran.code == Some(2) {
+            Value::Null
+        } else {
+            ran.json()
+        }
     }
 
     /// What the server serves; nothing if it is not a version.
@@ -243,7 +287,14 @@ impl Storm {
         for (at, directory) in DIRECTORIES.iter().enumerate() {
             let began = Instant::now();
             let follower = follower_in(&self.folder, directory);
-            let looks = || self.server.state().looks.get(&follower).copied().unwrap_or_default();
+            let looks = || {
+                self.server
+                    .state()
+                    .looks
+                    .get(&follower)
+                    .copied()
+                    .unwrap_or_default()
+            };
             let (mut since, mut before) = (looks(), self.served());
             loop {
                 let said = self.status(at);
@@ -257,12 +308,16 @@ impl Storm {
                 } else {
                     (since, before) = (now, served);
                 }
-                assert!(began.elapsed() < LONGEST, "nobody looks: served: {before:?}, but {said}");
+                assert!(
+                    began.elapsed() < LONGEST,
+                    "nobody looks: served: {before:?}, but {said}"
+                );
             }
         }
     }
 
-    /// When nothing happens for a while, a follower brings its newest version, and everything says so.
+    /// When nothing happens for a while, a follower brings its newest version, and everything says
+    /// so.
     fn settles(&mut self) {
         self.says("it settles".to_owned());
         if self.followers.iter().all(Option::is_none) {
@@ -270,24 +325,38 @@ impl Storm {
         }
         {
             let running = |at: &usize| self.followers[*at].is_some();
-            let running: Vec<_> = (0..2).filter(running).map(|at| follower_in(&self.folder, DIRECTORIES[at])).collect();
+            let running: Vec<_> = (0..2)
+                .filter(running)
+                .map(|at| follower_in(&self.folder, DIRECTORIES[at]))
+                .collect();
             let state = &mut self.server.state();
             (state.fates, state.is_down) = (Vec::new(), false);
             // What a killed one has not given up ends by itself.
-            state.process.owner.take_if(|owner| !running.contains(owner));
+            state
+                .process
+                .owner
+                .take_if(|owner| !running.contains(owner));
         }
         let began = Instant::now();
         while !(0..2).any(|at| self.followers[at].is_some() && self.is_well(at)) {
-            assert!(began.elapsed() < LONGEST, "it does not settle: {} {}", self.status(0), self.status(1));
+            assert!(
+                began.elapsed() < LONGEST,
+                "it does not settle: {} {}",
+                self.status(0),
+                self.status(1)
+            );
         }
         assert!(!self.server.state().has_served_two);
     }
 
-    /// Whether a follower says that the server has its newest version, and the server serves it and says the same.
+    /// Whether a follower says that the server has its newest version, and the server serves it and
+    /// says the same.
     fn is_well(&self, at: usize) -> bool {
         let said = self.status(at);
         let newest = u64::from(self.versions[self.chains[at]] - 1);
-        let Some(claimed) = claimed(&said).filter(|(version, ..)| *version == newest && said["healthy"] == true) else {
+        let Some(claimed) =
+            claimed(&said).filter(|(version, ..)| *version == newest && said["healthy"] == true)
+        else {
             return false;
         };
         let says = name(newest, &json!(claimed.1));
@@ -313,5 +382,9 @@ fn claimed(said: &Value) -> Served {
         return None;
     }
     let version = server["version"].as_u64()?;
-    Some((version, server["state"].as_str().unwrap().to_owned(), server["paused"] == true))
+    Some((
+        version,
+        server["state"].as_str().unwrap().to_owned(),
+        server["paused"] == true,
+    ))
 }

@@ -1,5 +1,5 @@
-//! What a server holds is asked of its workers, and `status` says nothing else: after kills, refusals, broken
-//! connections, and what others do to the server.
+//! What a server holds is asked of its workers, and `status` says nothing else: after kills,
+//! refusals, broken connections, and what others do to the server.
 #![cfg(unix)]
 
 use std::time::Duration;
@@ -8,7 +8,9 @@ use deltachain_engines::{Pause, Servers};
 use serde_json::{Value, json};
 
 use crate::engines::stand_in::{self, Engine, Fate, Model};
-use crate::engines::{VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until};
+use crate::engines::{
+    VLLM, arguments, chain, events, follower, healthy, name, publish, start, status, until,
+};
 use crate::support::{Folder, Ran, bytes_file};
 
 /// One look, which brings the server to the newest version or fails.
@@ -20,14 +22,20 @@ fn once(folder: &Folder, engine: &str, server: &Engine) -> Ran {
 fn poll_once(folder: &Folder, engine: &str, server: &Engine, poll: &str) -> Ran {
     let servers = [server];
     let mut arguments = arguments(engine, &servers);
-    *arguments.iter_mut().find(|argument| **argument == "0.01").unwrap() = poll;
+    *arguments
+        .iter_mut()
+        .find(|argument| **argument == "0.01")
+        .unwrap() = poll;
     folder.run(&[&arguments[..], &["--once"]].concat())
 }
 
 /// The event of the one look that failed.
 fn failure(ran: &Ran) -> Value {
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    events(ran).into_iter().find(|event| event["result"] == "failed").unwrap()
+    events(ran)
+        .into_iter()
+        .find(|event| event["result"] == "failed")
+        .unwrap()
 }
 
 /// Whether the server serves the version that this directory holds, and says so.
@@ -70,9 +78,16 @@ fn what_a_killed_follower_has_left_open_is_ended() {
         let follow = start(&folder, "vllm", &[&server], &[]);
         server.wait_for(called);
         drop(follow);
-        assert_eq!(server.state().process.session.is_some(), in_session, "{called}");
+        assert_eq!(
+            server.state().process.session.is_some(),
+            in_session,
+            "{called}"
+        );
         let found = status(&folder);
-        assert!(found.0 == Some(1) && found.1["servers"][0]["changing"] == true, "{called}: {found:?}");
+        assert!(
+            found.0 == Some(1) && found.1["servers"][0]["changing"] == true,
+            "{called}: {found:?}"
+        );
         server.names();
         let ran = once(&folder, "vllm", &server);
         assert_eq!(ran.code, Some(0), "{called}: {ran:?}");
@@ -108,12 +123,19 @@ fn a_server_that_somebody_has_paused_goes_on() {
     assert!(serves(&server, &folder));
 }
 
-/// A server that downloads the chain itself, at version 0, and one that would never have prepared the next one.
+/// A server that downloads the chain itself, at version 0, and one that would never have prepared
+/// the next one.
 fn downloading() -> (Folder, Engine) {
     let folder = chain(1);
     let server = Engine::start();
     server.state().downloads = true;
-    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--until", "0"]].concat());
+    let ran = folder.run(
+        &[
+            &arguments("vllm", &[&server])[..],
+            &["--no-tensors", "--until", "0"],
+        ]
+        .concat(),
+    );
     assert_eq!(ran.code, Some(0), "{ran:?}");
     server.state().preparing = u64::MAX;
     server.forget();
@@ -194,7 +216,9 @@ impl Face {
             Pause::default(),
         );
         let trainer = trainer.unwrap();
-        trainer.begin(&|_, _| panic!("there is nothing to wait for")).unwrap();
+        trainer
+            .begin(&|_, _| panic!("there is nothing to wait for"))
+            .unwrap();
         let faces = [Self::Follower(Folder::new()), Self::Trainer(trainer)];
         if let Self::Follower(folder) = &faces[0] {
             folder.run(&["init", "chain"]).good();
@@ -222,15 +246,26 @@ impl Face {
                 let ran = once(folder, "vllm", server);
                 (ran.code != Some(0)).then(|| {
                     let failed = failure(&ran);
-                    (failed["message"].to_string(), failed["stays_paused"] == true)
+                    (
+                        failed["message"].to_string(),
+                        failed["stays_paused"] == true,
+                    )
                 })
             }
             Self::Trainer(servers) => {
                 let digest = format!("{version:064}");
-                let brought = servers.start().and_then(|()| servers.update(version.into(), &digest));
-                let brought = brought.and_then(|()| servers.finish(&name(version.into(), &json!(digest))));
+                let brought = servers
+                    .start()
+                    .and_then(|()| servers.update(version.into(), &digest));
+                let brought =
+                    brought.and_then(|()| servers.finish(&name(version.into(), &json!(digest))));
                 let brought = brought.and_then(|()| servers.resume());
-                brought.err().map(|failures| (format!("{:#}", failures[0].error), failures[0].stays_paused()))
+                brought.err().map(|failures| {
+                    (
+                        format!("{:#}", failures[0].error),
+                        failures[0].stays_paused(),
+                    )
+                })
             }
         }
     }
@@ -268,31 +303,54 @@ fn fails(face: &Face, server: &Engine, failed: &str, told: &[&str], serves: Serv
     face.publish(1);
     let (text, stays_paused) = face.bring(server, 1).unwrap();
     assert!(text.contains("as the test said"), "{text}");
-    let sent = VLLM.iter().position(|name| *name == failed).map_or(0, |at| at + 1);
+    let sent = VLLM
+        .iter()
+        .position(|name| *name == failed)
+        .map_or(0, |at| at + 1);
     assert_eq!(server.names(), [&VLLM[..sent], told].concat(), "{failed}");
     let held = server.state().process.workers[0].clone();
     let paused = server.state().process.paused;
-    assert_eq!((paused, stays_paused), (serves == Serves::Nothing, paused), "{failed}");
+    assert_eq!(
+        (paused, stays_paused),
+        (serves == Serves::Nothing, paused),
+        "{failed}"
+    );
     match serves {
         Serves::Before => assert_eq!(held, before, "{failed}"),
         Serves::New => assert!(matches!(held, Model::Version(1, _)), "{failed}"),
         Serves::Nothing => {}
     }
     if let (false, Model::Version(version, state)) = (paused, held) {
-        assert_eq!(server.state().process.weight_version, name(version, &json!(state)), "{failed}");
+        assert_eq!(
+            server.state().process.weight_version,
+            name(version, &json!(state)),
+            "{failed}"
+        );
         if let (Face::Follower(folder), false) = (face, told.is_empty()) {
             let (code, found) = status(folder);
-            assert!(code == Some(1) && found["problems"][0].as_str().unwrap().contains(&server.url), "{found}");
+            assert!(
+                code == Some(1) && found["problems"][0].as_str().unwrap().contains(&server.url),
+                "{found}"
+            );
             assert_eq!(
-                (&found["servers"][0]["version"], &found["servers"][0]["state"]),
+                (
+                    &found["servers"][0]["version"],
+                    &found["servers"][0]["state"]
+                ),
                 (&json!(version), &json!(state))
             );
         }
     }
     assert_eq!(face.bring(server, 1), None, "{failed}");
     let process = &server.state().process;
-    let [Model::Version(1, state), other] = &process.workers else { panic!("{failed}: {:?}", process.workers) };
-    assert_eq!((&process.workers[0], process.paused, process.session), (other, false, None), "{failed}");
+    let [Model::Version(1, state), other] = &process.workers else {
+        panic!("{failed}: {:?}", process.workers)
+    };
+    assert_eq!(
+        (&process.workers[0], process.paused, process.session),
+        (other, false, None),
+        "{failed}"
+    );
     assert_eq!(process.weight_version, name(1, &json!(state)), "{failed}");
 }
 
@@ -330,18 +388,34 @@ fn what_follows_from_a_recovery_that_fails() {
 fn what_is_torn_stays_paused_until_it_is_whole() {
     for (face, server) in Face::both() {
         server.befalls("/update_weights", Fate::Torn);
-        fails(&face, &server, "/update_weights", &RECOVERY[..1], Serves::Nothing);
+        fails(
+            &face,
+            &server,
+            "/update_weights",
+            &RECOVERY[..1],
+            Serves::Nothing,
+        );
     }
 }
 
-/// The table in integrations/docs/engines.md, "What is asked of SGLang, and for adapters": what fails, what the server is told
-/// then, and whether it stays paused.
+/// The table in integrations/docs/engines.md, "What is asked of SGLang, and for adapters": what
+/// fails, what the server is told then, and whether it stays paused.
 #[test]
 fn what_follows_from_a_request_to_other_engines_that_fails() {
     let rules: [(&str, &[&str], &[&str], bool); 8] = [
         ("sglang", &["/model_info"], &[], false),
-        ("sglang", &["/pause_generation"], &["/continue_generation"], false),
-        ("sglang", &["/pause_generation", "/continue_generation"], &["/continue_generation"], true),
+        (
+            "sglang",
+            &["/pause_generation"],
+            &["/continue_generation"],
+            false,
+        ),
+        (
+            "sglang",
+            &["/pause_generation", "/continue_generation"],
+            &["/continue_generation"],
+            true,
+        ),
         ("sglang", &["/update_weights_from_disk"], &[], true),
         ("sglang", &["/continue_generation"], &[], true),
         ("vllm-lora", &["/v1/models"], &[], false),
@@ -351,24 +425,44 @@ fn what_follows_from_a_request_to_other_engines_that_fails() {
     for (engine, failed, told, stays_paused) in rules {
         let folder = chain(1);
         let server = Engine::start();
-        // The adapters of versions 0 and 1 stay loaded, and that of version 0 is unloaded for version 2.
+        // The adapters of versions 0 and 1 stay loaded, and that of version 0 is unloaded for
+        // version 2.
         for version in 1..3 {
             once(&folder, engine, &server).good();
             publish(&folder, version);
         }
         server.names();
-        failed.iter().for_each(|name| server.befalls(name, Fate::Refused));
+        failed
+            .iter()
+            .for_each(|name| server.befalls(name, Fate::Refused));
         let ran = failure(&once(&folder, engine, &server));
-        assert!(ran["message"].as_str().unwrap().contains("as the test said"), "{ran}");
+        assert!(
+            ran["message"]
+                .as_str()
+                .unwrap()
+                .contains("as the test said"),
+            "{ran}"
+        );
         assert_eq!(ran["stays_paused"], stays_paused, "{engine} {failed:?}");
         let calls = server.names();
-        let after = calls.iter().rposition(|name| *name == failed[0]).map_or(0, |at| at + 1);
+        let after = calls
+            .iter()
+            .rposition(|name| *name == failed[0])
+            .map_or(0, |at| at + 1);
         assert_eq!(calls[after..], *told, "{engine} {failed:?}: {calls:?}");
-        assert_eq!(server.state().process.paused, stays_paused && failed.len() == 1, "{engine} {failed:?}");
+        assert_eq!(
+            server.state().process.paused,
+            stays_paused && failed.len() == 1,
+            "{engine} {failed:?}"
+        );
         once(&folder, engine, &server).good();
         assert!(!server.state().process.paused, "{engine} {failed:?}");
         let adapters: Vec<_> = server.state().process.adapters.keys().cloned().collect();
-        let expected: &[&str] = if engine == "sglang" { &[] } else { &["model@1", "model@2"] };
+        let expected: &[&str] = if engine == "sglang" {
+            &[]
+        } else {
+            &["model@1", "model@2"]
+        };
         assert_eq!(adapters, expected, "{failed:?}");
     }
 }
@@ -392,16 +486,28 @@ fn a_version_that_does_not_fit_is_not_sent() {
         let folder = chain(1);
         let server = Engine::start();
         for (own, why) in [
-            (&[("a", &[1, 2][..])][..], "has the shape [2], and that of the version [1]"),
+            (
+                &[("a", &[1, 2][..])][..],
+                "has the shape [2], and that of the version [1]",
+            ),
             (&[("a", &[1]), ("b", &[2])], r#"the version has no \"b\""#),
-            (&[], r#"the version has \"a\", which its model does not have"#),
+            (
+                &[],
+                r#"the version has \"a\", which its model does not have"#,
+            ),
         ] {
             folder.write("own/model.safetensors", bytes_file(own));
             server.state().process.model = folder.at("own").to_str().unwrap().to_owned();
             let failed = failure(&once(&folder, engine, &server)).to_string();
-            assert!(failed.contains(why) && server.names().is_empty(), "{engine}: {failed}");
+            assert!(
+                failed.contains(why) && server.names().is_empty(),
+                "{engine}: {failed}"
+            );
         }
-        folder.write("own/model.safetensors", bytes_file(&[("a", &[7]), ("lm_head.weight", &[1])]));
+        folder.write(
+            "own/model.safetensors",
+            bytes_file(&[("a", &[7]), ("lm_head.weight", &[1])]),
+        );
         once(&folder, engine, &server).good();
     }
 }
@@ -414,11 +520,20 @@ fn what_workers_say_that_does_not_fit_is_not_sent() {
     server.state().preparing = 0;
     server.state().why = Some("it has no \"b\"".to_owned());
     server.names();
-    let ran = folder.run(&[&arguments("vllm", &[&server])[..], &["--no-tensors", "--once"]].concat());
+    let ran = folder.run(
+        &[
+            &arguments("vllm", &[&server])[..],
+            &["--no-tensors", "--once"],
+        ]
+        .concat(),
+    );
     let failed = failure(&ran).to_string();
     assert!(failed.contains("not sent, since it has no"), "{failed}");
     let names = server.names();
-    assert!(names.iter().all(|name| name == "deltachain_is_ready"), "{names:?}");
+    assert!(
+        names.iter().all(|name| name == "deltachain_is_ready"),
+        "{names:?}"
+    );
 }
 
 // F10
@@ -430,7 +545,10 @@ fn why_a_server_cannot_prepare_a_version_is_told() {
     let follow = start(&folder, "vllm", &[&server], &["--no-tensors"]);
     (0..5).for_each(|_| server.wait_for("deltachain_is_ready"));
     let (code, held) = status(&folder);
-    assert!(code == Some(1) && held["problems"].to_string().contains("the store is silent"), "{held}");
+    assert!(
+        code == Some(1) && held["problems"].to_string().contains("the store is silent"),
+        "{held}"
+    );
     (server.state().why, server.state().preparing) = (None, 0);
     server.wait_for("/resume");
     assert!(follow.end());
@@ -439,36 +557,61 @@ fn why_a_server_cannot_prepare_a_version_is_told() {
 
 #[test]
 fn a_server_without_a_version_says_what_it_said_before() {
-    for (said, says) in
-        [("default", "default"), ("mine", "mine"), ("changing", "unknown"), ("7@0123456789ab", "unknown")]
-    {
+    for (said, says) in [
+        ("default", "default"),
+        ("mine", "mine"),
+        ("changing", "unknown"),
+        ("7@0123456789ab", "unknown"),
+    ] {
         let folder = chain(1);
         let server = Engine::start();
         server.state().process.weight_version = said.to_owned();
         server.befalls("/update_weights", Fate::Refused);
-        assert_eq!(failure(&once(&folder, "vllm", &server))["stays_paused"], false);
+        assert_eq!(
+            failure(&once(&folder, "vllm", &server))["stays_paused"],
+            false
+        );
         let process = &server.state().process;
-        assert_eq!((process.weight_version.as_str(), process.paused), (says, false));
+        assert_eq!(
+            (process.weight_version.as_str(), process.paused),
+            (says, false)
+        );
     }
 }
 
 #[test]
 fn what_may_hold_two_versions_stays_paused_until_it_holds_one() {
-    for (engine, called, fate) in
-        [("vllm", "/update_weights", Fate::Torn), ("sglang", "/update_weights_from_disk", Fate::Refused)]
-    {
+    for (engine, called, fate) in [
+        ("vllm", "/update_weights", Fate::Torn),
+        ("sglang", "/update_weights_from_disk", Fate::Refused),
+    ] {
         let folder = chain(1);
         let server = Engine::start();
         server.befalls(called, fate);
-        assert_eq!(failure(&once(&folder, engine, &server))["stays_paused"], true, "{engine}");
+        assert_eq!(
+            failure(&once(&folder, engine, &server))["stays_paused"],
+            true,
+            "{engine}"
+        );
         let found = status(&folder).1["servers"][0].clone();
-        assert!(server.state().process.paused && found["paused"] == true, "{engine}: {found}");
-        assert_eq!((&found["version"], &found["changing"]), (&Value::Null, &json!(true)), "{engine}");
+        assert!(
+            server.state().process.paused && found["paused"] == true,
+            "{engine}: {found}"
+        );
+        assert_eq!(
+            (&found["version"], &found["changing"]),
+            (&Value::Null, &json!(true)),
+            "{engine}"
+        );
         // Another process, and what the server says of itself is not enough.
         server.state().process.weight_version = name(0, &status(&folder).1["state"]);
         once(&folder, engine, &server).good();
         assert!(!server.state().process.paused, "{engine}");
-        assert_eq!(healthy(&folder, engine, &[&server])["servers"][0]["version"], 0, "{engine}");
+        assert_eq!(
+            healthy(&folder, engine, &[&server])["servers"][0]["version"],
+            0,
+            "{engine}"
+        );
     }
 }
 
@@ -506,7 +649,11 @@ fn it_says_that_it_is_changing_while_it_loads() {
         server.wait_for("/update_weights");
         assert_eq!(server.state().process.weight_version, "changing");
         let (code, found) = status(&folder);
-        assert_eq!((code, &found["servers"][0]["changing"]), (Some(i32::from(!healthy)), &json!(true)), "{found}");
+        assert_eq!(
+            (code, &found["servers"][0]["changing"]),
+            (Some(i32::from(!healthy)), &json!(true)),
+            "{found}"
+        );
         drop(follow);
     }
 }
@@ -514,17 +661,27 @@ fn it_says_that_it_is_changing_while_it_loads() {
 // E3
 #[test]
 fn a_connection_that_breaks_is_made_again() {
-    for broken in ["/weight_info", "/is_paused", "deltachain_state"].iter().chain(&VLLM) {
+    for broken in ["/weight_info", "/is_paused", "deltachain_state"]
+        .iter()
+        .chain(&VLLM)
+    {
         for (face, server) in Face::both() {
             server.befalls(broken, Fate::Broken);
             face.publish(1);
             let failed = face.bring(&server, 1);
-            let once = ["/start_weight_update", "/update_weights", "/finish_weight_update"];
+            let once = [
+                "/start_weight_update",
+                "/update_weights",
+                "/finish_weight_update",
+            ];
             let may_be_repeated = !once.contains(broken);
             assert_eq!(failed.is_none(), may_be_repeated, "{broken}: {failed:?}");
             let calls = server.names();
             let times = calls.iter().filter(|name| name == broken).count();
-            assert!(times <= if may_be_repeated { 2 } else { 1 }, "{broken}: {calls:?}");
+            assert!(
+                times <= if may_be_repeated { 2 } else { 1 },
+                "{broken}: {calls:?}"
+            );
             // It is whole, whether it has done what it was asked or not.
             assert!(!server.state().process.paused, "{broken}");
             assert_eq!(face.bring(&server, 1), None, "{broken}");
@@ -542,7 +699,10 @@ fn a_server_that_dies_in_an_update_is_brought_to_it_all_the_same() {
             face.bring(&server, 1);
             assert_eq!(face.bring(&server, 1), None, "{called}");
             let process = &server.state().process;
-            assert!(matches!(process.workers[0], Model::Version(1, _)) && !process.paused, "{called}");
+            assert!(
+                matches!(process.workers[0], Model::Version(1, _)) && !process.paused,
+                "{called}"
+            );
         }
     }
 }
@@ -559,11 +719,24 @@ fn a_second_follower_is_refused_until_the_first_one_is_gone() {
     server.names();
     let refused = failure(&once(&other, "vllm", &server));
     let text = refused["message"].as_str().unwrap();
-    assert!(text.contains(&follower(&folder)) && text.contains("48 s"), "{text}");
+    assert!(
+        text.contains(&follower(&folder)) && text.contains("48 s"),
+        "{text}"
+    );
     assert_eq!(server.names(), [""; 0], "nothing else is asked of it");
     let (code, found) = status(&other);
-    assert_eq!((code, &found["servers"][0]["version"]), (Some(1), &Value::Null), "{found}");
-    assert!(found["problems"][0].as_str().unwrap().contains(&follower(&folder)), "{found}");
+    assert_eq!(
+        (code, &found["servers"][0]["version"]),
+        (Some(1), &Value::Null),
+        "{found}"
+    );
+    assert!(
+        found["problems"][0]
+            .as_str()
+            .unwrap()
+            .contains(&follower(&folder)),
+        "{found}"
+    );
 
     // Killed, it gives up nothing, and the second one waits until it has not been seen for a while.
     drop(first);
@@ -585,7 +758,11 @@ fn a_follower_says_for_how_long_it_brings_a_server() {
         let folder = chain(1);
         let server = Engine::start();
         poll_once(&folder, "vllm", &server, poll).good();
-        assert_eq!(server.state().leases, ["0", lease].map(str::to_owned).into(), "{poll}");
+        assert_eq!(
+            server.state().leases,
+            ["0", lease].map(str::to_owned).into(),
+            "{poll}"
+        );
     }
 }
 
@@ -594,7 +771,12 @@ fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     let folder = chain(1);
     let (good, hanging, gone) = (Engine::start(), Engine::start(), Engine::gone());
     hanging.state().hang = ["/pause?mode=keep"].into();
-    let follow = start(&folder, "vllm", &[&hanging, &gone, &good], &["--server-timeout", "0.2"]);
+    let follow = start(
+        &folder,
+        "vllm",
+        &[&hanging, &gone, &good],
+        &["--server-timeout", "0.2"],
+    );
     good.wait_for("/resume");
     publish(&folder, 1);
     good.wait_for("/resume");
@@ -604,9 +786,16 @@ fn a_server_that_hangs_or_is_not_there_holds_up_no_other() {
     hanging.wait_for("/finish_weight_update");
     hanging.wait_for("/resume");
     assert!(follow.end());
-    assert!(serves(&good, &folder) && serves(&hanging, &folder), "and it catches up at once");
+    assert!(
+        serves(&good, &folder) && serves(&hanging, &folder),
+        "and it catches up at once"
+    );
     let (code, status) = status(&folder);
-    assert_eq!((code, &status["servers"][1]["version"]), (Some(1), &Value::Null), "{status}");
+    assert_eq!(
+        (code, &status["servers"][1]["version"]),
+        (Some(1), &Value::Null),
+        "{status}"
+    );
 }
 
 #[test]
@@ -628,15 +817,28 @@ fn people_read_what_a_server_holds() {
     assert!(failure(&once(&folder, "vllm", &server))["stays_paused"] == true);
     let line = |start: &str| {
         let text = folder.run(&["status", "model"]).stdout;
-        text.lines().find(|line| line.starts_with(start)).unwrap().to_owned()
+        text.lines()
+            .find(|line| line.starts_with(start))
+            .unwrap()
+            .to_owned()
     };
     let head = format!("server    {}: ", server.url);
-    assert_eq!(line("server"), format!("{head}no version known; paused, and may hold parts of two versions"));
+    assert_eq!(
+        line("server"),
+        format!("{head}no version known; paused, and may hold parts of two versions")
+    );
     once(&folder, "vllm", &server).good();
     let name = name(0, &status(&folder).1["state"]);
-    assert!(line("server").starts_with(&format!("{head}version {name}, since ")), "{}", line("server"));
+    assert!(
+        line("server").starts_with(&format!("{head}version {name}, since ")),
+        "{}",
+        line("server")
+    );
     assert_eq!(
         line("unhealthy"),
-        format!("unhealthy: the version of server {} is unknown: no follower is running", server.url)
+        format!(
+            "unhealthy: the version of server {} is unknown: no follower is running",
+            server.url
+        )
     );
 }

@@ -1,5 +1,5 @@
-//! Inputs that must not be taken for what they are not, or not be touched: directories that are no model, files that change,
-//! pipes, and outputs that are inputs.
+//! Inputs that must not be taken for what they are not, or not be touched: directories that are no
+//! model, files that change, pipes, and outputs that are inputs.
 
 use std::fs;
 
@@ -14,14 +14,22 @@ fn no_model(folder: &Folder, state: &str, text: &str) {
         &["diff", state, "good", "-o", "out"],
         &["diff", "good", state, "-o", "out"],
         &["apply", "good.dcf", "--base", state, "-o", "out"],
-        &["squash", "good.dcf", "next.dcf", "--base", state, "-o", "out"],
+        &[
+            "squash", "good.dcf", "next.dcf", "--base", state, "-o", "out",
+        ],
         &["verify", "good.dcf", "--base", state],
         &["publish", "some chain", state],
         &["publish", "some chain", "good", "--base", state],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
-        assert!(error["message"].as_str().unwrap().contains(text), "{arguments:?}: {error}");
-        assert!(error["file"].as_str().unwrap().starts_with(state), "{arguments:?}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(text),
+            "{arguments:?}: {error}"
+        );
+        assert!(
+            error["file"].as_str().unwrap().starts_with(state),
+            "{arguments:?}: {error}"
+        );
     }
 }
 
@@ -31,7 +39,9 @@ fn good() -> Folder {
     folder.write("good", bytes_file(&[("t", b"1")]));
     folder.run(&["snapshot", "good", "-o", "good.dcf"]).good();
     folder.write("next", bytes_file(&[("t", b"2")]));
-    folder.run(&["diff", "good", "next", "-o", "next.dcf"]).good();
+    folder
+        .run(&["diff", "good", "next", "-o", "next.dcf"])
+        .good();
     folder.run(&["init", "some chain"]).good();
     folder.run(&["publish", "some chain", "good"]).good();
     folder
@@ -42,20 +52,35 @@ fn folders_that_are_no_model_are_refused_by_name() {
     let folder = good();
     let (weights, whole) = (bytes_file(&[("t", b"1")]), br#"{"architectures":["X"]}"#);
     folder.run(&["pull", "some chain", "followed"]).good();
-    no_model(&folder, "followed", "a directory that a subscriber keeps, not a model: give its folder \"current\"");
+    no_model(
+        &folder,
+        "followed",
+        "a directory that a subscriber keeps, not a model: give its folder \"current\"",
+    );
     folder.run(&["digest", "followed/current"]).good();
     folder.write("some chain/a.safetensors", &weights);
     no_model(&folder, "some chain", "this is a chain");
     folder.write("models--o--m/blobs/1", &weights);
     folder.write("models--o--m/refs/main", "2");
     folder.write("models--o--m/snapshots/2/model.safetensors", &weights);
-    no_model(&folder, "models--o--m", "in a hub's cache, not a model: give its folder snapshots/REVISION");
+    no_model(
+        &folder,
+        "models--o--m",
+        "in a hub's cache, not a model: give its folder snapshots/REVISION",
+    );
     folder.run(&["digest", "models--o--m/snapshots/2"]).good();
     for number in [10, 20] {
-        folder.write(&format!("runs/global_step_{number}/hf/model.safetensors"), &weights);
+        folder.write(
+            &format!("runs/global_step_{number}/hf/model.safetensors"),
+            &weights,
+        );
         folder.write(&format!("runs/global_step_{number}/hf/config.json"), whole);
     }
-    no_model(&folder, "runs", "\"global_step_10/hf/\" and \"global_step_20/hf/\" hold a model each");
+    no_model(
+        &folder,
+        "runs",
+        "\"global_step_10/hf/\" and \"global_step_20/hf/\" hold a model each",
+    );
     // Of a pipeline it is said how its folders belong together.
     folder.write("runs/model_index.json", "{}");
     folder.run(&["digest", "runs"]).good();
@@ -63,7 +88,11 @@ fn folders_that_are_no_model_are_refused_by_name() {
     folder.write("cases/config.json", "{}");
     folder.run(&["digest", "cases"]).good();
     folder.write("cases/Config.json", "{}");
-    no_model(&folder, "cases", "\"Config.json\" and \"config.json\" differ in case only");
+    no_model(
+        &folder,
+        "cases",
+        "\"Config.json\" and \"config.json\" differ in case only",
+    );
     for (other, text) in [("cases", "in case only"), ("followed", "not a model")] {
         let ran = folder.run(&["pull", "some chain", "other", "--with-files", other]);
         assert!(ran.code == Some(2) && ran.stderr.contains(text), "{ran:?}");
@@ -74,13 +103,22 @@ fn folders_that_are_no_model_are_refused_by_name() {
 fn weights_beside_an_index_that_does_not_name_them_are_refused() {
     let folder = good();
     let index = r#"{"weight_map":{"t":"model-00001-of-00001.safetensors"}}"#;
-    folder.write("saved again/model-00001-of-00001.safetensors", bytes_file(&[("t", b"old")]));
+    folder.write(
+        "saved again/model-00001-of-00001.safetensors",
+        bytes_file(&[("t", b"old")]),
+    );
     folder.write("saved again/model.safetensors.index.json", index);
     folder.run(&["digest", "saved again"]).good();
     // Another name is an export of its own.
-    folder.write("saved again/model_4bit.safetensors", bytes_file(&[("t", b"4")]));
+    folder.write(
+        "saved again/model_4bit.safetensors",
+        bytes_file(&[("t", b"4")]),
+    );
     folder.run(&["digest", "saved again"]).good();
-    folder.write("saved again/model.safetensors", bytes_file(&[("t", b"new")]));
+    folder.write(
+        "saved again/model.safetensors",
+        bytes_file(&[("t", b"new")]),
+    );
     no_model(
         &folder,
         "saved again",
@@ -97,9 +135,16 @@ fn hidden_files_are_left_out_and_listed() {
     assert_eq!(ran.stderr, "note: left out: ._model.safetensors (hidden)\n");
     ran.good();
     let made = folder.json(&["diff", "good", "model", "-o", "out"]);
-    assert_eq!(made["left_out"], serde_json::json!(["._model.safetensors (hidden)"]));
+    assert_eq!(
+        made["left_out"],
+        serde_json::json!(["._model.safetensors (hidden)"])
+    );
     let ran = folder.run(&["publish", "some chain", "model"]);
-    assert!(ran.stderr.contains("not published: ._model.safetensors (hidden)"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("not published: ._model.safetensors (hidden)"),
+        "{ran:?}"
+    );
     ran.good();
 }
 
@@ -108,7 +153,13 @@ fn a_chain_is_not_begun_in_a_followers_directory() {
     let folder = good();
     folder.run(&["pull", "some chain", "followed"]).good();
     let error = folder.refused(&["init", "followed"], "USAGE", None);
-    assert!(error["message"].as_str().unwrap().contains("kept by a subscriber"), "{error}");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("kept by a subscriber"),
+        "{error}"
+    );
     folder.refused(&["publish", "followed", "good"], "CHAIN", Some("R-CHN-01"));
     folder.json(&["doctor", "followed"]);
 }
@@ -118,7 +169,10 @@ fn outputs_are_never_inputs() {
     let folder = Folder::new();
     chain(&folder, "direct");
     let files = |name: &str, number| {
-        folder.write(&format!("{name}/a.safetensors"), fs::read(step(number)).unwrap());
+        folder.write(
+            &format!("{name}/a.safetensors"),
+            fs::read(step(number)).unwrap(),
+        );
         folder.write(&format!("{name}/config.json"), "{}");
     };
     files("old", 0);
@@ -127,26 +181,78 @@ fn outputs_are_never_inputs() {
     fs::create_dir(folder.at("out")).unwrap();
     for arguments in [
         &["diff", "old", "step_000001", "-o", "old/a.safetensors"][..],
-        &["diff", "old", "step_000001", "-o", "step_000001/config.json"],
+        &[
+            "diff",
+            "old",
+            "step_000001",
+            "-o",
+            "step_000001/config.json",
+        ],
         &["diff", "old", "step_000001", "-o", "step_000001/new.dcf"],
         &["diff", "old", "step_000001", "-o", "second name"],
-        &["snapshot", "old/a.safetensors", "-o", "old/../old/a.safetensors"],
+        &[
+            "snapshot",
+            "old/a.safetensors",
+            "-o",
+            "old/../old/a.safetensors",
+        ],
         &["squash", "1.dcf", "2.dcf", "-o", "1.dcf"],
         &["squash", "1.dcf", "2.dcf", "-o", "2.dcf", "--base", "old"],
-        &["squash", "1.dcf", "2.dcf", "-o", "old/a.safetensors", "--base", "old"],
+        &[
+            "squash",
+            "1.dcf",
+            "2.dcf",
+            "-o",
+            "old/a.safetensors",
+            "--base",
+            "old",
+        ],
         &["apply", "1.dcf", "--base", "old", "-o", "1.dcf"],
         &["apply", "1.dcf", "--base", "old", "-o", "old/config.json"],
         &["inspect", "1.dcf", "--html", "1.dcf"],
     ] {
         let error = folder.refused(&[arguments, &["--force"]].concat(), "USAGE", None);
-        assert!(error["message"].as_str().unwrap().contains("the output is the input"), "{arguments:?}: {error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("the output is the input"),
+            "{arguments:?}: {error}"
+        );
     }
     // A base may be replaced by what becomes of it; a link in it may not go with it.
-    folder.run(&["diff", "old", "step_000001", "-o", "directories.dcf"]).good();
+    folder
+        .run(&["diff", "old", "step_000001", "-o", "directories.dcf"])
+        .good();
     folder.write("old/1.dcf", folder.read("directories.dcf"));
-    folder.refused(&["apply", "old/1.dcf", "--base", "old", "-o", "old", "--force"], "USAGE", None);
-    folder.run(&["apply", "directories.dcf", "--base", "old", "-o", "old", "--force"]).good();
-    assert_eq!(folder.read("old/a.safetensors"), folder.read("step_000001/a.safetensors"));
+    folder.refused(
+        &[
+            "apply",
+            "old/1.dcf",
+            "--base",
+            "old",
+            "-o",
+            "old",
+            "--force",
+        ],
+        "USAGE",
+        None,
+    );
+    folder
+        .run(&[
+            "apply",
+            "directories.dcf",
+            "--base",
+            "old",
+            "-o",
+            "old",
+            "--force",
+        ])
+        .good();
+    assert_eq!(
+        folder.read("old/a.safetensors"),
+        folder.read("step_000001/a.safetensors")
+    );
 }
 
 #[cfg(unix)]
@@ -154,9 +260,25 @@ fn outputs_are_never_inputs() {
 fn pipes_and_devices_are_no_inputs() {
     let folder = good();
     folder.write("directory/model.safetensors", bytes_file(&[("t", b"1")]));
-    folder.write("directory/model.safetensors.index.json", r#"{"weight_map":{"t":"linked.safetensors"}}"#);
-    folder.run(&["publish", "some chain", "good", "--shard", "0/2", "--part", "0.json"]).good();
-    let made = std::process::Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap();
+    folder.write(
+        "directory/model.safetensors.index.json",
+        r#"{"weight_map":{"t":"linked.safetensors"}}"#,
+    );
+    folder
+        .run(&[
+            "publish",
+            "some chain",
+            "good",
+            "--shard",
+            "0/2",
+            "--part",
+            "0.json",
+        ])
+        .good();
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.at("pipe"))
+        .status()
+        .unwrap();
     assert!(made.success());
     // Nobody writes to the pipe: to open it would take for ever. Its content is not compared.
     for input in ["pipe", "/dev/zero", "/dev/tty"] {
@@ -179,21 +301,33 @@ fn pipes_and_devices_are_no_inputs() {
         ] {
             let ran = folder.run(&[arguments, &["--json"]].concat());
             let error = &ran.json()["error"];
-            assert_eq!((ran.code, error["class"].as_str()), (Some(2), Some("USAGE")), "{arguments:?}: {ran:?}");
+            assert_eq!(
+                (ran.code, error["class"].as_str()),
+                (Some(2), Some("USAGE")),
+                "{arguments:?}: {ran:?}"
+            );
             assert_eq!(error["file"], input, "{arguments:?}: {ran:?}");
         }
     }
     std::os::unix::fs::symlink("../pipe", folder.at("directory/linked.safetensors")).unwrap();
     let ran = folder.run(&["digest", "directory"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("error: USAGE: "), "{ran:?}");
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("error: USAGE: "),
+        "{ran:?}"
+    );
 }
 
 /// Whether a process has opened this file.
 #[cfg(target_os = "linux")]
 fn has_opened(child: &mut std::process::Child, file: &std::path::Path) -> bool {
-    assert!(child.try_wait().unwrap().is_none(), "it has ended before it opened {}", file.display());
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "it has ended before it opened {}",
+        file.display()
+    );
     let open = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
-    open.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == file))
+    open.flatten()
+        .any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == file))
 }
 
 #[cfg(target_os = "linux")]
@@ -211,7 +345,9 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         &["diff", "long", "good", "-o", "out"],
         &["diff", "good", "long", "-o", "out"],
         &["apply", "good.dcf", "--base", "long", "-o", "out"],
-        &["squash", "good.dcf", "next.dcf", "--base", "long", "-o", "out"],
+        &[
+            "squash", "good.dcf", "next.dcf", "--base", "long", "-o", "out",
+        ],
         &["verify", "good.dcf", "--base", "long"],
         &["publish", "some chain", "long"],
         &["publish", "some chain", "good", "--base", "long"],
@@ -219,10 +355,14 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         // It has 64 GB, of which none is on the disk: to read all of it takes a minute.
         folder.write("long", safetensors(header, b""));
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        file.set_len(file.metadata().unwrap().len() + (64 << 30)).unwrap();
+        file.set_len(file.metadata().unwrap().len() + (64 << 30))
+            .unwrap();
         let before = folder.json(&["log", "some chain"]);
         let mut tool = Command::new(TOOL);
-        tool.args(arguments).current_dir(folder.at(".")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        tool.args(arguments)
+            .current_dir(folder.at("."))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = tool.spawn().unwrap();
         while !has_opened(&mut child, &path) {
             std::thread::yield_now();
@@ -230,10 +370,17 @@ fn a_state_that_is_cut_while_it_is_read_is_refused() {
         file.set_len(1000).unwrap();
         let ran = Ran::of(child.wait_with_output().unwrap());
         // Or it has been cut before its header was compared with its length.
-        let told =
-            ["has changed while it was read", "its header calls for"].iter().any(|text| ran.stderr.contains(text));
-        assert!(ran.code == Some(2) && told && ran.stderr.contains("long"), "{arguments:?}: {ran:?}");
-        assert!(!folder.at("out").exists() && folder.json(&["log", "some chain"]) == before, "{arguments:?}");
+        let told = ["has changed while it was read", "its header calls for"]
+            .iter()
+            .any(|text| ran.stderr.contains(text));
+        assert!(
+            ran.code == Some(2) && told && ran.stderr.contains("long"),
+            "{arguments:?}: {ran:?}"
+        );
+        assert!(
+            !folder.at("out").exists() && folder.json(&["log", "some chain"]) == before,
+            "{arguments:?}"
+        );
     }
 }
 
@@ -247,16 +394,24 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
 
     let folder = good();
     for step in [1, 2] {
-        folder.write(&format!("{step}/model.safetensors"), bytes_file(&[("t", &vec![step; 1 << 20])]));
+        folder.write(
+            &format!("{step}/model.safetensors"),
+            bytes_file(&[("t", &vec![step; 1 << 20])]),
+        );
         folder.write(&format!("{step}/.hidden"), "");
     }
-    let path = fs::canonicalize(folder.at("1")).unwrap().join("model.safetensors");
+    let path = fs::canonicalize(folder.at("1"))
+        .unwrap()
+        .join("model.safetensors");
     let before = folder.json(&["log", "some chain"]);
     // Nobody reads what it says, so that it waits when it says what it does not publish.
     let (mut told, mut full) = std::io::pipe().unwrap();
     full.write_all(&vec![b'.'; 1 << 16]).unwrap();
     let mut tool = Command::new(TOOL);
-    tool.args(["publish", "some chain", "1"]).current_dir(folder.at(".")).stdout(Stdio::piped()).stderr(full);
+    tool.args(["publish", "some chain", "1"])
+        .current_dir(folder.at("."))
+        .stdout(Stdio::piped())
+        .stderr(full);
     let mut child = tool.spawn().unwrap();
     drop(tool);
     while !has_opened(&mut child, &path) {
@@ -265,11 +420,18 @@ fn a_checkpoint_that_is_saved_again_is_not_published() {
     // In place, of the same size and, as it seems, at the same time.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let written = file.metadata().unwrap().modified().unwrap();
-    file.write_all_at(&folder.read("2/model.safetensors"), 0).unwrap();
+    file.write_all_at(&folder.read("2/model.safetensors"), 0)
+        .unwrap();
     file.set_modified(written).unwrap();
     let stderr = std::io::read_to_string(&mut told).unwrap();
-    let ran = Ran { stderr, ..Ran::of(child.wait_with_output().unwrap()) };
-    assert!(ran.code == Some(2) && ran.stderr.contains("has changed while it was read"), "{ran:?}");
+    let ran = Ran {
+        stderr,
+        ..Ran::of(child.wait_with_output().unwrap())
+    };
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("has changed while it was read"),
+        "{ran:?}"
+    );
     assert_eq!(folder.json(&["log", "some chain"]), before);
 }
 
@@ -284,8 +446,13 @@ fn publish_waits_for_a_marker() {
     let folder = good();
     let wait = |name: &str| {
         let mut tool = Command::new(TOOL);
-        tool.args(["publish", "some chain", "1", "--wait-for", name]).current_dir(folder.at("."));
-        let mut child = tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        tool.args(["publish", "some chain", "1", "--wait-for", name])
+            .current_dir(folder.at("."));
+        let mut child = tool
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         let mut told = BufReader::new(child.stderr.take().unwrap());
         told.read_line(&mut line).unwrap();
@@ -298,11 +465,19 @@ fn publish_waits_for_a_marker() {
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.stdout.contains("assets       _SUCCESS"), "{ran:?}");
     ran.good();
-    folder.run(&["publish", "some chain", "1", "--wait-for", "_SUCCESS"]).good();
+    folder
+        .run(&["publish", "some chain", "1", "--wait-for", "_SUCCESS"])
+        .good();
     let (child, _told) = wait(".complete");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(Ran::of(child.wait_with_output().unwrap()).code, Some(130));
     folder.write("1/.complete", "");
-    folder.run(&["publish", "some chain", "1", "--wait-for", ".complete"]).good();
-    folder.refused(&["publish", "some chain", "good", "--wait-for", "_SUCCESS"], "IO", None);
+    folder
+        .run(&["publish", "some chain", "1", "--wait-for", ".complete"])
+        .good();
+    folder.refused(
+        &["publish", "some chain", "good", "--wait-for", "_SUCCESS"],
+        "IO",
+        None,
+    );
 }

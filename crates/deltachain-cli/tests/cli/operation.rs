@@ -1,4 +1,5 @@
-//! `follow` as a service: the command of --exec, one look, the records and `status`, metrics, word to systemd.
+//! `follow` as a service: the command of --exec, one look, the records and `status`, metrics, word
+//! to systemd.
 #![cfg(unix)]
 
 use std::fs::{self, File};
@@ -27,13 +28,25 @@ fn publish(folder: &Folder, version: u8) {
 
 /// One look, with this command, as JSON; with the exit code.
 fn once(folder: &Folder, command: &str) -> (Option<i32>, Vec<Value>) {
-    let ran = folder.run(&["follow", "chain", "model", "--once", "--exec", command, "--json"]);
-    (ran.code, ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    let ran = folder.run(&[
+        "follow", "chain", "model", "--once", "--exec", command, "--json",
+    ]);
+    (
+        ran.code,
+        ran.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
+    )
 }
 
 /// The lines that commands have written.
 fn seen(folder: &Folder) -> Vec<String> {
-    fs::read_to_string(folder.at("seen")).unwrap_or_default().lines().map(str::to_owned).collect()
+    fs::read_to_string(folder.at("seen"))
+        .unwrap_or_default()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// How the directory is, and the exit code.
@@ -52,15 +65,29 @@ fn change_status(folder: &Folder, change: impl FnOnce(&mut Value)) {
 /// Starts to follow, in the background.
 fn start(folder: &Folder, more: &[&str], settings: &[(&str, &str)]) -> Child {
     let mut command = Command::new(TOOL);
-    command.args(["follow", "chain", "model", "--poll", "0.01", "--json"]).args(more);
-    command.envs(settings.iter().copied()).current_dir(folder.at(""));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .args(["follow", "chain", "model", "--poll", "0.01", "--json"])
+        .args(more);
+    command
+        .envs(settings.iter().copied())
+        .current_dir(folder.at(""));
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Asks a process to end.
 fn terminate(child: &Child) {
     let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 const NOTE: &str = r#"echo "$DELTACHAIN_VERSION after $DELTACHAIN_VERSION_BEFORE" >> seen"#;
@@ -69,9 +96,17 @@ const NOTE: &str = r#"echo "$DELTACHAIN_VERSION after $DELTACHAIN_VERSION_BEFORE
 fn a_command_is_run_until_it_succeeds_and_not_again() {
     let folder = chain(2);
     let command = format!("{NOTE}; test -e mended || {{ touch mended; exit 3; }}");
-    let follow = ["follow", "chain", "model", "--until", "1", "--poll", "0.01", "--exec", &command];
+    let follow = [
+        "follow", "chain", "model", "--until", "1", "--poll", "0.01", "--exec", &command,
+    ];
     let ran = folder.run(&follow);
-    assert!(ran.code == Some(0) && ran.stderr.contains("version 1: it ended with exit status: 3; retrying"), "{ran:?}");
+    assert!(
+        ran.code == Some(0)
+            && ran
+                .stderr
+                .contains("version 1: it ended with exit status: 3; retrying"),
+        "{ran:?}"
+    );
     assert_eq!(seen(&folder), ["1 after ", "1 after "]);
     folder.run(&follow).good();
     assert_eq!(seen(&folder).len(), 2, "also after a restart");
@@ -100,31 +135,67 @@ fn a_newer_version_is_noticed_while_a_command_fails() {
     let command = format!(
         "{NOTE}; test $DELTACHAIN_VERSION = 1 || {{ test -e done || {TOOL} publish chain 1.safetensors; touch done; exit 1; }}"
     );
-    folder.run(&["follow", "chain", "model", "--until", "1", "--poll", "0.01", "--exec", &command]).good();
+    folder
+        .run(&[
+            "follow", "chain", "model", "--until", "1", "--poll", "0.01", "--exec", &command,
+        ])
+        .good();
     assert_eq!(seen(&folder).last().map(String::as_str), Some("1 after "));
 }
 
 #[test]
 fn what_a_command_prints_does_not_mix_with_events() {
     let folder = chain(1);
-    let ran = folder.run(&["follow", "chain", "model", "--once", "--exec", "echo noise", "--json"]);
-    assert_eq!((ran.code, ran.json()["event"].as_str(), ran.stderr.as_str()), (Some(0), Some("switched"), "noise\n"));
+    let ran = folder.run(&[
+        "follow",
+        "chain",
+        "model",
+        "--once",
+        "--exec",
+        "echo noise",
+        "--json",
+    ]);
+    assert_eq!(
+        (ran.code, ran.json()["event"].as_str(), ran.stderr.as_str()),
+        (Some(0), Some("switched"), "noise\n")
+    );
     assert!(ran.json()["time"].as_str().unwrap().ends_with('Z'));
 }
 
 #[test]
 fn a_command_that_takes_too_long_is_ended_with_all_its_processes() {
     let folder = chain(1);
-    assert!(Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(folder.at("pipe"))
+            .status()
+            .unwrap()
+            .success()
+    );
     // A process that holds the pipe open is alive. One of them ignores the signal to end.
-    let command = "exec 3>pipe; echo started >&3; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000";
-    let mut child = start(&folder, &["--once", "--exec-timeout", "3", "--exec", command], &[]);
+    let command =
+        "exec 3>pipe; echo started >&3; (trap '' TERM; sleep 1000; sleep 1000) & sleep 1000";
+    let mut child = start(
+        &folder,
+        &["--once", "--exec-timeout", "3", "--exec", command],
+        &[],
+    );
     let mut text = String::new();
-    File::open(folder.at("pipe")).unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!((text.as_str(), child.wait().unwrap().code()), ("started\n", Some(1)));
+    File::open(folder.at("pipe"))
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(
+        (text.as_str(), child.wait().unwrap().code()),
+        ("started\n", Some(1))
+    );
     let (code, status) = status(&folder, &[]);
     assert_eq!(
-        (code, status["command"]["failures"].as_u64(), status["following"].as_bool()),
+        (
+            code,
+            status["command"]["failures"].as_u64(),
+            status["following"].as_bool()
+        ),
         (Some(1), Some(1), Some(false))
     );
 }
@@ -132,13 +203,28 @@ fn a_command_that_takes_too_long_is_ended_with_all_its_processes() {
 #[test]
 fn a_command_ends_with_the_follower() {
     let folder = chain(1);
-    assert!(Command::new("mkfifo").arg(folder.at("pipe")).status().unwrap().success());
-    let mut child = start(&folder, &["--exec", "exec 3>pipe; echo started >&3; sleep 1000"], &[]);
+    assert!(
+        Command::new("mkfifo")
+            .arg(folder.at("pipe"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut child = start(
+        &folder,
+        &["--exec", "exec 3>pipe; echo started >&3; sleep 1000"],
+        &[],
+    );
     let mut pipe = BufReader::new(File::open(folder.at("pipe")).unwrap());
     pipe.read_line(&mut String::new()).unwrap();
     let (code, now) = status(&folder, &[]);
     assert_eq!(
-        (code, now["following"].as_bool(), now["process"].as_u64(), now["command"]["running"].as_bool()),
+        (
+            code,
+            now["following"].as_bool(),
+            now["process"].as_u64(),
+            now["command"]["running"].as_bool()
+        ),
         (Some(0), Some(true), Some(u64::from(child.id())), Some(true)),
         "{now}"
     );
@@ -147,20 +233,38 @@ fn a_command_ends_with_the_follower() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let (code, now) = status(&folder, &[]);
     let problem = now["problems"][0].as_str().unwrap();
-    assert!(code == Some(1) && problem.contains("has not been run for version 0"), "{now}");
+    assert!(
+        code == Some(1) && problem.contains("has not been run for version 0"),
+        "{now}"
+    );
 }
 
 #[test]
 fn one_look_ends_as_pull_does() {
     let folder = chain(0);
     let (code, events) = once(&folder, NOTE);
-    assert_eq!((code, events[0]["error"]["rule"].as_str()), (Some(1), Some("R-CHN-03")));
+    assert_eq!(
+        (code, events[0]["error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-03"))
+    );
     publish(&folder, 0);
     let (code, events) = once(&folder, "exit 7");
-    assert_eq!((code, events[0]["event"].as_str()), (Some(1), Some("switched")));
-    assert!(events.last().unwrap()["error"]["message"].as_str().unwrap().contains("exit status: 7"), "{events:?}");
+    assert_eq!(
+        (code, events[0]["event"].as_str()),
+        (Some(1), Some("switched"))
+    );
+    assert!(
+        events.last().unwrap()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("exit status: 7"),
+        "{events:?}"
+    );
     let (code, events) = once(&folder, NOTE);
-    assert_eq!((code, events[0]["event"].as_str(), seen(&folder).len()), (Some(0), Some("newest"), 1));
+    assert_eq!(
+        (code, events[0]["event"].as_str(), seen(&folder).len()),
+        (Some(0), Some("newest"), 1)
+    );
     let both = folder.run(&["follow", "chain", "model", "--once", "--until", "1"]);
     assert_eq!(both.code, Some(2));
 }
@@ -169,17 +273,49 @@ fn one_look_ends_as_pull_does() {
 fn a_way_back_is_an_event() {
     let folder = chain(3);
     assert_eq!(once(&folder, NOTE).0, Some(0));
-    let commit = folder.json(&["show", "chain", "--version", "1"])["commit"].as_str().unwrap().to_owned();
+    let commit = folder.json(&["show", "chain", "--version", "1"])["commit"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     fs::remove_file(folder.at("chain/commits/00000000000000000002.json")).unwrap();
     let (code, events) = once(&folder, NOTE);
-    assert_eq!((code, events.last().unwrap()["error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")));
+    assert_eq!(
+        (code, events.last().unwrap()["error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-14"))
+    );
     let (code, unhealthy) = status(&folder, &[]);
-    assert_eq!((code, unhealthy["last_error"]["rule"].as_str()), (Some(1), Some("R-CHN-14")), "{unhealthy}");
-    assert_eq!(unhealthy["version"].as_u64(), Some(2), "it serves what it has");
-    let ran =
-        folder.run(&["follow", "chain", "model", "--once", "--exec", NOTE, "--allow-rollback", &commit, "--json"]);
-    let events: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(events.iter().any(|event| event["event"] == "rolled-back" && event["from"] == 2), "{events:?}");
+    assert_eq!(
+        (code, unhealthy["last_error"]["rule"].as_str()),
+        (Some(1), Some("R-CHN-14")),
+        "{unhealthy}"
+    );
+    assert_eq!(
+        unhealthy["version"].as_u64(),
+        Some(2),
+        "it serves what it has"
+    );
+    let ran = folder.run(&[
+        "follow",
+        "chain",
+        "model",
+        "--once",
+        "--exec",
+        NOTE,
+        "--allow-rollback",
+        &commit,
+        "--json",
+    ]);
+    let events: Vec<Value> = ran
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(
+        events
+            .iter()
+            .any(|event| event["event"] == "rolled-back" && event["from"] == 2),
+        "{events:?}"
+    );
     assert_eq!(seen(&folder), ["2 after ", "1 after 2"]);
     assert_eq!(status(&folder, &[]).0, Some(0));
 }
@@ -191,39 +327,80 @@ fn the_status_of_a_directory_is_told() {
     folder.run(&["init", "empty"]).good();
     fs::create_dir(folder.at("model")).unwrap();
     let (code, now) = status(&folder, &[]);
-    assert!(code == Some(1) && now["problems"][0].as_str().unwrap().contains("not a directory that"), "{now}");
+    assert!(
+        code == Some(1)
+            && now["problems"][0]
+                .as_str()
+                .unwrap()
+                .contains("not a directory that"),
+        "{now}"
+    );
     folder.run(&["follow", "empty", "model", "--once"]);
     assert_eq!(status(&folder, &[]).1["problems"][0], "it holds no version");
     fs::remove_file(folder.at("model/status.json")).unwrap();
     folder.run(&["pull", "chain", "model"]).good();
     assert_eq!(status(&folder, &[]).0, Some(0), "nobody has to follow");
     for lag in ["0", "90s"] {
-        assert_eq!(status(&folder, &["--max-lag", lag]).0, Some(1), "nothing is known of the chain");
+        assert_eq!(
+            status(&folder, &["--max-lag", lag]).0,
+            Some(1),
+            "nothing is known of the chain"
+        );
     }
     folder.run(&["follow", "chain", "model", "--once"]).good();
     let (code, now) = status(&folder, &["--max-lag", "0"]);
-    assert_eq!((code, now["version"].as_u64(), now["lag_versions"].as_u64()), (Some(0), Some(2), Some(0)), "{now}");
+    assert_eq!(
+        (code, now["version"].as_u64(), now["lag_versions"].as_u64()),
+        (Some(0), Some(2), Some(0)),
+        "{now}"
+    );
     assert_eq!(now["command"], Value::Null);
     assert_eq!(status(&folder, &["--max-lag", "1h"]).0, Some(0));
-    assert!(folder.run(&["status", "model"]).good().ends_with("\nhealthy\n"));
+    assert!(
+        folder
+            .run(&["status", "model"])
+            .good()
+            .ends_with("\nhealthy\n")
+    );
     // Nobody has looked for long.
-    change_status(&folder, |status| status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z"));
+    change_status(&folder, |status| {
+        status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z")
+    });
     let (code, now) = status(&folder, &["--max-lag", "1h"]);
-    assert!(code == Some(1) && now["problems"][0].as_str().unwrap().contains("no follower is running"), "{now}");
+    assert!(
+        code == Some(1)
+            && now["problems"][0]
+                .as_str()
+                .unwrap()
+                .contains("no follower is running"),
+        "{now}"
+    );
     // A network that is down is not a fault of the directory, a chain that is wrong is one.
     for (class, expected) in [("IO", 0), ("CHAIN", 1)] {
         change_status(&folder, |status| {
             status["failing"] = json!(true);
-            status["last_error"] =
-                json!({ "time": "2026-01-31T12:00:00Z", "class": class, "rule": null, "message": "\u{1b}[2J" });
+            status["last_error"] = json!({ "time": "2026-01-31T12:00:00Z", "class": class, "rule": null, "message": "\u{1b}[2J" });
         });
         let ran = folder.run(&["status", "model"]);
-        assert!(ran.code == Some(expected) && !ran.stdout.contains('\u{1b}'), "{ran:?}");
+        assert!(
+            ran.code == Some(expected) && !ran.stdout.contains('\u{1b}'),
+            "{ran:?}"
+        );
     }
-    folder.run(&["pull", "chain", "model", "--version", "0"]).good();
+    folder
+        .run(&["pull", "chain", "model", "--version", "0"])
+        .good();
     change_status(&folder, |status| status["failing"] = json!(false));
     let (code, now) = status(&folder, &["--max-lag", "1"]);
-    assert_eq!((code, now["lag_versions"].as_u64(), now["lag_seconds"].as_f64()), (Some(1), Some(2), None), "{now}");
+    assert_eq!(
+        (
+            code,
+            now["lag_versions"].as_u64(),
+            now["lag_seconds"].as_f64()
+        ),
+        (Some(1), Some(2), None),
+        "{now}"
+    );
     assert_eq!(status(&folder, &["--max-lag", "2"]).0, Some(0));
     fs::remove_dir_all(fs::canonicalize(folder.at("model/current")).unwrap()).unwrap();
     assert_eq!(status(&folder, &[]).0, Some(1));
@@ -235,9 +412,17 @@ fn remarks_bear_the_time() {
     let ran = folder.run(&["follow", "chain", "model", "--once", "--exec", "exit 1"]);
     let remark = ran.stderr.lines().next().unwrap();
     let (time, text) = remark.split_once(' ').unwrap();
-    assert!(time.starts_with("20") && time.ends_with('Z') && text.starts_with("note: the command"), "{remark}");
+    assert!(
+        time.starts_with("20") && time.ends_with('Z') && text.starts_with("note: the command"),
+        "{remark}"
+    );
     let (_, events) = once(&folder, "exit 1");
-    assert!(events.iter().any(|event| event["event"] == "remark" && event["time"].is_string()), "{events:?}");
+    assert!(
+        events
+            .iter()
+            .any(|event| event["event"] == "remark" && event["time"].is_string()),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -247,7 +432,13 @@ fn metrics_are_shown() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut event = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let remark = event();
-    let url = remark["text"].as_str().unwrap().split_once("http://").unwrap().1.to_owned();
+    let url = remark["text"]
+        .as_str()
+        .unwrap()
+        .split_once("http://")
+        .unwrap()
+        .1
+        .to_owned();
     assert_eq!(event()["event"], "switched");
     let (address, path) = url.split_once('/').unwrap();
     let mut connection = TcpStream::connect(address).unwrap();
@@ -264,7 +455,11 @@ fn metrics_are_shown() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    folder.refused(&["follow", "chain", "model", "--listen", "192.0.2.1:1"], "USAGE", None);
+    folder.refused(
+        &["follow", "chain", "model", "--listen", "192.0.2.1:1"],
+        "USAGE",
+        None,
+    );
 }
 
 #[test]
@@ -277,12 +472,28 @@ fn records_of_the_future_are_unhealthy() {
         assert_eq!(status(&folder, &[]).0, Some(0));
         change_status(&folder, |status| status[key] = future.into());
         let (code, seen) = status(&folder, &[]);
-        assert!(code == Some(1) && seen["problems"][0].as_str().unwrap().contains("in the future"), "{key}: {seen}");
+        assert!(
+            code == Some(1)
+                && seen["problems"][0]
+                    .as_str()
+                    .unwrap()
+                    .contains("in the future"),
+            "{key}: {seen}"
+        );
         folder.write("model/status.json", before);
     }
-    change_status(&folder, |status| status["versions"][0]["newest"] = future.into());
+    change_status(&folder, |status| {
+        status["versions"][0]["newest"] = future.into()
+    });
     let (code, seen) = status(&folder, &["--max-lag", "10m"]);
-    assert!(code == Some(1) && seen["problems"][0].as_str().unwrap().contains("in the future"), "{seen}");
+    assert!(
+        code == Some(1)
+            && seen["problems"][0]
+                .as_str()
+                .unwrap()
+                .contains("in the future"),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -290,19 +501,28 @@ fn systemd_hears_when_the_directory_is_ready() {
     let folder = chain(1);
     let socket = UnixDatagram::bind(folder.at("notify")).unwrap();
     let path = folder.at("notify");
-    let settings = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "3000")];
+    let settings = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "3000"),
+    ];
     // The command must not speak for the follower.
     let command = "test -z \"$NOTIFY_SOCKET$WATCHDOG_USEC\"";
     let mut child = start(&folder, &["--until", "0", "--exec", command], &settings);
     let mut heard = Vec::new();
     let mut message = [0; 4096];
-    while heard.last().is_none_or(|last: &String| !last.contains("STOPPING=1")) {
+    while heard
+        .last()
+        .is_none_or(|last: &String| !last.contains("STOPPING=1"))
+    {
         let length = socket.recv(&mut message).unwrap();
         heard.push(String::from_utf8(message[..length].to_vec()).unwrap());
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
     for expected in ["WATCHDOG=1", "READY=1", "STATUS=at version 0"] {
-        assert!(heard.iter().any(|message| message.contains(expected)), "{expected}: {heard:?}");
+        assert!(
+            heard.iter().any(|message| message.contains(expected)),
+            "{expected}: {heard:?}"
+        );
     }
 }
 
@@ -327,21 +547,41 @@ fn the_directory_of_a_follower_is_read() {
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, &bytes).unwrap();
-    let link = fs::read_dir(folder.at("model/cache")).unwrap().next().unwrap().unwrap().path();
+    let link = fs::read_dir(folder.at("model/cache"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     fs::write(&link, "no").unwrap();
     let before = folder.contents();
     let ran = folder.run(&["fsck", "model", "--json"]);
     assert!(folder.contents() == before, "nothing is changed");
     let problems = ran.json()["problems"].as_array().unwrap().clone();
     assert_eq!((ran.code, problems.len()), (Some(1), 2), "{problems:?}");
-    assert!(problems[0]["message"].as_str().unwrap().contains("\"a\" has changed"), "{problems:?}");
     assert!(
-        problems[1]["file"].as_str().unwrap().ends_with(link.file_name().unwrap().to_str().unwrap()),
+        problems[0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("\"a\" has changed"),
+        "{problems:?}"
+    );
+    assert!(
+        problems[1]["file"]
+            .as_str()
+            .unwrap()
+            .ends_with(link.file_name().unwrap().to_str().unwrap()),
         "{problems:?}"
     );
     fs::write(&file, [&bytes[..], b"more"].concat()).unwrap();
     fs::remove_file(link).unwrap();
     let ran = folder.run(&["fsck", "model"]);
-    assert!(ran.code == Some(1) && ran.stdout.contains("when the version was put here"), "{ran:?}");
-    assert!(!ran.stdout.contains("explain"), "no rule is broken: {ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stdout.contains("when the version was put here"),
+        "{ran:?}"
+    );
+    assert!(
+        !ran.stdout.contains("explain"),
+        "no rule is broken: {ran:?}"
+    );
 }

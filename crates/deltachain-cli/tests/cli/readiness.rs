@@ -1,5 +1,5 @@
-//! `follow --listen`: what a load balancer is told, and what it then sends to servers; and what becomes of running
-//! requests at an update.
+//! `follow --listen`: what a load balancer is told, and what it then sends to servers; and what
+//! becomes of running requests at an update.
 #![cfg(unix)]
 
 use std::fs;
@@ -20,7 +20,8 @@ use crate::support::Folder;
 /// No wait is longer, also on a machine that does other things.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Sends a request by HTTP. Gives the status and the JSON of the answer; nothing if nobody answers, or not to the end.
+/// Sends a request by HTTP. Gives the status and the JSON of the answer; nothing if nobody answers,
+/// or not to the end.
 fn request(address: SocketAddr, line: &str, body: &str) -> Option<(u16, Value)> {
     let mut connection = TcpStream::connect(address).ok()?;
     send(&mut connection, line, body)?;
@@ -29,7 +30,11 @@ fn request(address: SocketAddr, line: &str, body: &str) -> Option<(u16, Value)> 
 
 fn send(connection: &mut TcpStream, line: &str, body: &str) -> Option<()> {
     let length = body.len();
-    write!(connection, "{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").ok()
+    write!(
+        connection,
+        "{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .ok()
 }
 
 /// Reads an answer, to the end that its length says.
@@ -38,7 +43,10 @@ fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
     loop {
         let all = String::from_utf8_lossy(&text).into_owned();
         if let Some((head, body)) = all.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Content-Length: "))
+                .unwrap();
             if body.len() >= length.parse().unwrap() {
                 let status = head.split(' ').nth(1).unwrap().parse().unwrap();
                 return Some((status, serde_json::from_str(body).unwrap_or_default()));
@@ -53,7 +61,11 @@ fn receive(mut connection: TcpStream) -> Option<(u16, Value)> {
 
 /// Asks a server for an answer of its model.
 fn complete(address: SocketAddr, tokens: u64) -> Option<(u16, Value)> {
-    request(address, "POST /v1/completions", &json!({ "max_tokens": tokens }).to_string())
+    request(
+        address,
+        "POST /v1/completions",
+        &json!({ "max_tokens": tokens }).to_string(),
+    )
 }
 
 fn address(server: &Engine) -> SocketAddr {
@@ -75,15 +87,28 @@ impl Follower {
     fn of(folder: &Folder, engine: &str, servers: &[&Engine], more: &[&str]) -> Self {
         let mut follow = arguments(engine, servers);
         if more.contains(&"--poll") {
-            let at = follow.iter().position(|argument| *argument == "--poll").unwrap();
+            let at = follow
+                .iter()
+                .position(|argument| *argument == "--poll")
+                .unwrap();
             follow.drain(at..at + 2);
         }
         follow.extend(["--listen", "0"].iter().chain(more));
         let (process, events) = Process::heard(folder, &follow);
         let [_, remark] = [(); 2].map(|()| events.recv().unwrap());
         let text = remark["text"].as_str().unwrap();
-        let ready = text.strip_prefix("serving http://").unwrap().strip_suffix("/ready").unwrap().parse().unwrap();
-        Self { process, events, ready }
+        let ready = text
+            .strip_prefix("serving http://")
+            .unwrap()
+            .strip_suffix("/ready")
+            .unwrap()
+            .parse()
+            .unwrap();
+        Self {
+            process,
+            events,
+            ready,
+        }
     }
 
     /// What it answers now; nothing if nobody answers.
@@ -107,14 +132,22 @@ impl Follower {
     /// Asks until all servers are ready, and have this version.
     fn brings(&self, version: u64) {
         let began = Instant::now();
-        while !self.becomes(200)["servers"].as_array().unwrap().iter().all(|server| server["version"] == version) {
+        while !self.becomes(200)["servers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|server| server["version"] == version)
+        {
             assert!(began.elapsed() < LONGEST);
         }
     }
 
     /// Why its only server is not ready.
     fn reason(&self) -> String {
-        self.becomes(503)["servers"][0]["reason"].as_str().unwrap().to_owned()
+        self.becomes(503)["servers"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// Waits for an event.
@@ -134,7 +167,8 @@ fn ready_by_status(folder: &Folder, most: &str) -> (Option<i32>, Value) {
     (ran.code, ran.json()["ready"].clone())
 }
 
-/// A small load balancer. It asks whether the servers are ready before each request, and sends it to one of them.
+/// A small load balancer. It asks whether the servers are ready before each request, and sends it
+/// to one of them.
 struct Balancer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -144,7 +178,8 @@ struct Shared {
     servers: Vec<Engine>,
     ready: SocketAddr,
     next: AtomicUsize,
-    /// Held from a question until the request has reached a server: no server is started again between the two.
+    /// Held from a question until the request has reached a server: no server is started again
+    /// between the two.
     gate: Mutex<()>,
 }
 
@@ -152,7 +187,12 @@ impl Balancer {
     fn start(servers: Vec<Engine>, ready: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared { servers, ready, next: AtomicUsize::new(0), gate: Mutex::new(()) });
+        let shared = Arc::new(Shared {
+            servers,
+            ready,
+            next: AtomicUsize::new(0),
+            gate: Mutex::new(()),
+        });
         let answering = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -182,12 +222,19 @@ impl Shared {
         }
         let (status, body) = self.ask(&request).unwrap_or((502, Value::Null));
         let body = body.to_string();
-        write!(client, "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len()).ok();
+        write!(
+            client,
+            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .ok();
     }
 
     fn ask(&self, bytes: &[u8]) -> Option<(u16, Value)> {
         let gate = self.gate.lock().unwrap();
-        let (200, _) = request(self.ready, "GET /ready", "")? else { return Some((503, Value::Null)) };
+        let (200, _) = request(self.ready, "GET /ready", "")? else {
+            return Some((503, Value::Null));
+        };
         let server = &self.servers[self.next.fetch_add(1, Ordering::Relaxed) % self.servers.len()];
         let before = server.state().arrived;
         let mut connection = TcpStream::connect(address(server)).ok()?;
@@ -198,8 +245,9 @@ impl Shared {
     }
 }
 
-/// Clients that send requests through a balancer as fast as they can, until `work` is done. It can wait for an answer of a
-/// server. No answer may have been made by a model that is not of the chain.
+/// Clients that send requests through a balancer as fast as they can, until `work` is done. It can
+/// wait for an answer of a server. No answer may have been made by a model that is not of the
+/// chain.
 fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
     let (ends, (answered, answers)) = (AtomicBool::new(false), channel());
     thread::scope(|scope| {
@@ -209,14 +257,19 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
                 while !ends.load(Ordering::Relaxed) {
                     let (status, answer) = complete(balancer.address, 2).unwrap();
                     if status == 200 {
-                        answered.send(answer["choices"][0]["made_by"].clone()).unwrap();
+                        answered
+                            .send(answer["choices"][0]["made_by"].clone())
+                            .unwrap();
                     }
                 }
             });
         }
         let check = |made: &Value| {
             let tokens = made.as_array().unwrap();
-            assert!(tokens.iter().all(|by| by.as_str().unwrap().contains('@')), "not ready, and asked: {made}");
+            assert!(
+                tokens.iter().all(|by| by.as_str().unwrap().contains('@')),
+                "not ready, and asked: {made}"
+            );
         };
         let wait = || {
             answers.try_iter().for_each(|made| check(&made));
@@ -225,7 +278,12 @@ fn under_load(balancer: &Balancer, work: impl FnOnce(&dyn Fn())) {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&wait)));
         ends.store(true, Ordering::Relaxed);
         // Whoever waits in a paused server has to end, too.
-        balancer.shared.servers.iter().filter(|_| done.is_err()).for_each(Engine::restart);
+        balancer
+            .shared
+            .servers
+            .iter()
+            .filter(|_| done.is_err())
+            .for_each(Engine::restart);
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         answers.try_iter().for_each(|made| check(&made));
     });
@@ -237,7 +295,11 @@ fn a_balancer_sends_nothing_to_a_server_that_was_started_again() {
     let folder = chain(1);
     let servers = vec![Engine::start(), Engine::start()];
     // Nobody looks at a server while it is well. So what counts is what is asked for each answer.
-    let follow = Follower::start(&folder, &servers.iter().collect::<Vec<_>>(), &["--poll", "100"]);
+    let follow = Follower::start(
+        &folder,
+        &servers.iter().collect::<Vec<_>>(),
+        &["--poll", "100"],
+    );
     let balancer = Balancer::start(servers, follow.ready);
     under_load(&balancer, |wait_for_answer| {
         for round in 0..20 {
@@ -255,12 +317,19 @@ fn a_balancer_sends_nothing_to_a_server_that_was_started_again() {
 fn a_balancer_sends_nothing_to_a_server_that_was_started_again_during_an_update() {
     let folder = chain(1);
     let servers = vec![Engine::start(), Engine::start()];
-    let follow = Follower::start(&folder, &servers.iter().collect::<Vec<_>>(), &["--server-timeout", "100"]);
+    let follow = Follower::start(
+        &folder,
+        &servers.iter().collect::<Vec<_>>(),
+        &["--server-timeout", "100"],
+    );
     let balancer = Balancer::start(servers, follow.ready);
     under_load(&balancer, |wait_for_answer| {
         for round in 0..20_u8 {
             wait_for_answer();
-            let (at, called) = (usize::from(round % 2), VLLM[usize::from(round) % VLLM.len()]);
+            let (at, called) = (
+                usize::from(round % 2),
+                VLLM[usize::from(round) % VLLM.len()],
+            );
             let server = &balancer.shared.servers[at];
             server.forget();
             server.befalls(called, Fate::Hangs);
@@ -282,19 +351,35 @@ fn before_the_first_look_and_without_an_answer_no_server_is_ready() {
     let follow = Follower::start(&folder, &[&server], &["--server-timeout", "0.2"]);
     assert_eq!(follow.answer().unwrap().0, 503);
     server.wait_for("deltachain_state");
-    assert_eq!(follow.reason(), "it does not answer with a version of the chain");
+    assert_eq!(
+        follow.reason(),
+        "it does not answer with a version of the chain"
+    );
     server.state().hang.clear();
     let answer = follow.becomes(200);
-    assert_eq!(answer, json!({ "ready": true, "servers": [{ "server": server.url, "version": 0, "ready": true }] }));
+    assert_eq!(
+        answer,
+        json!({ "ready": true, "servers": [{ "server": server.url, "version": 0, "ready": true }] })
+    );
     let event = follow.event(|event| event["event"] == "readiness");
-    assert_eq!((&event["ready"], &event["servers"][0]["version"]), (&json!(true), &json!(0)));
+    assert_eq!(
+        (&event["ready"], &event["servers"][0]["version"]),
+        (&json!(true), &json!(0))
+    );
 
     // At once, although the last look was a good one.
     server.state().is_down = true;
     let (code, answer) = follow.answer().unwrap();
-    assert_eq!((code, &answer["servers"][0]["version"]), (503, &Value::Null), "{answer}");
+    assert_eq!(
+        (code, &answer["servers"][0]["version"]),
+        (503, &Value::Null),
+        "{answer}"
+    );
     let event = follow.event(|event| event["event"] == "readiness");
-    assert_eq!((&event["ready"], &event["servers"][0]["ready"]), (&json!(false), &json!(false)));
+    assert_eq!(
+        (&event["ready"], &event["servers"][0]["ready"]),
+        (&json!(false), &json!(false))
+    );
     assert_eq!(ready_by_status(&folder, "10m"), (Some(1), json!(false)));
     server.state().is_down = false;
     follow.becomes(200);
@@ -304,19 +389,28 @@ fn before_the_first_look_and_without_an_answer_no_server_is_ready() {
 
 #[test]
 fn what_is_torn_or_stays_paused_is_not_ready() {
-    for (called, fate, hangs) in [("/update_weights", Some(Fate::Torn), None), ("/resume", None, Some("/resume"))] {
+    for (called, fate, hangs) in [
+        ("/update_weights", Some(Fate::Torn), None),
+        ("/resume", None, Some("/resume")),
+    ] {
         let folder = chain(1);
         let server = Engine::start();
         let follow = Follower::start(&folder, &[&server], &["--server-timeout", "0.2"]);
         follow.becomes(200);
         fate.iter().for_each(|fate| server.befalls(called, *fate));
         // It is not made good before the test has seen it.
-        (0..10_000).filter(|_| fate.is_some()).for_each(|_| server.befalls(called, Fate::Refused));
+        (0..10_000)
+            .filter(|_| fate.is_some())
+            .for_each(|_| server.befalls(called, Fate::Refused));
         server.state().hang.extend(hangs);
         publish(&folder, 1);
         follow.event(|event| event["stays_paused"] == true);
         assert_eq!(follow.answer().unwrap().0, 503, "{called}");
-        assert_eq!(ready_by_status(&folder, "10m"), (Some(1), json!(false)), "{called}");
+        assert_eq!(
+            ready_by_status(&folder, "10m"),
+            (Some(1), json!(false)),
+            "{called}"
+        );
         server.state().fates.clear();
         server.state().hang.clear();
         follow.brings(1);
@@ -333,13 +427,24 @@ fn a_server_that_goes_on_with_an_older_version_is_ready_until_that_is_stale() {
         (0..10_000).for_each(|_| server.befalls("/update_weights", Fate::Refused));
         publish(&folder, 1);
         let failed = follow.event(|event| event["result"] == "failed");
-        assert_eq!((&failed["version"], &failed["stays_paused"]), (&json!(1), &json!(false)));
+        assert_eq!(
+            (&failed["version"], &failed["stays_paused"]),
+            (&json!(1), &json!(false))
+        );
         let (code, answer) = follow.answer().unwrap();
-        assert_eq!((code == 200, &answer["servers"][0]["version"]), (is_ready, &json!(0)), "{answer}");
+        assert_eq!(
+            (code == 200, &answer["servers"][0]["version"]),
+            (is_ready, &json!(0)),
+            "{answer}"
+        );
         // It needs attention all the same.
         assert_eq!(ready_by_status(&folder, most), (Some(1), json!(is_ready)));
         if !is_ready {
-            assert!(follow.reason().contains("1 versions behind"), "{}", follow.reason());
+            assert!(
+                follow.reason().contains("1 versions behind"),
+                "{}",
+                follow.reason()
+            );
         }
         server.state().fates.clear();
         follow.brings(1);
@@ -362,7 +467,8 @@ fn without_polls_of_the_chain_servers_become_stale() {
     record["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z");
     folder.write("model/status.json", record.to_string());
     let follow = Follower::start(&folder, &[&server], &[]);
-    let is_stale = |reason: &str| reason.contains("it was the newest") && reason.contains("more than 600 s");
+    let is_stale =
+        |reason: &str| reason.contains("it was the newest") && reason.contains("more than 600 s");
     let began = Instant::now();
     while !is_stale(&follow.reason()) {
         assert!(began.elapsed() < LONGEST);
@@ -384,7 +490,10 @@ fn a_version_of_another_chain_is_not_ready() {
     server.forget();
     let follow = Follower::start(&folder, &[&server], &["--server-timeout", "100"]);
     server.wait_for("/update_weights");
-    assert_eq!(follow.reason(), "its version 0@ffffffffffff is none that the directory has held");
+    assert_eq!(
+        follow.reason(),
+        "its version 0@ffffffffffff is none that the directory has held"
+    );
     assert_eq!(ready_by_status(&folder, "0"), (Some(1), json!(false)));
 }
 
@@ -400,7 +509,11 @@ fn during_an_update_a_server_is_ready_if_its_requests_wait() {
         publish(&folder, 1);
         server.wait_for("/update_weights");
         let (found, answer) = follow.answer().unwrap();
-        assert_eq!((found, &answer["servers"][0]["version"]), (code, &json!(0)), "{mode}: {answer}");
+        assert_eq!(
+            (found, &answer["servers"][0]["version"]),
+            (code, &json!(0)),
+            "{mode}: {answer}"
+        );
         assert_eq!(ready_by_status(&folder, "10m").1, code == 200, "{mode}");
         server.restart();
         follow.brings(1);
@@ -433,7 +546,13 @@ fn a_follower_that_is_killed_or_ends_makes_no_server_ready() {
     let ready = follow.ready;
     server.restart();
     assert!(follow.process.ended());
-    assert_eq!((server.state().process.owner.clone(), request(ready, "GET /ready", "")), (None, None));
+    assert_eq!(
+        (
+            server.state().process.owner.clone(),
+            request(ready, "GET /ready", "")
+        ),
+        (None, None)
+    );
 }
 
 #[test]
@@ -445,7 +564,10 @@ fn without_its_port_nothing_is_followed() {
     let servers = [&server];
     let follow = [&arguments("vllm", &servers)[..], &["--listen", &address]].concat();
     let ran = folder.run(&follow);
-    assert!(ran.code == Some(2) && ran.stdout.contains(&format!("--listen {address}")), "{ran:?}");
+    assert!(
+        ran.code == Some(2) && ran.stdout.contains(&format!("--listen {address}")),
+        "{ran:?}"
+    );
     assert!(server.state().looks.is_empty() && !folder.at("model/servers.json").exists());
     for (more, text) in [
         (vec!["--listen", "0", "--max-lag", "20s"], "--poll"),
@@ -454,7 +576,10 @@ fn without_its_port_nothing_is_followed() {
         (vec!["--pause", "hard"], "keep, wait or abort"),
     ] {
         let ran = folder.run(&[&arguments("vllm", &servers)[..], &more].concat());
-        assert!(ran.code == Some(2) && ran.stdout.contains(text), "{more:?}: {ran:?}");
+        assert!(
+            ran.code == Some(2) && ran.stdout.contains(text),
+            "{more:?}: {ran:?}"
+        );
     }
 }
 
@@ -462,14 +587,25 @@ fn without_its_port_nothing_is_followed() {
 fn metrics_and_readiness_share_a_port() {
     let folder = chain(1);
     let server = Engine::start();
-    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().to_string();
+    let free = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
     let servers = [&server];
     let follow = [&arguments("vllm", &servers)[..], &["--listen", &free]].concat();
     let (process, events) = Process::heard(&folder, &follow);
     for page in ["metrics", "ready"] {
-        assert_eq!(events.recv().unwrap()["text"], format!("serving http://{free}/{page}"));
+        assert_eq!(
+            events.recv().unwrap()["text"],
+            format!("serving http://{free}/{page}")
+        );
     }
-    let follow = Follower { process, events, ready: free.parse().unwrap() };
+    let follow = Follower {
+        process,
+        events,
+        ready: free.parse().unwrap(),
+    };
     follow.becomes(200);
     follow.event(|event| event["event"] == "readiness");
     let mut connection = TcpStream::connect(follow.ready).unwrap();
@@ -478,14 +614,21 @@ fn metrics_and_readiness_share_a_port() {
     connection.read_to_string(&mut text).unwrap();
     let label = format!("{{server=\"{}\"}}", server.url);
     let proof = "deltachain_proof{proof=\"hashed\"} 1".to_owned();
-    for line in ["deltachain_ready 1".to_owned(), format!("deltachain_server_ready{label} 1"), proof] {
+    for line in [
+        "deltachain_ready 1".to_owned(),
+        format!("deltachain_server_ready{label} 1"),
+        proof,
+    ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
 }
 
 #[test]
 fn other_engines_stay_ready_during_an_update() {
-    for (engine, called) in [("sglang", "/update_weights_from_disk"), ("vllm-lora", "/v1/load_lora_adapter")] {
+    for (engine, called) in [
+        ("sglang", "/update_weights_from_disk"),
+        ("vllm-lora", "/v1/load_lora_adapter"),
+    ] {
         let folder = chain(1);
         let server = Engine::start();
         let follow = Follower::of(&folder, engine, &[&server], &[]);
@@ -495,15 +638,19 @@ fn other_engines_stay_ready_during_an_update() {
         publish(&folder, 1);
         server.wait_for(called);
         let (code, answer) = follow.answer().unwrap();
-        assert_eq!((code, &answer["servers"][0]["version"]), (200, &json!(0)), "{engine}: {answer}");
+        assert_eq!(
+            (code, &answer["servers"][0]["version"]),
+            (200, &json!(0)),
+            "{engine}: {answer}"
+        );
         server.restart();
         assert_eq!(follow.answer().unwrap().0, 503, "{engine}");
         follow.brings(1);
     }
 }
 
-/// A request of 4 tokens that has 2 of them when version 1 comes. `go_on` is called when the server has been told to
-/// pause. Gives the answer.
+/// A request of 4 tokens that has 2 of them when version 1 comes. `go_on` is called when the server
+/// has been told to pause. Gives the answer.
 fn across_an_update(mode: &str, is_newer: bool, go_on: impl FnOnce(&Engine)) -> Value {
     let folder = chain(1);
     let server = Engine::start();
@@ -531,33 +678,57 @@ fn across_an_update(mode: &str, is_newer: bool, go_on: impl FnOnce(&Engine)) -> 
 fn a_running_request_goes_on_ends_first_or_ends_at_once() {
     let versions = |answer: &Value| {
         let made = answer["made_by"].as_array().unwrap();
-        let versions: Vec<_> =
-            made.iter().map(|by| by.as_str().unwrap().split('@').next().unwrap().to_owned()).collect();
+        let versions: Vec<_> = made
+            .iter()
+            .map(|by| by.as_str().unwrap().split('@').next().unwrap().to_owned())
+            .collect();
         versions.concat()
     };
     let kept = across_an_update("keep", false, |server| server.allow(None));
-    assert_eq!((versions(&kept).as_str(), &kept["finish_reason"]), ("0011", &json!("length")));
+    assert_eq!(
+        (versions(&kept).as_str(), &kept["finish_reason"]),
+        ("0011", &json!("length"))
+    );
     // What vLLM calls the versions is what made the tokens.
     let spans: Vec<_> = kept["weight_versions"].as_array().unwrap().clone();
-    let said: Vec<_> = spans.iter().map(|span| (span["version"].clone(), span["start"].clone())).collect();
-    assert_eq!(said, [(kept["made_by"][0].clone(), json!(0)), (kept["made_by"][2].clone(), json!(2))]);
+    let said: Vec<_> = spans
+        .iter()
+        .map(|span| (span["version"].clone(), span["start"].clone()))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            (kept["made_by"][0].clone(), json!(0)),
+            (kept["made_by"][2].clone(), json!(2))
+        ]
+    );
 
     let waited = across_an_update("wait", false, |server| {
         // Nothing else is asked before it has ended.
         assert_eq!(server.state().calls.last().unwrap().0, "/pause?mode=wait");
         server.allow(None);
     });
-    assert_eq!((versions(&waited).as_str(), &waited["finish_reason"]), ("0000", &json!("length")));
+    assert_eq!(
+        (versions(&waited).as_str(), &waited["finish_reason"]),
+        ("0000", &json!("length"))
+    );
 
     let aborted = across_an_update("abort", false, |_| {});
-    assert_eq!((versions(&aborted).as_str(), &aborted["finish_reason"]), ("00", &json!("abort")));
+    assert_eq!(
+        (versions(&aborted).as_str(), &aborted["finish_reason"]),
+        ("00", &json!("abort"))
+    );
 }
 
 #[test]
 fn a_request_that_does_not_end_is_waited_for_no_longer_than_the_timeout() {
     let folder = chain(1);
     let server = Engine::start();
-    let follow = Follower::start(&folder, &[&server], &["--pause", "wait", "--server-timeout", "0.3"]);
+    let follow = Follower::start(
+        &folder,
+        &[&server],
+        &["--pause", "wait", "--server-timeout", "0.3"],
+    );
     follow.becomes(200);
     server.allow(Some(2));
     thread::scope(|scope| {
@@ -566,9 +737,18 @@ fn a_request_that_does_not_end_is_waited_for_no_longer_than_the_timeout() {
         publish(&folder, 1);
         let failed = follow.event(|event| event["result"] == "failed");
         assert_eq!(failed["stays_paused"], false, "{failed}");
-        assert!(failed["message"].as_str().unwrap().contains("no answer in time"), "{failed}");
+        assert!(
+            failed["message"]
+                .as_str()
+                .unwrap()
+                .contains("no answer in time"),
+            "{failed}"
+        );
         server.allow(None);
-        assert_eq!(asking.join().unwrap().unwrap().1["choices"][0]["finish_reason"], "length");
+        assert_eq!(
+            asking.join().unwrap().unwrap().1["choices"][0]["finish_reason"],
+            "length"
+        );
     });
     follow.brings(1);
 }
@@ -586,16 +766,43 @@ fn other_engines_pause_as_they_can() {
     let folder = chain(0);
     let server = Engine::start();
     let servers = [&server];
-    for (engine, mode, text) in [("sglang", "wait", "cannot wait"), ("vllm-lora", "keep", "without a pause")] {
-        let ran = folder.run(&[&arguments(engine, &servers)[..], &["--pause", mode, "--once"]].concat());
-        assert!(ran.code == Some(2) && ran.stdout.contains(text), "{engine}: {ran:?}");
+    for (engine, mode, text) in [
+        ("sglang", "wait", "cannot wait"),
+        ("vllm-lora", "keep", "without a pause"),
+    ] {
+        let ran = folder.run(
+            &[
+                &arguments(engine, &servers)[..],
+                &["--pause", mode, "--once"],
+            ]
+            .concat(),
+        );
+        assert!(
+            ran.code == Some(2) && ran.stdout.contains(text),
+            "{engine}: {ran:?}"
+        );
     }
     for (mode, told) in [("keep", "retract"), ("abort", "abort")] {
         publish(&folder, u8::from(mode == "abort"));
-        folder.run(&[&arguments("sglang", &servers)[..], &["--pause", mode, "--once"]].concat()).good();
+        folder
+            .run(
+                &[
+                    &arguments("sglang", &servers)[..],
+                    &["--pause", mode, "--once"],
+                ]
+                .concat(),
+            )
+            .good();
         let calls = std::mem::take(&mut server.state().calls);
-        assert_eq!(calls[0], ("/pause_generation".to_owned(), json!({ "mode": told })), "{mode}");
+        assert_eq!(
+            calls[0],
+            ("/pause_generation".to_owned(), json!({ "mode": told })),
+            "{mode}"
+        );
     }
     let found = status(&folder).1;
-    assert_eq!(server.state().process.weight_version, name(1, &found["state"]));
+    assert_eq!(
+        server.state().process.weight_version,
+        name(1, &found["state"])
+    );
 }

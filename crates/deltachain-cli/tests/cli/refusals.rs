@@ -1,4 +1,5 @@
-//! Inputs that are wrong, damaged or hostile: each is refused with its class and rule, and nothing is left behind.
+//! Inputs that are wrong, damaged or hostile: each is refused with its class and rule, and nothing
+//! is left behind.
 
 use crate::round_trips::chain;
 use crate::support::{Folder, bytes_file, reseal, safetensors, step};
@@ -6,7 +7,9 @@ use crate::support::{Folder, bytes_file, reseal, safetensors, step};
 /// A folder with the link 1.dcf of steps 0 and 1, changed by `edit`.
 fn damaged(edit: impl FnOnce(&mut Vec<u8>)) -> Folder {
     let folder = Folder::new();
-    folder.run(&["diff", &step(0), &step(1), "-o", "1.dcf"]).good();
+    folder
+        .run(&["diff", &step(0), &step(1), "-o", "1.dcf"])
+        .good();
     let mut link = folder.read("1.dcf");
     edit(&mut link);
     folder.write("1.dcf", link);
@@ -28,7 +31,10 @@ fn all_refuse(folder: &Folder, class: &str, rule: &str) {
         }
         let error = folder.refused(arguments, class, Some(rule));
         assert_eq!(error["file"], "1.dcf");
-        assert!(error["section"].is_string() || matches!(rule, "R-HDR-09" | "R-HDR-10"), "{error}");
+        assert!(
+            error["section"].is_string() || matches!(rule, "R-HDR-09" | "R-HDR-10"),
+            "{error}"
+        );
         assert!(error["offset"].is_u64(), "{error}");
         assert!(!error["advice"].as_str().unwrap().is_empty());
     }
@@ -40,12 +46,27 @@ fn damaged_links() {
     all_refuse(&damaged(|link| flip(link, 0)), "NOT_DCF", "R-HDR-01");
     all_refuse(&damaged(|link| flip(link, 60)), "CORRUPT", "R-HDR-03");
     all_refuse(&damaged(|link| flip(link, 140)), "CORRUPT", "R-IDX-01");
-    all_refuse(&damaged(|link| *link.last_mut().unwrap() ^= 1), "CORRUPT", "R-SEG-01");
-    all_refuse(&damaged(|link| link.truncate(link.len() - 1)), "TRUNCATED", "R-HDR-09");
+    all_refuse(
+        &damaged(|link| *link.last_mut().unwrap() ^= 1),
+        "CORRUPT",
+        "R-SEG-01",
+    );
+    all_refuse(
+        &damaged(|link| link.truncate(link.len() - 1)),
+        "TRUNCATED",
+        "R-HDR-09",
+    );
     all_refuse(&damaged(|link| link.truncate(100)), "TRUNCATED", "R-HDR-02");
     all_refuse(&damaged(Vec::clear), "TRUNCATED", "R-HDR-02");
     all_refuse(&damaged(|link| link.push(0)), "MALFORMED", "R-HDR-10");
-    all_refuse(&damaged(|link| link.splice(.., *b"PK\x03\x04 something else").for_each(drop)), "NOT_DCF", "R-HDR-01");
+    all_refuse(
+        &damaged(|link| {
+            link.splice(.., *b"PK\x03\x04 something else")
+                .for_each(drop)
+        }),
+        "NOT_DCF",
+        "R-HDR-01",
+    );
 }
 
 #[test]
@@ -61,8 +82,13 @@ fn links_of_the_future() {
     all_refuse(&set(20, 1), "MALFORMED", "R-HDR-06");
     // Features that may be ignored are.
     let folder = set(19, 0x80);
-    assert_eq!(folder.json(&["inspect", "1.dcf"])["compatible_features"], 0x8000_0000_u32);
-    folder.run(&["apply", "--base", &step(0), "1.dcf", "-o", "out"]).good();
+    assert_eq!(
+        folder.json(&["inspect", "1.dcf"])["compatible_features"],
+        0x8000_0000_u32
+    );
+    folder
+        .run(&["apply", "--base", &step(0), "1.dcf", "-o", "out"])
+        .good();
 }
 
 #[test]
@@ -70,16 +96,34 @@ fn wrong_bases() {
     let folder = Folder::new();
     chain(&folder, "compact");
     let refused = |arguments: &[&str], rule| folder.refused(arguments, "WRONG_BASE", Some(rule));
-    refused(&["apply", "--base", &step(1), "1.dcf", "-o", "out"], "R-APP-01");
+    refused(
+        &["apply", "--base", &step(1), "1.dcf", "-o", "out"],
+        "R-APP-01",
+    );
     refused(&["apply", "1.dcf", "-o", "out"], "R-APP-01");
-    refused(&["apply", "--base", &step(0), "0.dcf", "-o", "out"], "R-APP-01");
+    refused(
+        &["apply", "--base", &step(0), "0.dcf", "-o", "out"],
+        "R-APP-01",
+    );
     // A second time is refused, too.
-    refused(&["apply", "--base", &step(0), "1.dcf", "1.dcf", "-o", "out"], "R-APP-06");
-    let error = refused(&["apply", "--base", &step(0), "1.dcf", "3.dcf", "-o", "out"], "R-APP-06");
+    refused(
+        &["apply", "--base", &step(0), "1.dcf", "1.dcf", "-o", "out"],
+        "R-APP-06",
+    );
+    let error = refused(
+        &["apply", "--base", &step(0), "1.dcf", "3.dcf", "-o", "out"],
+        "R-APP-06",
+    );
     assert_eq!(error["file"], "3.dcf");
-    refused(&["apply", "2.dcf", "1.dcf", "0.dcf", "-o", "out"], "R-APP-06");
+    refused(
+        &["apply", "2.dcf", "1.dcf", "0.dcf", "-o", "out"],
+        "R-APP-06",
+    );
     refused(&["squash", "0.dcf", "2.dcf", "-o", "out"], "R-APP-06");
-    refused(&["squash", "1.dcf", "2.dcf", "-o", "out", "--base", &step(2)], "R-APP-01");
+    refused(
+        &["squash", "1.dcf", "2.dcf", "-o", "out", "--base", &step(2)],
+        "R-APP-01",
+    );
     folder.write("half", bytes_file(&[]));
     refused(&["verify", "1.dcf", "--base", "half"], "R-APP-01");
 }
@@ -92,8 +136,11 @@ fn damage_that_shows_late() {
     let mut link = folder.read("2.dcf");
     *link.last_mut().unwrap() ^= 1;
     folder.write("2.dcf", link);
-    let error =
-        folder.refused(&["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "out"], "CORRUPT", Some("R-SEG-01"));
+    let error = folder.refused(
+        &["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "out"],
+        "CORRUPT",
+        Some("R-SEG-01"),
+    );
     assert_eq!(error["file"], "2.dcf");
     // A link that promises another target than it gives.
     let mut link = folder.read("1.dcf");
@@ -101,7 +148,8 @@ fn damage_that_shows_late() {
     reseal(&mut link);
     folder.write("1.dcf", link);
     folder.json(&["verify", "1.dcf"]);
-    let refused = |arguments: &[&str]| folder.refused(arguments, "STATE_MISMATCH", Some("R-APP-05"));
+    let refused =
+        |arguments: &[&str]| folder.refused(arguments, "STATE_MISMATCH", Some("R-APP-05"));
     refused(&["verify", "1.dcf", "--base", &step(0)]);
     refused(&["apply", "1.dcf", "--base", &step(0), "-o", "out"]);
 }
@@ -115,12 +163,18 @@ fn states_that_are_none() {
         ("text", b"this is not a safetensors file".to_vec()),
         ("short", safetensors(&format!("{{{tensor}}}"), b"")),
         ("long", safetensors(&format!("{{{tensor}}}"), b"12")),
-        ("twice", safetensors(&format!("{{{tensor},{tensor}}}"), b"1")),
+        (
+            "twice",
+            safetensors(&format!("{{{tensor},{tensor}}}"), b"1"),
+        ),
         ("list", safetensors("[]", b"")),
         ("huge header", u64::MAX.to_le_bytes().to_vec()),
         (
             "huge tensor",
-            safetensors(r#"{"t":{"dtype":"U8","shape":[9223372036854775807,4],"data_offsets":[0,1]}}"#, b"1"),
+            safetensors(
+                r#"{"t":{"dtype":"U8","shape":[9223372036854775807,4],"data_offsets":[0,1]}}"#,
+                b"1",
+            ),
         ),
         ("directory/readme.txt", b"nothing here".to_vec()),
     ];
@@ -133,7 +187,11 @@ fn states_that_are_none() {
         folder.refused(&["snapshot", name, "-o", "out"], "USAGE", None);
         folder.refused(&["diff", name, "good", "-o", "out"], "USAGE", None);
         folder.refused(&["diff", "good", name, "-o", "out"], "USAGE", None);
-        folder.refused(&["apply", "good.dcf", "--base", name, "-o", "out"], "USAGE", None);
+        folder.refused(
+            &["apply", "good.dcf", "--base", name, "-o", "out"],
+            "USAGE",
+            None,
+        );
     }
     folder.refused(&["digest", "missing"], "USAGE", None);
     folder.refused(&["inspect", "missing"], "USAGE", None);
@@ -155,7 +213,10 @@ fn outputs_that_exist() {
         &["squash", "0.dcf", "1.dcf", "-o", "3.dcf"],
     ] {
         let error = folder.refused(arguments, "USAGE", None);
-        assert!(error["message"].as_str().unwrap().contains("--force"), "{error}");
+        assert!(
+            error["message"].as_str().unwrap().contains("--force"),
+            "{error}"
+        );
         let before = folder.contents();
         folder.run(&[arguments, &["--force"]].concat()).good();
         assert!(folder.contents() != before);
@@ -169,7 +230,16 @@ fn outputs_that_exist() {
 fn notes_that_make_no_sense() {
     let folder = Folder::new();
     let snapshot = |note: &str, other: &str| {
-        let ran = folder.run(&["snapshot", &step(0), "-o", "out", "--meta", note, "--meta", other]);
+        let ran = folder.run(&[
+            "snapshot",
+            &step(0),
+            "-o",
+            "out",
+            "--meta",
+            note,
+            "--meta",
+            other,
+        ]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(folder.contents().is_empty());
     };
@@ -178,7 +248,8 @@ fn notes_that_make_no_sense() {
     snapshot("a=b", "a=c");
 }
 
-/// A snapshot of one tensor of 2^40 zero bytes in 2 MiB, nearly all of them digests of its pieces, made by hand.
+/// A snapshot of one tensor of 2^40 zero bytes in 2 MiB, nearly all of them digests of its pieces,
+/// made by hand.
 fn huge() -> Vec<u8> {
     let pieces = 1 << 16;
     let mut index = vec![0, 0, 1, 1, b't', 1, 5, 1];
@@ -204,19 +275,29 @@ fn huge() -> Vec<u8> {
 fn links_that_ask_for_too_much() {
     let folder = Folder::new();
     folder.write("1.dcf", huge());
-    for arguments in [&["apply", "1.dcf", "-o", "out"][..], &["inspect", "1.dcf"], &["verify", "1.dcf"]] {
+    for arguments in [
+        &["apply", "1.dcf", "-o", "out"][..],
+        &["inspect", "1.dcf"],
+        &["verify", "1.dcf"],
+    ] {
         folder.refused(arguments, "LIMIT", Some("R-LIM-04"));
     }
     // The user may know better.
     let shown = folder.json(&["inspect", "1.dcf", "--limit", "none"]);
     assert_eq!(shown["tensors"][0]["lanes"], 1_u64 << 40);
     folder.json(&["inspect", "1.dcf", "--limit", "new=1T"]);
-    folder.refused(&["inspect", "1.dcf", "--limit", "index=64K"], "LIMIT", Some("R-LIM-01"));
+    folder.refused(
+        &["inspect", "1.dcf", "--limit", "index=64K"],
+        "LIMIT",
+        Some("R-LIM-01"),
+    );
     let whole = damaged(|_| {});
     let base = step(0);
-    for arguments in
-        [&["apply", "1.dcf", "--base", &base, "-o", "out"][..], &["inspect", "1.dcf"], &["verify", "1.dcf"]]
-    {
+    for arguments in [
+        &["apply", "1.dcf", "--base", &base, "-o", "out"][..],
+        &["inspect", "1.dcf"],
+        &["verify", "1.dcf"],
+    ] {
         let arguments = [arguments, &["--limit", "coded=1"]].concat();
         whole.refused(&arguments, "LIMIT", Some("R-LIM-08"));
     }
@@ -240,7 +321,8 @@ fn a_full_disk() {
         &["apply", "0.dcf", "1.dcf", "-o", "out"],
         &["apply", "0.dcf", "-o", "2.dcf", "--force"],
     ] {
-        // Files longer than this cannot be written; the signal that would end the program is ignored.
+        // Files longer than this cannot be written; the signal that would end the program is
+        // ignored.
         let ran = folder.run_in_shell(r#"trap "" XFSZ; ulimit -f 16; exec "$0" "$@""#, arguments);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.starts_with("error: IO: "), "{ran:?}");
@@ -269,17 +351,44 @@ fn no_secret_is_shown() {
         &["log", query, "--store", "retries=0"],
         &["pull", web, "model", "--store", "retries=0"],
         &["doctor", web, "--store", "retries=0"],
-        &["follow", "chain", "model", "--engine", "vllm", "--server", web],
+        &[
+            "follow", "chain", "model", "--engine", "vllm", "--server", web,
+        ],
         &["mirror", "chain", web],
-        &["mirror", "chain", "copy", "--to", "secret_access_key:hidden"],
-        &["pull", "chain", "model", "--copy", "s3://bucket/chain,secret_access_key:hidden,unknown=hidden"],
-        &["log", "s3://bucket/chain", "--store", "secret_access_key:hidden"],
-        &["log", "s3://me:hidden@bucket/chain", "--store", "unknown=hidden"],
+        &[
+            "mirror",
+            "chain",
+            "copy",
+            "--to",
+            "secret_access_key:hidden",
+        ],
+        &[
+            "pull",
+            "chain",
+            "model",
+            "--copy",
+            "s3://bucket/chain,secret_access_key:hidden,unknown=hidden",
+        ],
+        &[
+            "log",
+            "s3://bucket/chain",
+            "--store",
+            "secret_access_key:hidden",
+        ],
+        &[
+            "log",
+            "s3://me:hidden@bucket/chain",
+            "--store",
+            "unknown=hidden",
+        ],
     ];
     for command in commands {
         for more in [&[][..], &["--json"]] {
             let ran = folder.run(&[command, more].concat());
-            assert!(ran.code != Some(0) && !format!("{ran:?}").contains("hidden"), "{command:?}: {ran:?}");
+            assert!(
+                ran.code != Some(0) && !format!("{ran:?}").contains("hidden"),
+                "{command:?}: {ran:?}"
+            );
         }
     }
 }
@@ -290,19 +399,45 @@ fn values_that_are_not_finite() {
     folder.run(&["init", "chain"]).good();
     let header = r#"{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
     let model = |name: &str, a: [u16; 2], b: f32| {
-        let data = [&a[0].to_le_bytes()[..], &a[1].to_le_bytes(), &b.to_le_bytes()].concat();
+        let data = [
+            &a[0].to_le_bytes()[..],
+            &a[1].to_le_bytes(),
+            &b.to_le_bytes(),
+        ]
+        .concat();
         folder.write(name, safetensors(header, &data));
     };
     model("good.safetensors", [0x3F80, 0x8000], f32::MAX);
     model("bad.safetensors", [0x7FC0, 0xFF80], f32::INFINITY);
-    let publish = |model| folder.run(&["publish", "chain", model, "--refuse-nonfinite", "--profile", "local,compact"]);
+    let publish = |model| {
+        folder.run(&[
+            "publish",
+            "chain",
+            model,
+            "--refuse-nonfinite",
+            "--profile",
+            "local,compact",
+        ])
+    };
     for last in 0..2 {
         let ran = publish("bad.safetensors");
-        assert!(ran.code == Some(2) && ran.stderr.contains(r#""a" (2), "b" (1); nothing was published"#), "{ran:?}");
+        assert!(
+            ran.code == Some(2)
+                && ran
+                    .stderr
+                    .contains(r#""a" (2), "b" (1); nothing was published"#),
+            "{ran:?}"
+        );
         if last == 0 {
             publish("good.safetensors").good();
         }
     }
-    assert_eq!(folder.json(&["log", "chain"])["versions"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        folder.json(&["log", "chain"])["versions"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     folder.run(&["publish", "chain", "bad.safetensors"]).good();
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use deltachain_store::{FsckOptions, Health, Keep, Store, StoreOptions, check_directory, fsck, plan_prune};
+use deltachain_store::{
+    FsckOptions, Health, Keep, Store, StoreOptions, check_directory, fsck, plan_prune,
+};
 use serde_json::{Value, json};
 
 use crate::support::{Folder, bytes_file};
@@ -13,7 +15,15 @@ fn chain() -> Folder {
     folder.run(&["init", "chain"]).good();
     for step in ["10", "20"] {
         folder.write("model.safetensors", bytes_file(&[("a", step.as_bytes())]));
-        folder.run(&["publish", "chain", "model.safetensors", "--meta", &format!("step={step}")]).good();
+        folder
+            .run(&[
+                "publish",
+                "chain",
+                "model.safetensors",
+                "--meta",
+                &format!("step={step}"),
+            ])
+            .good();
     }
     folder
 }
@@ -23,16 +33,30 @@ fn the_step_is_shown_wherever_a_version_is() {
     let folder = chain();
     let pulled = folder.json(&["pull", "chain", "model", "--version", "0"]);
     assert_eq!(pulled["metadata"]["step"], "10");
-    assert_eq!(folder.json(&["pull", "chain", "model", "--version", "0"])["metadata"]["step"], "10");
+    assert_eq!(
+        folder.json(&["pull", "chain", "model", "--version", "0"])["metadata"]["step"],
+        "10"
+    );
     let followed = folder.json(&["follow", "chain", "model", "--once"]);
-    assert_eq!((followed["event"].as_str(), &followed["metadata"]["step"]), (Some("switched"), &Value::from("20")));
+    assert_eq!(
+        (followed["event"].as_str(), &followed["metadata"]["step"]),
+        (Some("switched"), &Value::from("20"))
+    );
     let newest = folder.json(&["follow", "chain", "model", "--once"]);
-    assert_eq!((newest["event"].as_str(), &newest["metadata"]["step"]), (Some("newest"), &Value::from("20")));
+    assert_eq!(
+        (newest["event"].as_str(), &newest["metadata"]["step"]),
+        (Some("newest"), &Value::from("20"))
+    );
     // Without the chain.
     fs::remove_dir_all(folder.at("chain")).unwrap();
     assert_eq!(folder.json(&["status", "model"])["metadata"]["step"], "20");
     let status = folder.run(&["status", "model"]).good();
-    assert!(status.lines().any(|line| line.starts_with("notes ") && line.contains("step=20")), "{status}");
+    assert!(
+        status
+            .lines()
+            .any(|line| line.starts_with("notes ") && line.contains("step=20")),
+        "{status}"
+    );
 }
 
 #[test]
@@ -41,62 +65,157 @@ fn a_step_is_published_once() {
     folder.write("model.safetensors", bytes_file(&[("a", b"xx")]));
     let publish = |step: &str, more: &[&str]| {
         let step = format!("step={step}");
-        folder.json(&[&["publish", "chain", "model.safetensors", "--once", "step", "--meta", &step], more].concat())
+        folder.json(
+            &[
+                &[
+                    "publish",
+                    "chain",
+                    "model.safetensors",
+                    "--once",
+                    "step",
+                    "--meta",
+                    &step,
+                ],
+                more,
+            ]
+            .concat(),
+        )
     };
     let before = folder.contents();
     let repeated = publish("20", &[]);
-    assert_eq!((repeated["new"].as_bool(), repeated["version"].as_u64()), (Some(false), Some(1)));
-    let text = folder.run(&["publish", "chain", "model.safetensors", "--once", "step", "--meta", "step=3"]).good();
+    assert_eq!(
+        (repeated["new"].as_bool(), repeated["version"].as_u64()),
+        (Some(false), Some(1))
+    );
+    let text = folder
+        .run(&[
+            "publish",
+            "chain",
+            "model.safetensors",
+            "--once",
+            "step",
+            "--meta",
+            "step=3",
+        ])
+        .good();
     assert!(
-        text.contains("version 1 of chain has this step, or a later one, already: nothing was published"),
+        text.contains(
+            "version 1 of chain has this step, or a later one, already: nothing was published"
+        ),
         "{text}"
     );
     assert!(folder.contents() == before, "nothing is stored");
     assert_eq!(publish("21", &["--if-changed"])["version"], 2);
-    folder.refused(&["publish", "chain", "model.safetensors", "--once", "step"], "USAGE", None);
-    folder.refused(&["publish", "chain", "model.safetensors", "--once", "step", "--meta", "step=x"], "USAGE", None);
+    folder.refused(
+        &["publish", "chain", "model.safetensors", "--once", "step"],
+        "USAGE",
+        None,
+    );
+    folder.refused(
+        &[
+            "publish",
+            "chain",
+            "model.safetensors",
+            "--once",
+            "step",
+            "--meta",
+            "step=x",
+        ],
+        "USAGE",
+        None,
+    );
 
-    let shard = ["publish", "chain", "model.safetensors", "--shard", "0/1", "--part", "part.json"];
+    let shard = [
+        "publish",
+        "chain",
+        "model.safetensors",
+        "--shard",
+        "0/1",
+        "--part",
+        "part.json",
+    ];
     folder.run(&shard).good();
-    let commit = |step| folder.json(&["commit", "chain", "part.json", "--once", "step", "--meta", step]);
-    assert_eq!((commit("step=21")["new"].as_bool(), commit("step=22")["version"].as_u64()), (Some(false), Some(3)));
+    let commit = |step| {
+        folder.json(&[
+            "commit",
+            "chain",
+            "part.json",
+            "--once",
+            "step",
+            "--meta",
+            step,
+        ])
+    };
+    assert_eq!(
+        (
+            commit("step=21")["new"].as_bool(),
+            commit("step=22")["version"].as_u64()
+        ),
+        (Some(false), Some(3))
+    );
 }
 
 #[test]
 fn programs_get_the_same_reports() {
     let folder = chain();
     folder.run(&["pull", "chain", "model"]).good();
-    let (url, model) = (folder.at("chain").to_string_lossy().into_owned(), folder.at("model"));
+    let (url, model) = (
+        folder.at("chain").to_string_lossy().into_owned(),
+        folder.at("model"),
+    );
     let store = Store::open(&url, StoreOptions::default()).unwrap();
     let printed = |words: &[&str], more: &[&str]| {
         let mut printed = folder.json(words);
         // What the tool adds, and what is another at each call.
         for name in more {
-            assert!(printed.as_object_mut().unwrap().remove(*name).is_some(), "{words:?}");
+            assert!(
+                printed.as_object_mut().unwrap().remove(*name).is_some(),
+                "{words:?}"
+            );
         }
         printed
     };
     let log = |last| json!({ "versions": deltachain_store::log(&store, last, None).unwrap() });
     assert_eq!(printed(&["log", &url], &["url"]), log(None));
-    assert_eq!(printed(&["log", &url, "--last", "1"], &["url"]), log(Some(1)));
+    assert_eq!(
+        printed(&["log", &url, "--last", "1"], &["url"]),
+        log(Some(1))
+    );
     let shown = deltachain_store::show(&store, Some(0), None).unwrap();
-    assert_eq!(printed(&["show", &url, "--version", "0"], &[]), json!(shown));
-    let plan = plan_prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap();
-    assert_eq!(printed(&["prune", &url, "--keep-last", "1", "--dry-run"], &["url"]), json!(plan.expected));
+    assert_eq!(
+        printed(&["show", &url, "--version", "0"], &[]),
+        json!(shown)
+    );
+    let plan = plan_prune(
+        &store,
+        &Keep {
+            last: 1,
+            ..Keep::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        printed(&["prune", &url, "--keep-last", "1", "--dry-run"], &["url"]),
+        json!(plan.expected)
+    );
     let checked = fsck(&store, &FsckOptions::default(), &()).unwrap();
     assert_eq!(printed(&["fsck", &url], &["url"]), json!(checked));
     let checked = || json!(check_directory(&model, &()).unwrap());
     assert_eq!(printed(&["fsck", "model"], &["directory"]), checked());
     let ages = ["age_seconds", "lag_seconds", "directory"];
     let mut health = json!(Health::of(&model, None).unwrap());
-    ages.iter().for_each(|name| drop(health.as_object_mut().unwrap().remove(*name)));
+    ages.iter()
+        .for_each(|name| drop(health.as_object_mut().unwrap().remove(*name)));
     assert_eq!(printed(&["status", "model"], &ages), health);
     // What is wrong is reported, and is a bad end of the tool.
     fs::remove_file(model.join("current/model.safetensors")).unwrap();
     let ran = folder.run(&["--json", "fsck", model.to_str().unwrap()]);
     let mut report: Value = serde_json::from_str(&ran.stdout).unwrap();
     report.as_object_mut().unwrap().remove("directory");
-    assert_eq!((ran.code, report["problems"].as_array().unwrap().len()), (Some(1), 2));
+    assert_eq!(
+        (ran.code, report["problems"].as_array().unwrap().len()),
+        (Some(1), 2)
+    );
     assert_eq!(report, checked());
     assert!(!Health::of(&model, None).unwrap().healthy);
 }

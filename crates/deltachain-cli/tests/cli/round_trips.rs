@@ -1,4 +1,5 @@
-//! What must come back bit for bit: links made and applied, one by one, in sequence, joined, and as snapshots.
+//! What must come back bit for bit: links made and applied, one by one, in sequence, joined, and as
+//! snapshots.
 
 use std::fs;
 
@@ -12,13 +13,26 @@ pub(crate) fn chain(folder: &Folder, profile: &str) {
     folder.run(&["snapshot", &step(0), "-o", "0.dcf"]).good();
     for number in 1..4 {
         let name = format!("{number}.dcf");
-        folder.run(&["diff", &step(number - 1), &step(number), "-o", &name, "--profile", profile]).good();
+        folder
+            .run(&[
+                "diff",
+                &step(number - 1),
+                &step(number),
+                "-o",
+                &name,
+                "--profile",
+                profile,
+            ])
+            .good();
     }
 }
 
 fn same(folder: &Folder, name: &str, original: &str) {
     // Not `assert_eq`, which would print megabytes.
-    assert!(folder.read(name) == fs::read(original).unwrap(), "{name} differs from {original}");
+    assert!(
+        folder.read(name) == fs::read(original).unwrap(),
+        "{name} differs from {original}"
+    );
 }
 
 #[test]
@@ -34,9 +48,27 @@ fn every_pair_comes_back() {
     for (base, target) in pairs {
         for profile in ["compact", "direct"] {
             let folder = Folder::new();
-            let made = folder.json(&["diff", &base, &target, "-o", "link.dcf", "--profile", profile]);
-            assert_eq!(made["bytes"].as_u64(), Some(folder.read("link.dcf").len() as u64));
-            let built = folder.json(&["apply", "--base", &base, "link.dcf", "-o", "result.safetensors"]);
+            let made = folder.json(&[
+                "diff",
+                &base,
+                &target,
+                "-o",
+                "link.dcf",
+                "--profile",
+                profile,
+            ]);
+            assert_eq!(
+                made["bytes"].as_u64(),
+                Some(folder.read("link.dcf").len() as u64)
+            );
+            let built = folder.json(&[
+                "apply",
+                "--base",
+                &base,
+                "link.dcf",
+                "-o",
+                "result.safetensors",
+            ]);
             same(&folder, "result.safetensors", &target);
             assert_eq!(built["state"], made["target"]);
             assert_eq!(built["base"], made["base"]);
@@ -53,10 +85,20 @@ fn figures_are_right() {
     let made = folder.json(&["diff", &step(0), &step(1), "-o", "1.dcf"]);
     let (old, new) = (fs::read(step(0)).unwrap(), fs::read(step(1)).unwrap());
     let header = 8 + usize::try_from(u64::from_le_bytes(old[..8].try_into().unwrap())).unwrap();
-    let changed = old[header..].chunks(2).zip(new[header..].chunks(2)).filter(|(old, new)| old != new).count();
+    let changed = old[header..]
+        .chunks(2)
+        .zip(new[header..].chunks(2))
+        .filter(|(old, new)| old != new)
+        .count();
     assert_eq!(made["changed"].as_u64(), Some(changed as u64));
-    assert_eq!(made["elements"].as_u64(), Some(((new.len() - header) / 2) as u64));
-    assert_eq!(made["target_bytes"].as_u64(), Some((new.len() - header) as u64));
+    assert_eq!(
+        made["elements"].as_u64(),
+        Some(((new.len() - header) / 2) as u64)
+    );
+    assert_eq!(
+        made["target_bytes"].as_u64(),
+        Some((new.len() - header) as u64)
+    );
 }
 
 #[test]
@@ -72,16 +114,59 @@ fn states_on_the_way_need_not_fit_in_files() {
     let mut between = state(5);
     let described = Dtype::Described(DescribedDtype::new("U24", 24, 1, None).unwrap());
     between.insert("b", described, &[2], vec![6; 6]).unwrap();
-    for (name, base, target) in [("0.dcf", &state(1), &between), ("1.dcf", &between, &state(9))] {
+    for (name, base, target) in [
+        ("0.dcf", &state(1), &between),
+        ("1.dcf", &between, &state(9)),
+    ] {
         let mut link = Vec::new();
         diff(base, target, &DiffOptions::default(), &mut link).unwrap();
         folder.write(name, link);
     }
-    folder.run(&["apply", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "9.safetensors"]).good();
+    folder
+        .run(&[
+            "apply",
+            "--base",
+            "base.safetensors",
+            "0.dcf",
+            "1.dcf",
+            "-o",
+            "9.safetensors",
+        ])
+        .good();
     assert_eq!(folder.read("9.safetensors"), bytes_file(&[("a", &[9])]));
-    folder.refused(&["apply", "--base", "base.safetensors", "0.dcf", "-o", "5.safetensors"], "USAGE", None);
-    folder.run(&["squash", "--base", "base.safetensors", "0.dcf", "1.dcf", "-o", "both.dcf"]).good();
-    folder.run(&["apply", "--base", "base.safetensors", "both.dcf", "-o", "again.safetensors"]).good();
+    folder.refused(
+        &[
+            "apply",
+            "--base",
+            "base.safetensors",
+            "0.dcf",
+            "-o",
+            "5.safetensors",
+        ],
+        "USAGE",
+        None,
+    );
+    folder
+        .run(&[
+            "squash",
+            "--base",
+            "base.safetensors",
+            "0.dcf",
+            "1.dcf",
+            "-o",
+            "both.dcf",
+        ])
+        .good();
+    folder
+        .run(&[
+            "apply",
+            "--base",
+            "base.safetensors",
+            "both.dcf",
+            "-o",
+            "again.safetensors",
+        ])
+        .good();
     assert!(folder.read("again.safetensors") == folder.read("9.safetensors"));
 }
 
@@ -92,12 +177,18 @@ fn links_apply_in_order() {
         chain(&folder, profile);
         folder.run(&["apply", "0.dcf", "-o", "zero"]).good();
         same(&folder, "zero", &step(0));
-        folder.run(&["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "three"]).good();
+        folder
+            .run(&["apply", "0.dcf", "1.dcf", "2.dcf", "3.dcf", "-o", "three"])
+            .good();
         same(&folder, "three", &step(3));
-        folder.run(&["apply", "--base", "zero", "1.dcf", "2.dcf", "-o", "two"]).good();
+        folder
+            .run(&["apply", "--base", "zero", "1.dcf", "2.dcf", "-o", "two"])
+            .good();
         same(&folder, "two", &step(2));
         // The base itself may be replaced.
-        folder.run(&["apply", "--base", "two", "3.dcf", "-o", "two", "--force"]).good();
+        folder
+            .run(&["apply", "--base", "two", "3.dcf", "-o", "two", "--force"])
+            .good();
         same(&folder, "two", &step(3));
         assert_eq!(folder.contents().len(), 4 + 3, "something is left behind");
     }
@@ -107,22 +198,67 @@ fn links_apply_in_order() {
 fn squashed_links_give_the_same() {
     let folder = Folder::new();
     chain(&folder, "direct");
-    folder.run(&["squash", "1.dcf", "2.dcf", "3.dcf", "-o", "joined.dcf", "--base", &step(0)]).good();
-    folder.run(&["squash", "0.dcf", "1.dcf", "-o", "snapshot.dcf"]).good();
-    folder.run(&["apply", "--base", &step(0), "joined.dcf", "-o", "result"]).good();
+    folder
+        .run(&[
+            "squash",
+            "1.dcf",
+            "2.dcf",
+            "3.dcf",
+            "-o",
+            "joined.dcf",
+            "--base",
+            &step(0),
+        ])
+        .good();
+    folder
+        .run(&["squash", "0.dcf", "1.dcf", "-o", "snapshot.dcf"])
+        .good();
+    folder
+        .run(&["apply", "--base", &step(0), "joined.dcf", "-o", "result"])
+        .good();
     same(&folder, "result", &step(3));
     folder.run(&["apply", "snapshot.dcf", "-o", "one"]).good();
     same(&folder, "one", &step(1));
 
     let folder = Folder::new();
     chain(&folder, "compact");
-    folder.refused(&["squash", "1.dcf", "2.dcf", "-o", "joined.dcf"], "WRONG_BASE", Some("R-APP-01"));
-    let squash = ["squash", "1.dcf", "2.dcf", "-o", "joined.dcf", "--base", &step(0), "--profile", "direct"];
+    folder.refused(
+        &["squash", "1.dcf", "2.dcf", "-o", "joined.dcf"],
+        "WRONG_BASE",
+        Some("R-APP-01"),
+    );
+    let squash = [
+        "squash",
+        "1.dcf",
+        "2.dcf",
+        "-o",
+        "joined.dcf",
+        "--base",
+        &step(0),
+        "--profile",
+        "direct",
+    ];
     let made = folder.json(&squash);
     assert_eq!(made["target"], folder.json(&["digest", &step(2)])["state"]);
-    assert!(folder.json(&["inspect", "joined.dcf"])["direct"].as_bool().unwrap());
+    assert!(
+        folder.json(&["inspect", "joined.dcf"])["direct"]
+            .as_bool()
+            .unwrap()
+    );
     folder.refused(&squash, "USAGE", None);
-    folder.refused(&["squash", "1.dcf", "3.dcf", "-o", "gap.dcf", "--base", &step(0)], "WRONG_BASE", Some("R-APP-06"));
+    folder.refused(
+        &[
+            "squash",
+            "1.dcf",
+            "3.dcf",
+            "-o",
+            "gap.dcf",
+            "--base",
+            &step(0),
+        ],
+        "WRONG_BASE",
+        Some("R-APP-06"),
+    );
     assert_eq!(folder.contents().len(), 4 + 1, "something is left behind");
 }
 
@@ -130,7 +266,17 @@ fn squashed_links_give_the_same() {
 fn links_do_not_depend_on_threads() {
     let folder = Folder::new();
     for threads in ["1", "2", "5"] {
-        folder.run(&["diff", &step(0), &step(1), "-o", threads, "--threads", threads]).good();
+        folder
+            .run(&[
+                "diff",
+                &step(0),
+                &step(1),
+                "-o",
+                threads,
+                "--threads",
+                threads,
+            ])
+            .good();
         assert!(folder.read(threads) == folder.read("1"));
     }
 }
@@ -143,37 +289,102 @@ fn tensors_come_go_and_change_type() {
     let header = r#"{"__metadata__":{"k":"v"},"retyped":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"reshaped":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},"kept":{"dtype":"U8","shape":[],"data_offsets":[4,5]},"new":{"dtype":"U8","shape":[0,9],"data_offsets":[5,5]}}"#;
     folder.write("target", safetensors(header, b"34567"));
     folder.run(&["diff", "base", "target", "-o", "link"]).good();
-    folder.run(&["apply", "--base", "base", "link", "-o", "result"]).good();
-    assert_eq!(folder.json(&["digest", "result", "--tensors"]), folder.json(&["digest", "target", "--tensors"]));
+    folder
+        .run(&["apply", "--base", "base", "link", "-o", "result"])
+        .good();
+    assert_eq!(
+        folder.json(&["digest", "result", "--tensors"]),
+        folder.json(&["digest", "target", "--tensors"])
+    );
     let shown = folder.json(&["inspect", "link"]);
     let operations: Vec<(&str, &str)> = shown["tensors"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|tensor| (tensor["name"].as_str().unwrap(), tensor["operation"].as_str().unwrap()))
+        .map(|tensor| {
+            (
+                tensor["name"].as_str().unwrap(),
+                tensor["operation"].as_str().unwrap(),
+            )
+        })
         .collect();
-    assert_eq!(operations, [("gone", "remove"), ("new", "set"), ("reshaped", "patch"), ("retyped", "set")]);
-    assert!(String::from_utf8_lossy(&folder.read("result")).contains(r#""__metadata__":{"k":"v"}"#));
+    assert_eq!(
+        operations,
+        [
+            ("gone", "remove"),
+            ("new", "set"),
+            ("reshaped", "patch"),
+            ("retyped", "set")
+        ]
+    );
+    assert!(
+        String::from_utf8_lossy(&folder.read("result")).contains(r#""__metadata__":{"k":"v"}"#)
+    );
 }
 
 #[test]
 fn any_name_and_any_path_will_do() {
     let folder = Folder::new();
-    let names = ["", " ", "wörter/\u{1F9EE}", "a\u{1b}[2Jb\n", "\u{202E}x", "e\u{301}", "\u{e9}", "\0"];
-    let tensors = |byte: u8| names.iter().map(|name| (*name, vec![byte; 5])).collect::<Vec<_>>();
+    let names = [
+        "",
+        " ",
+        "wörter/\u{1F9EE}",
+        "a\u{1b}[2Jb\n",
+        "\u{202E}x",
+        "e\u{301}",
+        "\u{e9}",
+        "\0",
+    ];
+    let tensors = |byte: u8| {
+        names
+            .iter()
+            .map(|name| (*name, vec![byte; 5]))
+            .collect::<Vec<_>>()
+    };
     for (file, byte) in [("der Anfang \u{1F9EE}.safetensors", 1), ("das Ende", 2)] {
         let tensors = tensors(byte);
-        let tensors: Vec<(&str, &[u8])> = tensors.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+        let tensors: Vec<(&str, &[u8])> = tensors
+            .iter()
+            .map(|(name, bytes)| (*name, bytes.as_slice()))
+            .collect();
         folder.write(file, bytes_file(&tensors));
     }
-    folder.run(&["diff", "der Anfang \u{1F9EE}.safetensors", "das Ende", "-o", "von da nach dort.dcf"]).good();
+    folder
+        .run(&[
+            "diff",
+            "der Anfang \u{1F9EE}.safetensors",
+            "das Ende",
+            "-o",
+            "von da nach dort.dcf",
+        ])
+        .good();
     let base = ["--base", "der Anfang \u{1F9EE}.safetensors"];
-    folder.run(&["apply", "von da nach dort.dcf", base[0], base[1], "-o", "./-Ergebnis \u{e4}"]).good();
+    folder
+        .run(&[
+            "apply",
+            "von da nach dort.dcf",
+            base[0],
+            base[1],
+            "-o",
+            "./-Ergebnis \u{e4}",
+        ])
+        .good();
     let digests = folder.json(&["digest", "--tensors", "das Ende"]);
-    assert_eq!(digests, folder.json(&["digest", "--tensors", "./-Ergebnis \u{e4}"]));
+    assert_eq!(
+        digests,
+        folder.json(&["digest", "--tensors", "./-Ergebnis \u{e4}"])
+    );
     assert_eq!(digests["tensors"].as_object().unwrap().len(), names.len());
-    for arguments in [&["inspect", "von da nach dort.dcf"][..], &["digest", "--tensors", "das Ende"]] {
+    for arguments in [
+        &["inspect", "von da nach dort.dcf"][..],
+        &["digest", "--tensors", "das Ende"],
+    ] {
         let shown = folder.run(arguments).good();
-        assert!(shown.chars().all(|c| c == '\n' || (!c.is_control() && c != '\u{202E}')), "{shown:?}");
+        assert!(
+            shown
+                .chars()
+                .all(|c| c == '\n' || (!c.is_control() && c != '\u{202E}')),
+            "{shown:?}"
+        );
     }
 }

@@ -13,17 +13,36 @@ fn inspect_adds_up() {
     for base in [step(0), excerpt("f32_step0"), excerpt("fp8_step0")] {
         let folder = Folder::new();
         let target = base.replace("step0", "step1");
-        let made =
-            folder.json(&["diff", &base, &target, "-o", "link", "--meta", "run=erster Versuch", "--meta", "n=1"]);
+        let made = folder.json(&[
+            "diff",
+            &base,
+            &target,
+            "-o",
+            "link",
+            "--meta",
+            "run=erster Versuch",
+            "--meta",
+            "n=1",
+        ]);
         let shown = folder.json(&["inspect", "link"]);
         for field in ["base", "target", "bytes"] {
             assert_eq!(shown[field], made[field]);
         }
-        assert_eq!((&shown["metadata"]["run"], &shown["metadata"]["n"]), (&json!("erster Versuch"), &json!("1")));
-        assert_eq!((&shown["version"], &shown["compatible_features"]), (&json!(1), &json!(0)));
-        assert_eq!((&shown["snapshot"], &shown["direct"]), (&json!(false), &json!(false)));
+        assert_eq!(
+            (&shown["metadata"]["run"], &shown["metadata"]["n"]),
+            (&json!("erster Versuch"), &json!("1"))
+        );
+        assert_eq!(
+            (&shown["version"], &shown["compatible_features"]),
+            (&json!(1), &json!(0))
+        );
+        assert_eq!(
+            (&shown["snapshot"], &shown["direct"]),
+            (&json!(false), &json!(false))
+        );
         let number = |value: &Value| value.as_u64().unwrap();
-        let lengths = ["index_bytes", "segments_bytes", "extension_bytes"].map(|part| number(&shown[part]));
+        let lengths =
+            ["index_bytes", "segments_bytes", "extension_bytes"].map(|part| number(&shown[part]));
         let sizes = lengths.iter().sum::<u64>() + 128;
         assert_eq!(sizes, number(&shown["bytes"]));
         let tensors = shown["tensors"].as_array().unwrap();
@@ -32,17 +51,27 @@ fn inspect_adds_up() {
             let sum: u64 = tensors.iter().map(|tensor| number(&tensor[field])).sum();
             assert_eq!(sum, number(&shown["total"][field]), "{field}");
         }
-        assert_eq!(number(&shown["total"]["bytes"]), number(&shown["segments_bytes"]));
+        assert_eq!(
+            number(&shown["total"]["bytes"]),
+            number(&shown["segments_bytes"])
+        );
         assert!(number(&shown["total"]["coded"]) >= number(&made["changed"]));
         for tensor in tensors {
             assert_eq!(tensor["operation"], "patch");
             assert!(!tensor["dtype"].is_null() && !tensor["shape"].is_null());
-            assert!(tensor["codings"].as_array().is_some_and(|codings| !codings.is_empty()));
+            assert!(
+                tensor["codings"]
+                    .as_array()
+                    .is_some_and(|codings| !codings.is_empty())
+            );
             assert!((1..=16).contains(&number(&tensor["contexts"])));
             assert!(number(&tensor["coded"]) <= number(&tensor["lanes"]));
         }
         let text = folder.run(&["inspect", "link"]).good();
-        assert!(text.contains("run = erster Versuch") && text.contains("encoder.layer.0.attention.self.query.weight"));
+        assert!(
+            text.contains("run = erster Versuch")
+                && text.contains("encoder.layer.0.attention.self.query.weight")
+        );
         assert!(!text.contains('\u{1b}'), "colours without a terminal");
     }
 }
@@ -71,21 +100,42 @@ fn inspect_writes_a_page_with_the_link_inside() {
     let mut bytes = folder.read(link);
     *bytes.last_mut().unwrap() ^= 1;
     folder.write("damaged.dcf", bytes);
-    folder.refused(&["inspect", "damaged.dcf", "--html", "other.html"], "CORRUPT", Some("R-SEG-01"));
+    folder.refused(
+        &["inspect", "damaged.dcf", "--html", "other.html"],
+        "CORRUPT",
+        Some("R-SEG-01"),
+    );
     assert!(!folder.at("other.html").exists());
 }
 
-/// Segments of a link from 5000 bytes to the same with a few changes, as `inspect --segments` shows them.
+/// Segments of a link from 5000 bytes to the same with a few changes, as `inspect --segments` shows
+/// them.
 fn shown_segments(folder: &Folder, profile: &str, changes: &[(usize, u8)]) -> (Value, String) {
-    let base: Vec<u8> = (0..5000_u32).map(|lane| lane.to_le_bytes()[0] / 2).collect();
+    let base: Vec<u8> = (0..5000_u32)
+        .map(|lane| lane.to_le_bytes()[0] / 2)
+        .collect();
     let mut target = base.clone();
     changes.iter().for_each(|&(lane, byte)| target[lane] = byte);
     folder.write("base", bytes_file(&[("evil\u{1b}[2J", &base)]));
     folder.write("target", bytes_file(&[("evil\u{1b}[2J", &target)]));
-    folder.run(&["diff", "base", "target", "-o", "link", "--profile", profile, "--force"]).good();
+    folder
+        .run(&[
+            "diff",
+            "base",
+            "target",
+            "-o",
+            "link",
+            "--profile",
+            profile,
+            "--force",
+        ])
+        .good();
     let mut shown = folder.json(&["inspect", "link", "--segments"]);
     assert_eq!(shown["segments"], json!(1));
-    (shown["segment_details"][0].take(), folder.run(&["inspect", "link", "--segments"]).good())
+    (
+        shown["segment_details"][0].take(),
+        folder.run(&["inspect", "link", "--segments"]).good(),
+    )
 }
 
 #[test]
@@ -93,35 +143,84 @@ fn segments_are_shown_as_they_are_coded() {
     let folder = Folder::new();
     let changes = [(3, 0xAB), (7, 0), (1500, 9), (1501, 9), (4999, 0xFF)];
     let (segment, text) = shown_segments(&folder, "direct", &changes);
-    assert_eq!((&segment["positions"], &segment["values"]), (&json!("sparse"), &json!("absolute")));
+    assert_eq!(
+        (&segment["positions"], &segment["values"]),
+        (&json!("sparse"), &json!("absolute"))
+    );
     let part = &segment["parts"][0];
-    assert_eq!((&part["tensor"], &part["piece"], &part["lanes"]), (&json!("evil\u{1b}[2J"), &json!(0), &json!(5000)));
+    assert_eq!(
+        (&part["tensor"], &part["piece"], &part["lanes"]),
+        (&json!("evil\u{1b}[2J"), &json!(0), &json!(5000))
+    );
     // With absolute values there is one context, and lanes are known without the base.
     let lane = |lane: u64, bits: &str| json!({ "rank": lane, "lane": lane, "bits": bits, "difference": null });
-    let first = [lane(3, "AB"), lane(7, "00"), lane(1500, "09"), lane(1501, "09")];
-    assert_eq!(part["contexts"], json!([{ "count": 5, "coded": 5, "first": first }]));
-    assert!(text.contains("3 AB, 7 00, 1500 09, 1501 09, ...") && text.contains("\\u{1b}[2J"), "{text}");
+    let first = [
+        lane(3, "AB"),
+        lane(7, "00"),
+        lane(1500, "09"),
+        lane(1501, "09"),
+    ];
+    assert_eq!(
+        part["contexts"],
+        json!([{ "count": 5, "coded": 5, "first": first }])
+    );
+    assert!(
+        text.contains("3 AB, 7 00, 1500 09, 1501 09, ...") && text.contains("\\u{1b}[2J"),
+        "{text}"
+    );
     assert!(!text.contains('\u{1b}'), "{text}");
 
     // The directory names every stream, and what it and they take fills the segment.
     let streams = segment["streams"].as_array().unwrap();
-    let names: Vec<&str> = streams.iter().map(|stream| stream["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["table", "bitmap", "gap low", "gap high", "gap escape", "plane 0"]);
-    let sum: u64 = streams.iter().map(|stream| stream["stored"].as_u64().unwrap()).sum();
-    assert_eq!(sum + 2 * names.len() as u64, segment["bytes"].as_u64().unwrap());
+    let names: Vec<&str> = streams
+        .iter()
+        .map(|stream| stream["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "table",
+            "bitmap",
+            "gap low",
+            "gap high",
+            "gap escape",
+            "plane 0"
+        ]
+    );
+    let sum: u64 = streams
+        .iter()
+        .map(|stream| stream["stored"].as_u64().unwrap())
+        .sum();
+    assert_eq!(
+        sum + 2 * names.len() as u64,
+        segment["bytes"].as_u64().unwrap()
+    );
 
-    let small: Vec<(usize, u8)> = (0..40).map(|i| (i * 100, u8::try_from(i * 100 % 256 / 2 + 1).unwrap())).collect();
+    let small: Vec<(usize, u8)> = (0..40)
+        .map(|i| (i * 100, u8::try_from(i * 100 % 256 / 2 + 1).unwrap()))
+        .collect();
     let (segment, text) = shown_segments(&folder, "compact", &small);
-    assert_eq!((&segment["positions"], &segment["values"]), (&json!("sparse"), &json!("relative small")));
+    assert_eq!(
+        (&segment["positions"], &segment["values"]),
+        (&json!("sparse"), &json!("relative small"))
+    );
     let first = &segment["parts"][0]["contexts"][0]["first"];
-    assert_eq!(first[1], json!({ "rank": 100, "lane": 100, "bits": null, "difference": 1 }));
-    assert!(segment["contexts"][0]["symbol_bits"].is_u64() && text.contains("0 +1, 100 +1, 200 +1"), "{text}");
+    assert_eq!(
+        first[1],
+        json!({ "rank": 100, "lane": 100, "bits": null, "difference": 1 })
+    );
+    assert!(
+        segment["contexts"][0]["symbol_bits"].is_u64() && text.contains("0 +1, 100 +1, 200 +1"),
+        "{text}"
+    );
 }
 
 #[test]
 fn contexts_are_shown_with_ranks() {
     let folder = Folder::new();
-    folder.run(&["diff", &step(0), &step(1), "-o", "link"]).good();
+    folder
+        .run(&["diff", &step(0), &step(1), "-o", "link"])
+        .good();
     let shown = folder.json(&["inspect", "link", "--segments"]);
     let segments = shown["segment_details"].as_array().unwrap();
     let number = |value: &Value| value.as_u64().unwrap();
@@ -130,13 +229,21 @@ fn contexts_are_shown_with_ranks() {
         let contexts = segment["contexts"].as_array().unwrap();
         for part in segment["parts"].as_array().unwrap() {
             let own = part["contexts"].as_array().unwrap();
-            assert_eq!((own.len(), part["thresholds"].as_array().unwrap().len() + 1), (contexts.len(), contexts.len()));
+            assert_eq!(
+                (own.len(), part["thresholds"].as_array().unwrap().len() + 1),
+                (contexts.len(), contexts.len())
+            );
             for (context, shape) in own.iter().zip(contexts) {
                 let first = context["first"].as_array().unwrap();
                 coded += number(&context["coded"]);
                 assert_eq!(first.len() as u64, number(&context["coded"]).min(4));
                 // What depends on the base is not claimed to be known.
-                assert!(first.iter().all(|lane| lane["lane"].is_null() == (contexts.len() > 1)), "{context}");
+                assert!(
+                    first
+                        .iter()
+                        .all(|lane| lane["lane"].is_null() == (contexts.len() > 1)),
+                    "{context}"
+                );
                 assert!(shape["positions"] != "gaps" || context["count"] == context["coded"]);
             }
             several += u64::from(contexts.len() > 1);
@@ -145,27 +252,55 @@ fn contexts_are_shown_with_ranks() {
     assert_eq!(coded, number(&shown["total"]["coded"]));
     assert!(several > 0);
     let text = folder.run(&["inspect", "link", "--segments"]).good();
-    assert!(text.contains("gap escape") && text.contains("  r"), "{text}");
-    assert!(folder.json(&["inspect", "link"]).get("segment_details").is_none());
+    assert!(
+        text.contains("gap escape") && text.contains("  r"),
+        "{text}"
+    );
+    assert!(
+        folder
+            .json(&["inspect", "link"])
+            .get("segment_details")
+            .is_none()
+    );
 }
 
 #[test]
 fn colours_are_optional() {
     for (variable, is_coloured) in [("CLICOLOR_FORCE", true), ("NO_COLOR", false)] {
-        let ran = Command::new(TOOL).arg("demo").env(variable, "1").output().unwrap();
-        assert!(ran.status.success() && ran.stdout.contains(&0x1b) == is_coloured, "{variable}");
+        let ran = Command::new(TOOL)
+            .arg("demo")
+            .env(variable, "1")
+            .output()
+            .unwrap();
+        assert!(
+            ran.status.success() && ran.stdout.contains(&0x1b) == is_coloured,
+            "{variable}"
+        );
     }
 }
 
 #[test]
 fn many_tensors_are_no_burden() {
     let folder = Folder::new();
-    let names: Vec<String> = (0..20_000).map(|number| format!("layer.{number}.weight")).collect();
-    let tensors = |data: &'static [u8]| names.iter().map(|name| (name.as_str(), data)).collect::<Vec<_>>();
+    let names: Vec<String> = (0..20_000)
+        .map(|number| format!("layer.{number}.weight"))
+        .collect();
+    let tensors = |data: &'static [u8]| {
+        names
+            .iter()
+            .map(|name| (name.as_str(), data))
+            .collect::<Vec<_>>()
+    };
     folder.write("base", bytes_file(&tensors(b"12345678")));
     folder.write("target", bytes_file(&tensors(b"12345679")));
     folder.run(&["diff", "base", "target", "-o", "link"]).good();
-    assert_eq!(folder.json(&["inspect", "link"])["tensors"].as_array().unwrap().len(), names.len());
+    assert_eq!(
+        folder.json(&["inspect", "link"])["tensors"]
+            .as_array()
+            .unwrap()
+            .len(),
+        names.len()
+    );
     assert!(folder.run(&["inspect", "link"]).good().lines().count() > names.len());
 }
 
@@ -177,9 +312,18 @@ fn digests_are_printed() {
     let hex = state["state"].as_str().unwrap();
     assert_eq!(hex.len(), 64);
     assert_eq!(folder.run(&["digest", &step(0)]).good(), format!("{hex}\n"));
-    assert_eq!(folder.run(&["digest", &step(0), "--quiet"]).good(), format!("{hex}\n"));
+    assert_eq!(
+        folder.run(&["digest", &step(0), "--quiet"]).good(),
+        format!("{hex}\n")
+    );
     let all = folder.json(&["digest", &step(0), "--tensors"]);
-    assert_eq!((all["state"].as_str(), all["tensors"].as_object().unwrap().len()), (Some(hex), 6));
+    assert_eq!(
+        (
+            all["state"].as_str(),
+            all["tensors"].as_object().unwrap().len()
+        ),
+        (Some(hex), 6)
+    );
     assert_ne!(state, folder.json(&["digest", &step(1)]));
 }
 
@@ -190,10 +334,17 @@ fn verify_checks_with_and_without_a_base() {
     assert_eq!(folder.json(&["verify", "1.dcf"])["checked"], "link");
     let checked = folder.json(&["verify", "1.dcf", "--base", &step(0)]);
     assert_eq!(checked["checked"], "target");
-    assert_eq!(checked["target"], folder.json(&["digest", &step(1)])["state"]);
+    assert_eq!(
+        checked["target"],
+        folder.json(&["digest", &step(1)])["state"]
+    );
     assert!(folder.run(&["verify", "1.dcf"]).good().contains("sound"));
     assert_eq!(folder.run(&["verify", "1.dcf", "-q"]).good(), "");
-    let error = folder.refused(&["verify", "1.dcf", "--base", &step(1)], "WRONG_BASE", Some("R-APP-01"));
+    let error = folder.refused(
+        &["verify", "1.dcf", "--base", &step(1)],
+        "WRONG_BASE",
+        Some("R-APP-01"),
+    );
     assert_eq!(error["file"], "1.dcf");
     assert!(error["advice"].as_str().unwrap().contains("base"));
 }
@@ -202,23 +353,51 @@ fn verify_checks_with_and_without_a_base() {
 fn the_demo_shows_exact_links() {
     let folder = Folder::new();
     let demo = folder.json(&["demo", "--keep", "here it is"]);
-    assert!(demo["links"].as_array().unwrap().iter().all(|link| link["exact"] == true));
+    assert!(
+        demo["links"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|link| link["exact"] == true)
+    );
     assert_eq!(demo["chain"]["exact"], true);
     // The program has the first checkpoint, and links to the others.
     for number in 0..4 {
         let name = format!("here it is/step{number}.safetensors");
-        assert!(folder.read(&name) == std::fs::read(step(number)).unwrap(), "{name}");
+        assert!(
+            folder.read(&name) == std::fs::read(step(number)).unwrap(),
+            "{name}"
+        );
     }
-    let [published, early] = ["published", "early"].map(|key| demo["in_store"][key].as_array().unwrap());
+    let [published, early] =
+        ["published", "early"].map(|key| demo["in_store"][key].as_array().unwrap());
     for (number, (published, followed)) in published.iter().zip(early).enumerate() {
-        assert_eq!((&published["version"], &followed["version"]), (&number.into(), &number.into()));
+        assert_eq!(
+            (&published["version"], &followed["version"]),
+            (&number.into(), &number.into())
+        );
         assert_eq!(published["state"], followed["state"]);
     }
-    assert_eq!((published.len(), demo["in_store"]["late"]["version"].as_u64()), (4, Some(3)));
-    let rules: Vec<&str> =
-        demo["refused"].as_array().unwrap().iter().map(|refusal| refusal["rule"].as_str().unwrap()).collect();
+    assert_eq!(
+        (
+            published.len(),
+            demo["in_store"]["late"]["version"].as_u64()
+        ),
+        (4, Some(3))
+    );
+    let rules: Vec<&str> = demo["refused"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|refusal| refusal["rule"].as_str().unwrap())
+        .collect();
     assert_eq!(rules, ["R-APP-01", "R-SEG-01"]);
-    folder.json(&["verify", "here it is/0-1.dcf", "--base", "here it is/step0.safetensors"]);
+    folder.json(&[
+        "verify",
+        "here it is/0-1.dcf",
+        "--base",
+        "here it is/step0.safetensors",
+    ]);
     folder.refused(&["demo", "--keep", "here it is"], "USAGE", None);
     assert!(folder.run(&["demo"]).good().contains("byte for byte"));
 }
@@ -228,14 +407,22 @@ fn help_and_version_are_there() {
     let folder = Folder::new();
     assert!(folder.run(&["--help"]).good().contains("Examples:"));
     assert!(folder.run(&["--version"]).good().starts_with("deltachain "));
-    for command in ["diff", "snapshot", "apply", "inspect", "verify", "digest", "squash", "demo"] {
+    for command in [
+        "diff", "snapshot", "apply", "inspect", "verify", "digest", "squash", "demo",
+    ] {
         let help = folder.run(&[command, "--help"]).good();
-        assert!(help.contains("--json") && (command == "demo" || help.contains("Example")), "{help}");
+        assert!(
+            help.contains("--json") && (command == "demo" || help.contains("Example")),
+            "{help}"
+        );
         // Without arguments a command says what is missing. The demo needs none.
         if command != "demo" {
             assert_eq!(folder.run(&[command]).code, Some(2));
             let ran = folder.run(&[command, "--json"]);
-            assert_eq!((ran.code, ran.json()["error"]["class"].as_str()), (Some(2), Some("USAGE")));
+            assert_eq!(
+                (ran.code, ran.json()["error"]["class"].as_str()),
+                (Some(2), Some("USAGE"))
+            );
         }
     }
 }
@@ -253,7 +440,10 @@ fn a_reader_that_goes_away_is_no_failure() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    assert_eq!(
+        (output.status.code(), output.stderr.as_slice()),
+        (Some(0), &b""[..])
+    );
 }
 
 #[cfg(target_os = "linux")]

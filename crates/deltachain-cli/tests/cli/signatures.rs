@@ -1,4 +1,5 @@
-//! Signed chains, from the first key to a follower that refuses everybody else. Nothing that the tool prints has a secret.
+//! Signed chains, from the first key to a follower that refuses everybody else. Nothing that the
+//! tool prints has a secret.
 
 #![cfg(target_os = "linux")]
 
@@ -29,7 +30,10 @@ fn assert_silent(folder: &Folder, ran: &Ran) {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.strip_suffix(".key").is_some() {
             let secret = secret(folder, &name);
-            assert!(!ran.stdout.contains(&secret) && !ran.stderr.contains(&secret), "{name}: {ran:?}");
+            assert!(
+                !ran.stdout.contains(&secret) && !ran.stderr.contains(&secret),
+                "{name}: {ran:?}"
+            );
         }
     }
 }
@@ -46,7 +50,10 @@ fn folder() -> Folder {
 }
 
 fn publish(folder: &Folder, number: usize, options: &[&str]) -> Ran {
-    run(folder, &[&["publish", "chain", &step(number), "--no-assets"], options].concat())
+    run(
+        folder,
+        &[&["publish", "chain", &step(number), "--no-assets"], options].concat(),
+    )
 }
 
 fn commit_of(folder: &Folder, version: &str) -> String {
@@ -57,9 +64,16 @@ fn commit_of(folder: &Folder, version: &str) -> String {
 #[test]
 fn a_key_is_made_once_and_shown_without_its_secret() {
     let folder = Folder::new();
-    let public = run(&folder, &["key", "new", "trainer.example/run7", "-o", "run7.key"]).good();
+    let public = run(
+        &folder,
+        &["key", "new", "trainer.example/run7", "-o", "run7.key"],
+    )
+    .good();
     assert!(public.starts_with("trainer.example/run7+"), "{public}");
-    let mode = fs::metadata(folder.at("run7.key")).unwrap().permissions().mode();
+    let mode = fs::metadata(folder.at("run7.key"))
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(run(&folder, &["key", "show", "run7.key"]).good(), public);
     folder.write("run7.pub", &public);
@@ -68,7 +82,10 @@ fn a_key_is_made_once_and_shown_without_its_secret() {
     assert_silent(&folder, &piped);
     assert_eq!(piped.good(), public);
     let json = folder.json(&["key", "show", "run7.key"]);
-    assert_eq!((json["key"].as_str(), json["name"].as_str()), (Some(public.trim()), Some("trainer.example/run7")));
+    assert_eq!(
+        (json["key"].as_str(), json["name"].as_str()),
+        (Some(public.trim()), Some("trainer.example/run7"))
+    );
     // Nothing is replaced, and names are names.
     folder.refused(&["key", "new", "other", "-o", "run7.key"], "USAGE", None);
     folder.refused(&["key", "new", "other", "-o", "run7.pub"], "USAGE", None);
@@ -83,23 +100,46 @@ fn key_files_may_have_comments_and_ends_of_windows() {
     let folder = folder();
     let text = |file: &str| String::from_utf8(folder.read(file)).unwrap();
     let (secret, a, b) = (text("a.key"), text("a.pub"), text("b.pub"));
-    folder.write("edited.key", format!("\u{feff}# of the trainer\r\n\r\n  {}  \r\n", secret.trim()));
+    folder.write(
+        "edited.key",
+        format!("\u{feff}# of the trainer\r\n\r\n  {}  \r\n", secret.trim()),
+    );
     fs::set_permissions(folder.at("edited.key"), fs::Permissions::from_mode(0o600)).unwrap();
     publish(&folder, 0, &["--sign-key", "edited.key"]).good();
-    folder.write("both.pub", format!("\u{feff}# who publishes\r\n{} # a\r\n\r\n\t{}  \r\n", a.trim(), b.trim()));
-    assert_eq!(run(&folder, &["key", "show", "both.pub"]).good(), format!("{a}{b}"));
+    folder.write(
+        "both.pub",
+        format!(
+            "\u{feff}# who publishes\r\n{} # a\r\n\r\n\t{}  \r\n",
+            a.trim(),
+            b.trim()
+        ),
+    );
+    assert_eq!(
+        run(&folder, &["key", "show", "both.pub"]).good(),
+        format!("{a}{b}")
+    );
     let shown = folder.json(&["show", "chain", "--trust", "both.pub"]);
-    assert_eq!((shown["signed"].as_bool(), shown["signed_by"][0].as_str()), (Some(true), Some(a.trim())));
+    assert_eq!(
+        (shown["signed"].as_bool(), shown["signed_by"][0].as_str()),
+        (Some(true), Some(a.trim()))
+    );
     // Damaged and mixed up: refused, and the text is not shown.
     let damaged = secret.replace("PRIVATE", "RIVATE");
     let cut = secret.trim()[..secret.trim().len() - 2].to_owned();
-    for wrong in [String::new(), "# a\n".to_owned(), damaged, cut, format!("{secret}{a}"), format!("{secret}{secret}")]
-    {
+    for wrong in [
+        String::new(),
+        "# a\n".to_owned(),
+        damaged,
+        cut,
+        format!("{secret}{a}"),
+        format!("{secret}{secret}"),
+    ] {
         folder.write("wrong", &wrong);
         fs::set_permissions(folder.at("wrong"), fs::Permissions::from_mode(0o600)).unwrap();
-        for arguments in
-            [["pull", "chain", "model", "--trust", "wrong"], ["sign", "chain", "--sign-key", "wrong", "-q"]]
-        {
+        for arguments in [
+            ["pull", "chain", "model", "--trust", "wrong"],
+            ["sign", "chain", "--sign-key", "wrong", "-q"],
+        ] {
             let ran = run(&folder, &arguments);
             assert_eq!(ran.code, Some(2), "{wrong}: {ran:?}");
         }
@@ -112,9 +152,20 @@ fn key_files_may_have_comments_and_ends_of_windows() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     folder.refused(&["log", "chain", "--trust", "a.key"], "USAGE", None);
     folder.refused(&["log", "chain", "--trust", "none.pub"], "USAGE", None);
-    folder.refused(&["log", "chain", "--trust", "a.pub", "--trust", "both.pub"], "USAGE", None);
-    folder.refused(&["log", "chain", "--trust", "a.pub", "--quorum", "2"], "USAGE", None);
-    assert_eq!(run(&folder, &["log", "chain", "--quorum", "1"]).code, Some(2));
+    folder.refused(
+        &["log", "chain", "--trust", "a.pub", "--trust", "both.pub"],
+        "USAGE",
+        None,
+    );
+    folder.refused(
+        &["log", "chain", "--trust", "a.pub", "--quorum", "2"],
+        "USAGE",
+        None,
+    );
+    assert_eq!(
+        run(&folder, &["log", "chain", "--quorum", "1"]).code,
+        Some(2)
+    );
 }
 
 #[test]
@@ -123,12 +174,18 @@ fn a_secret_that_others_can_read_signs_nothing() {
     for mode in [0o640, 0o604, 0o660, 0o644] {
         fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(mode)).unwrap();
         let ran = publish(&folder, 0, &["--sign-key", "a.key"]);
-        assert!(ran.code == Some(2) && ran.stderr.contains("chmod 600"), "{ran:?}");
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains("chmod 600"),
+            "{ran:?}"
+        );
     }
     fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(0o400)).unwrap();
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
     let ran = publish(&folder, 1, &["--sign-key", "a.pub"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("public key"), "{ran:?}");
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("public key"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -137,40 +194,97 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
     let pulled = folder.json(&["pull", "chain", "served", "--trust", "a.pub"]);
     let a = String::from_utf8(folder.read("a.pub")).unwrap();
-    assert_eq!((pulled["version"].as_u64(), pulled["signed_by"][0].as_str()), (Some(0), Some(a.trim())));
+    assert_eq!(
+        (pulled["version"].as_u64(), pulled["signed_by"][0].as_str()),
+        (Some(0), Some(a.trim()))
+    );
     // Somebody without a key publishes.
     publish(&folder, 1, &[]).good();
     for _ in 0..2 {
-        let followed = run(&folder, &["follow", "chain", "served", "--once", "--trust", "a.pub", "--json"]).good();
-        let events: Vec<Value> = followed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(events[0]["text"].as_str().unwrap().contains("none of the trusted keys"), "{followed}");
+        let followed = run(
+            &folder,
+            &[
+                "follow", "chain", "served", "--once", "--trust", "a.pub", "--json",
+            ],
+        )
+        .good();
+        let events: Vec<Value> = followed
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert!(
+            events[0]["text"]
+                .as_str()
+                .unwrap()
+                .contains("none of the trusted keys"),
+            "{followed}"
+        );
         let last = events.last().unwrap();
-        assert_eq!((last["version"].as_u64(), last["signed_by"][0].as_str()), (Some(0), Some(a.trim())), "{followed}");
+        assert_eq!(
+            (last["version"].as_u64(), last["signed_by"][0].as_str()),
+            (Some(0), Some(a.trim())),
+            "{followed}"
+        );
     }
     let said = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
-    assert!(said.stderr.contains("version 1 exists, but none of the trusted keys has signed it"), "{said:?}");
+    assert!(
+        said.stderr
+            .contains("version 1 exists, but none of the trusted keys has signed it"),
+        "{said:?}"
+    );
     let status = run(&folder, &["status", "served"]).good();
-    assert!(status.contains("unsigned  version 1 exists") && status.contains("\nhealthy"), "{status}");
+    assert!(
+        status.contains("unsigned  version 1 exists") && status.contains("\nhealthy"),
+        "{status}"
+    );
     // Nor does another key count, and the publisher with a key does not go on.
     let ran = run(&folder, &["pull", "chain", "other", "--trust", "b.pub"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-01") && ran.stderr.contains("--trust"), "{ran:?}");
+    assert!(
+        ran.code == Some(1)
+            && ran.stderr.contains("CHAIN R-SIG-01")
+            && ran.stderr.contains("--trust"),
+        "{ran:?}"
+    );
     let ran = publish(&folder, 2, &["--sign-key", "a.key"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"),
+        "{ran:?}"
+    );
     // Trust is not forgotten by leaving it out.
-    for arguments in [&["pull", "chain", "served"][..], &["follow", "chain", "served", "--once"]] {
+    for arguments in [
+        &["pull", "chain", "served"][..],
+        &["follow", "chain", "served", "--once"],
+    ] {
         let ran = run(&folder, arguments);
-        assert!(ran.code == Some(2) && ran.stderr.contains("trust"), "{ran:?}");
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains("trust"),
+            "{ran:?}"
+        );
     }
     let status = folder.json(&["status", "served"]);
-    assert_eq!(status["trust"]["signed_by"][0].as_str(), Some(a.trim()), "{status}");
-    assert!(run(&folder, &["status", "served"]).stdout.contains("signed    by a;"));
+    assert_eq!(
+        status["trust"]["signed_by"][0].as_str(),
+        Some(a.trim()),
+        "{status}"
+    );
+    assert!(
+        run(&folder, &["status", "served"])
+            .stdout
+            .contains("signed    by a;")
+    );
     let pulled = folder.json(&["pull", "chain", "served", "--trust", "none"]);
-    assert_eq!((pulled["version"].as_u64(), pulled["signed_by"].is_null()), (Some(1), true));
+    assert_eq!(
+        (pulled["version"].as_u64(), pulled["signed_by"].is_null()),
+        (Some(1), true)
+    );
     assert!(folder.json(&["status", "served"])["trust"].is_null());
     // Who looked at it vouches for it.
     let commit = commit_of(&folder, "1");
     publish(&folder, 2, &["--sign-key", "a.key", "--vouch", &commit]).good();
-    assert_eq!(folder.json(&["pull", "chain", "new", "--trust", a.trim()])["version"].as_u64(), Some(2));
+    assert_eq!(
+        folder.json(&["pull", "chain", "new", "--trust", a.trim()])["version"].as_u64(),
+        Some(2)
+    );
 }
 
 #[test]
@@ -181,24 +295,54 @@ fn trust_that_does_not_fit_what_is_held_is_named() {
     folder.json(&["pull", "chain", "served"]);
     let pull = ["pull", "chain", "served", "--trust", "b.pub"];
     let ran = run(&folder, &pull);
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-CHN-14") && ran.stderr.contains("--trust"), "{ran:?}");
-    assert!(!ran.stderr.contains("rolled back") && !ran.stderr.contains("--allow-rollback"), "{ran:?}");
+    assert!(
+        ran.code == Some(1)
+            && ran.stderr.contains("CHAIN R-CHN-14")
+            && ran.stderr.contains("--trust"),
+        "{ran:?}"
+    );
+    assert!(
+        !ran.stderr.contains("rolled back") && !ran.stderr.contains("--allow-rollback"),
+        "{ran:?}"
+    );
     let ran = run(&folder, &["status", "served"]);
     assert!(
-        ran.code == Some(1) && ran.stdout.contains("unhealthy: the version held is not known to be sign"),
+        ran.code == Some(1)
+            && ran
+                .stdout
+                .contains("unhealthy: the version held is not known to be sign"),
         "{ran:?}"
     );
     // What metrics and readiness show.
-    assert_eq!(run(&folder, &["follow", "chain", "served", "--once", "--trust", "b.pub"]).code, Some(1));
+    assert_eq!(
+        run(
+            &folder,
+            &["follow", "chain", "served", "--once", "--trust", "b.pub"]
+        )
+        .code,
+        Some(1)
+    );
     let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
-    assert!(followed["unsigned"].as_str().is_some_and(|text| text.contains("not known to be signed")), "{followed}");
-    run(&folder, &["follow", "chain", "served", "--once", "--trust", "a.pub"]).good();
+    assert!(
+        followed["unsigned"]
+            .as_str()
+            .is_some_and(|text| text.contains("not known to be signed")),
+        "{followed}"
+    );
+    run(
+        &folder,
+        &["follow", "chain", "served", "--once", "--trust", "a.pub"],
+    )
+    .good();
     let followed: Value = serde_json::from_slice(&folder.read("served/status.json")).unwrap();
     assert!(followed["unsigned"].is_null(), "{followed}");
     // A rollback is another matter.
     folder.run_in_shell("rm chain/commits/*1.json", &[]).good();
     let ran = run(&folder, &["pull", "chain", "served", "--trust", "a.pub"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("--allow-rollback"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("--allow-rollback"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -208,13 +352,26 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
     folder.run_in_shell("cp -r chain before", &[]).good();
     publish(&folder, 1, &["--sign-key", "a.key"]).good();
     folder.json(&["pull", "chain", "served", "--trust", "a.pub"]);
-    folder.run_in_shell("mv chain after && cp -r before chain", &[]).good();
+    folder
+        .run_in_shell("mv chain after && cp -r before chain", &[])
+        .good();
     publish(&folder, 2, &[]).good();
     let (signed, other) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
     let pull = ["pull", "chain", "served", "--trust", "a.pub"];
     assert_eq!(run(&folder, &pull).code, Some(1));
-    assert_eq!(run(&folder, &[&pull[..], &["--allow-rollback", &other]].concat()).code, Some(1));
-    let pulled = run(&folder, &[&pull[..], &["--allow-rollback", &signed]].concat()).good();
+    assert_eq!(
+        run(
+            &folder,
+            &[&pull[..], &["--allow-rollback", &other]].concat()
+        )
+        .code,
+        Some(1)
+    );
+    let pulled = run(
+        &folder,
+        &[&pull[..], &["--allow-rollback", &signed]].concat(),
+    )
+    .good();
     assert!(pulled.contains("where version 1 was"), "{pulled}");
 }
 
@@ -225,17 +382,29 @@ fn both_of_two_have_to_sign() {
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
     let pull = [&["pull", "chain", "served"], &both[..]].concat();
     let ran = run(&folder, &pull);
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-01"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-01"),
+        "{ran:?}"
+    );
     // A publisher that has to follow both does not either.
     let ran = publish(&folder, 1, &[&["--sign-key", "b.key"], &both[..]].concat());
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-03"),
+        "{ran:?}"
+    );
     let commit = commit_of(&folder, "0");
-    run(&folder, &["sign", "chain", "--commit", &commit, "--sign-key", "b.key"]).good();
+    run(
+        &folder,
+        &["sign", "chain", "--commit", &commit, "--sign-key", "b.key"],
+    )
+    .good();
     run(&folder, &pull).good();
     publish(&folder, 1, &[&["--sign-key", "b.key"], &both[..]].concat()).good();
     let held = run(&folder, &pull);
     assert!(
-        held.stderr.contains("1 of the trusted keys signed it, not 2") && held.stdout.starts_with("version 0 is in"),
+        held.stderr
+            .contains("1 of the trusted keys signed it, not 2")
+            && held.stdout.starts_with("version 0 is in"),
         "{held:?}"
     );
     // A key that signs has to be among those that count.
@@ -247,16 +416,44 @@ fn both_of_two_have_to_sign() {
 fn a_key_is_trusted_for_one_chain() {
     let folder = folder();
     folder.run(&["init", "other"]).good();
-    let digest = |chain: &str| Digest::of_bytes(&folder.read(&format!("{chain}/chain.json"))).to_string();
-    assert!(folder.run(&["init", "third"]).good().contains(&digest("third")));
+    let digest =
+        |chain: &str| Digest::of_bytes(&folder.read(&format!("{chain}/chain.json"))).to_string();
+    assert!(
+        folder
+            .run(&["init", "third"])
+            .good()
+            .contains(&digest("third"))
+    );
     folder.run_in_shell("rm -r third", &[]).good();
     assert_eq!(folder.json(&["init", "third"])["chain"], digest("third"));
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
-    run(&folder, &["publish", "other", &step(0), "--no-assets", "--sign-key", "a.key"]).good();
+    run(
+        &folder,
+        &[
+            "publish",
+            "other",
+            &step(0),
+            "--no-assets",
+            "--sign-key",
+            "a.key",
+        ],
+    )
+    .good();
     assert_eq!(folder.json(&["show", "chain"])["chain"], digest("chain"));
-    assert!(run(&folder, &["show", "chain"]).good().contains(&format!("chain    {}", digest("chain"))));
+    assert!(
+        run(&folder, &["show", "chain"])
+            .good()
+            .contains(&format!("chain    {}", digest("chain")))
+    );
     let line = run(&folder, &["key", "show", "a.key", "--chain", "chain"]).good();
-    assert_eq!(line.trim(), format!("{} {}", String::from_utf8(folder.read("a.pub")).unwrap().trim(), digest("chain")));
+    assert_eq!(
+        line.trim(),
+        format!(
+            "{} {}",
+            String::from_utf8(folder.read("a.pub")).unwrap().trim(),
+            digest("chain")
+        )
+    );
     folder.write("here.pub", format!("{} # the one\n", line.trim()));
     assert_eq!(run(&folder, &["key", "show", "here.pub"]).good(), line);
     let json = folder.json(&["key", "show", "here.pub", "--chain", "other"]);
@@ -264,17 +461,50 @@ fn a_key_is_trusted_for_one_chain() {
     for trust in ["here.pub", line.trim()] {
         folder.json(&["pull", "chain", "served", "--trust", trust]);
     }
-    assert_eq!(folder.json(&["status", "served"])["trust"]["keys"][0], line.trim());
+    assert_eq!(
+        folder.json(&["status", "served"])["trust"]["keys"][0],
+        line.trim()
+    );
     // Whatever the user allows besides.
-    let commit = Digest::of_bytes(&folder.read("other/commits/00000000000000000000.json")).to_string();
-    for allowed in [&[][..], &["--adopt"], &["--allow-rollback", &commit], &["--adopt", "--allow-rollback", &commit]] {
-        let ran = run(&folder, &[&["pull", "other", "served", "--trust", "here.pub"], allowed].concat());
-        assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{allowed:?}: {ran:?}");
+    let commit =
+        Digest::of_bytes(&folder.read("other/commits/00000000000000000000.json")).to_string();
+    for allowed in [
+        &[][..],
+        &["--adopt"],
+        &["--allow-rollback", &commit],
+        &["--adopt", "--allow-rollback", &commit],
+    ] {
+        let ran = run(
+            &folder,
+            &[&["pull", "other", "served", "--trust", "here.pub"], allowed].concat(),
+        );
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"),
+            "{allowed:?}: {ran:?}"
+        );
     }
-    let ran =
-        run(&folder, &["publish", "other", &step(1), "--no-assets", "--sign-key", "a.key", "--trust", "here.pub"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"), "{ran:?}");
-    run(&folder, &["pull", "other", "served", "--trust", "a.pub", "--adopt"]).good();
+    let ran = run(
+        &folder,
+        &[
+            "publish",
+            "other",
+            &step(1),
+            "--no-assets",
+            "--sign-key",
+            "a.key",
+            "--trust",
+            "here.pub",
+        ],
+    );
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("CHAIN R-SIG-05"),
+        "{ran:?}"
+    );
+    run(
+        &folder,
+        &["pull", "other", "served", "--trust", "a.pub", "--adopt"],
+    )
+    .good();
 }
 
 #[test]
@@ -285,16 +515,39 @@ fn a_file_of_keys_that_is_missing_is_said_to_be() {
         let is_told = ran.stderr.contains("there is no such file") && ran.stderr.contains(path);
         assert!(ran.code == Some(2) && is_told, "{path}: {ran:?}");
     }
-    let ran = run(&folder, &["log", "chain", "--trust", "trainer.example/run7+c74f20a3+AR/c2QcU"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("no public key"), "{ran:?}");
+    let ran = run(
+        &folder,
+        &[
+            "log",
+            "chain",
+            "--trust",
+            "trainer.example/run7+c74f20a3+AR/c2QcU",
+        ],
+    );
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("no public key"),
+        "{ran:?}"
+    );
 }
 
 #[test]
 fn shards_are_signed_by_who_commits_them() {
     let folder = folder();
-    publish(&folder, 0, &["--sign-key", "a.key", "--shard", "0/1", "--part", "0.json"]).good();
-    run(&folder, &["commit", "chain", "0.json", "--sign-key", "a.key"]).good();
-    assert_eq!(folder.json(&["show", "chain", "--trust", "a.pub"])["signed"], true);
+    publish(
+        &folder,
+        0,
+        &["--sign-key", "a.key", "--shard", "0/1", "--part", "0.json"],
+    )
+    .good();
+    run(
+        &folder,
+        &["commit", "chain", "0.json", "--sign-key", "a.key"],
+    )
+    .good();
+    assert_eq!(
+        folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],
+        true
+    );
 }
 
 #[test]
@@ -305,28 +558,95 @@ fn a_version_is_signed_later_if_its_commit_is_named() {
     let (first, second) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
     // The error says which commit it is.
     let error = folder.refused(&["sign", "chain", "--sign-key", "a.key"], "USAGE", None);
-    assert!(error["message"].as_str().unwrap().contains(&second), "{error}");
-    let error = folder.refused(&["sign", "chain", "--version", "0", "--sign-key", "a.key"], "USAGE", None);
-    assert!(error["message"].as_str().unwrap().contains(&first), "{error}");
-    folder.refused(&["sign", "chain", "--version", "0", "--commit", &second, "--sign-key", "a.key"], "USAGE", None);
-    folder.refused(&["sign", "chain", "--commit", &"0".repeat(64), "--sign-key", "a.key"], "USAGE", None);
+    assert!(
+        error["message"].as_str().unwrap().contains(&second),
+        "{error}"
+    );
+    let error = folder.refused(
+        &["sign", "chain", "--version", "0", "--sign-key", "a.key"],
+        "USAGE",
+        None,
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains(&first),
+        "{error}"
+    );
+    folder.refused(
+        &[
+            "sign",
+            "chain",
+            "--version",
+            "0",
+            "--commit",
+            &second,
+            "--sign-key",
+            "a.key",
+        ],
+        "USAGE",
+        None,
+    );
+    folder.refused(
+        &[
+            "sign",
+            "chain",
+            "--commit",
+            &"0".repeat(64),
+            "--sign-key",
+            "a.key",
+        ],
+        "USAGE",
+        None,
+    );
     folder.refused(&["sign", "chain", "--commit", &second], "USAGE", None);
     let signed = folder.json(&["sign", "chain", "--commit", &first, "--sign-key", "a.key"]);
     assert_eq!(signed["version"].as_u64(), Some(0));
-    run(&folder, &["sign", "chain", "--commit", &second, "--sign-key", "a.key", "--sign-key", "b.key"]).good();
+    run(
+        &folder,
+        &[
+            "sign",
+            "chain",
+            "--commit",
+            &second,
+            "--sign-key",
+            "a.key",
+            "--sign-key",
+            "b.key",
+        ],
+    )
+    .good();
     let both = ["--trust", "a.pub", "--trust", "b.pub", "--quorum", "2"];
     let log = folder.json(&[&["log", "chain"], &both[..]].concat());
     assert_eq!(log["versions"][0]["signed"].as_bool(), Some(true), "{log}");
     assert_eq!(log["versions"][1]["signed"].as_bool(), Some(false), "{log}");
     let text = run(&folder, &[&["log", "chain"], &both[..]].concat()).good();
-    assert!(text.contains("yes: a, b") && text.contains("1 of 2: a"), "{text}");
-    assert!(run(&folder, &["log", "chain"]).good().contains("unverified: a, b"));
-    assert!(run(&folder, &["show", "chain"]).good().contains("unverified: a, b"));
+    assert!(
+        text.contains("yes: a, b") && text.contains("1 of 2: a"),
+        "{text}"
+    );
+    assert!(
+        run(&folder, &["log", "chain"])
+            .good()
+            .contains("unverified: a, b")
+    );
+    assert!(
+        run(&folder, &["show", "chain"])
+            .good()
+            .contains("unverified: a, b")
+    );
     let log = folder.json(&["log", "chain"]);
-    assert!(log["versions"][0]["signed"].is_null() && log["versions"][0]["claimed_signers"][1]["name"] == "b");
+    assert!(
+        log["versions"][0]["signed"].is_null()
+            && log["versions"][0]["claimed_signers"][1]["name"] == "b"
+    );
     let text = run(&folder, &[&["fsck", "chain"], &both[..]].concat()).good();
-    assert!(text.contains("the newest signed version is 1, yes: a, b"), "{text}");
-    assert_eq!(folder.json(&["fsck", "chain"])["signatures"][0]["claimed_signers"][0]["name"], "a");
+    assert!(
+        text.contains("the newest signed version is 1, yes: a, b"),
+        "{text}"
+    );
+    assert_eq!(
+        folder.json(&["fsck", "chain"])["signatures"][0]["claimed_signers"][0]["name"],
+        "a"
+    );
     folder.json(&[&["pull", "chain", "served"], &both[..]].concat());
     folder.refused(&["fsck", "served", "--trust", "a.pub"], "USAGE", None);
 }
@@ -336,7 +656,9 @@ fn a_key_may_be_in_the_environment() {
     let folder = folder();
     let with = |value: &str, arguments: &[&str]| {
         let mut tool = Command::new(TOOL);
-        tool.args(arguments).current_dir(folder.at(".")).env("DELTACHAIN_SIGNING_KEY", value);
+        tool.args(arguments)
+            .current_dir(folder.at("."))
+            .env("DELTACHAIN_SIGNING_KEY", value);
         let ran = Ran::of(tool.output().unwrap());
         assert_silent(&folder, &ran);
         ran
@@ -347,15 +669,32 @@ fn a_key_may_be_in_the_environment() {
     let public = String::from_utf8(folder.read("a.pub")).unwrap();
     for wrong in [&key[1..], &key[..key.len() - 5], &public, "run7.key"] {
         let ran = with(wrong, &arguments);
-        assert!(ran.code == Some(2) && ran.stderr.contains("DELTACHAIN_SIGNING_KEY"), "{ran:?}");
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains("DELTACHAIN_SIGNING_KEY"),
+            "{ran:?}"
+        );
     }
     with(&key, &arguments).good();
-    assert_eq!(folder.json(&["show", "chain", "--trust", "a.pub"])["signed"], true);
+    assert_eq!(
+        folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],
+        true
+    );
     // Files that are named come first.
     let commit = commit_of(&folder, "0");
-    with(&key, &["sign", "chain", "--commit", &commit, "--sign-key", "b.key"]).good();
-    assert_eq!(folder.json(&["show", "chain", "--trust", "b.pub"])["signed"], true);
-    assert!(!with(&key, &["publish", "--help"]).stdout.contains("PRIVATE"));
+    with(
+        &key,
+        &["sign", "chain", "--commit", &commit, "--sign-key", "b.key"],
+    )
+    .good();
+    assert_eq!(
+        folder.json(&["show", "chain", "--trust", "b.pub"])["signed"],
+        true
+    );
+    assert!(
+        !with(&key, &["publish", "--help"])
+            .stdout
+            .contains("PRIVATE")
+    );
 }
 
 #[test]
@@ -374,10 +713,16 @@ fn a_command_signs_with_a_key_that_is_elsewhere() {
         ("head -c 64 /dev/zero | base64 -w 0", "sign"),
     ] {
         let ran = sign(command, &[]);
-        assert!(ran.code != Some(0) && ran.stderr.contains(reason), "{command}: {ran:?}");
+        assert!(
+            ran.code != Some(0) && ran.stderr.contains(reason),
+            "{command}: {ran:?}"
+        );
     }
     let ran = sign("sleep 600", &["--sign-timeout", "0.1"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("did not end within 0.1 s"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("did not end within 0.1 s"),
+        "{ran:?}"
+    );
     let ran = sign("true", &["--sign-key", "b.pub"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     let log = folder.json(&["log", "chain"]);
@@ -394,6 +739,13 @@ fn a_command_signs_with_a_key_that_is_elsewhere() {
     let command = "cat > text && openssl pkeyutl -sign -rawin -in text -inkey a.pem | base64 -w 0";
     sign(command, &["--sign-key", "b.key"]).good();
     let both = ["--trust", "a.pub", "--trust", "b.pub", "--quorum", "2"];
-    assert_eq!(folder.json(&[&["show", "chain"], &both[..]].concat())["signed"], true);
-    assert!(String::from_utf8(folder.read("text")).unwrap().starts_with("deltachain commit v1\n"));
+    assert_eq!(
+        folder.json(&[&["show", "chain"], &both[..]].concat())["signed"],
+        true
+    );
+    assert!(
+        String::from_utf8(folder.read("text"))
+            .unwrap()
+            .starts_with("deltachain commit v1\n")
+    );
 }

@@ -13,7 +13,10 @@ pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_deltachain");
 
 /// Path of an excerpt, `rl3e6_step0` for example.
 pub(crate) fn excerpt(name: &str) -> String {
-    format!("{}/../../testdata/{name}.safetensors", env!("CARGO_MANIFEST_DIR"))
+    format!(
+        "{}/../../testdata/{name}.safetensors",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 /// Path of the BF16 checkpoint after this many steps.
@@ -32,7 +35,11 @@ pub(crate) struct Ran {
 impl Ran {
     pub(crate) fn of(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// Standard output, of a run that went well.
@@ -72,14 +79,23 @@ impl Folder {
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
-        Ran::of(Command::new(TOOL).args(arguments).current_dir(self.0.path()).output().unwrap())
+        Ran::of(
+            Command::new(TOOL)
+                .args(arguments)
+                .current_dir(self.0.path())
+                .output()
+                .unwrap(),
+        )
     }
 
     /// Runs a shell script in which `"$0"` is the tool and `"$@"` are the arguments.
     #[cfg(target_os = "linux")]
     pub(crate) fn run_in_shell(&self, script: &str, arguments: &[&str]) -> Ran {
         let mut shell = Command::new("sh");
-        shell.args(["-c", script, TOOL]).args(arguments).current_dir(self.0.path());
+        shell
+            .args(["-c", script, TOOL])
+            .args(arguments)
+            .current_dir(self.0.path());
         Ran::of(shell.output().unwrap())
     }
 
@@ -109,22 +125,49 @@ impl Folder {
         found
     }
 
-    /// Runs the tool twice, for JSON and for people. Both times it must refuse with this class and rule, say so in the
-    /// right place with the right exit code, and leave the directory as it was. Gives the JSON error.
+    /// Runs the tool twice, for JSON and for people. Both times it must refuse with this class and
+    /// rule, say so in the right place with the right exit code, and leave the directory as it was.
+    /// Gives the JSON error.
     pub(crate) fn refused(&self, arguments: &[&str], class: &str, rule: Option<&str>) -> Value {
         let before = self.contents();
         let code = Some(if class == "USAGE" { 2 } else { 1 });
         let for_people = self.run(arguments);
-        assert_eq!((for_people.code, for_people.stdout.as_str()), (code, ""), "{arguments:?}: {for_people:?}");
-        let headline = rule.map_or_else(|| format!("error: {class}: "), |rule| format!("error: {class} {rule}: "));
-        assert!(for_people.stderr.starts_with(&headline), "{arguments:?}: {for_people:?}");
+        assert_eq!(
+            (for_people.code, for_people.stdout.as_str()),
+            (code, ""),
+            "{arguments:?}: {for_people:?}"
+        );
+        let headline = rule.map_or_else(
+            || format!("error: {class}: "),
+            |rule| format!("error: {class} {rule}: "),
+        );
+        assert!(
+            for_people.stderr.starts_with(&headline),
+            "{arguments:?}: {for_people:?}"
+        );
         let last = for_people.stderr.lines().last().unwrap();
-        assert_eq!(last.strip_prefix("  more     deltachain explain "), rule, "{arguments:?}: {for_people:?}");
+        assert_eq!(
+            last.strip_prefix("  more     deltachain explain "),
+            rule,
+            "{arguments:?}: {for_people:?}"
+        );
         let for_programs = self.run(&[arguments, &["--json"]].concat());
-        assert_eq!((for_programs.code, for_programs.stderr.as_str()), (code, ""), "{arguments:?}: {for_programs:?}");
+        assert_eq!(
+            (for_programs.code, for_programs.stderr.as_str()),
+            (code, ""),
+            "{arguments:?}: {for_programs:?}"
+        );
         let error = for_programs.json()["error"].clone();
-        assert_eq!((error["class"].as_str(), error["rule"].as_str()), (Some(class), rule), "{error}");
-        assert!(self.contents() == before, "{arguments:?} changed the directory: {:?}", self.contents().keys());
+        assert_eq!(
+            (error["class"].as_str(), error["rule"].as_str()),
+            (Some(class), rule),
+            "{error}"
+        );
+        assert!(
+            self.contents() == before,
+            "{arguments:?} changed the directory: {:?}",
+            self.contents().keys()
+        );
         error
     }
 }
@@ -133,10 +176,16 @@ impl Folder {
 pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     let mut header = header.to_owned();
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
-    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+    [
+        &(header.len() as u64).to_le_bytes(),
+        header.as_bytes(),
+        data,
+    ]
+    .concat()
 }
 
-/// A safetensors file with tensors of bytes, which ascend by name: as the safetensors crate would write it.
+/// A safetensors file with tensors of bytes, which ascend by name: as the safetensors crate would
+/// write it.
 pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut data = Vec::new();
@@ -144,7 +193,9 @@ pub(crate) fn bytes_file(tensors: &[(&str, &[u8])]) -> Vec<u8> {
         let (name, length, start) = (Value::from(*name), bytes.len(), data.len());
         data.extend_from_slice(bytes);
         let end = data.len();
-        entries.push(format!(r#"{name}:{{"dtype":"U8","shape":[{length}],"data_offsets":[{start},{end}]}}"#));
+        entries.push(format!(
+            r#"{name}:{{"dtype":"U8","shape":[{length}],"data_offsets":[{start},{end}]}}"#
+        ));
     }
     safetensors(&format!("{{{}}}", entries.join(",")), &data)
 }

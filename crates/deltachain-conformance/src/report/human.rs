@@ -26,7 +26,11 @@ pub(crate) fn print(report: &Report<'_>, line: Option<&str>) -> Result {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "for conformance/implementations.md:\n{line}\n");
     }
-    let colour = if report.is_good() { AnsiColor::Green } else { AnsiColor::Red };
+    let colour = if report.is_good() {
+        AnsiColor::Green
+    } else {
+        AnsiColor::Red
+    };
     let style = colour.on_default().bold();
     show(&format!("{text}{style}{}{style:#}", report.summary()))
 }
@@ -43,11 +47,15 @@ pub(crate) fn show(text: &str) -> Result {
 fn operations(report: &Report<'_>) -> String {
     let mut rows: BTreeMap<_, Counts> = BTreeMap::new();
     for result in &report.results {
-        rows.entry((result.case.vector.kind, result.case.operation)).or_default().add(result.status());
+        rows.entry((result.case.vector.kind, result.case.operation))
+            .or_default()
+            .add(result.status());
     }
     let mut cells: Vec<Vec<String>> = rows
         .iter()
-        .map(|((kind, operation), counts)| row(&format!("{} {}", kind.name(), operation.label()), *counts))
+        .map(|((kind, operation), counts)| {
+            row(&format!("{} {}", kind.name(), operation.label()), *counts)
+        })
         .collect();
     cells.push(row("all", report.counts()));
     let right = |title| (title, Align::Right);
@@ -64,17 +72,34 @@ fn operations(report: &Report<'_>) -> String {
 
 fn row(name: &str, counts: Counts) -> Vec<String> {
     let failed = counts.failed + counts.unexpected_passes;
-    let numbers = [counts.cases, counts.passed, failed, counts.skipped, counts.expected_failures];
-    std::iter::once(name.to_owned()).chain(numbers.iter().map(ToString::to_string)).collect()
+    let numbers = [
+        counts.cases,
+        counts.passed,
+        failed,
+        counts.skipped,
+        counts.expected_failures,
+    ];
+    std::iter::once(name.to_owned())
+        .chain(numbers.iter().map(ToString::to_string))
+        .collect()
 }
 
 /// A line per section; the rules that no refusal has shown are named.
 fn rules(report: &Report<'_>) -> String {
     let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
-    for chunk in report.coverage.chunk_by(|left, right| left.section == right.section) {
+    for chunk in report
+        .coverage
+        .chunk_by(|left, right| left.section == right.section)
+    {
         let section = chunk[0].section;
-        let sum = |number: &dyn Fn(&crate::report::RuleCoverage<'_>) -> usize| chunk.iter().map(number).sum::<usize>();
-        let missing: Vec<&str> = chunk.iter().filter(|rule| rule.passed == 0).map(|rule| rule.rule).collect();
+        let sum = |number: &dyn Fn(&crate::report::RuleCoverage<'_>) -> usize| {
+            chunk.iter().map(number).sum::<usize>()
+        };
+        let missing: Vec<&str> = chunk
+            .iter()
+            .filter(|rule| rule.passed == 0)
+            .map(|rule| rule.rule)
+            .collect();
         let title = report.spec.title(section).unwrap_or_default();
         sections.push((
             section,
@@ -105,28 +130,42 @@ fn remarks(report: &Report<'_>) -> String {
     if other + none == 0 {
         return String::new();
     }
-    format!("{other} answers have the right class but another rule id, {none} have the right class but no rule id\n")
+    format!(
+        "{other} answers have the right class but another rule id, {none} have the right class but no rule id\n"
+    )
 }
 
 fn failure(report: &Report<'_>, result: &CaseResult<'_>) -> String {
     let bad = AnsiColor::Red.on_default().bold();
     let dim = Style::new().dimmed();
     let vector = result.case.vector;
-    let mut text = format!("{bad}{}{bad:#}: {}\n", result.status().name(), result.case.id);
+    let mut text = format!(
+        "{bad}{}{bad:#}: {}\n",
+        result.status().name(),
+        result.case.id
+    );
     let got = match result.status() {
-        Status::UnexpectedPass => "what was expected; take the case off the list of failures".to_owned(),
+        Status::UnexpectedPass => {
+            "what was expected; take the case off the list of failures".to_owned()
+        }
         _ => result.got().unwrap_or_default(),
     };
     let lines = [
         ("expected", Some(wanted(result.case))),
         ("got", Some(got)),
         ("reason", Some(vector.reason.clone())),
-        ("rules", (!vector.rules.is_empty()).then(|| vector.rules.join(" "))),
+        (
+            "rules",
+            (!vector.rules.is_empty()).then(|| vector.rules.join(" ")),
+        ),
         ("file", Some(vector.file.clone())),
         ("twin", vector.twin.clone()),
         ("made by", Some(vector.generator.clone())),
         ("read", Some(report.spec.describe(&vector.section))),
-        ("stderr", (!result.stderr.is_empty()).then(|| result.stderr.join("\n"))),
+        (
+            "stderr",
+            (!result.stderr.is_empty()).then(|| result.stderr.join("\n")),
+        ),
     ];
     for (name, value) in lines {
         let Some(value) = value else { continue };
@@ -141,5 +180,13 @@ fn failure(report: &Report<'_>, result: &CaseResult<'_>) -> String {
 
 /// Text of others as it may be shown on a terminal.
 fn printable(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    line.chars()
+        .map(|c| {
+            if c.is_control() {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
 }

@@ -23,16 +23,32 @@ fn xml(report: &Report<'_>) -> String {
         counts.skipped + counts.expected_failures
     );
     for result in &report.results {
-        let (group, name) = result.case.id.rsplit_once('/').unwrap_or(("", &result.case.id));
+        let (group, name) = result
+            .case
+            .id
+            .rsplit_once('/')
+            .unwrap_or(("", &result.case.id));
         let got = result.got().unwrap_or_default();
         let inner = match result.status() {
             Status::Passed => String::new(),
             Status::Skipped => format!("<skipped message=\"{}\"/>", escaped(&got)),
-            Status::ExpectedFailure => format!("<skipped message=\"known to fail: {}\"/>", escaped(&got)),
-            Status::UnexpectedPass => "<failure message=\"passed although listed as a failure\"/>".to_owned(),
+            Status::ExpectedFailure => {
+                format!("<skipped message=\"known to fail: {}\"/>", escaped(&got))
+            }
+            Status::UnexpectedPass => {
+                "<failure message=\"passed although listed as a failure\"/>".to_owned()
+            }
             Status::Failed => {
-                let details = format!("expected {}\n{}", wanted(result.case), result.stderr.join("\n"));
-                format!("<failure message=\"{}\">{}</failure>", escaped(&got), escaped(&details))
+                let details = format!(
+                    "expected {}\n{}",
+                    wanted(result.case),
+                    result.stderr.join("\n")
+                );
+                format!(
+                    "<failure message=\"{}\">{}</failure>",
+                    escaped(&got),
+                    escaped(&details)
+                )
             }
         };
         // Writing to a string cannot fail.
@@ -58,7 +74,9 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\n' => out.push_str("&#10;"),
-            c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => out.push(char::REPLACEMENT_CHARACTER),
+            c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => {
+                out.push(char::REPLACEMENT_CHARACTER)
+            }
             c => out.push(c),
         }
     }
@@ -71,6 +89,9 @@ mod tests {
 
     #[test]
     fn text_cannot_end_what_it_stands_in() {
-        assert_eq!(escaped("a<b>&\"c\"\n\u{1B}é"), "a&lt;b&gt;&amp;&quot;c&quot;&#10;\u{FFFD}é");
+        assert_eq!(
+            escaped("a<b>&\"c\"\n\u{1B}é"),
+            "a&lt;b&gt;&amp;&quot;c&quot;&#10;\u{FFFD}é"
+        );
     }
 }

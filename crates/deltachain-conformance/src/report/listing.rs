@@ -11,11 +11,18 @@ pub(crate) fn line(testee: &str, report: &Report<'_>) -> Option<String> {
     if counts.passed == 0 || counts.passed + counts.skipped < counts.cases {
         return None;
     }
-    let passed = report.results.iter().filter(|result| result.status() == Status::Passed);
+    let passed = report
+        .results
+        .iter()
+        .filter(|result| result.status() == Status::Passed);
     let operations: BTreeSet<_> = passed.map(|result| result.case.operation).collect();
     let mut names: Vec<&str> = operations.into_iter().map(Operation::name).collect();
     names.dedup();
-    let rules = report.coverage.iter().filter(|rule| rule.passed > 0).count();
+    let rules = report
+        .coverage
+        .iter()
+        .filter(|rule| rule.passed > 0)
+        .count();
     Some(format!(
         "| {} | {} | {} | {} of {} | {rules} of {} |",
         cell(testee),

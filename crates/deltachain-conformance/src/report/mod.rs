@@ -1,4 +1,5 @@
-//! The result of a run: the results of all cases, and what they say about rules. Shown by `human`, `json` and `junit`.
+//! The result of a run: the results of all cases, and what they say about rules. Shown by `human`,
+//! `json` and `junit`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -65,7 +66,13 @@ impl Status {
 
 impl<'a> CaseResult<'a> {
     fn new(case: &'a Case<'a>, outcome: Outcome) -> Self {
-        Self { case, outcome, listed: false, stderr: Vec::new(), time: Duration::ZERO }
+        Self {
+            case,
+            outcome,
+            listed: false,
+            stderr: Vec::new(),
+            time: Duration::ZERO,
+        }
     }
 
     pub(crate) fn skipped(case: &'a Case<'a>, why: String) -> Self {
@@ -82,7 +89,11 @@ impl<'a> CaseResult<'a> {
             Verdict::OtherRule(rule) => Outcome::OtherRule(rule),
             Verdict::Wrong(wrong) => Outcome::Failed(wrong),
         };
-        Self { stderr: asked.stderr, time: asked.time, ..Self::new(case, outcome) }
+        Self {
+            stderr: asked.stderr,
+            time: asked.time,
+            ..Self::new(case, outcome)
+        }
     }
 
     pub(crate) fn listed(self, listed: bool) -> Self {
@@ -155,19 +166,40 @@ impl Counts {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(suite: &'a Suite, format: String, results: Vec<CaseResult<'a>>, spec: &'a Spec) -> Self {
+    pub(crate) fn new(
+        suite: &'a Suite,
+        format: String,
+        results: Vec<CaseResult<'a>>,
+        spec: &'a Spec,
+    ) -> Self {
         let coverage = spec.rules.iter().map(|rule| {
-            let mut coverage = RuleCoverage { rule: &rule.id, section: &rule.section, cases: 0, passed: 0 };
+            let mut coverage = RuleCoverage {
+                rule: &rule.id,
+                section: &rule.section,
+                cases: 0,
+                passed: 0,
+            };
             for result in &results {
-                let Expectation::Refusal(refusal) = result.case.expectation else { continue };
+                let Expectation::Refusal(refusal) = result.case.expectation else {
+                    continue;
+                };
                 if refusal.rule.as_ref() == Some(&rule.id) {
                     coverage.cases += 1;
-                    coverage.passed += usize::from(matches!(result.outcome, Outcome::Right | Outcome::OtherRule(_)));
+                    coverage.passed += usize::from(matches!(
+                        result.outcome,
+                        Outcome::Right | Outcome::OtherRule(_)
+                    ));
                 }
             }
             coverage
         });
-        Self { spec_version: &suite.index.spec, format, spec, coverage: coverage.collect(), results }
+        Self {
+            spec_version: &suite.index.spec,
+            format,
+            spec,
+            coverage: coverage.collect(),
+            results,
+        }
     }
 
     pub(crate) fn is_good(&self) -> bool {
@@ -176,13 +208,17 @@ impl<'a> Report<'a> {
 
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        self.results.iter().for_each(|result| counts.add(result.status()));
+        self.results
+            .iter()
+            .for_each(|result| counts.add(result.status()));
         counts
     }
 
     /// The results that make the run fail.
     pub(crate) fn bad(&self) -> impl Iterator<Item = &CaseResult<'a>> {
-        self.results.iter().filter(|result| !result.status().is_good())
+        self.results
+            .iter()
+            .filter(|result| !result.status().is_good())
     }
 
     /// How many answers had another rule than wanted, and how many none.
@@ -196,7 +232,11 @@ impl<'a> Report<'a> {
 
     /// The run in one line.
     pub(crate) fn summary(&self) -> String {
-        let vectors: BTreeSet<&str> = self.results.iter().map(|result| result.case.vector.id.as_str()).collect();
+        let vectors: BTreeSet<&str> = self
+            .results
+            .iter()
+            .map(|result| result.case.vector.id.as_str())
+            .collect();
         let counts = self.counts();
         let mut text = format!(
             "conformance with {}: {} vectors, {} cases: {} passed, {} failed, {} skipped",
@@ -207,9 +247,10 @@ impl<'a> Report<'a> {
             counts.failed,
             counts.skipped
         );
-        for (count, what) in
-            [(counts.expected_failures, "expected failures"), (counts.unexpected_passes, "unexpected passes")]
-        {
+        for (count, what) in [
+            (counts.expected_failures, "expected failures"),
+            (counts.unexpected_passes, "unexpected passes"),
+        ] {
             if count > 0 {
                 // Writing to a string cannot fail.
                 let _ = write!(text, ", {count} {what}");
@@ -218,6 +259,9 @@ impl<'a> Report<'a> {
         let covered = self.coverage.iter().filter(|rule| rule.passed > 0).count();
         // Rounded down: 100 % means all of them.
         let percent = 100 * covered / self.coverage.len().max(1);
-        format!("{text}; rules {covered} of {} ({percent} %)", self.coverage.len())
+        format!(
+            "{text}; rules {covered} of {} ({percent} %)",
+            self.coverage.len()
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! The operations on chains: `document`, `plan`, `replay`, with a reader of chains that lie in a folder.
+//! The operations on chains: `document`, `plan`, `replay`, with a reader of chains that lie in a
+//! folder.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -6,8 +7,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use deltachain::chain::{
-    Asset, ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner, RoutesDocument, Trust,
-    TrustedKey, VersionId, check_held, check_target, check_union,
+    Asset, ChainDocument, Commit, FileReference, Hop, Listing, ObjectName, Plan, Planner,
+    RoutesDocument, Trust, TrustedKey, VersionId, check_held, check_target, check_union,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, FileSource, Limits, LinkReader, Result};
@@ -33,10 +34,15 @@ pub(super) fn document(request: &Request<'_>) -> Result<Value> {
 pub(super) fn plan(request: &Request<'_>) -> Result<Value> {
     let chain = Chain(request.path("chain")?);
     let planner = planner(request)?;
-    let mut planner = if request.is_set("direct") { planner.direct() } else { planner };
+    let mut planner = if request.is_set("direct") {
+        planner.direct()
+    } else {
+        planner
+    };
     let plan = chain.plan(&mut planner)?;
     let path: Vec<u64> = plan.hops.iter().map(|hop| hop.version).collect();
-    let bytes = u64::try_from(plan.bytes).map_err(|_| Error::usage("the sizes add up to more than JSON can say"))?;
+    let bytes = u64::try_from(plan.bytes)
+        .map_err(|_| Error::usage("the sizes add up to more than JSON can say"))?;
     Ok(json!({ "version": plan.version, "bytes": bytes, "path": path }))
 }
 
@@ -51,11 +57,21 @@ pub(super) fn replay_in_place(request: &Request<'_>) -> Result<Value> {
 
 fn replayed(request: &Request<'_>, in_place: bool) -> Result<Value> {
     let version = request.object("held");
-    let held = version.as_ref().map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
+    let held = version
+        .as_ref()
+        .map_or(Ok(Vec::new()), |held| held.paths("shards"))?;
     let looks_at_layouts = request.is_set("layouts");
-    let shards = request.optional_numbers("shards")?.map(|numbers| numbers.into_iter().collect::<BTreeSet<_>>());
-    let last = shards.iter().flatten().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).max();
-    let tensors = request.optional_texts("tensors")?.map(|names| names.into_iter().collect());
+    let shards = request
+        .optional_numbers("shards")?
+        .map(|numbers| numbers.into_iter().collect::<BTreeSet<_>>());
+    let last = shards
+        .iter()
+        .flatten()
+        .map(|number| usize::try_from(*number).unwrap_or(usize::MAX))
+        .max();
+    let tensors = request
+        .optional_texts("tensors")?
+        .map(|names| names.into_iter().collect());
     let replay = Replay {
         chain: Chain(request.path("chain")?),
         held,
@@ -67,7 +83,11 @@ fn replayed(request: &Request<'_>, in_place: bool) -> Result<Value> {
         output: request.path("output")?,
     };
     let planner = planner(request)?.shards(last);
-    let (plan, digests) = replay.run(if in_place { planner.in_place() } else { planner })?;
+    let (plan, digests) = replay.run(if in_place {
+        planner.in_place()
+    } else {
+        planner
+    })?;
     let mut answer = json!({ "version": plan.version, "digest": plan.state.to_string() });
     if looks_at_layouts {
         answer["layouts"] = digests.iter().map(Digest::to_string).collect();
@@ -76,18 +96,39 @@ fn replayed(request: &Request<'_>, in_place: bool) -> Result<Value> {
 }
 
 fn planner(request: &Request<'_>) -> Result<Planner> {
-    let held = request.object("held").map(|held| version_held(&held)).transpose()?;
+    let held = request
+        .object("held")
+        .map(|held| version_held(&held))
+        .transpose()?;
     let accept = request.optional_digest("accept")?;
-    let planner = Planner::new(request.optional_number("version"), held, accept, &Limits::default());
-    let Some(trust) = request.object("trust") else { return Ok(planner) };
-    let keys = trust.texts("keys")?.iter().map(|key| key.parse()).collect::<Result<Vec<TrustedKey>>>()?;
+    let planner = Planner::new(
+        request.optional_number("version"),
+        held,
+        accept,
+        &Limits::default(),
+    );
+    let Some(trust) = request.object("trust") else {
+        return Ok(planner);
+    };
+    let keys = trust
+        .texts("keys")?
+        .iter()
+        .map(|key| key.parse())
+        .collect::<Result<Vec<TrustedKey>>>()?;
     let quorum = usize::try_from(trust.number("quorum")?).unwrap_or(usize::MAX);
-    let seen = trust.object("seen").map(|seen| Ok((seen.number("version")?, seen.digest("commit")?))).transpose()?;
+    let seen = trust
+        .object("seen")
+        .map(|seen| Ok((seen.number("version")?, seen.digest("commit")?)))
+        .transpose()?;
     Ok(planner.trust(Trust::new(keys, quorum)?, seen))
 }
 
 fn version_held(held: &Request<'_>) -> Result<VersionId> {
-    Ok(VersionId { version: held.number("version")?, commit: held.digest("commit")?, chain: held.digest("chain")? })
+    Ok(VersionId {
+        version: held.number("version")?,
+        commit: held.digest("commit")?,
+        chain: held.digest("chain")?,
+    })
 }
 
 fn reading(path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -120,9 +161,12 @@ impl Chain<'_> {
     }
 
     fn read(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
-        let Some(mut file) = self.open(name)? else { return Ok(None) };
+        let Some(mut file) = self.open(name)? else {
+            return Ok(None);
+        };
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(reading(&self.path(name)))?;
+        file.read_to_end(&mut bytes)
+            .map_err(reading(&self.path(name)))?;
         Ok(Some(bytes))
     }
 
@@ -146,14 +190,21 @@ impl Chain<'_> {
 
     /// Steps 1 to 4 of SPEC section 19.
     fn plan(&self, planner: &mut Planner) -> Result<Plan> {
-        let fetch = |names: &[ObjectName], _| names.iter().map(|&name| Ok((name, self.read(name)?))).collect();
+        let fetch = |names: &[ObjectName], _| {
+            names
+                .iter()
+                .map(|&name| Ok((name, self.read(name)?)))
+                .collect()
+        };
         planner.plan_with(|_, _| self.list(), fetch)
     }
 
     /// Where the link is, if it is the one that the route names: step 5.1.
     fn link(&self, reference: &FileReference) -> Result<PathBuf> {
         let path = self.path(reference.name());
-        let file = self.open(reference.name())?.ok_or_else(|| reference.missing())?;
+        let file = self
+            .open(reference.name())?
+            .ok_or_else(|| reference.missing())?;
         let size = file.metadata().map_err(reading(&path))?.len();
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(file).map_err(reading(&path))?;
@@ -163,7 +214,9 @@ impl Chain<'_> {
 
     /// Step 7.
     fn asset(&self, asset: &Asset) -> Result<Vec<u8>> {
-        let bytes = self.read(asset.object_name())?.ok_or_else(|| asset.missing())?;
+        let bytes = self
+            .read(asset.object_name())?
+            .ok_or_else(|| asset.missing())?;
         asset.check(bytes.len() as u64, Digest::of_bytes(&bytes))?;
         Ok(bytes)
     }
@@ -178,7 +231,8 @@ struct Replay<'a> {
     chain: Chain<'a>,
     /// A file for each shard of the version held.
     held: Vec<PathBuf>,
-    /// For each of its shards the text of the layout, and whether it is proven; none where layouts are not looked at.
+    /// For each of its shards the text of the layout, and whether it is proven; none where layouts
+    /// are not looked at.
     held_layouts: Vec<(String, bool)>,
     /// Whether they must be proven; `None` if they are not looked at.
     layouts: Option<bool>,
@@ -213,7 +267,9 @@ impl Replay<'_> {
         }
         // Who takes only some shards relies on the commit for the others.
         if shards.len() == plan.shards.len() {
-            let tables = shards.iter().map(|(_, shard)| (&*shard.table().tensors, &shard.table().digests));
+            let tables = shards
+                .iter()
+                .map(|(_, shard)| (&*shard.table().tensors, &shard.table().digests));
             check_union(plan.state, tables)?;
         }
         for (number, shard) in &shards {
@@ -223,37 +279,73 @@ impl Replay<'_> {
         fs::rename(scratch.path(), self.output).map_err(writing(self.output))?;
         // It has another name now, so there is nothing to remove.
         let _ = scratch.keep();
-        Ok(shards.iter().filter_map(|(_, shard)| shard.layout()).collect())
+        Ok(shards
+            .iter()
+            .filter_map(|(_, shard)| shard.layout())
+            .collect())
     }
 
-    /// The shards that are taken, by number, where the path begins: shards of the held version, or empty states.
+    /// The shards that are taken, by number, where the path begins: shards of the held version, or
+    /// empty states.
     fn start<'p>(&self, plan: &Plan) -> Result<Vec<(usize, Shard)>, Failure<'p>> {
         let taken = (0..plan.shards.len()).filter(|number| self.take.has_shard(*number));
-        let Some(named) = &plan.start else { return Ok(taken.map(|number| (number, Shard::empty())).collect()) };
+        let Some(named) = &plan.start else {
+            return Ok(taken.map(|number| (number, Shard::empty())).collect());
+        };
         let held = taken.filter_map(|number| Some((number, self.held.get(number)?)));
-        let shards =
-            held.map(|(number, path)| Ok((number, Shard::open(path, self.held_layouts.get(number), &self.take)?)));
-        let shards = shards.collect::<Result<Vec<_>>>().map_err(|error| Failure::of(error, Failure::Held))?;
-        let digests = shards.iter().map(|(number, shard)| (*number, shard.digest()));
+        let shards = held.map(|(number, path)| {
+            Ok((
+                number,
+                Shard::open(path, self.held_layouts.get(number), &self.take)?,
+            ))
+        });
+        let shards = shards
+            .collect::<Result<Vec<_>>>()
+            .map_err(|error| Failure::of(error, Failure::Held))?;
+        let digests = shards
+            .iter()
+            .map(|(number, shard)| (*number, shard.digest()));
         check_held(named, self.held.len(), digests).map_err(Failure::Held)?;
         Ok(shards)
     }
 
     /// Follows the routes of a plan: a shard becomes the shard of the version that they lead to.
-    fn follow<'p>(&self, plan: &'p Plan, number: usize, shard: &Shard, scratch: &Path) -> Result<Shard, Failure<'p>> {
+    fn follow<'p>(
+        &self,
+        plan: &'p Plan,
+        number: usize,
+        shard: &Shard,
+        scratch: &Path,
+    ) -> Result<Shard, Failure<'p>> {
         let refused = |hop: &'p Hop, error: Error| {
-            Failure::of(error.in_file(hop.files[number].name().to_string()), |error| Failure::Route(hop, error))
+            Failure::of(
+                error.in_file(hop.files[number].name().to_string()),
+                |error| Failure::Route(hop, error),
+            )
         };
-        if let Some(hop) = plan.hops.iter().find(|hop| self.in_place && !hop.is_in_commit) {
+        if let Some(hop) = plan
+            .hops
+            .iter()
+            .find(|hop| self.in_place && !hop.is_in_commit)
+        {
             // R-SUM-08.
-            return Err(refused(hop, Error::refused(ErrorClass::Unsupported, "the commit does not name this route")));
+            return Err(refused(
+                hop,
+                Error::refused(
+                    ErrorClass::Unsupported,
+                    "the commit does not name this route",
+                ),
+            ));
         }
         let mut links = Vec::with_capacity(plan.hops.len());
         for hop in &plan.hops {
             let (Some(file), Some(target)) = (hop.files.get(number), hop.shards.get(number)) else {
                 return Err(Error::usage("a route of the plan lacks a shard").into());
             };
-            let path = self.chain.link(file).map_err(|error| Failure::of(error, |error| Failure::File(file, error)))?;
+            let path = self
+                .chain
+                .link(file)
+                .map_err(|error| Failure::of(error, |error| Failure::File(file, error)))?;
             let open = || {
                 let link = LinkReader::open(FileSource::open(&path)?, &self.limits)?;
                 check_target(link.header(), *target)?;
@@ -261,14 +353,23 @@ impl Replay<'_> {
             };
             links.push(open().map_err(|error| refused(hop, error))?);
         }
-        let check = self.layouts.map(|must_be_proven| LayoutCheck { plan, shard: number, must_be_proven });
-        let followed =
-            if self.in_place { shard.take_in_place(&links) } else { shard.follow(&links, check, &self.take, scratch) };
-        followed.map_err(|error| match error.link().and_then(|link| plan.hops.get(link)) {
-            Some(hop) => refused(hop, error),
-            None if error.breaks(&["R-LAY-03"]) => Failure::Held(error),
-            None => Failure::Other(error),
-        })
+        let check = self.layouts.map(|must_be_proven| LayoutCheck {
+            plan,
+            shard: number,
+            must_be_proven,
+        });
+        let followed = if self.in_place {
+            shard.take_in_place(&links)
+        } else {
+            shard.follow(&links, check, &self.take, scratch)
+        };
+        followed.map_err(
+            |error| match error.link().and_then(|link| plan.hops.get(link)) {
+                Some(hop) => refused(hop, error),
+                None if error.breaks(&["R-LAY-03"]) => Failure::Held(error),
+                None => Failure::Other(error),
+            },
+        )
     }
 
     fn copy_assets(&self, plan: &Plan, scratch: &Path) -> Result<()> {
@@ -299,7 +400,11 @@ impl Failure<'_> {
     /// What the operating system refuses is not a reason to take another path.
     fn of(error: Error, broken: impl FnOnce(Error) -> Self) -> Self {
         let is_fault = error.rule().is_some() || error.class() == ErrorClass::Unsupported;
-        if is_fault { broken(error) } else { Self::Other(error) }
+        if is_fault {
+            broken(error)
+        } else {
+            Self::Other(error)
+        }
     }
 }
 

@@ -32,12 +32,22 @@ pub(super) fn sums(request: &Request<'_>) -> Result<Value> {
 pub(super) fn in_place(request: &Request<'_>) -> Result<Value> {
     let limits = limits(request);
     let links = request.paths("links")?;
-    let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    let links = links
+        .iter()
+        .map(|path| open(path, &limits))
+        .collect::<Result<Vec<_>>>()?;
     check_sequence(&links.iter().collect::<Vec<_>>())?;
-    let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let files = request
+        .optional_path("base")?
+        .map(SafetensorsState::open)
+        .transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
-    let (memory, ..) = take(&links, base, files.as_ref().map(|files| files.layout().clone()))?;
+    let (memory, ..) = take(
+        &links,
+        base,
+        files.as_ref().map(|files| files.layout().clone()),
+    )?;
     write(&memory, request.path("output")?)?;
     // Of the memory: what a link says of its target is not compared in place.
     Ok(json!({ "digest": StateTable::of(&memory, &())?.digests.state.to_string() }))

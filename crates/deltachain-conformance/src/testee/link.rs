@@ -7,8 +7,8 @@ use std::path::Path;
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{MemoryState, State};
 use deltachain::{
-    DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Replay, Result, StateTable,
-    check_sequence, diff,
+    DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Replay, Result,
+    StateTable, check_sequence, diff,
 };
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -16,7 +16,8 @@ use tempfile::NamedTempFile;
 use crate::testee::request::Request;
 use crate::testee::shard::stage;
 
-/// The ordinary limits, except that there is none for the bytes of new tensors and of coded pieces but the request's.
+/// The ordinary limits, except that there is none for the bytes of new tensors and of coded pieces
+/// but the request's.
 pub(super) fn limits(request: &Request<'_>) -> Limits {
     Limits::default()
         .set_bytes(request.optional_number("set_bytes").unwrap_or(u64::MAX))
@@ -38,9 +39,15 @@ pub(super) fn check(request: &Request<'_>) -> Result<Value> {
 pub(super) fn apply(request: &Request<'_>) -> Result<Value> {
     let limits = limits(request);
     let links = request.paths("links")?;
-    let links = links.iter().map(|path| open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    let links = links
+        .iter()
+        .map(|path| open(path, &limits))
+        .collect::<Result<Vec<_>>>()?;
     check_sequence(&links.iter().collect::<Vec<_>>())?;
-    let files = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let files = request
+        .optional_path("base")?
+        .map(SafetensorsState::open)
+        .transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = files.as_ref().map_or(&empty, |files| files);
     let layout = files.as_ref().map(|files| files.layout().clone());
@@ -70,7 +77,11 @@ pub(super) fn patches(request: &Request<'_>) -> Result<Value> {
             hasher.update(&index.to_le_bytes()).update(value);
         }
     }
-    let written = link.index().tensors.iter().filter(|entry| entry.written().is_some());
+    let written = link
+        .index()
+        .tensors
+        .iter()
+        .filter(|entry| entry.written().is_some());
     let patches: Vec<Value> = written
         .map(|entry| {
             let (lanes, hasher) = coded.remove(entry.name()).unwrap_or_default();
@@ -87,7 +98,10 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
         "direct" => Profile::Direct,
         other => return Err(Error::usage(format!("there is no profile {other}"))),
     };
-    let base = request.optional_path("base")?.map(SafetensorsState::open).transpose()?;
+    let base = request
+        .optional_path("base")?
+        .map(SafetensorsState::open)
+        .transpose()?;
     let empty = MemoryState::new();
     let base: &dyn State = base.as_ref().map_or(&empty, |files| files);
     let target = SafetensorsState::open(request.path("target")?)?;
@@ -95,9 +109,12 @@ pub(super) fn encode(request: &Request<'_>) -> Result<Value> {
     let failed = |error: io::Error| Error::io("writing", error).in_file(output);
     let mut file = NamedTempFile::new_in(output.parent().unwrap_or(output)).map_err(failed)?;
     // As the library writes files: SPEC section 24.5.
-    let options = DiffOptions::default().profile(profile).sums(profile == Profile::Local);
+    let options = DiffOptions::default()
+        .profile(profile)
+        .sums(profile == Profile::Local);
     diff(base, &target, &options, &mut file)?;
     file.flush().map_err(failed)?;
-    file.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
+    file.persist_noclobber(output)
+        .map_err(|refused| failed(refused.error))?;
     Ok(json!({}))
 }

@@ -1,4 +1,5 @@
-//! `testee`: the reference library behind the protocol of `conformance/protocol.md`, like any other implementation.
+//! `testee`: the reference library behind the protocol of `conformance/protocol.md`, like any other
+//! implementation.
 //!
 //! Each file next to this one has the operations of a part of SPEC.md.
 
@@ -54,7 +55,9 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
             (_, Some(always)) => always::answer(always, name, &request["case"]),
             (_, None) => answer(name, &request),
         };
-        writeln!(out, "{answer}").and_then(|()| out.flush()).map_err(Problem::failed)?;
+        writeln!(out, "{answer}")
+            .and_then(|()| out.flush())
+            .map_err(Problem::failed)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -69,7 +72,9 @@ fn answer(name: &str, request: &Value) -> Value {
     let operation = SUPPORTED.iter().find(|(supported, _)| *supported == name);
     let done = match operation {
         Some((_, operation)) => operation(&Request::new(request)),
-        None => Err(Error::usage(format!("the operation {name:?} is not supported"))),
+        None => Err(Error::usage(format!(
+            "the operation {name:?} is not supported"
+        ))),
     };
     let mut answer = done.unwrap_or_else(|error| refusal(&error));
     if answer["result"].is_null() {

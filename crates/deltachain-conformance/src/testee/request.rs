@@ -16,7 +16,9 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<&'a str> {
-        self.0[name].as_str().ok_or_else(|| Error::usage(format!("the request lacks {name}")))
+        self.0[name]
+            .as_str()
+            .ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
     pub(crate) fn path(&self, name: &str) -> Result<&'a Path> {
@@ -25,7 +27,11 @@ impl<'a> Request<'a> {
 
     /// A path or null.
     pub(crate) fn optional_path(&self, name: &str) -> Result<Option<&'a Path>> {
-        if self.0[name].is_null() { Ok(None) } else { self.path(name).map(Some) }
+        if self.0[name].is_null() {
+            Ok(None)
+        } else {
+            self.path(name).map(Some)
+        }
     }
 
     pub(crate) fn paths(&self, name: &str) -> Result<Vec<PathBuf>> {
@@ -33,7 +39,8 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>> {
-        self.optional_texts(name)?.ok_or_else(|| Error::usage(format!("the request lacks {name}")))
+        self.optional_texts(name)?
+            .ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
     /// An array of strings or null.
@@ -46,28 +53,45 @@ impl<'a> Request<'a> {
         self.optional_array(name, Value::as_u64)
     }
 
-    fn optional_array<T>(&self, name: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+    fn optional_array<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>> {
         if self.0[name].is_null() {
             return Ok(None);
         }
-        let items = self.0[name].as_array().and_then(|items| items.iter().map(read).collect());
-        items.map(Some).ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
+        let items = self.0[name]
+            .as_array()
+            .and_then(|items| items.iter().map(read).collect());
+        items
+            .map(Some)
+            .ok_or_else(|| Error::usage(format!("{name} is not what it should be")))
     }
 
     /// Of a version held: the text of the layout of each shard, and whether it is proven.
     pub(crate) fn layouts(&self) -> Result<Vec<(String, bool)>> {
-        let layouts = self
-            .optional_array("layouts", |item| Some((item["layout"].as_str()?.to_owned(), item["proven"].as_bool()?)));
+        let layouts = self.optional_array("layouts", |item| {
+            Some((
+                item["layout"].as_str()?.to_owned(),
+                item["proven"].as_bool()?,
+            ))
+        });
         Ok(layouts?.unwrap_or_default())
     }
 
     pub(crate) fn digest(&self, name: &str) -> Result<Digest> {
-        Digest::from_hex(self.text(name)?).ok_or_else(|| Error::usage(format!("{name} is not a digest")))
+        Digest::from_hex(self.text(name)?)
+            .ok_or_else(|| Error::usage(format!("{name} is not a digest")))
     }
 
     /// A digest or null.
     pub(crate) fn optional_digest(&self, name: &str) -> Result<Option<Digest>> {
-        if self.0[name].is_null() { Ok(None) } else { self.digest(name).map(Some) }
+        if self.0[name].is_null() {
+            Ok(None)
+        } else {
+            self.digest(name).map(Some)
+        }
     }
 
     /// An object or null.
@@ -76,7 +100,8 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
-        self.optional_number(name).ok_or_else(|| Error::usage(format!("the request lacks {name}")))
+        self.optional_number(name)
+            .ok_or_else(|| Error::usage(format!("the request lacks {name}")))
     }
 
     pub(crate) fn is_set(&self, name: &str) -> bool {

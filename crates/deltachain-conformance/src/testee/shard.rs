@@ -30,11 +30,15 @@ pub(super) struct LayoutCheck<'a> {
 
 impl Take {
     pub(super) fn has_shard(&self, number: usize) -> bool {
-        self.shards.as_ref().is_none_or(|shards| u64::try_from(number).is_ok_and(|number| shards.contains(&number)))
+        self.shards
+            .as_ref()
+            .is_none_or(|shards| u64::try_from(number).is_ok_and(|number| shards.contains(&number)))
     }
 
     fn has_tensor(&self, name: &str) -> bool {
-        self.tensors.as_ref().is_none_or(|tensors| tensors.contains(name))
+        self.tensors
+            .as_ref()
+            .is_none_or(|tensors| tensors.contains(name))
     }
 }
 
@@ -49,22 +53,38 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn empty() -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { table, layout: None, proof: LayoutProof::default(), data: Box::new(MemoryState::new()) }
+        Self {
+            table,
+            layout: None,
+            proof: LayoutProof::default(),
+            data: Box::new(MemoryState::new()),
+        }
     }
 
-    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the text, and whether it
-    /// is proven.
+    /// A shard of the version held, whose state is in a file. `layout` is what was recorded: the
+    /// text, and whether it is proven.
     pub(super) fn open(path: &Path, layout: Option<&(String, bool)>, take: &Take) -> Result<Self> {
         let state = SafetensorsState::open(path)?;
         let table = StateTable::of(&state, &())?;
         let mut data = MemoryState::copy_of(&state)?;
-        for info in state.tensors().iter().filter(|info| !take.has_tensor(info.name())) {
+        for info in state
+            .tensors()
+            .iter()
+            .filter(|info| !take.has_tensor(info.name()))
+        {
             data.remove(info.name());
         }
-        let text = layout.map(|(text, _)| Layout::parse(text, state.tensors())).transpose()?;
+        let text = layout
+            .map(|(text, _)| Layout::parse(text, state.tensors()))
+            .transpose()?;
         let layout_held = text.unwrap_or_else(|| state.layout().clone());
         let proof = LayoutProof::held(layout.is_some_and(|(_, is_proven)| *is_proven));
-        Ok(Self { table, layout: Some(layout_held), proof, data: Box::new(data) })
+        Ok(Self {
+            table,
+            layout: Some(layout_held),
+            proof,
+            data: Box::new(data),
+        })
     }
 
     /// Of the whole shard, also if only a part is taken.
@@ -90,19 +110,33 @@ impl Shard {
         scratch: &Path,
     ) -> Result<Self> {
         let is_taken = |name: &str| take.has_tensor(name);
-        let mut replay = Replay::of_part(self.table.clone(), &is_taken).with_layout(self.layout.clone());
+        let mut replay =
+            Replay::of_part(self.table.clone(), &is_taken).with_layout(self.layout.clone());
         let mut proof = self.proof.clone();
         for (number, link) in links.iter().enumerate() {
             replay.push(link)?;
-            let hop = check.and_then(|LayoutCheck { plan, shard, .. }| Some((plan.hops.get(number)?, shard)));
+            let hop = check
+                .and_then(|LayoutCheck { plan, shard, .. }| Some((plan.hops.get(number)?, shard)));
             if let (Some((hop, shard)), Some(layout)) = (hop, replay.layout()) {
-                proof.follow(hop, shard, (link.index().metadata.contains_key(LAYOUT_KEY), true), || layout.digest())?;
+                proof.follow(
+                    hop,
+                    shard,
+                    (link.index().metadata.contains_key(LAYOUT_KEY), true),
+                    || layout.digest(),
+                )?;
             }
         }
-        if let Some(LayoutCheck { plan, shard, must_be_proven }) = check {
+        if let Some(LayoutCheck {
+            plan,
+            shard,
+            must_be_proven,
+        }) = check
+        {
             if let (true, Some(layout)) = (links.is_empty(), &self.layout) {
                 let named = named_layouts(&plan.metadata, plan.shards.len());
-                proof.compare(named.as_ref().and_then(|named| named.get(shard)), || layout.digest())?;
+                proof.compare(named.as_ref().and_then(|named| named.get(shard)), || {
+                    layout.digest()
+                })?;
             }
             if must_be_proven {
                 proof.check_proven()?;
@@ -110,17 +144,30 @@ impl Shard {
         }
         let data = scratch_state(scratch, &replay.tensors())?;
         replay.run(&*self.data, &data, &())?;
-        Ok(Self { table: replay.table().clone(), layout: replay.layout().cloned(), proof, data: Box::new(data) })
+        Ok(Self {
+            table: replay.table().clone(),
+            layout: replay.layout().cloned(),
+            proof,
+            data: Box::new(data),
+        })
     }
 
-    /// The shard that links make of this one in place (SPEC section 24.6). An error names the link that is refused.
+    /// The shard that links make of this one in place (SPEC section 24.6). An error names the link
+    /// that is refused.
     pub(super) fn take_in_place(&self, links: &[LinkReader<impl Source>]) -> Result<Self> {
         let first = |count: usize| {
             let (memory, table, layout) = take(&links[..count], &*self.data, self.layout.clone())?;
-            Ok(Self { table, layout, proof: self.proof.clone(), data: Box::new(memory) })
+            Ok(Self {
+                table,
+                layout,
+                proof: self.proof.clone(),
+                data: Box::new(memory),
+            })
         };
         // One more each time, so that it is known which one is refused.
-        let named = |count: usize| first(count).map_err(|error: Error| error.of_link(count.saturating_sub(1)));
+        let named = |count: usize| {
+            first(count).map_err(|error: Error| error.of_link(count.saturating_sub(1)))
+        };
         (1..links.len()).try_for_each(|count| named(count).map(drop))?;
         named(links.len())
     }
@@ -145,8 +192,8 @@ pub(super) fn stage(tensors: &[TensorInfo], out: &Path) -> Result<StagedSafetens
     StagedSafetensors::create(out, tensors, &Layout::single_file(tensors), None, false)
 }
 
-/// Takes links that follow one another in place, into memory that holds a state, which is hashed first. What the memory
-/// holds then, and the table and the layout of what the links promise.
+/// Takes links that follow one another in place, into memory that holds a state, which is hashed
+/// first. What the memory holds then, and the table and the layout of what the links promise.
 pub(super) fn take(
     links: &[LinkReader<impl Source>],
     base: &dyn State,

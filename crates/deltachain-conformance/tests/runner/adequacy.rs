@@ -1,4 +1,5 @@
-//! Whether the vectors notice rules that are not checked; and whether that is noticed where they do not.
+//! Whether the vectors notice rules that are not checked; and whether that is noticed where they do
+//! not.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,15 @@ use crate::support::{RUNNER, Ran, Vectors};
 
 fn adequacy(folder: &Path, arguments: &[&str]) -> Ran {
     let mut command = Command::new(RUNNER);
-    Ran::of(command.arg("adequacy").args(arguments).arg("--vectors").arg(folder).output().unwrap())
+    Ran::of(
+        command
+            .arg("adequacy")
+            .args(arguments)
+            .arg("--vectors")
+            .arg(folder)
+            .output()
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -22,14 +31,32 @@ fn every_rule_is_noticed_and_the_table_is_right() {
 #[test]
 fn vectors_that_are_not_enough_are_found() {
     let mut vectors = Vectors::tiny();
-    vectors.write("maintaining.md", b"<!-- adequacy: begin -->\n<!-- adequacy: end -->\n");
-    vectors.write("exceptions.json", br#"{"R-SEG-01":"tiny","R-HDR-01":"tiny"}"#);
+    vectors.write(
+        "maintaining.md",
+        b"<!-- adequacy: begin -->\n<!-- adequacy: end -->\n",
+    );
+    vectors.write(
+        "exceptions.json",
+        br#"{"R-SEG-01":"tiny","R-HDR-01":"tiny"}"#,
+    );
     // This vector claims to break a rule that it does not break.
     vectors.index["vectors"][1]["rules"] = json!(["R-SEG-01", "R-IDX-01"]);
     vectors.write_index();
     let ran = adequacy(&vectors.path(""), &[]);
-    ran.says(1, &["failed: R-HDR-02: 0 vectors break it, less than 2", "failed: R-IDX-01: 1 vectors break it"]);
-    ran.says(1, &["exception: R-SEG-01: tiny", "1 noticed when switched off, 1 by class; of 2 vectors 1 notice"]);
+    ran.says(
+        1,
+        &[
+            "failed: R-HDR-02: 0 vectors break it, less than 2",
+            "failed: R-IDX-01: 1 vectors break it",
+        ],
+    );
+    ran.says(
+        1,
+        &[
+            "exception: R-SEG-01: tiny",
+            "1 noticed when switched off, 1 by class; of 2 vectors 1 notice",
+        ],
+    );
     assert!(!ran.stdout.contains("failed: R-SEG-01"), "{ran:?}");
     assert!(!ran.stdout.contains("failed: R-HDR-01"), "{ran:?}");
 

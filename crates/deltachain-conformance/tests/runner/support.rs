@@ -24,7 +24,11 @@ pub(crate) fn reference() -> String {
 pub(crate) fn fake(mode: &str, json: &Value) -> String {
     let folder = Path::new(RUNNER).parent().unwrap().join("examples");
     let path = folder.join(format!("fake_testee{}", std::env::consts::EXE_SUFFIX));
-    assert!(path.exists(), "there is no {}: run `cargo test -p deltachain-conformance` without --test", path.display());
+    assert!(
+        path.exists(),
+        "there is no {}: run `cargo test -p deltachain-conformance` without --test",
+        path.display()
+    );
     shlex::try_join([path.to_str().unwrap(), mode, &json.to_string()]).unwrap()
 }
 
@@ -39,7 +43,11 @@ pub(crate) struct Ran {
 impl Ran {
     pub(crate) fn of(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// The last line, of a run with this code.
@@ -54,7 +62,10 @@ impl Ran {
     pub(crate) fn says(&self, code: i32, texts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
         for text in texts {
-            assert!(self.stdout.contains(text) || self.stderr.contains(text), "{text:?} is not in {self:?}");
+            assert!(
+                self.stdout.contains(text) || self.stderr.contains(text),
+                "{text:?} is not in {self:?}"
+            );
         }
     }
 }
@@ -76,7 +87,8 @@ impl Vectors {
         Self { folder, index }
     }
 
-    /// `links/tiny/good`, a patch of one tensor, and `links/tiny/bad`, the same with a damaged segment.
+    /// `links/tiny/good`, a patch of one tensor, and `links/tiny/bad`, the same with a damaged
+    /// segment.
     pub(crate) fn tiny() -> Self {
         let mut vectors = Self::empty();
         let (old, new) = (state(&[1, 2, 3]), state(&[1, 2, 4]));
@@ -131,7 +143,11 @@ impl Vectors {
 
     /// Adds a vector, whose members `edit` completes.
     pub(crate) fn add(&mut self, id: &str, bytes: &[u8], edit: impl FnOnce(&mut Value)) {
-        let (kind, suffix) = if id.starts_with("links/") { ("link", "dcf") } else { ("chain", "tar") };
+        let (kind, suffix) = if id.starts_with("links/") {
+            ("link", "dcf")
+        } else {
+            ("chain", "tar")
+        };
         let file = format!("vectors/{id}.{suffix}");
         let mut vector = json!({
             "id": id, "kind": kind, "sha256": self.write(&file, bytes), "file": file, "section": "9", "rules": [],
@@ -156,14 +172,19 @@ impl Vectors {
 /// Runs the runner on a folder of vectors.
 pub(crate) fn run(folder: &Path, testee: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(RUNNER);
-    command.args(["run", "--testee", testee, "--vectors"]).arg(folder).args(arguments);
+    command
+        .args(["run", "--testee", testee, "--vectors"])
+        .arg(folder)
+        .args(arguments);
     Ran::of(command.current_dir(folder).output().unwrap())
 }
 
 /// A state with one tensor of bytes, `t`.
 pub(crate) fn state(bytes: &[u8]) -> MemoryState {
     let mut state = MemoryState::new();
-    state.insert("t", Dtype::U8, &[bytes.len() as u64], bytes.to_vec()).unwrap();
+    state
+        .insert("t", Dtype::U8, &[bytes.len() as u64], bytes.to_vec())
+        .unwrap();
     state
 }
 

@@ -33,18 +33,30 @@ fn only_a_reader_that_passes_gets_a_line_for_the_list() {
     let line = "for conformance/implementations.md:";
     let vectors = Vectors::tiny();
     // One passes a part of the suite, one fails, and one is known to fail.
-    assert!(!vectors.run(&reference(), &["--only", "tiny/bad"]).stdout.contains(line));
+    assert!(
+        !vectors
+            .run(&reference(), &["--only", "tiny/bad"])
+            .stdout
+            .contains(line)
+    );
     let wrong = fake("answer", &refusal());
     assert!(!vectors.run(&wrong, &[]).stdout.contains(line));
-    vectors.write("list.txt", b"links/tiny/good#apply\nlinks/tiny/good#check\n");
+    vectors.write(
+        "list.txt",
+        b"links/tiny/good#apply\nlinks/tiny/good#check\n",
+    );
     let ran = vectors.run(&wrong, &["--expected-failures", "list.txt"]);
-    assert!(ran.summary(0).contains("2 passed") && !ran.stdout.contains(line), "{ran:?}");
+    assert!(
+        ran.summary(0).contains("2 passed") && !ran.stdout.contains(line),
+        "{ran:?}"
+    );
 }
 
 #[test]
 fn states_by_rule_and_sequences_of_links_work() {
     let mut vectors = Vectors::empty();
-    let rule = r#"{"tensors":[{"name":"t","dtype":"U8","shape":[3],"multiply":2,"add":1,"modulus":4}]}"#;
+    let rule =
+        r#"{"tensors":[{"name":"t","dtype":"U8","shape":[3],"multiply":2,"add":1,"modulus":4}]}"#;
     let sha256 = vectors.write("vectors/states/rule.json", rule.as_bytes());
     vectors.index["states"]["vectors/states/rule.json"] = json!(sha256);
     // The rule gives 1, 3, 1.
@@ -64,46 +76,76 @@ fn states_by_rule_and_sequences_of_links_work() {
     let hash = blake3::hash(&[2_u64.to_le_bytes().as_slice(), &[2]].concat());
     let patch = json!({ "name": "t", "lanes": 1, "digest": hash.to_hex().as_str() });
     vectors.index["vectors"][0]["expect"]["patches"] = json!({ "patches": [patch] });
-    assert!(vectors.run(&reference(), &[]).summary(0).contains("4 cases: 4 passed"));
+    assert!(
+        vectors
+            .run(&reference(), &[])
+            .summary(0)
+            .contains("4 cases: 4 passed")
+    );
     // Each of these is really compared.
     vectors.index["vectors"][0]["expect"]["patches"]["patches"][0]["lanes"] = json!(2);
     vectors.index["vectors"][0]["expect"]["apply"]["digest"] = json!(digest(&states[1]));
     vectors.index["vectors"][1]["expect"]["check"]["base"] = json!(digest(&states[2]));
-    vectors.run(&reference(), &[]).says(1, &["1 passed, 3 failed"]);
+    vectors
+        .run(&reference(), &[])
+        .says(1, &["1 passed, 3 failed"]);
 }
 
 #[test]
 fn links_in_place_are_asked_of_those_who_name_the_addition() {
     let mut vectors = Vectors::tiny();
     let mut link = Vec::new();
-    diff(&state(&[1, 2, 3]), &state(&[1, 2, 4]), &DiffOptions::default().profile(Profile::Local).sums(true), &mut link)
-        .unwrap();
-    let (piece, coded) = (Sums::of_bytes(0, &[1, 2, 4]).numbers(), Sums::of_lanes(1, &[2], &[4]).numbers());
+    diff(
+        &state(&[1, 2, 3]),
+        &state(&[1, 2, 4]),
+        &DiffOptions::default().profile(Profile::Local).sums(true),
+        &mut link,
+    )
+    .unwrap();
+    let (piece, coded) = (
+        Sums::of_bytes(0, &[1, 2, 4]).numbers(),
+        Sums::of_lanes(1, &[2], &[4]).numbers(),
+    );
     let result = vectors.index["vectors"][0]["expect"]["apply"].clone();
     vectors.index["vectors"] = json!([]);
     vectors.add("links/tiny/sums", &link, |vector| {
         vector["features"] = json!(["in-place"]);
         vector["base"] = json!("vectors/states/old.safetensors");
         let pieces = json!([{ "piece": piece, "coded": coded }]);
-        vector["expect"] = json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
+        vector["expect"] =
+            json!({ "sums": { "sums": [{ "name": "t", "pieces": pieces }] }, "in-place": result });
     });
     vectors
         .run(&reference(), &["--rules", "--require-complete"])
         .says(0, &["1.0 and signatures, in-place, signatures-1.2, layouts: 1 vectors, 2 cases: 2 passed"]);
     // A testee that does not know the addition.
-    let mut hello = json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
-    vectors.run(&fake("hello", &hello), &["--require-complete"]).says(0, &["conformance with 1.0: ", "2 skipped"]);
+    let mut hello =
+        json!({ "testee": "x", "protocol": 2, "operations": ["sums", "in-place"], "without": [] });
+    vectors
+        .run(&fake("hello", &hello), &["--require-complete"])
+        .says(0, &["conformance with 1.0: ", "2 skipped"]);
     hello["additions"] = json!(["signatures"]);
-    vectors.run(&fake("hello", &hello), &[]).says(0, &["conformance with 1.0 and signatures: ", "2 skipped"]);
+    vectors
+        .run(&fake("hello", &hello), &[])
+        .says(0, &["conformance with 1.0 and signatures: ", "2 skipped"]);
     // Each is really compared.
     vectors.index["vectors"][0]["expect"]["sums"]["sums"][0]["pieces"][0]["coded"] = json!(null);
     vectors.index["vectors"][0]["expect"]["in-place"]["digest"] = json!(digest(&state(&[1, 2, 3])));
-    vectors.run(&reference(), &[]).says(1, &["0 passed, 2 failed", "instead of TensorSums"]);
+    vectors
+        .run(&reference(), &[])
+        .says(1, &["0 passed, 2 failed", "instead of TensorSums"]);
     vectors.index["vectors"][0]["expect"]["sums"] = json!({ "sums": null });
     vectors.index["vectors"][0]["base"].take();
-    vectors.run(&reference(), &[]).says(1, &["sums, but the link has none", "WRONG_BASE R-APP-01"]);
-    vectors.index["vectors"][0].as_object_mut().unwrap().remove("base");
-    vectors.run(&reference(), &[]).says(1, &["there is no base to apply it to"]);
+    vectors
+        .run(&reference(), &[])
+        .says(1, &["sums, but the link has none", "WRONG_BASE R-APP-01"]);
+    vectors.index["vectors"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("base");
+    vectors
+        .run(&reference(), &[])
+        .says(1, &["there is no base to apply it to"]);
 }
 
 #[test]
@@ -120,32 +162,44 @@ fn testees_that_look_at_nothing_fail() {
 fn a_refusal_needs_the_class_and_only_on_demand_the_rule() {
     let ran = with_fake("answer", &refusal(), "tiny/bad#check");
     assert!(ran.summary(0).contains("1 passed"), "{ran:?}");
-    let other = json!({ "result": "invalid", "class": "CORRUPT", "rule": "R-IDX-01", "message": "text" });
-    with_fake("answer", &other, "tiny/bad#check").says(0, &["1 answers have the right class but another rule id"]);
+    let other =
+        json!({ "result": "invalid", "class": "CORRUPT", "rule": "R-IDX-01", "message": "text" });
+    with_fake("answer", &other, "tiny/bad#check")
+        .says(0, &["1 answers have the right class but another rule id"]);
     let none = json!({ "result": "invalid", "class": "CORRUPT" });
-    with_fake("answer", &none, "tiny/bad#check").says(0, &["1 have the right class but no rule id"]);
+    with_fake("answer", &none, "tiny/bad#check")
+        .says(0, &["1 have the right class but no rule id"]);
     for answer in [other, none] {
-        let ran = Vectors::tiny().run(&fake("answer", &answer), &["--only", "tiny/bad#check", "--rules"]);
+        let ran = Vectors::tiny().run(
+            &fake("answer", &answer),
+            &["--only", "tiny/bad#check", "--rules"],
+        );
         ran.says(1, &["0 passed, 1 failed"]);
     }
     let class = json!({ "result": "invalid", "class": "TRUNCATED", "rule": "R-SEG-01" });
-    with_fake("answer", &class, "tiny/bad#check").says(1, &["got       invalid, TRUNCATED R-SEG-01"]);
+    with_fake("answer", &class, "tiny/bad#check")
+        .says(1, &["got       invalid, TRUNCATED R-SEG-01"]);
 }
 
 #[test]
 fn anything_else_in_an_answer_is_a_failure() {
-    for (name, value) in [("extra", json!(1)), ("rule", json!(7)), ("message", json!(7)), ("result", json!("bad"))] {
+    for (name, value) in [
+        ("extra", json!(1)),
+        ("rule", json!(7)),
+        ("message", json!(7)),
+        ("result", json!("bad")),
+    ] {
         let mut answer = refusal();
         answer[name] = value;
         with_fake("answer", &answer, "tiny/bad#check").says(1, &["0 passed, 1 failed"]);
     }
-    let digests =
-        json!({ "result": "valid", "base": digest(&state(&[1, 2, 3])), "target": digest(&state(&[1, 2, 4])) });
+    let digests = json!({ "result": "valid", "base": digest(&state(&[1, 2, 3])), "target": digest(&state(&[1, 2, 4])) });
     with_fake("answer", &digests, "tiny/good#check").says(0, &["1 passed"]);
     let mut extra = digests;
     extra["extra"] = json!("x");
     with_fake("answer", &extra, "tiny/good#check").says(1, &["unknown field `extra`"]);
-    with_fake("answer-another", &json!({}), "tiny").says(1, &["another case in the answer", "4 failed, 2 skipped"]);
+    with_fake("answer-another", &json!({}), "tiny")
+        .says(1, &["another case in the answer", "4 failed, 2 skipped"]);
     // The second line of the first answer is not taken for the second answer.
     with_fake("answer-twice", &refusal(), "tiny/bad").says(1, &["1 passed, 1 failed"]);
 }
@@ -153,12 +207,24 @@ fn anything_else_in_an_answer_is_a_failure() {
 #[test]
 fn answers_that_are_no_answers_are_explained() {
     let say = |text: &str| with_fake("say", &json!(text), "tiny/bad#check");
-    say("certainly").says(1, &["the answer is not JSON: expected value at line 1 column 1 in certainly"]);
+    say("certainly").says(
+        1,
+        &["the answer is not JSON: expected value at line 1 column 1 in certainly"],
+    );
     say("[1]").says(1, &["no JSON object in the answer [1]"]);
     for (class, meaning) in [
-        ("IO", "IO (the testee says that its own operating system failed): text"),
-        ("USAGE", "USAGE (the testee says that it cannot be asked this): text"),
-        ("BROKEN", "BROKEN (an unknown class; the classes are NOT_DCF, TRUNCATED, CORRUPT,"),
+        (
+            "IO",
+            "IO (the testee says that its own operating system failed): text",
+        ),
+        (
+            "USAGE",
+            "USAGE (the testee says that it cannot be asked this): text",
+        ),
+        (
+            "BROKEN",
+            "BROKEN (an unknown class; the classes are NOT_DCF, TRUNCATED, CORRUPT,",
+        ),
     ] {
         let answer = json!({ "result": "invalid", "class": class, "message": "text" });
         with_fake("answer", &answer, "tiny/bad#check").says(1, &[meaning]);
@@ -169,12 +235,23 @@ fn answers_that_are_no_answers_are_explained() {
 fn a_refusal_may_have_to_be_without_a_rule() {
     let mut vectors = Vectors::tiny();
     vectors.index["vectors"][1]["expect"]["check"] = json!({ "class": "CORRUPT", "rule": null });
-    let run = |answer: &Value| vectors.run(&fake("answer", answer), &["--only", "tiny/bad#check", "--rules"]);
+    let run = |answer: &Value| {
+        vectors.run(
+            &fake("answer", answer),
+            &["--only", "tiny/bad#check", "--rules"],
+        )
+    };
     let mut answer = json!({ "result": "invalid", "class": "CORRUPT" });
     run(&answer).says(0, &["1 passed"]);
     answer["rule"] = json!(null);
     run(&answer).says(0, &["1 passed"]);
-    run(&refusal()).says(1, &["expected  invalid, CORRUPT without a rule", "the right class, but R-SEG-01"]);
+    run(&refusal()).says(
+        1,
+        &[
+            "expected  invalid, CORRUPT without a rule",
+            "the right class, but R-SEG-01",
+        ],
+    );
 }
 
 #[test]
@@ -183,19 +260,29 @@ fn outputs_are_looked_at() {
     with_fake("answer", &refusal(), "tiny/bad#apply").says(0, &["1 passed"]);
     let valid = json!({ "result": "valid", "digest": digest(&state(&[1, 2, 4])) });
     with_fake("answer", &valid, "tiny/good#apply").says(1, &["there is no output file"]);
-    with_fake("write-and-answer", &valid, "tiny/good#apply").says(1, &["the output cannot be read"]);
+    with_fake("write-and-answer", &valid, "tiny/good#apply")
+        .says(1, &["the output cannot be read"]);
 }
 
 #[test]
 fn a_testee_that_dies_fails_the_case_and_is_started_again() {
-    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["check", "apply"], "without": [] });
+    let hello =
+        json!({ "testee": "x", "protocol": 2, "operations": ["check", "apply"], "without": [] });
     let ran = with_fake("die", &hello, "tiny/bad");
-    ran.says(1, &["the testee ended: exit", "these are my last words", "2 cases: 0 passed, 2 failed"]);
+    ran.says(
+        1,
+        &[
+            "the testee ended: exit",
+            "these are my last words",
+            "2 cases: 0 passed, 2 failed",
+        ],
+    );
 }
 
 #[test]
 fn a_silent_testee_is_not_waited_for() {
-    with_fake("be-silent", &json!({}), "tiny/bad#check").says(1, &["no answer within 1 s", "0 passed, 1 failed"]);
+    with_fake("be-silent", &json!({}), "tiny/bad#check")
+        .says(1, &["no answer within 1 s", "0 passed, 1 failed"]);
 }
 
 #[test]
@@ -218,7 +305,9 @@ fn a_testee_must_say_hello() {
     with_fake("hello", &hello, "encode").says(1, &["the profile maximal, which does not exist"]);
     hello["extra"] = json!(2);
     with_fake("hello", &hello, "encode").says(1, &["unknown field `extra`"]);
-    Vectors::tiny().run("/no/such/program", &[]).says(1, &["starting /no/such/program"]);
+    Vectors::tiny()
+        .run("/no/such/program", &[])
+        .says(1, &["starting /no/such/program"]);
 }
 
 #[test]
@@ -227,19 +316,31 @@ fn chains_are_unpacked() {
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_ustar();
     header.set_size(2);
-    archive.append_data(&mut header, "chain.json", b"{}".as_slice()).unwrap();
+    archive
+        .append_data(&mut header, "chain.json", b"{}".as_slice())
+        .unwrap();
     header.set_entry_type(tar::EntryType::Symlink);
     header.set_size(0);
-    archive.append_link(&mut header, "commits/0.json", "../chain.json").unwrap();
+    archive
+        .append_link(&mut header, "commits/0.json", "../chain.json")
+        .unwrap();
     let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });
-    vectors.add("chains/tiny/good", &archive.into_inner().unwrap(), |vector| {
-        vector["expect"] = json!({ "plan": plan });
-    });
+    vectors.add(
+        "chains/tiny/good",
+        &archive.into_inner().unwrap(),
+        |vector| {
+            vector["expect"] = json!({ "plan": plan });
+        },
+    );
     let mut answer = plan;
     answer["result"] = json!("valid");
-    vectors.run(&fake("answer", &answer), &[]).says(0, &["chain plan", "1 passed"]);
+    vectors
+        .run(&fake("answer", &answer), &[])
+        .says(0, &["chain plan", "1 passed"]);
     answer["path"] = json!([3]);
-    vectors.run(&fake("answer", &answer), &[]).says(1, &["path: [3]"]);
+    vectors
+        .run(&fake("answer", &answer), &[])
+        .says(1, &["path: [3]"]);
 }
 
 #[test]
@@ -247,14 +348,22 @@ fn a_minimal_chain_reader_may_leave_things_out() {
     let mut vectors = Vectors::empty();
     let plan = json!({ "version": 3, "bytes": 70, "path": [0, 3] });
     let archive = tar::Builder::new(Vec::new()).into_inner().unwrap();
-    for (id, feature) in [("a", "skip-routes"), ("b", "accept"), ("c", "partial"), ("d", "routes-documents")] {
+    for (id, feature) in [
+        ("a", "skip-routes"),
+        ("b", "accept"),
+        ("c", "partial"),
+        ("d", "routes-documents"),
+    ] {
         vectors.add(&format!("chains/tiny/{id}"), &archive, |vector| {
             vector["features"] = json!([feature]);
             vector["expect"] = json!({ "plan": plan });
         });
     }
-    vectors.index["minimal"] = json!({ "chains/tiny/a": { "plan": { "class": "CHAIN", "rule": "R-CHN-09" } } });
-    let run = |mode: &str, answer: &Value| vectors.run(&fake(mode, answer), &["--require-complete", "--rules"]);
+    vectors.index["minimal"] =
+        json!({ "chains/tiny/a": { "plan": { "class": "CHAIN", "rule": "R-CHN-09" } } });
+    let run = |mode: &str, answer: &Value| {
+        vectors.run(&fake(mode, answer), &["--require-complete", "--rules"])
+    };
     // What it may leave out, it is not asked; of the rest, both answers are right.
     let mut valid = plan.clone();
     valid["result"] = json!("valid");
@@ -272,10 +381,15 @@ fn a_minimal_chain_reader_may_leave_things_out() {
 #[test]
 fn long_files_are_made_of_short_ones() {
     let mut vectors = Vectors::empty();
-    let document = br#"{"deltachain":1,"chain":"00112233445566778899aabbccddeeff","metadata":{"a":"x"}}"#;
+    let document =
+        br#"{"deltachain":1,"chain":"00112233445566778899aabbccddeeff","metadata":{"a":"x"}}"#;
     for (id, length, expect) in [
         ("chains/long/whole", 1 << 24, json!({})),
-        ("chains/long/long", (1 << 24) + 1, json!({ "class": "LIMIT", "rule": "R-LIM-05" })),
+        (
+            "chains/long/long",
+            (1 << 24) + 1,
+            json!({ "class": "LIMIT", "rule": "R-LIM-05" }),
+        ),
     ] {
         vectors.add(id, document, |vector| {
             vector["kind"] = json!("document");
@@ -284,12 +398,18 @@ fn long_files_are_made_of_short_ones() {
             vector["expect"] = json!({ "document": expect });
         });
     }
-    vectors.run(&reference(), &["--rules"]).says(0, &["2 passed"]);
+    vectors
+        .run(&reference(), &["--rules"])
+        .says(0, &["2 passed"]);
     // Of another byte it is another document.
     vectors.index["vectors"][0]["grown"]["at"] = json!(document.len() - 1);
-    vectors.run(&reference(), &["--rules"]).says(1, &["MALFORMED R-DOC-03"]);
+    vectors
+        .run(&reference(), &["--rules"])
+        .says(1, &["MALFORMED R-DOC-03"]);
     vectors.index["vectors"][0]["grown"]["at"] = json!(document.len());
-    vectors.run(&reference(), &["--rules"]).says(1, &["invalid input"]);
+    vectors
+        .run(&reference(), &["--rules"])
+        .says(1, &["invalid input"]);
 }
 
 #[test]
@@ -308,7 +428,8 @@ fn a_request_has_what_the_vector_says() {
         let refusal = json!({ "class": "CHAIN", "rule": "R-CHN-01" });
         vector["expect"] = json!({ "plan": refusal, "replay": refusal });
     });
-    let hello = json!({ "testee": "x", "protocol": 2, "operations": ["plan", "replay"], "without": [] });
+    let hello =
+        json!({ "testee": "x", "protocol": 2, "operations": ["plan", "replay"], "without": [] });
     let words = |case: &str| {
         let ran = vectors.run(&fake("die", &hello), &["--only", case]);
         let (_, words) = ran.stdout.split_once("my last words: ").unwrap();
@@ -316,14 +437,30 @@ fn a_request_has_what_the_vector_says() {
     };
     let (plan, replay) = (words("#plan"), words("#replay"));
     for request in [&plan, &replay] {
-        assert_eq!((&request["accept"], &request["version"]), (&json!(digest("c")), &json!(null)));
+        assert_eq!(
+            (&request["accept"], &request["version"]),
+            (&json!(digest("c")), &json!(null))
+        );
     }
-    assert_eq!(plan["held"], json!({ "version": 4, "commit": digest("a"), "chain": digest("b") }));
-    let path = vectors.path("vectors/states/held.safetensors").canonicalize().unwrap();
-    let held = json!({ "version": 4, "commit": digest("a"), "chain": digest("b"), "shards": [path] });
+    assert_eq!(
+        plan["held"],
+        json!({ "version": 4, "commit": digest("a"), "chain": digest("b") })
+    );
+    let path = vectors
+        .path("vectors/states/held.safetensors")
+        .canonicalize()
+        .unwrap();
+    let held =
+        json!({ "version": 4, "commit": digest("a"), "chain": digest("b"), "shards": [path] });
     assert_eq!(replay["held"], held);
-    assert_eq!((&replay["shards"], &replay["tensors"], &replay["set_bytes"]), (&json!([0]), &json!(null), &json!(7)));
-    assert_eq!((&replay["coded_bytes"], &plan["direct"]), (&json!(9), &json!(true)));
+    assert_eq!(
+        (&replay["shards"], &replay["tensors"], &replay["set_bytes"]),
+        (&json!([0]), &json!(null), &json!(7))
+    );
+    assert_eq!(
+        (&replay["coded_bytes"], &plan["direct"]),
+        (&json!(9), &json!(true))
+    );
     let members = |request: &Value| request.as_object().unwrap().len();
     // Case and operation besides; and the output.
     assert_eq!((members(&plan), members(&replay)), (7, 11));

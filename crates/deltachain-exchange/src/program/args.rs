@@ -1,48 +1,101 @@
 //! The command line: what can be asked for, and the help that goes with it.
-#![expect(clippy::doc_markdown, reason = "help texts are for terminals, not for browsers")]
+#![expect(
+    clippy::doc_markdown,
+    reason = "help texts are for terminals, not for browsers"
+)]
 
 use std::mem::discriminant;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use deltachain::{Error, Profile, Result};
-use deltachain_cli::program::{Choices, Global, LimitArgs, PROFILES, StoreArgs, one_of, parse_note};
+use deltachain_cli::program::{
+    Choices, Global, LimitArgs, PROFILES, StoreArgs, one_of, parse_note,
+};
 use deltachain_exchange::slime::Checksum;
 use deltachain_exchange::{Reader, Writer, arc2, pulsept1, slime, trl};
 
 /// The layouts, each with its reader and its default encoding.
 const LAYOUTS: &Choices<(Reader, Writer)> = &[
-    ("arc2", "ARC of Fireworks, versions 1 and 2", (Reader::Arc2, Writer::Arc2(arc2::Version::V2))),
-    ("slime", "The directories of slime, miles, SGLang, Stitch and ModelExpress", (Reader::Slime, XOR)),
-    ("pulsept1", "PULSEPT1 of basilica, versions 1 to 3", (Reader::Pulsept1, V1)),
-    ("trl", "The patches of TRL", (Reader::Trl, Writer::Trl(trl::Encoding::GapDelta))),
+    (
+        "arc2",
+        "ARC of Fireworks, versions 1 and 2",
+        (Reader::Arc2, Writer::Arc2(arc2::Version::V2)),
+    ),
+    (
+        "slime",
+        "The directories of slime, miles, SGLang, Stitch and ModelExpress",
+        (Reader::Slime, XOR),
+    ),
+    (
+        "pulsept1",
+        "PULSEPT1 of basilica, versions 1 to 3",
+        (Reader::Pulsept1, V1),
+    ),
+    (
+        "trl",
+        "The patches of TRL",
+        (Reader::Trl, Writer::Trl(trl::Encoding::GapDelta)),
+    ),
 ];
 
 const XOR: Writer = Writer::Slime(slime::Encoding::Xor, Checksum::Xxh3);
 const V1: Writer = Writer::Pulsept1(pulsept1::Version::V1);
 
 const ENCODINGS: &Choices<Writer> = &[
-    ("zstd", "ARC 2 [the default of arc2]", Writer::Arc2(arc2::Version::V2)),
+    (
+        "zstd",
+        "ARC 2 [the default of arc2]",
+        Writer::Arc2(arc2::Version::V2),
+    ),
     ("zlib", "ARC 1", Writer::Arc2(arc2::Version::V1)),
-    ("xor", "slime: the exclusive or of all bytes [the default of slime]", XOR),
-    ("overwrite", "slime: positions and new bytes", Writer::Slime(slime::Encoding::Overwrite, Checksum::Xxh3)),
-    ("v1", "PULSEPT1 version 1, which all of its readers know [the default of pulsept1]", V1),
-    ("v2", "PULSEPT1 version 2", Writer::Pulsept1(pulsept1::Version::V2)),
-    ("v3", "PULSEPT1 version 3, the smallest", Writer::Pulsept1(pulsept1::Version::V3)),
-    ("gap-delta", "TRL: distances [the default of trl]", Writer::Trl(trl::Encoding::GapDelta)),
+    (
+        "xor",
+        "slime: the exclusive or of all bytes [the default of slime]",
+        XOR,
+    ),
+    (
+        "overwrite",
+        "slime: positions and new bytes",
+        Writer::Slime(slime::Encoding::Overwrite, Checksum::Xxh3),
+    ),
+    (
+        "v1",
+        "PULSEPT1 version 1, which all of its readers know [the default of pulsept1]",
+        V1,
+    ),
+    (
+        "v2",
+        "PULSEPT1 version 2",
+        Writer::Pulsept1(pulsept1::Version::V2),
+    ),
+    (
+        "v3",
+        "PULSEPT1 version 3, the smallest",
+        Writer::Pulsept1(pulsept1::Version::V3),
+    ),
+    (
+        "gap-delta",
+        "TRL: distances [the default of trl]",
+        Writer::Trl(trl::Encoding::GapDelta),
+    ),
     ("raw", "TRL: positions", Writer::Trl(trl::Encoding::Raw)),
 ];
 
 const CHECKSUMS: &Choices<Checksum> = &[
     ("xxh3-128", "XXH3-128, as slime by default", Checksum::Xxh3),
     ("blake3", "BLAKE3", Checksum::Blake3),
-    ("adler32", "Adler-32, which ModelExpress asks for", Checksum::Adler32),
+    (
+        "adler32",
+        "Adler-32, which ModelExpress asks for",
+        Checksum::Adler32,
+    ),
 ];
 
 /// Weight deltas of other systems: made links of, and written from links.
 ///
-/// Links are checked against digests of base and target. docs/exchange.md of deltachain says what each layout can
-/// carry.
+/// Links are checked against digests of base and target. docs/exchange.md of deltachain says what
+/// each layout can carry.
 ///
 /// Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.
 #[derive(Debug, Parser)]
@@ -62,8 +115,8 @@ pub(crate) enum Command {
 
 /// Make links from the deltas of another system
 ///
-/// Each delta is applied to the previous state, the result is compared with all checksums of the delta, and a link to
-/// it is made. What the layout cannot prove is reported.
+/// Each delta is applied to the previous state, the result is compared with all checksums of the
+/// delta, and a link to it is made. What the layout cannot prove is reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -101,9 +154,10 @@ pub(crate) struct ImportArgs {
 
 /// Write links as the deltas of another system
 ///
-/// Before anything is written, it is checked that the layout supports them all. A directory of slime gets
-/// weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1 step_NNNNNN.pulse, one of ARC
-/// step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base is one.
+/// Before anything is written, it is checked that the layout supports them all. A directory of
+/// slime gets weight_vNNNNNN/, one of TRL deltas/step_NNNNNN.safetensors, one of PULSEPT1
+/// step_NNNNNN.pulse, one of ARC step_NNNNNN.safetensors, or a directory step_NNNNNN/ if the base
+/// is one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -144,10 +198,12 @@ impl ExportArgs {
         let (_, default) = self.to;
         let writer = self.encoding.unwrap_or(default);
         match (writer, self.checksum) {
-            (_, Some(_)) if !matches!(default, Writer::Slime(..)) => Err(Error::usage("--checksum is for --to slime")),
-            _ if discriminant(&writer) != discriminant(&default) => {
-                Err(Error::usage("this --encoding belongs to another layout; see export --help"))
+            (_, Some(_)) if !matches!(default, Writer::Slime(..)) => {
+                Err(Error::usage("--checksum is for --to slime"))
             }
+            _ if discriminant(&writer) != discriminant(&default) => Err(Error::usage(
+                "this --encoding belongs to another layout; see export --help",
+            )),
             (Writer::Slime(encoding, _), Some(checksum)) => Ok(Writer::Slime(encoding, checksum)),
             _ => Ok(writer),
         }

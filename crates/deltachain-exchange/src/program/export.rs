@@ -17,9 +17,16 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
     let base = SafetensorsState::open(&args.base)?;
     base.check_apart(&args.output.join("step"))?;
     let limits = args.limits.limits();
-    let links = args.links.iter().map(|path| OpenedLink::open(path, &limits)).collect::<Result<Vec<_>>>()?;
+    let links = args
+        .links
+        .iter()
+        .map(|path| OpenedLink::open(path, &limits))
+        .collect::<Result<Vec<_>>>()?;
     let bytes = total_bytes(base.tensors());
-    let meter = output.meter("exporting", bytes.saturating_mul(1 + 2 * links.len() as u64));
+    let meter = output.meter(
+        "exporting",
+        bytes.saturating_mul(1 + 2 * links.len() as u64),
+    );
 
     // All that can be known without decoding comes before anything is written.
     let readers: Vec<_> = links.iter().map(|link| &link.reader).collect();
@@ -30,7 +37,11 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
         let next = || {
             let table = tables[number].after(&link.reader)?;
             writer.check(&tables[number], &table)?;
-            let layout = Layout::of_target(&link.reader.index().metadata, layouts.last(), &table.tensors)?;
+            let layout = Layout::of_target(
+                &link.reader.index().metadata,
+                layouts.last(),
+                &table.tensors,
+            )?;
             Ok((table, layout))
         };
         let (table, layout) = next().map_err(|error: Error| error.in_file(&link.path))?;
@@ -42,20 +53,36 @@ pub(crate) fn run(args: &ExportArgs, output: Output) -> Result<()> {
         _ => None,
     };
 
-    fs::create_dir_all(&args.output).map_err(|error| Error::io("creating", error).in_file(&args.output))?;
+    fs::create_dir_all(&args.output)
+        .map_err(|error| Error::io("creating", error).in_file(&args.output))?;
     let mut written = Vec::new();
     let mut before: Box<dyn State> = Box::new(base);
-    for ((link, number), (table, layout)) in links.iter().zip(args.first..).zip(tables.into_iter().zip(&layouts)) {
+    for ((link, number), (table, layout)) in links
+        .iter()
+        .zip(args.first..)
+        .zip(tables.into_iter().zip(&layouts))
+    {
         let mut replay = Replay::new(table);
-        replay.push(&link.reader).map_err(|error| error.in_file(&link.path))?;
+        replay
+            .push(&link.reader)
+            .map_err(|error| error.in_file(&link.path))?;
         let target = scratch_state(&args.output, &replay.tensors())?;
-        replay.run(before.as_ref(), &target, &meter).map_err(|error| error.in_file(&link.path))?;
+        replay
+            .run(before.as_ref(), &target, &meter)
+            .map_err(|error| error.in_file(&link.path))?;
         let mut step = Step::new(number).layout(Some(layout));
         (step.model, step.first_digest) = (args.model.clone(), first_digest.clone());
-        let Export { path, bytes } = writer.write(before.as_ref(), &target, &step, &args.output, &meter)?;
-        let (shown, of_link) = (printable_path(&path), grouped(link.reader.header().file_length()));
+        let Export { path, bytes } =
+            writer.write(before.as_ref(), &target, &step, &args.output, &meter)?;
+        let (shown, of_link) = (
+            printable_path(&path),
+            grouped(link.reader.header().file_length()),
+        );
         let line = format!("{shown}: {} bytes; the link has {of_link}", grouped(bytes));
-        written.push((line, json!({ "output": path.to_string_lossy(), "bytes": bytes })));
+        written.push((
+            line,
+            json!({ "output": path.to_string_lossy(), "bytes": bytes }),
+        ));
         before = Box::new(target);
     }
     drop(meter);

@@ -8,8 +8,8 @@ use deltachain::files::{OutputFile, SafetensorsState, scratch_state};
 use deltachain::tensor::{State, total_bytes};
 use deltachain::{DiffOptions, Error, ErrorClass, Progress, Result};
 use deltachain_cli::program::{
-    Output, Watcher, describe_link, describe_published, link_as_json, notes, printable, refuse_existing, report_on,
-    require,
+    Output, Watcher, describe_link, describe_published, link_as_json, notes, printable,
+    refuse_existing, report_on, require,
 };
 use deltachain_exchange::Import;
 use deltachain_store::{Base, Model, PublishOptions, PublishReport, Publisher};
@@ -37,22 +37,39 @@ pub(crate) fn run(args: &ImportArgs, output: Output) -> Result<()> {
     }
     summary(output, key, made)?;
     for applied in &all {
-        let remarks = applied.remarks.iter().map(|remark| format!("note: {}: {remark}", printable(&applied.format)));
+        let remarks = applied
+            .remarks
+            .iter()
+            .map(|remark| format!("note: {}: {remark}", printable(&applied.format)));
         remarks.for_each(|remark| output.remark(&remark));
     }
     Ok(())
 }
 
-fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
+fn make_links(
+    args: &ImportArgs,
+    path: &Path,
+    output: Output,
+) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
     refuse_existing(path, false)?;
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|parent| *parent != Path::new(""))
+        .unwrap_or(Path::new("."));
     let base = SafetensorsState::open(&args.base)?;
     base.check_apart(path)?;
     let bytes = total_bytes(base.tensors());
-    let meter = output.meter("importing", bytes.saturating_mul(3 * args.deltas.len() as u64));
+    let meter = output.meter(
+        "importing",
+        bytes.saturating_mul(3 * args.deltas.len() as u64),
+    );
     let failed = |error| Error::io("writing", error).in_file(path);
     // The links of several deltas are moved to their place together, when all of them are made.
-    let staging = if args.deltas.len() > 1 { Some(tempfile::tempdir_in(parent).map_err(failed)?) } else { None };
+    let staging = if args.deltas.len() > 1 {
+        Some(tempfile::tempdir_in(parent).map_err(failed)?)
+    } else {
+        None
+    };
     let mut made: Vec<SummaryPair> = Vec::new();
     let all = steps(args, &base, parent, &meter, |before, after, metadata| {
         let name = format!("{:06}.dcf", made.len() + 1);
@@ -61,10 +78,16 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Sum
             None => (path.to_owned(), path.to_owned()),
         };
         let mut file = OutputFile::create(&link, false)?;
-        let options = DiffOptions::default().profile(args.profile).metadata(metadata).progress(&meter);
+        let options = DiffOptions::default()
+            .profile(args.profile)
+            .metadata(metadata)
+            .progress(&meter);
         let report = deltachain::diff(before, after, &options, &mut file)?;
         file.commit()?;
-        made.push((describe_link(&place, &report), link_as_json(&place, &report)));
+        made.push((
+            describe_link(&place, &report),
+            link_as_json(&place, &report),
+        ));
         Ok(())
     })?;
     if let Some(directory) = staging {
@@ -77,34 +100,54 @@ fn make_links(args: &ImportArgs, path: &Path, output: Output) -> Result<(Vec<Sum
     Ok((made, all))
 }
 
-fn add_versions(args: &ImportArgs, url: &str, output: Output) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
+fn add_versions(
+    args: &ImportArgs,
+    url: &str,
+    output: Output,
+) -> Result<(Vec<SummaryPair>, Vec<Import>)> {
     let watcher = Watcher::new(output);
     let store = args.store.open(url)?;
     let base = SafetensorsState::open(&args.base)?;
     let options = PublishOptions::default().profiles(vec![args.profile]);
-    let scratch = tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
+    let scratch =
+        tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
     let mut versions: Vec<PublishReport> = Vec::new();
     let mut first = Publisher::open(store.clone(), options.clone().metadata(notes(&args.notes)?))?;
     if first.head()?.is_none() {
         versions.push(first.publish(&base, Base::Chain, &watcher)?);
     }
-    let all = steps(args, &base, scratch.path(), &(), |before, after, metadata| {
-        let mut publisher = Publisher::open(store.clone(), options.clone().metadata(metadata))?;
-        let before = Base::State(Model::Like(before, &base));
-        versions.push(publisher.publish(Model::Like(after, &base), before, &watcher)?);
-        Ok(())
-    });
+    let all = steps(
+        args,
+        &base,
+        scratch.path(),
+        &(),
+        |before, after, metadata| {
+            let mut publisher = Publisher::open(store.clone(), options.clone().metadata(metadata))?;
+            let before = Base::State(Model::Like(before, &base));
+            versions.push(publisher.publish(Model::Like(after, &base), before, &watcher)?);
+            Ok(())
+        },
+    );
     drop(watcher);
     if all.is_err()
         && let Some(last) = versions.last()
     {
-        output.remark(&format!("what was imported before the error is in the chain, up to version {}", last.version));
+        output.remark(&format!(
+            "what was imported before the error is in the chain, up to version {}",
+            last.version
+        ));
     }
-    let made = versions.iter().map(|version| (describe_published(url, version), report_on(("url", url), version)));
+    let made = versions.iter().map(|version| {
+        (
+            describe_published(url, version),
+            report_on(("url", url), version),
+        )
+    });
     Ok((made.collect(), all?))
 }
 
-/// Applies the deltas one after another and passes on the states before and after each, and the notes for it.
+/// Applies the deltas one after another and passes on the states before and after each, and the
+/// notes for it.
 fn steps(
     args: &ImportArgs,
     base: &SafetensorsState,
@@ -120,8 +163,14 @@ fn steps(
         let applied = args.from.0.apply(delta, old, &new, progress)?;
         check_order(all.last(), &applied).map_err(|error| error.in_file(delta))?;
         let mut metadata = notes(&args.notes)?;
-        let version = applied.version.as_ref().map_or_else(String::new, |version| format!(", to {version}"));
-        metadata.insert("imported".to_owned(), format!("{}{version}", applied.format));
+        let version = applied
+            .version
+            .as_ref()
+            .map_or_else(String::new, |version| format!(", to {version}"));
+        metadata.insert(
+            "imported".to_owned(),
+            format!("{}{version}", applied.format),
+        );
         each(old, &new, metadata)?;
         all.push(applied);
         before = Some(Box::new(new));
@@ -131,9 +180,14 @@ fn steps(
 
 /// Where both say which versions they are of, one has to begin where the last has ended.
 fn check_order(last: Option<&Import>, next: &Import) -> Result<()> {
-    match (last.and_then(|last| last.version.as_ref()), &next.base_version) {
+    match (
+        last.and_then(|last| last.version.as_ref()),
+        &next.base_version,
+    ) {
         (Some(reached), Some(base)) if reached != base => {
-            let message = format!("this delta is for version {base:?}, but the previous one leads to {reached:?}");
+            let message = format!(
+                "this delta is for version {base:?}, but the previous one leads to {reached:?}"
+            );
             Err(Error::refused(ErrorClass::Chain, message))
         }
         _ => Ok(()),

@@ -1,8 +1,11 @@
-//! The program `deltachain-exchange`: makes links of the deltas of other systems, and writes links as such deltas. Its
-//! options, output and exit codes are those of the tool.
+//! The program `deltachain-exchange`: makes links of the deltas of other systems, and writes links
+//! as such deltas. Its options, output and exit codes are those of the tool.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
 
 mod args;
 mod export;

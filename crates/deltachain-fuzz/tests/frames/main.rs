@@ -1,7 +1,8 @@
-//! zstd frames, good and damaged, through the library, whose decoder is libzstd, and through `ruzstd`, which shares nothing
-//! with it. The structure of a frame (SPEC section 5) decides what every reader has to refuse, whatever its decoder makes of
-//! it. Where the structure is right and nobody has touched the inside of compressed blocks, both decoders agree. Elsewhere
-//! they may differ (R-STR-07), which is counted: both are lenient, each in its own way.
+//! zstd frames, good and damaged, through the library, whose decoder is libzstd, and through
+//! `ruzstd`, which shares nothing with it. The structure of a frame (SPEC section 5) decides what
+//! every reader has to refuse, whatever its decoder makes of it. Where the structure is right and
+//! nobody has touched the inside of compressed blocks, both decoders agree. Elsewhere they may
+//! differ (R-STR-07), which is counted: both are lenient, each in its own way.
 //!
 //! `./task differential --long` runs many more frames than a test does.
 
@@ -40,7 +41,10 @@ fn decoders_differ_only_where_they_may() {
     // A failed assertion of ruzstd is a refusal, and prints nothing.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if !info.location().is_some_and(|place| place.file().contains("ruzstd")) {
+        if !info
+            .location()
+            .is_some_and(|place| place.file().contains("ruzstd"))
+        {
             hook(info);
         }
     }));
@@ -62,7 +66,11 @@ fn compare(seed: u64) -> &'static str {
     let mut rng = Rng::with_seed(seed);
     let (mut frame, raw) = make::frame(&mut rng);
     let is_good = rng.u32(..10) == 0;
-    for _ in 0..if is_good { 0 } else { [1, 1, 1, 2, 3][rng.usize(..5)] } {
+    for _ in 0..if is_good {
+        0
+    } else {
+        [1, 1, 1, 2, 3][rng.usize(..5)]
+    } {
         frame.damage(&mut rng);
     }
     let bytes = frame.bytes();
@@ -93,17 +101,35 @@ fn compare(seed: u64) -> &'static str {
             assert!(!is_good, "{}", context());
             WRONG
         }
-        Structure::Right { content: Some(content) } => {
+        Structure::Right {
+            content: Some(content),
+        } => {
             // Only a checksum can be wrong.
             assert_eq!(ours.is_ok(), theirs.is_some(), "{}", context());
-            assert!(ours.is_err() || (ours.as_ref() == Ok(&content) && theirs == Some(content)), "{}", context());
+            assert!(
+                ours.is_err() || (ours.as_ref() == Ok(&content) && theirs == Some(content)),
+                "{}",
+                context()
+            );
             PLAIN
         }
         Structure::Right { content: None } => {
-            assert!(ours.as_ref().is_ok_and(|_| theirs.is_some()) || !is_good, "{}", context());
-            assert!(ours.as_ref().err().is_none_or(|rule| *rule == "R-STR-02"), "{}", context());
+            assert!(
+                ours.as_ref().is_ok_and(|_| theirs.is_some()) || !is_good,
+                "{}",
+                context()
+            );
+            assert!(
+                ours.as_ref().err().is_none_or(|rule| *rule == "R-STR-02"),
+                "{}",
+                context()
+            );
             let same = ours.as_ref().ok() == theirs.as_ref();
-            assert!(!is_good || raw.is_none_or(|raw| ours == Ok(raw)), "{}", context());
+            assert!(
+                !is_good || raw.is_none_or(|raw| ours == Ok(raw)),
+                "{}",
+                context()
+            );
             if !frame.is_doubtful {
                 assert!(same, "{}", context());
                 return VALID;
@@ -119,8 +145,8 @@ fn compare(seed: u64) -> &'static str {
     }
 }
 
-/// What the library makes of a frame as a stream of this raw length, or the rule that it names: the one plane of a segment
-/// that sets bytes.
+/// What the library makes of a frame as a stream of this raw length, or the rule that it names: the
+/// one plane of a segment that sets bytes.
 fn ours(frame: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
     let lanes = u32::try_from(length).unwrap();
     let mut table = vec![1];
@@ -130,18 +156,28 @@ fn ours(frame: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
         leb128::write::unsigned(&mut segment, number as u64).unwrap();
     }
     let segment = [&segment, &table[..], frame].concat();
-    let coding = Coding { lane_bytes: 1, positions: Positions::Dense, values: Values::Absolute };
-    let decoded = Segment::decode(&segment, 0, coding, vec![(Dtype::U8, lanes)]).map_err(|error| {
-        let class = if error.rule() == Some("R-STR-03") { ErrorClass::Limit } else { ErrorClass::Malformed };
-        assert_eq!(error.class(), class);
-        error.rule().unwrap()
-    })?;
+    let coding = Coding {
+        lane_bytes: 1,
+        positions: Positions::Dense,
+        values: Values::Absolute,
+    };
+    let decoded =
+        Segment::decode(&segment, 0, coding, vec![(Dtype::U8, lanes)]).map_err(|error| {
+            let class = if error.rule() == Some("R-STR-03") {
+                ErrorClass::Limit
+            } else {
+                ErrorClass::Malformed
+            };
+            assert_eq!(error.class(), class);
+            error.rule().unwrap()
+        })?;
     let mut bytes = vec![0; length];
     decoded.apply(0, &mut bytes).unwrap();
     Ok(bytes)
 }
 
-/// What `ruzstd` makes of a frame; `None` if it refuses it, or if a checksum is there that does not match.
+/// What `ruzstd` makes of a frame; `None` if it refuses it, or if a checksum is there that does not
+/// match.
 fn theirs(frame: &[u8]) -> Option<Vec<u8>> {
     panic::catch_unwind(|| {
         let mut decoder = FrameDecoder::new();

@@ -1,4 +1,5 @@
-//! Frames: made by libzstd or put together from blocks, and then damaged, in their structure or inside compressed blocks.
+//! Frames: made by libzstd or put together from blocks, and then damaged, in their structure or
+//! inside compressed blocks.
 
 use std::io::Write as _;
 
@@ -24,8 +25,8 @@ pub(crate) struct Frame {
     blocks: Vec<Block>,
     checksum: Vec<u8>,
     after: Vec<u8>,
-    /// Whether what stands inside compressed blocks may break RFC 8878. It does not where they are as libzstd made them, in
-    /// their order, with nothing missing before them.
+    /// Whether what stands inside compressed blocks may break RFC 8878. It does not where they are
+    /// as libzstd made them, in their order, with nothing missing before them.
     pub(crate) is_doubtful: bool,
 }
 
@@ -42,7 +43,12 @@ impl Block {
     fn plain(rng: &mut Rng, size: u32) -> Self {
         let kind = if size < 40 && rng.bool() { RAW } else { RLE };
         let bytes = if kind == RAW { size } else { 1 };
-        Self { last: false, kind, size, content: (0..bytes).map(|_| rng.u8(..)).collect() }
+        Self {
+            last: false,
+            kind,
+            size,
+            content: (0..bytes).map(|_| rng.u8(..)).collect(),
+        }
     }
 }
 
@@ -68,14 +74,34 @@ impl Frame {
             let header = u32::from_le_bytes([header[0], header[1], header[2], 0]);
             let (last, kind, size) = (header & 1 == 1, header >> 1 & 3, header >> 3);
             let content = take(if kind == RLE { 1 } else { size as usize });
-            blocks.push(Block { last, kind, size, content });
+            blocks.push(Block {
+                last,
+                kind,
+                size,
+                content,
+            });
         }
         let checksum = take(if descriptor & CHECKSUM == 0 { 0 } else { 4 });
-        Self { magic: MAGIC, descriptor, window, size, blocks, checksum, after: rest.to_vec(), is_doubtful: false }
+        Self {
+            magic: MAGIC,
+            descriptor,
+            window,
+            size,
+            blocks,
+            checksum,
+            after: rest.to_vec(),
+            is_doubtful: false,
+        }
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = [&self.magic[..], &[self.descriptor], &self.window, &self.size].concat();
+        let mut bytes = [
+            &self.magic[..],
+            &[self.descriptor],
+            &self.window,
+            &self.size,
+        ]
+        .concat();
         for block in &self.blocks {
             let header = u32::from(block.last) | block.kind << 1 | block.size << 3;
             bytes.extend_from_slice(&header.to_le_bytes()[..3]);
@@ -90,8 +116,16 @@ impl Frame {
         self.size.clear();
         if let Some(size) = size {
             // Forms that can hold it; the one of a byte has single segments only.
-            let forms = [(0_u8, 0, 1 << 8), (1, 256, (1 << 16) + 256), (2, 0, 1 << 32), (3, 0, u64::MAX)];
-            let forms: Vec<_> = forms.into_iter().filter(|(_, least, end)| (*least..*end).contains(&size)).collect();
+            let forms = [
+                (0_u8, 0, 1 << 8),
+                (1, 256, (1 << 16) + 256),
+                (2, 0, 1 << 32),
+                (3, 0, u64::MAX),
+            ];
+            let forms: Vec<_> = forms
+                .into_iter()
+                .filter(|(_, least, end)| (*least..*end).contains(&size))
+                .collect();
             let (flag, least, _) = forms[rng.usize(..forms.len())];
             self.descriptor |= flag << 6;
             if flag == 0 || rng.bool() {
@@ -108,7 +142,9 @@ impl Frame {
 
     /// Changes something.
     pub(crate) fn damage(&mut self, rng: &mut Rng) {
-        let compressed: Vec<usize> = (0..self.blocks.len()).filter(|&at| self.blocks[at].kind == COMPRESSED).collect();
+        let compressed: Vec<usize> = (0..self.blocks.len())
+            .filter(|&at| self.blocks[at].kind == COMPRESSED)
+            .collect();
         if !compressed.is_empty() && rng.u32(..10) < 6 {
             let block = &mut self.blocks[compressed[rng.usize(..compressed.len())]];
             damage_inside(&mut block.content, rng);
@@ -129,12 +165,34 @@ impl Frame {
         match way {
             0 => block.last = !block.last,
             1 => block.kind = rng.u32(RAW..=RESERVED),
-            2 => block.size = if rng.bool() { block.size.saturating_sub(1) } else { block.size + 1 },
-            3 => block.size = [0, 1, 1 << 10, (1 << 10) + 1, 1 << 17, (1 << 17) + 1, (1 << 21) - 1][rng.usize(..7)],
+            2 => {
+                block.size = if rng.bool() {
+                    block.size.saturating_sub(1)
+                } else {
+                    block.size + 1
+                }
+            }
+            3 => {
+                block.size = [
+                    0,
+                    1,
+                    1 << 10,
+                    (1 << 10) + 1,
+                    1 << 17,
+                    (1 << 17) + 1,
+                    (1 << 21) - 1,
+                ][rng.usize(..7)]
+            }
             4 => drop(self.blocks.remove(at)),
             5 => {
                 let copy = self.blocks[at].clone();
-                self.blocks.insert(at, Block { last: false, ..copy });
+                self.blocks.insert(
+                    at,
+                    Block {
+                        last: false,
+                        ..copy
+                    },
+                );
             }
             6 => {
                 let size = [0, 1, 17, 1000, 1 << 17, (1 << 17) + 1][rng.usize(..6)];
@@ -151,8 +209,13 @@ impl Frame {
         match way {
             0 => self.magic[rng.usize(..4)] ^= 1 << rng.u32(..8),
             1 => self.descriptor ^= 1 << rng.u32(..8),
-            2 => self.window = vec![[0, 7, 0x38, 0x77, 0x78, 0x79, 0xF8, rng.u8(..)][rng.usize(..8)]],
-            3 => self.set_size(Some([0, 1, 255, 256, 5000, 1 << 25, (1 << 25) + 1, u64::MAX - 1][rng.usize(..8)]), rng),
+            2 => {
+                self.window = vec![[0, 7, 0x38, 0x77, 0x78, 0x79, 0xF8, rng.u8(..)][rng.usize(..8)]]
+            }
+            3 => self.set_size(
+                Some([0, 1, 255, 256, 5000, 1 << 25, (1 << 25) + 1, u64::MAX - 1][rng.usize(..8)]),
+                rng,
+            ),
             4 => {
                 if let Some(byte) = self.size.first_mut() {
                     *byte ^= 1 << rng.u32(..8);
@@ -165,30 +228,49 @@ impl Frame {
                 self.descriptor |= CHECKSUM;
                 self.checksum = vec![rng.u8(..); 4];
             }
-            8 => self.after = if rng.bool() { vec![rng.u8(..)] } else { self.bytes() },
+            8 => {
+                self.after = if rng.bool() {
+                    vec![rng.u8(..)]
+                } else {
+                    self.bytes()
+                }
+            }
             _ => self.descriptor = (self.descriptor & 0b1111_1100) | rng.u8(1..=3),
         }
     }
 }
 
-/// A good frame, and the bytes that it gives if they are known: those of a frame that was made of blocks are not.
+/// A good frame, and the bytes that it gives if they are known: those of a frame that was made of
+/// blocks are not.
 pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
     // Few are longer than a block.
-    let length = if rng.u32(..50) == 0 { rng.usize(100_000..300_000) } else { rng.usize(20..4000) };
+    let length = if rng.u32(..50) == 0 {
+        rng.usize(100_000..300_000)
+    } else {
+        rng.usize(20..4000)
+    };
     let raw = data(length, rng);
     let mut frame = Frame::of(&compress(&raw, rng));
     if rng.u32(..3) > 0 {
         return (frame, Some(raw));
     }
-    // Blocks between those that libzstd made do no harm: what repeats an earlier offset or table still can.
+    // Blocks between those that libzstd made do no harm: what repeats an earlier offset or table
+    // still can.
     let mut length = raw.len() as u64;
     for _ in 0..rng.u32(1..4) {
         let size = [0, 1, 5, 300, 1023][rng.usize(..5)];
-        frame.blocks.insert(rng.usize(..frame.blocks.len()), Block::plain(rng, size));
+        frame
+            .blocks
+            .insert(rng.usize(..frame.blocks.len()), Block::plain(rng, size));
         length += u64::from(size);
     }
     if rng.u32(..4) == 0 {
-        let dropped: u32 = frame.blocks.iter().filter(|block| block.kind == COMPRESSED).map(|block| block.size).sum();
+        let dropped: u32 = frame
+            .blocks
+            .iter()
+            .filter(|block| block.kind == COMPRESSED)
+            .map(|block| block.size)
+            .sum();
         frame.blocks.retain(|block| block.kind != COMPRESSED);
         if dropped > 0 {
             let size = rng.u32(1..1000);
@@ -197,7 +279,11 @@ pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
         length = frame.blocks.iter().map(|block| u64::from(block.size)).sum();
     }
     let last = frame.blocks.len() - 1;
-    frame.blocks.iter_mut().enumerate().for_each(|(at, block)| block.last = at == last);
+    frame
+        .blocks
+        .iter_mut()
+        .enumerate()
+        .for_each(|(at, block)| block.last = at == last);
     frame.descriptor &= !CHECKSUM;
     frame.checksum.clear();
     // A window that all blocks fit; a single segment is as large as the content.
@@ -208,11 +294,19 @@ pub(crate) fn frame(rng: &mut Rng) -> (Frame, Option<Vec<u8>>) {
 
 fn compress(raw: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut encoder = Encoder::new(Vec::new(), rng.i32(-3..=12)).unwrap();
-    encoder.set_parameter(CParameter::ChecksumFlag(rng.bool())).unwrap();
-    encoder.set_parameter(CParameter::WindowLog(rng.u32(10..=18))).unwrap();
+    encoder
+        .set_parameter(CParameter::ChecksumFlag(rng.bool()))
+        .unwrap();
+    encoder
+        .set_parameter(CParameter::WindowLog(rng.u32(10..=18)))
+        .unwrap();
     if rng.bool() {
-        encoder.set_pledged_src_size(Some(raw.len() as u64)).unwrap();
-        encoder.set_parameter(CParameter::ContentSizeFlag(rng.bool())).unwrap();
+        encoder
+            .set_pledged_src_size(Some(raw.len() as u64))
+            .unwrap();
+        encoder
+            .set_parameter(CParameter::ContentSizeFlag(rng.bool()))
+            .unwrap();
     }
     let mut rest = raw;
     while !rest.is_empty() {
@@ -228,15 +322,19 @@ fn compress(raw: &[u8], rng: &mut Rng) -> Vec<u8> {
 
 /// Bytes with more or less structure.
 fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
-    let words: Vec<Vec<u8>> =
-        (0..rng.usize(2..40)).map(|_| (0..rng.usize(1..30)).map(|_| rng.u8(..)).collect()).collect();
+    let words: Vec<Vec<u8>> = (0..rng.usize(2..40))
+        .map(|_| (0..rng.usize(1..30)).map(|_| rng.u8(..)).collect())
+        .collect();
     let mut data = Vec::new();
     while data.len() < length {
         match rng.u32(..4) {
             // Symbols of which few are frequent, as the streams of links have them.
-            0 => data.extend((0..rng.usize(1..600)).map(|_| rng.u8(..).leading_zeros().to_le_bytes()[0])),
+            0 => data.extend(
+                (0..rng.usize(1..600)).map(|_| rng.u8(..).leading_zeros().to_le_bytes()[0]),
+            ),
             1 => data.extend(std::iter::repeat_n(rng.u8(..), rng.usize(1..200))),
-            2 => (0..rng.usize(1..40)).for_each(|_| data.extend_from_slice(&words[rng.usize(..words.len())])),
+            2 => (0..rng.usize(1..40))
+                .for_each(|_| data.extend_from_slice(&words[rng.usize(..words.len())])),
             _ => data.extend((0..rng.usize(1..30)).map(|_| rng.u8(..))),
         }
     }
@@ -244,7 +342,8 @@ fn data(length: usize, rng: &mut Rng) -> Vec<u8> {
     data
 }
 
-/// Changes the content of a compressed block: anywhere, or one of the fields on which decoders have been found to differ.
+/// Changes the content of a compressed block: anywhere, or one of the fields on which decoders have
+/// been found to differ.
 fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
     if content.is_empty() {
         return content.push(rng.u8(..));
@@ -253,14 +352,25 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
     let literals = Literals::of(content);
     match (rng.u32(..10), literals) {
         (0, Some(literals)) => {
-            literals.set(content, literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)), literals.stored);
+            literals.set(
+                content,
+                literals.regenerated.wrapping_add_signed(rng.i64(-2..=2)),
+                literals.stored,
+            );
         }
         (1, Some(literals)) => {
-            literals.set(content, literals.regenerated, literals.stored.wrapping_add_signed(rng.i64(-2..=2)));
+            literals.set(
+                content,
+                literals.regenerated,
+                literals.stored.wrapping_add_signed(rng.i64(-2..=2)),
+            );
         }
         // A stream of literals that ends earlier or later than it ought to.
         (2 | 3, Some(literals)) => {
-            if let Some(byte) = literals.jump_table(content).and_then(|at| content.get_mut(at + 2 * rng.usize(..3))) {
+            if let Some(byte) = literals
+                .jump_table(content)
+                .and_then(|at| content.get_mut(at + 2 * rng.usize(..3)))
+            {
                 *byte = byte.wrapping_add_signed([-1, 1][rng.usize(..2)]);
             }
         }
@@ -268,7 +378,9 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
         (4 | 5, Some(literals)) => {
             let at = literals.end(content);
             match (rng.u32(..4), content.get(at).copied()) {
-                (0, Some(count)) => content[at] = count.wrapping_add_signed([-1, 1][rng.usize(..2)]),
+                (0, Some(count)) => {
+                    content[at] = count.wrapping_add_signed([-1, 1][rng.usize(..2)])
+                }
                 (1, Some(0)) => drop(content.splice(at..=at, [0x80, 0])),
                 (_, Some(count)) => {
                     let at = at + [1, 2, 3][usize::from(count >= 128) + usize::from(count == 255)];
@@ -284,7 +396,11 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
         (7, _) => content[length - 1 - rng.usize(..length.min(4))] ^= 1 << rng.u32(..8),
         (8, _) => {
             let at = rng.usize(..=length);
-            if rng.bool() || at == length { content.insert(at, rng.u8(..)) } else { _ = content.remove(at) }
+            if rng.bool() || at == length {
+                content.insert(at, rng.u8(..))
+            } else {
+                _ = content.remove(at)
+            }
         }
         _ => content[rng.usize(..length)] ^= 1 << rng.u32(..8),
     }
@@ -325,7 +441,13 @@ impl Literals {
             RLE => 1,
             _ => value >> (from + bits) & ((1 << bits) - 1),
         };
-        (available >= header).then_some(Self { kind, header, bits, regenerated, stored })
+        (available >= header).then_some(Self {
+            kind,
+            header,
+            bits,
+            regenerated,
+            stored,
+        })
     }
 
     /// Writes other sizes into the header.
@@ -348,11 +470,22 @@ impl Literals {
             return Some(self.header);
         }
         let tree = usize::from(*content.get(self.header)?);
-        Some(self.header + 1 + if tree < 128 { tree } else { (tree - 127).div_ceil(2) })
+        Some(
+            self.header
+                + 1
+                + if tree < 128 {
+                    tree
+                } else {
+                    (tree - 127).div_ceil(2)
+                },
+        )
     }
 
     /// Where the sequences begin, if the block is long enough.
     fn end(self, content: &[u8]) -> usize {
-        usize::try_from(self.stored).unwrap_or(usize::MAX).saturating_add(self.header).min(content.len())
+        usize::try_from(self.stored)
+            .unwrap_or(usize::MAX)
+            .saturating_add(self.header)
+            .min(content.len())
     }
 }

@@ -1,5 +1,5 @@
-//! The structure of a zstd frame as SPEC section 5 wants it: a walk that was written from that text and shares nothing with
-//! the library's.
+//! The structure of a zstd frame as SPEC section 5 wants it: a walk that was written from that text
+//! and shares nothing with the library's.
 
 /// Bytes of the largest window.
 const MOST_WINDOW: u64 = 1 << 25;
@@ -22,8 +22,10 @@ pub(crate) fn of(frame: &[u8], raw_length: u64) -> Structure {
 fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
     let mut rest = frame;
     let mut take = |count: u64| -> Result<&[u8], &'static str> {
-        let (taken, others) =
-            usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)).ok_or("R-STR-02")?;
+        let (taken, others) = usize::try_from(count)
+            .ok()
+            .and_then(|count| rest.split_at_checked(count))
+            .ok_or("R-STR-02")?;
         rest = others;
         Ok(taken)
     };
@@ -31,7 +33,11 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
     let descriptor = take(1)?[0];
     require(descriptor & 3 == 0)?;
     let single_segment = descriptor >> 5 & 1 == 1;
-    let window_byte = if single_segment { None } else { Some(take(1)?[0]) };
+    let window_byte = if single_segment {
+        None
+    } else {
+        Some(take(1)?[0])
+    };
     let size = match (descriptor >> 6, single_segment) {
         (0, false) => None,
         (0, true) => Some(number(take(1)?)),
@@ -57,7 +63,10 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
         require(header >> 1 & 3 != 3 && size <= most)?;
         match header >> 1 & 3 {
             0 => content.extend_from_slice(take(size)?),
-            1 => content.extend(std::iter::repeat_n(take(1)?[0], usize::try_from(size).unwrap())),
+            1 => content.extend(std::iter::repeat_n(
+                take(1)?[0],
+                usize::try_from(size).unwrap(),
+            )),
             _ => {
                 take(size)?;
                 compressed += 1;
@@ -72,7 +81,9 @@ fn walk(frame: &[u8], raw_length: u64) -> Result<Structure, &'static str> {
         take(4)?;
     }
     require(rest.is_empty())?;
-    Ok(Structure::Right { content: (compressed == 0).then_some(content) })
+    Ok(Structure::Right {
+        content: (compressed == 0).then_some(content),
+    })
 }
 
 fn require(holds: bool) -> Result<(), &'static str> {
@@ -81,5 +92,8 @@ fn require(holds: bool) -> Result<(), &'static str> {
 
 /// A little-endian number of up to 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

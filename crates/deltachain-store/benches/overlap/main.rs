@@ -1,10 +1,10 @@
-//! How well fetching and building overlap: a follower's time for one version, over a line that takes about as long for
-//! the link as building takes, beside the time of each alone.
+//! How well fetching and building overlap: a follower's time for one version, over a line that
+//! takes about as long for the link as building takes, beside the time of each alone.
 //!
 //! `cargo bench -p deltachain-store --bench overlap -- [MEBIBYTES [ROUNDS]]`
 //!
-//! What is measured is written to the directory for temporary files. Where that is a disk whose speed varies,
-//! `TMPDIR=/dev/shm` leaves the disk out.
+//! What is measured is written to the directory for temporary files. Where that is a disk whose
+//! speed varies, `TMPDIR=/dev/shm` leaves the disk out.
 
 #[path = "../../tests/chains/support/mod.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
@@ -21,7 +21,8 @@ use deltachain::chain::{Commit, FileReference, ObjectName};
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain_store::{
-    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions, init,
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
+    init,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
@@ -34,13 +35,17 @@ use crate::throttled::ThrottledStore;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // Cargo says `--bench`.
-    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"));
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (mebibytes, rounds) = (number(512)?, number(9)?);
     let scratch = tempfile::tempdir()?;
     let objects: Arc<dyn ObjectStore> = {
         std::fs::create_dir(scratch.path().join("store"))?;
-        Arc::new(LocalFileSystem::new_with_prefix(scratch.path().join("store"))?)
+        Arc::new(LocalFileSystem::new_with_prefix(
+            scratch.path().join("store"),
+        )?)
     };
     let store = Store::from_objects(Arc::clone(&objects), "", StoreOptions::default())?;
     let link = publish(&store, mebibytes, scratch.path())?;
@@ -48,9 +53,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = scratch.path().join("model");
     let mut ratios = Vec::new();
     for round in 1..=rounds {
-        let build = follow(&store, &store, &model, Some((&link, &scratch.path().join("store"))))?;
-        let bytes_per_second = u64::try_from(u128::from(link.size) * 1_000_000 / build.as_micros().max(1))?;
-        let slow: Arc<dyn ObjectStore> = Arc::new(ThrottledStore::new(Arc::clone(&objects), bytes_per_second));
+        let build = follow(
+            &store,
+            &store,
+            &model,
+            Some((&link, &scratch.path().join("store"))),
+        )?;
+        let bytes_per_second =
+            u64::try_from(u128::from(link.size) * 1_000_000 / build.as_micros().max(1))?;
+        let slow: Arc<dyn ObjectStore> =
+            Arc::new(ThrottledStore::new(Arc::clone(&objects), bytes_per_second));
         let transfer = fetch(&slow, &link)?;
         let mut options = StoreOptions::default();
         options = options.part_bytes(part_bytes(&link));
@@ -65,16 +77,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         ratios.push(ratio);
     }
     ratios.sort_by(f64::total_cmp);
-    println!("median: {:.2} times the longer one", ratios.get(ratios.len() / 2).copied().unwrap_or_default());
+    println!(
+        "median: {:.2} times the longer one",
+        ratios.get(ratios.len() / 2).copied().unwrap_or_default()
+    );
     Ok(())
 }
 
-/// Publishes a model and a second version in which about 2 % of the elements differ. Gives the link between them.
+/// Publishes a model and a second version in which about 2 % of the elements differ. Gives the link
+/// between them.
 fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReference, Box<dyn Error>> {
     let (mut base, mut target) = (MemoryState::new(), MemoryState::new());
     let mut random = Random(1);
     // One tensor of half of the model, and smaller ones.
-    for (name, sixteenths) in [("embedding", 8), ("layer.0", 4), ("layer.1", 2), ("layer.2", 1), ("layer.3", 1)] {
+    for (name, sixteenths) in [
+        ("embedding", 8),
+        ("layer.0", 4),
+        ("layer.1", 2),
+        ("layer.2", 1),
+        ("layer.3", 1),
+    ] {
         let lanes = (mebibytes << 20) / 32 * sixteenths;
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for _ in 0..lanes {
@@ -95,15 +117,24 @@ fn publish(store: &Store, mebibytes: u64, scratch: &Path) -> Result<FileReferenc
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
     let base = SafetensorsState::open(scratch.join("base"))?;
     publisher.publish(&base, Base::Nothing, &())?;
-    publisher.publish(&SafetensorsState::open(scratch.join("target"))?, Base::State((&base).into()), &())?;
-    let commit = store.get(ObjectName::Commit(1))?.ok_or("there is no commit")?;
+    publisher.publish(
+        &SafetensorsState::open(scratch.join("target"))?,
+        Base::State((&base).into()),
+        &(),
+    )?;
+    let commit = store
+        .get(ObjectName::Commit(1))?
+        .ok_or("there is no commit")?;
     let routes = Commit::parse(&commit, &Limits::default())?.routes;
-    let route = routes.iter().find(|route| route.from == Some(0)).ok_or("there is no link")?;
+    let route = routes
+        .iter()
+        .find(|route| route.from == Some(0))
+        .ok_or("there is no link")?;
     Ok(route.files[0])
 }
 
-/// How long a follower of a store needs from version 0, which it has from another one, to the switch to version 1. The
-/// link may be there already: then nothing is fetched but documents.
+/// How long a follower of a store needs from version 0, which it has from another one, to the
+/// switch to version 1. The link may be there already: then nothing is fetched but documents.
 fn follow(
     first: &Store,
     then: &Store,
@@ -118,16 +149,23 @@ fn follow(
     // The digests of version 0 are known.
     options = options.trust_directory(true);
     let mut follower = Follower::in_directory(first.clone(), model, options.clone())?;
-    let prepared = follower.prepare(Some(0), &())?.ok_or("version 0 is there")?;
+    let prepared = follower
+        .prepare(Some(0), &())?
+        .ok_or("version 0 is there")?;
     follower.apply(prepared)?;
     drop(follower);
     if let Some((link, store)) = link {
         let name = format!("{}.dcf", link.digest);
-        std::fs::copy(store.join("files").join(&name), model.join("cache").join(&name))?;
+        std::fs::copy(
+            store.join("files").join(&name),
+            model.join("cache").join(&name),
+        )?;
     }
     let mut follower = Follower::in_directory(then.clone(), model, options)?;
     let start = Instant::now();
-    let prepared = follower.prepare(Some(1), &())?.ok_or("version 1 is there")?;
+    let prepared = follower
+        .prepare(Some(1), &())?
+        .ok_or("version 1 is there")?;
     let switched = follower.apply(prepared)?;
     let time = start.elapsed();
     assert_eq!(switched.from_cache > 0, link.is_some());
@@ -141,14 +179,22 @@ fn part_bytes(link: &FileReference) -> u64 {
 
 /// How long it takes to fetch the link alone.
 fn fetch(objects: &Arc<dyn ObjectStore>, link: &FileReference) -> Result<Duration, Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let path = ObjectPath::from(link.name().to_string());
     let start = Instant::now();
     // In parts side by side, as a follower does it.
     let starts = (0..link.size).step_by(usize::try_from(part_bytes(link))?);
-    let parts = starts.map(|start| objects.get_range(&path, start..link.size.min(start + part_bytes(link))));
-    let parts = stream::iter(parts).buffer_unordered(8).try_collect::<Vec<_>>();
+    let parts = starts
+        .map(|start| objects.get_range(&path, start..link.size.min(start + part_bytes(link))));
+    let parts = stream::iter(parts)
+        .buffer_unordered(8)
+        .try_collect::<Vec<_>>();
     let parts = runtime.block_on(parts)?;
-    assert_eq!(parts.iter().map(|part| part.len() as u64).sum::<u64>(), link.size);
+    assert_eq!(
+        parts.iter().map(|part| part.len() as u64).sum::<u64>(),
+        link.size
+    );
     Ok(start.elapsed())
 }

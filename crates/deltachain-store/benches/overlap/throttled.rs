@@ -9,8 +9,8 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// Bytes that pass in one go.
@@ -35,7 +35,13 @@ struct Line {
 
 impl ThrottledStore {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, bytes_per_second: u64) -> Self {
-        Self { inner, line: Arc::new(Line { bytes_per_second, free: Mutex::new(Instant::now()) }) }
+        Self {
+            inner,
+            line: Arc::new(Line {
+                bytes_per_second,
+                free: Mutex::new(Instant::now()),
+            }),
+        }
     }
 }
 
@@ -63,14 +69,18 @@ impl ObjectStore for ThrottledStore {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
         let mut result = self.inner.get_opts(path, options).await?;
         let meta = result.meta.clone();
-        let (range, attributes, extensions) =
-            (result.range.clone(), result.attributes.clone(), std::mem::take(&mut result.extensions));
+        let (range, attributes, extensions) = (
+            result.range.clone(),
+            result.attributes.clone(),
+            std::mem::take(&mut result.extensions),
+        );
         let line = Arc::clone(&self.line);
         let body = result.into_stream().flat_map(|part| match part {
             Ok(bytes) => {
                 let starts = (0..bytes.len()).step_by(CHUNK);
-                let chunks: Vec<_> =
-                    starts.map(|start| Ok(bytes.slice(start..bytes.len().min(start + CHUNK)))).collect();
+                let chunks: Vec<_> = starts
+                    .map(|start| Ok(bytes.slice(start..bytes.len().min(start + CHUNK))))
+                    .collect();
                 stream::iter(chunks)
             }
             Err(error) => stream::iter(vec![Err(error)]),
@@ -84,18 +94,36 @@ impl ObjectStore for ThrottledStore {
                 chunk
             }
         });
-        Ok(GetResult { payload: GetResultPayload::Stream(slow.boxed()), meta, range, attributes, extensions })
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(slow.boxed()),
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
     }
 
-    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.inner.put_opts(path, payload, options).await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.inner.put_multipart_opts(path, options).await
     }
 
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.inner.delete_stream(paths)
     }
 

@@ -16,16 +16,25 @@ pub(crate) struct Attempt {
     at: SystemTime,
     /// The time that had passed before, by the store's clock.
     before: Duration,
-    /// None of its files was stored before this, by the store's clock; `None` if the store has told no time.
+    /// None of its files was stored before this, by the store's clock; `None` if the store has told
+    /// no time.
     pub(crate) earliest: Option<SystemTime>,
 }
 
 impl Attempt {
     /// Now. The store has been asked for something just before.
-    #[expect(clippy::disallowed_methods, reason = "R-PUB-08: a clock that goes on while the machine sleeps")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "R-PUB-08: a clock that goes on while the machine sleeps"
+    )]
     pub(crate) fn begin(store: &Store) -> Self {
         let (began, at) = (Instant::now(), SystemTime::now());
-        Self { began, at, before: Duration::ZERO, earliest: store.date() }
+        Self {
+            began,
+            at,
+            before: Duration::ZERO,
+            earliest: store.date(),
+        }
     }
 
     /// An attempt of other processes, which stored no file before this, by the store's clock.
@@ -35,7 +44,11 @@ impl Attempt {
     pub(crate) fn since(store: &Store, earliest: SystemTime) -> Result<Self> {
         let attempt = Self::begin(store);
         let now = attempt.earliest.map_or_else(|| store.now(), Ok)?;
-        Ok(Self { before: now.duration_since(earliest).unwrap_or_default(), earliest: Some(earliest), ..attempt })
+        Ok(Self {
+            before: now.duration_since(earliest).unwrap_or_default(),
+            earliest: Some(earliest),
+            ..attempt
+        })
     }
 
     /// To be asked directly before the document is stored that names the files.
@@ -43,34 +56,48 @@ impl Attempt {
     /// # Errors
     /// R-PUB-08 (`CHAIN`).
     pub(crate) fn check(&self) -> Result<()> {
-        let here = self.began.elapsed().max(self.at.elapsed().unwrap_or_default());
+        let here = self
+            .began
+            .elapsed()
+            .max(self.at.elapsed().unwrap_or_default());
         check_duration(self.before.saturating_add(here).as_secs())
     }
 }
 
-/// Stores the document that names the files of these attempts, unless its name is taken, as long as there is time.
-/// `false` if it has not been stored, as far as is known.
+/// Stores the document that names the files of these attempts, unless its name is taken, as long as
+/// there is time. `false` if it has not been stored, as far as is known.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.
-pub(crate) fn put_last(store: &Store, attempts: &[Attempt], name: ObjectName, content: &[u8]) -> Result<bool> {
+pub(crate) fn put_last(
+    store: &Store,
+    attempts: &[Attempt],
+    name: ObjectName,
+    content: &[u8],
+) -> Result<bool> {
     attempts.iter().try_for_each(Attempt::check)?;
     // A machine may sleep between two tries.
-    store.put_if_absent_while(name, content, &|| attempts.iter().all(|attempt| attempt.check().is_ok()))
+    store.put_if_absent_while(name, content, &|| {
+        attempts.iter().all(|attempt| attempt.check().is_ok())
+    })
 }
 
 /// As [`put_last`], for routes of a version: whether they are in force.
 ///
 /// # Errors
 /// R-PUB-08 (`CHAIN`) if there was no time before the first try; IO.
-pub(crate) fn put_routes(store: &Store, attempts: &[Attempt], document: &RoutesDocument) -> Result<bool> {
+pub(crate) fn put_routes(
+    store: &Store,
+    attempts: &[Attempt],
+    document: &RoutesDocument,
+) -> Result<bool> {
     let (name, bytes) = (document.name(), document.to_bytes()?);
     Ok(put_last(store, attempts, name, &bytes)? || store.get(name)?.as_ref() == Some(&bytes))
 }
 
-/// Whether the document was stored in time after these files, by the store's clock alone: a machine may sleep in the
-/// last request, or be paused so that none of its clocks goes on. Usually the dates of answers that have come tell. If
-/// not, the store is asked for the times of all of them.
+/// Whether the document was stored in time after these files, by the store's clock alone: a machine
+/// may sleep in the last request, or be paused so that none of its clocks goes on. Usually the
+/// dates of answers that have come tell. If not, the store is asked for the times of all of them.
 ///
 /// # Errors
 /// IO.
@@ -83,7 +110,11 @@ pub(crate) fn was_in_time(
     let is_short = |first: SystemTime, last: SystemTime| {
         check_duration(last.duration_since(first).unwrap_or_default().as_secs()).is_ok()
     };
-    let earliest = attempts.iter().map(|attempt| attempt.earliest).min().flatten();
+    let earliest = attempts
+        .iter()
+        .map(|attempt| attempt.earliest)
+        .min()
+        .flatten();
     if let (Some(first), Some(last)) = (earliest, store.date())
         && is_short(first, last)
     {
@@ -101,7 +132,10 @@ pub(crate) fn was_in_time(
     }
     for file in files {
         // It may have been removed already.
-        if store.find(file)?.is_none_or(|found| !is_short(found.stored, last)) {
+        if store
+            .find(file)?
+            .is_none_or(|found| !is_short(found.stored, last))
+        {
             return Ok(false);
         }
     }
@@ -118,7 +152,9 @@ mod tests {
     use crate::access::options::StoreOptions;
 
     fn begun() -> Attempt {
-        Attempt::begin(&Store::from_objects(Arc::new(InMemory::new()), "", StoreOptions::default()).unwrap())
+        Attempt::begin(
+            &Store::from_objects(Arc::new(InMemory::new()), "", StoreOptions::default()).unwrap(),
+        )
     }
 
     #[test]
@@ -126,17 +162,29 @@ mod tests {
         let rule = |hours| {
             let attempt = begun();
             let at = attempt.at - Duration::from_hours(hours);
-            Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
+            Attempt { at, ..attempt }
+                .check()
+                .err()
+                .and_then(|error| error.rule())
         };
-        assert_eq!((rule(0), rule(19), rule(20), rule(300)), (None, None, Some("R-PUB-08"), Some("R-PUB-08")));
+        assert_eq!(
+            (rule(0), rule(19), rule(20), rule(300)),
+            (None, None, Some("R-PUB-08"), Some("R-PUB-08"))
+        );
     }
 
     #[test]
     fn hours_before_count_with_those_since() {
         let rule = |before| {
-            let attempt = Attempt { before: Duration::from_hours(before), ..begun() };
+            let attempt = Attempt {
+                before: Duration::from_hours(before),
+                ..begun()
+            };
             let at = attempt.at - Duration::from_hours(10);
-            Attempt { at, ..attempt }.check().err().and_then(|error| error.rule())
+            Attempt { at, ..attempt }
+                .check()
+                .err()
+                .and_then(|error| error.rule())
         };
         assert_eq!((rule(0), rule(9), rule(10)), (None, None, Some("R-PUB-08")));
     }

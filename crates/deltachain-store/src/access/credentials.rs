@@ -21,8 +21,18 @@ pub struct Credentials {
 
 impl Credentials {
     /// Credentials; those with a time expire then.
-    pub fn new(key_id: String, secret_key: String, token: Option<String>, expires: Option<SystemTime>) -> Self {
-        Self { key_id, secret_key, token, expires }
+    pub fn new(
+        key_id: String,
+        secret_key: String,
+        token: Option<String>,
+        expires: Option<SystemTime>,
+    ) -> Self {
+        Self {
+            key_id,
+            secret_key,
+            token,
+            expires,
+        }
     }
 }
 
@@ -36,7 +46,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Gives credentials when they are needed: before the first request, and a minute before they expire.
+/// Gives credentials when they are needed: before the first request, and a minute before they
+/// expire.
 pub trait CredentialSource: fmt::Debug + Send + Sync {
     /// Credentials that are valid now. May block.
     ///

@@ -1,5 +1,5 @@
-//! Whether a place can do what chains and their followers need. Every operation is tried below a new name, and
-//! everything below that name is removed again.
+//! Whether a place can do what chains and their followers need. Every operation is tried below a
+//! new name, and everything below that name is removed again.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -34,7 +34,8 @@ const LONG: usize = (5 << 20) + 1;
 pub struct Finding {
     /// The operation that was tried, such as `put if absent`.
     pub tried: &'static str,
-    /// The observation, where there is something to say; the reason why it does not work, if it does not.
+    /// The observation, where there is something to say; the reason why it does not work, if it
+    /// does not.
     pub says: String,
     /// The operations on a chain that do not work without it, or not well.
     pub breaks: &'static str,
@@ -58,10 +59,21 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     /// Notes how a trial went. `Ok` holds what there is to say of it.
-    fn note(&mut self, tried: &'static str, breaks: &'static str, trial: Result<impl Into<String>>) -> bool {
+    fn note(
+        &mut self,
+        tried: &'static str,
+        breaks: &'static str,
+        trial: Result<impl Into<String>>,
+    ) -> bool {
         let works = trial.is_ok();
         let says = trial.map_or_else(|error| format!("{error:#}"), Into::into);
-        self.0.push(Finding { tried, says, breaks, works, is_needed: true });
+        self.0.push(Finding {
+            tried,
+            says,
+            breaks,
+            works,
+            is_needed: true,
+        });
         works
     }
 
@@ -74,20 +86,29 @@ impl Findings {
     }
 }
 
-/// Tries out what a store or a directory can do. This touches only objects below a new name `doctor-...`, and removes
-/// them, unless [`Stop`](crate::Stop) ends that. A web server can only be read: there the chain document is read.
+/// Tries out what a store or a directory can do. This touches only objects below a new name
+/// `doctor-...`, and removes them, unless [`Stop`](crate::Stop) ends that. A web server can only be
+/// read: there the chain document is read.
 ///
 /// # Errors
-/// IO if nothing can be made in a directory; USAGE if it was stopped. It is no error if something does not work.
+/// IO if nothing can be made in a directory; USAGE if it was stopped. It is no error if something
+/// does not work.
 pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
     let store = &store.with_attempts(ATTEMPTS);
     let mut findings = Findings::default();
     match store.directory() {
         Some(directory) => {
-            let place = tempfile::Builder::new().prefix("doctor-").tempdir_in(&directory);
-            let place = place.map_err(|error| Error::io("creating a directory", error).in_file(&directory))?;
+            let place = tempfile::Builder::new()
+                .prefix("doctor-")
+                .tempdir_in(&directory);
+            let place = place
+                .map_err(|error| Error::io("creating a directory", error).in_file(&directory))?;
             try_directory(&mut findings, &place);
-            let name = place.path().file_name().unwrap_or_default().to_string_lossy();
+            let name = place
+                .path()
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy();
             try_writing(&mut findings, &store.below(&name).below("store"));
         }
         None if store.can_list() => {
@@ -97,31 +118,53 @@ pub fn doctor(store: &Store) -> Result<Vec<Finding>> {
         None => try_reading(&mut findings, store),
     }
     // A trial that was given up says nothing of the store.
-    if store.stop.is_stopped() { Err(Error::usage("it was stopped")) } else { Ok(findings.0) }
+    if store.stop.is_stopped() {
+        Err(Error::usage("it was stopped"))
+    } else {
+        Ok(findings.0)
+    }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this clock is what others are compared with")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this clock is what others are compared with"
+)]
 fn now() -> SystemTime {
     SystemTime::now()
 }
 
 /// A trial that went well, or why not.
 fn if_so(is_so: bool, why_not: &str) -> Result<&'static str> {
-    if is_so { Ok("") } else { Err(Error::usage(why_not)) }
+    if is_so {
+        Ok("")
+    } else {
+        Err(Error::usage(why_not))
+    }
 }
 
-/// Tries the operations that publishers and followers ask of a store. This store is empty, and is so again afterwards.
+/// Tries the operations that publishers and followers ask of a store. This store is empty, and is
+/// so again afterwards.
 fn try_writing(findings: &mut Findings, store: &Store) {
     let (first, second) = (ObjectName::Commit(0), ObjectName::Commit(1));
     let put = store.put_if_absent(first, b"first");
     let put = put.and_then(|is_new| if_so(is_new, "a new name is already taken"));
     let is_conditional = put.as_ref().is_err_and(is_condition);
-    if !findings.note("put, if the name is free", "init, publish and compact: nothing can be published", put) {
+    if !findings.note(
+        "put, if the name is free",
+        "init, publish and compact: nothing can be published",
+        put,
+    ) {
         if is_conditional {
             let plain = upload(store, b"plain", first).map(|()| "only the condition is refused");
             let copied = findings.note("put", "nothing can be copied here either", plain);
             let removed = remove(store).map(|()| "");
-            copied.then(|| findings.note("delete", "prune; the objects of this test are still there", removed));
+            copied.then(|| {
+                findings.note(
+                    "delete",
+                    "prune; the objects of this test are still there",
+                    removed,
+                )
+            });
         }
         return;
     }
@@ -136,18 +179,35 @@ fn try_writing(findings: &mut Findings, store: &Store) {
     let read = store.get(first).and_then(|content| {
         // The other one, where the condition was ignored.
         let is_there = matches!(content.as_deref(), Some(b"first" | b"another"));
-        if_so(is_there, "an object that was just written cannot be read back")
+        if_so(
+            is_there,
+            "an object that was just written cannot be read back",
+        )
     });
-    findings.note("read after write", "everything: a version could be seen without its files", read);
+    findings.note(
+        "read after write",
+        "everything: a version could be seen without its files",
+        read,
+    );
     let listed = store.objects().and_then(|objects| {
         let listed: Vec<_> = objects.iter().map(|object| object.name).collect();
         let after = store.listing(1)?.head();
         let are_there = listed == [first, second] && after == Some(1);
-        if_so(are_there, "an object that was just written is missing from the list")
+        if_so(
+            are_there,
+            "an object that was just written is missing from the list",
+        )
     });
-    findings.note("list after write", "publish, pull, prune and fsck: new versions are not found", listed);
+    findings.note(
+        "list after write",
+        "publish, pull, prune and fsck: new versions are not found",
+        listed,
+    );
     let content = vec![7; LONG];
-    let file = FileReference { digest: Digest::of_bytes(&content), size: content.len() as u64 };
+    let file = FileReference {
+        digest: Digest::of_bytes(&content),
+        size: content.len() as u64,
+    };
     let uploaded = upload(store, &content, file.name()).map(|()| "");
     if findings.note("upload in parts", "publish, of long files", uploaded) {
         let is_right = |bytes: &[u8], size| bytes == &content[5..15] && size == file.size;
@@ -159,8 +219,13 @@ fn try_writing(findings: &mut Findings, store: &Store) {
         clock(store, first, stored),
     );
     let removed = remove(store).and_then(|()| store.find(first));
-    let removed = removed.and_then(|found| if_so(found.is_none(), "a deleted object is still there"));
-    findings.note("delete", "prune; the objects of this test are still there", removed);
+    let removed =
+        removed.and_then(|found| if_so(found.is_none(), "a deleted object is still there"));
+    findings.note(
+        "delete",
+        "prune; the objects of this test are still there",
+        removed,
+    );
 }
 
 /// One of several that want a name gets it, and its content stands there.
@@ -169,17 +234,27 @@ fn race(store: &Store, name: ObjectName) -> Result<&'static str> {
     let won = thread::scope(|scope| {
         let race = |racer| move || store.put_if_absent(name, &content(racer));
         let failed = |error| Error::io("starting a thread", error);
-        let start = |racer| thread::Builder::new().spawn_scoped(scope, race(racer)).map_err(failed);
+        let start = |racer| {
+            thread::Builder::new()
+                .spawn_scoped(scope, race(racer))
+                .map_err(failed)
+        };
         let racers = (0..RACERS).map(start).collect::<Result<Vec<_>>>()?;
         let ended = |_| Err(Error::usage("a thread ended"));
-        racers.into_iter().map(|racer| racer.join().unwrap_or_else(ended)).collect::<Result<Vec<bool>>>()
+        racers
+            .into_iter()
+            .map(|racer| racer.join().unwrap_or_else(ended))
+            .collect::<Result<Vec<bool>>>()
     })?;
     let winners: Vec<usize> = (0..RACERS).filter(|&racer| won[racer]).collect();
     match (&winners[..], store.get(name)?) {
         (&[winner], Some(stands)) if stands == content(winner) => Ok(""),
         // The writer that won may not have heard of it.
         (&[], Some(_)) => Ok("no writer was told that it won"),
-        _ => Err(Error::usage(format!("{} of {RACERS} writers were told that they won", winners.len()))),
+        _ => Err(Error::usage(format!(
+            "{} of {RACERS} writers were told that they won",
+            winners.len()
+        ))),
     }
 }
 
@@ -191,7 +266,9 @@ fn upload(store: &Store, content: &[u8], name: ObjectName) -> Result<()> {
 }
 
 fn clock(store: &Store, name: ObjectName, written: SystemTime) -> Result<String> {
-    let found = store.find(name)?.ok_or_else(|| Error::usage("missing object"))?;
+    let found = store
+        .find(name)?
+        .ok_or_else(|| Error::usage("missing object"))?;
     compare(found.stored, written)
 }
 
@@ -202,7 +279,11 @@ fn compare(told: SystemTime, now: SystemTime) -> Result<String> {
         Err(error) => (error.duration(), "behind"),
     };
     let says = format!("{} s {way} this machine's", off.as_secs());
-    if off <= CLOCK { Ok(says) } else { Err(Error::usage(says)) }
+    if off <= CLOCK {
+        Ok(says)
+    } else {
+        Err(Error::usage(says))
+    }
 }
 
 fn remove(store: &Store) -> Result<()> {
@@ -212,10 +293,14 @@ fn remove(store: &Store) -> Result<()> {
 
 /// Tries the operations that a follower asks of a web server.
 fn try_reading(findings: &mut Findings, store: &Store) {
-    let read = store.get(ObjectName::Chain).and_then(|chain| if_so(chain.is_some(), "there is no chain.json"));
+    let read = store
+        .get(ObjectName::Chain)
+        .and_then(|chain| if_so(chain.is_some(), "there is no chain.json"));
     let breaks = "pull and follow: there is nothing to follow";
     if findings.note("read", breaks, read) {
-        try_range(findings, store, ObjectName::Chain, (1, 3), |bytes, _| bytes.len() == 2);
+        try_range(findings, store, ObjectName::Chain, (1, 3), |bytes, _| {
+            bytes.len() == 2
+        });
     }
 }
 
@@ -226,32 +311,61 @@ fn try_range(
     (start, end): (u64, u64),
     is_right: impl FnOnce(&[u8], u64) -> bool,
 ) {
-    let range = store.block_on(store.get_range(name, start, end)).and_then(|range| {
-        if_so(range.is_some_and(|(bytes, size)| is_right(&bytes, size)), "the wrong bytes are returned")
-    });
-    findings.note("range of an object", "pull and follow: files are fetched in parts", range);
+    let range = store
+        .block_on(store.get_range(name, start, end))
+        .and_then(|range| {
+            if_so(
+                range.is_some_and(|(bytes, size)| is_right(&bytes, size)),
+                "the wrong bytes are returned",
+            )
+        });
+    findings.note(
+        "range of an object",
+        "pull and follow: files are fetched in parts",
+        range,
+    );
 }
 
 /// Tries the operations that a chain or a follower asks of a file system.
 fn try_directory(findings: &mut Findings, place: &TempDir) {
     let at = |name: &str| place.path().join(name);
-    let trial = |result: io::Result<()>| result.map(|()| String::new()).map_err(|error| Error::io("trying", error));
+    let trial = |result: io::Result<()>| {
+        result
+            .map(|()| String::new())
+            .map_err(|error| Error::io("trying", error))
+    };
     let written = (|| {
         let mut file = File::create_new(at("file"))?;
         file.write_all(b"first")?;
         file.sync_all()
     })();
-    if !findings.note("write and fsync", "everything: nothing can be written", trial(written)) {
+    if !findings.note(
+        "write and fsync",
+        "everything: nothing can be written",
+        trial(written),
+    ) {
         return;
     }
     let breaks = "init and publish, of a chain in this directory";
-    findings.note("hard link", breaks, trial(fs::hard_link(at("file"), at("linked"))));
+    findings.note(
+        "hard link",
+        breaks,
+        trial(fs::hard_link(at("file"), at("linked"))),
+    );
     let renamed = (|| {
         fs::write(at("new"), "second")?;
         fs::rename(at("new"), at("file"))?;
-        if fs::read(at("file"))? == b"second" { Ok(()) } else { Err(io::Error::other("the old file is still there")) }
+        if fs::read(at("file"))? == b"second" {
+            Ok(())
+        } else {
+            Err(io::Error::other("the old file is still there"))
+        }
     })();
-    findings.note("rename over a file", "pull, follow and publish --work", trial(renamed));
+    findings.note(
+        "rename over a file",
+        "pull, follow and publish --work",
+        trial(renamed),
+    );
     #[cfg(unix)]
     {
         use std::os::unix::fs::symlink;
@@ -265,18 +379,41 @@ fn try_directory(findings: &mut Findings, place: &TempDir) {
                 Err(io::Error::other("the old link is still there"))
             }
         })();
-        findings.note("symbolic link, switched", "pull, follow and publish --work", trial(switched));
+        findings.note(
+            "symbolic link, switched",
+            "pull, follow and publish --work",
+            trial(switched),
+        );
         let synced = File::open(place.path()).and_then(|directory| directory.sync_all());
-        findings.note("fsync of a directory", "a version could be gone after a power cut", trial(synced));
+        findings.note(
+            "fsync of a directory",
+            "a version could be gone after a power cut",
+            trial(synced),
+        );
         let free = rustix::fs::statvfs(place.path());
-        let free = free.map(|free| format!("{} MiB", (free.f_bavail.saturating_mul(free.f_frsize)) >> 20));
+        let free = free.map(|free| {
+            format!(
+                "{} MiB",
+                (free.f_bavail.saturating_mul(free.f_frsize)) >> 20
+            )
+        });
         let free = free.map_err(|error| Error::io("asking", error.into()));
         findings.note_only("free space", "checked before a version is built", free);
     }
-    findings.note("lock", "pull and follow: two processes could use the same directory", trial(lock(&at("lock"))));
+    findings.note(
+        "lock",
+        "pull and follow: two processes could use the same directory",
+        trial(lock(&at("lock"))),
+    );
     let clock = fs::metadata(at("file")).and_then(|metadata| metadata.modified());
-    let clock = clock.map_err(|error| Error::io("asking", error)).and_then(|time| compare(time, now()));
-    findings.note_only("clock of the file system", "the times that follow and log show", clock);
+    let clock = clock
+        .map_err(|error| Error::io("asking", error))
+        .and_then(|time| compare(time, now()));
+    findings.note_only(
+        "clock of the file system",
+        "the times that follow and log show",
+        clock,
+    );
 }
 
 /// A second handle must not get the lock that the first one has, and must get it afterwards.
@@ -302,16 +439,27 @@ mod tests {
     use crate::access::options::StoreOptions;
 
     fn missing(findings: &[Finding]) -> Vec<&'static str> {
-        findings.iter().filter(|finding| !finding.works).map(|finding| finding.tried).collect()
+        findings
+            .iter()
+            .filter(|finding| !finding.works)
+            .map(|finding| finding.tried)
+            .collect()
     }
 
     #[test]
     fn a_good_store_has_everything_and_nothing_is_left() {
-        let store = Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default()).unwrap();
+        let store =
+            Store::from_objects(Arc::new(InMemory::new()), "chain", StoreOptions::default())
+                .unwrap();
         let below = store.below("doctor-1");
         let mut findings = Findings::default();
         try_writing(&mut findings, &below);
-        assert_eq!(missing(&findings.0), <[&str; 0]>::default(), "{:?}", findings.0);
+        assert_eq!(
+            missing(&findings.0),
+            <[&str; 0]>::default(),
+            "{:?}",
+            findings.0
+        );
         assert_eq!(findings.0.len(), 9);
         assert_eq!(below.objects().unwrap(), []);
     }
@@ -324,7 +472,10 @@ mod tests {
         let findings = doctor(&store).unwrap();
         assert_eq!(missing(&findings), <[&str; 0]>::default(), "{findings:?}");
         assert!(findings.len() > 14);
-        let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> = fs::read_dir(place.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["mine"]);
     }
 }

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
 use deltachain::chain::{
-    ChainDocument, Commit, History, HistoryEntry, ObjectName, Parent, VersionId, chain_lost, head_after_gap,
+    ChainDocument, Commit, History, HistoryEntry, ObjectName, Parent, VersionId, chain_lost,
+    head_after_gap,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
@@ -14,15 +15,15 @@ use crate::access::clock::Probe;
 use crate::access::store::{Store, StoredObject};
 use crate::access::url::check_links;
 
-/// How often the store is listed again because a document has gone that it listed. A prune removes one only after a
-/// newer one has been stored.
+/// How often the store is listed again because a document has gone that it listed. A prune removes
+/// one only after a newer one has been stored.
 const ATTEMPTS: u32 = 5;
 
 /// Begins a chain, with an identifier chosen at random. `None` if there is a chain already.
 ///
 /// # Errors
-/// R-CHN-01 (`CHAIN`) if the chain document is missing where other objects of a chain are; USAGE if the store can only
-/// be read, or if it is a directory of a file system without hard links; IO.
+/// R-CHN-01 (`CHAIN`) if the chain document is missing where other objects of a chain are; USAGE if
+/// the store can only be read, or if it is a directory of a file system without hard links; IO.
 pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     store.check_is_written()?;
     // Somebody may begin it just now.
@@ -39,15 +40,20 @@ pub fn init(store: &Store) -> Result<Option<ChainDocument>> {
     let document = ChainDocument::new(rand::random());
     let bytes = document.to_bytes()?;
     // The attempt that took the name may have been this one.
-    let is_own =
-        store.put_if_absent(ObjectName::Chain, &bytes)? || store.get(ObjectName::Chain)?.as_ref() == Some(&bytes);
+    let is_own = store.put_if_absent(ObjectName::Chain, &bytes)?
+        || store.get(ObjectName::Chain)?.as_ref() == Some(&bytes);
     Ok(is_own.then_some(document))
 }
 
-/// The document that the next version follows: the head's commit, or the chain document if there is none. `chain` is
-/// the content of the chain document; `known` is a version that has a commit, or had one: from there on the head is
-/// looked for.
-pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limits: &Limits) -> Result<Parent> {
+/// The document that the next version follows: the head's commit, or the chain document if there is
+/// none. `chain` is the content of the chain document; `known` is a version that has a commit, or
+/// had one: from there on the head is looked for.
+pub(crate) fn head(
+    store: &Store,
+    chain: Option<&[u8]>,
+    known: Option<u64>,
+    limits: &Limits,
+) -> Result<Parent> {
     let head = store.head(known)?;
     if let Some((head, before)) = head.and_then(|head| Some((head, head.checked_sub(1)?)))
         && known.is_none_or(|known| known != head && known != before)
@@ -58,7 +64,8 @@ pub(crate) fn head(store: &Store, chain: Option<&[u8]>, known: Option<u64>, limi
     follow(store, chain, head, limits)
 }
 
-/// Digest of the bytes of the chain document: which chain it is, as trust and signatures name it (SPEC section 23.2).
+/// Digest of the bytes of the chain document: which chain it is, as trust and signatures name it
+/// (SPEC section 23.2).
 ///
 /// # Errors
 /// R-CHN-01 (`CHAIN`) and the rules of documents; IO.
@@ -68,23 +75,48 @@ pub fn chain_digest(store: &Store) -> Result<Digest> {
 
 /// The document that the version after this one follows; `None` stands for the chain document.
 pub(crate) fn parent(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Parent> {
-    follow(store, store.get(ObjectName::Chain)?.as_deref(), version, limits)
+    follow(
+        store,
+        store.get(ObjectName::Chain)?.as_deref(),
+        version,
+        limits,
+    )
 }
 
-fn follow(store: &Store, chain: Option<&[u8]>, version: Option<u64>, limits: &Limits) -> Result<Parent> {
+fn follow(
+    store: &Store,
+    chain: Option<&[u8]>,
+    version: Option<u64>,
+    limits: &Limits,
+) -> Result<Parent> {
     let Some(head) = version else {
         // It is what the first version follows.
-        let chain = if chain.is_some() { store.get_agreed(ObjectName::Chain)? } else { None };
+        let chain = if chain.is_some() {
+            store.get_agreed(ObjectName::Chain)?
+        } else {
+            None
+        };
         return Parent::read(chain.as_deref(), None, limits);
     };
     let head = Some((head, store.get_agreed(ObjectName::Commit(head))?));
-    Parent::read(chain, head.as_ref().map(|(version, content)| (*version, content.as_deref())), limits)
+    Parent::read(
+        chain,
+        head.as_ref()
+            .map(|(version, content)| (*version, content.as_deref())),
+        limits,
+    )
 }
 
 /// The commit of a version; `None` if there is none, or none that can be read.
-pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Result<Option<Commit>> {
+pub(crate) fn usable_commit(
+    store: &Store,
+    version: u64,
+    limits: &Limits,
+) -> Result<Option<Commit>> {
     let content = store.get(ObjectName::Commit(version))?;
-    Ok(content.and_then(|bytes| Commit::parse(&bytes, limits).ok()).filter(|commit| commit.version == version))
+    Ok(content
+        .and_then(|bytes| Commit::parse(&bytes, limits).ok())
+        .filter(|commit| commit.version == version))
 }
 
 /// The identity of a version, as a reader records it that holds this version.
@@ -92,11 +124,18 @@ pub(crate) fn usable_commit(store: &Store, version: u64, limits: &Limits) -> Res
 /// # Errors
 /// R-CHN-01 to R-CHN-04, R-LIM-05, R-DOC-01 to R-DOC-08; IO.
 pub(crate) fn id_of(store: &Store, version: u64, limits: &Limits) -> Result<VersionId> {
-    let (chain, content) = (store.get_agreed(ObjectName::Chain)?, store.get_agreed(ObjectName::Commit(version))?);
+    let (chain, content) = (
+        store.get_agreed(ObjectName::Chain)?,
+        store.get_agreed(ObjectName::Commit(version))?,
+    );
     let read = |commit| Parent::read(chain.as_deref(), commit, limits);
     let (start, found) = (read(None)?, read(Some((version, content.as_deref())))?);
     found.head_for_base()?;
-    Ok(VersionId { version, commit: found.digest(), chain: start.digest() })
+    Ok(VersionId {
+        version,
+        commit: found.digest(),
+        chain: start.digest(),
+    })
 }
 
 /// A stretch of a chain, with all objects of the store.
@@ -116,8 +155,8 @@ pub(crate) fn chain_of(documents: &Documents) -> Digest {
     Digest::of_bytes(documents.get(&ObjectName::Chain).map_or(&[], Vec::as_slice))
 }
 
-/// Reads the versions that `select` takes, given the head, if any. Objects in `known` are not fetched again; fetched
-/// objects are added to it.
+/// Reads the versions that `select` takes, given the head, if any. Objects in `known` are not
+/// fetched again; fetched objects are added to it.
 pub(crate) fn stretch(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
@@ -129,27 +168,51 @@ pub(crate) fn stretch(
     }
     for _ in 0..ATTEMPTS {
         let (objects, probes) = store.objects_and_probes()?;
-        let head = objects.iter().filter_map(|object| commit_version(object.name)).max();
+        let head = objects
+            .iter()
+            .filter_map(|object| commit_version(object.name))
+            .max();
         let versions = select(head);
         let wanted = |name: &ObjectName| match name {
             ObjectName::Chain => true,
-            ObjectName::Commit(version) | ObjectName::Routes { version, .. } => versions.contains(version),
+            ObjectName::Commit(version) | ObjectName::Routes { version, .. } => {
+                versions.contains(version)
+            }
             ObjectName::File(_) | ObjectName::Asset(_) | ObjectName::Signature { .. } => false,
         };
-        let names: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).filter(wanted).collect();
+        let names: BTreeSet<ObjectName> = objects
+            .iter()
+            .map(|object| object.name)
+            .filter(wanted)
+            .collect();
         known.retain(|name, _| names.contains(name));
-        let missing: Vec<ObjectName> = names.iter().copied().filter(|name| !known.contains_key(name)).collect();
+        let missing: Vec<ObjectName> = names
+            .iter()
+            .copied()
+            .filter(|name| !known.contains_key(name))
+            .collect();
         let fetched = store.get_all(&missing)?;
-        known.extend(fetched.into_iter().filter_map(|(name, content)| Some((name, content?))));
+        known.extend(
+            fetched
+                .into_iter()
+                .filter_map(|(name, content)| Some((name, content?))),
+        );
         if known.len() == names.len() {
-            return Ok(ChainWindow { objects, probes, history: History::read(known, *versions.start(), limits) });
+            return Ok(ChainWindow {
+                objects,
+                probes,
+                history: History::read(known, *versions.start(), limits),
+            });
         }
     }
-    Err(Error::usage("listed documents are missing, or the chain changes too fast").in_file(store.to_string()))
+    Err(
+        Error::usage("listed documents are missing, or the chain changes too fast")
+            .in_file(store.to_string()),
+    )
 }
 
-/// The same for a store that cannot list: commits are asked for one by one, and of routes documents nothing is known.
-/// When something was stored is not known either.
+/// The same for a store that cannot list: commits are asked for one by one, and of routes documents
+/// nothing is known. When something was stored is not known either.
 fn stretch_by_name(
     store: &Store,
     select: impl Fn(Option<u64>) -> RangeInclusive<u64>,
@@ -158,17 +221,30 @@ fn stretch_by_name(
 ) -> Result<ChainWindow> {
     let head = store.head(None)?;
     let versions = select(head);
-    let last = head.map_or(0, |head| head + 1).min(versions.end().saturating_add(1));
+    let last = head
+        .map_or(0, |head| head + 1)
+        .min(versions.end().saturating_add(1));
     let names = (*versions.start()..last).map(ObjectName::Commit);
     let names: Vec<ObjectName> = [ObjectName::Chain].into_iter().chain(names).collect();
     let fetched = store.get_all(&names)?;
-    *known = fetched.into_iter().filter_map(|(name, content)| Some((name, content?))).collect();
+    *known = fetched
+        .into_iter()
+        .filter_map(|(name, content)| Some((name, content?)))
+        .collect();
     let objects = known.iter().map(|(&name, content)| {
         let size = content.len() as u64;
-        StoredObject { name, size, stored: SystemTime::UNIX_EPOCH }
+        StoredObject {
+            name,
+            size,
+            stored: SystemTime::UNIX_EPOCH,
+        }
     });
     let history = History::read(known, *versions.start(), limits);
-    Ok(ChainWindow { objects: objects.collect(), probes: Vec::new(), history })
+    Ok(ChainWindow {
+        objects: objects.collect(),
+        probes: Vec::new(),
+        history,
+    })
 }
 
 /// All versions. A document that is in `known` is not fetched again.
@@ -190,7 +266,9 @@ pub(crate) fn one(
     let select = |head: Option<u64>| version.or(head).unwrap_or(0);
     let mut read = stretch(store, |head| select(head)..=select(head), known, limits)?;
     refuse_faults(&mut read.history)?;
-    let version = version.or(read.history.entries.keys().copied().next()).unwrap_or(0);
+    let version = version
+        .or(read.history.entries.keys().copied().next())
+        .unwrap_or(0);
     let entry = read.history.entry(version)?.clone();
     Ok((read, entry))
 }

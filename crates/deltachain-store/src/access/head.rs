@@ -14,8 +14,8 @@ use crate::access::store::{Store, StoredObject};
 const PAGE: u64 = 1000;
 
 impl Store {
-    /// The commits and routes documents of all versions from this one on. If the store cannot list, the head alone; and
-    /// that only if this version has a commit.
+    /// The commits and routes documents of all versions from this one on. If the store cannot list,
+    /// the head alone; and that only if this version has a commit.
     ///
     /// # Errors
     /// IO.
@@ -30,7 +30,9 @@ impl Store {
             let lists = lists.map(|(folder, after)| self.list(Some(folder), after, usize::MAX));
             try_join_all(lists).await
         })?;
-        Ok(Listing::new(lists.iter().flatten().map(|object| object.name.to_string())))
+        Ok(Listing::new(
+            lists.iter().flatten().map(|object| object.name.to_string()),
+        ))
     }
 
     /// The versions from this one on that have routes documents, whatever their content.
@@ -46,30 +48,38 @@ impl Store {
         Ok(listed.iter().filter_map(version).collect())
     }
 
-    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so they are listed
-    /// after it: whoever finds the commit finds them, too.
+    /// The notes on all versions from this one on. They are stored before the commit (R-SIG-02), so
+    /// they are listed after it: whoever finds the commit finds them, too.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn listed_notes(&self, from: u64) -> Result<Listing> {
         let (commit, note) = (Digest([0xff; 32]), Digest([0xff; 32]));
-        let before = from.checked_sub(1).map(|version| ObjectName::Signature { version, commit, note });
+        let before = from.checked_sub(1).map(|version| ObjectName::Signature {
+            version,
+            commit,
+            note,
+        });
         let notes = self.block_on(self.list(Some("signatures"), before, usize::MAX))?;
         Ok(Listing::default().with(notes.iter().map(|object| object.name)))
     }
 
-    /// Whether the version after this one has a commit: the cheapest way to see whether there is anything new, by one
-    /// request. A missing commit proves nothing: versions may have been lost, or the chain begun again.
+    /// Whether the version after this one has a commit: the cheapest way to see whether there is
+    /// anything new, by one request. A missing commit proves nothing: versions may have been lost,
+    /// or the chain begun again.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn has_commit_after(&self, version: u64) -> Result<bool> {
-        let Some(next) = version.checked_add(1) else { return Ok(false) };
+        let Some(next) = version.checked_add(1) else {
+            return Ok(false);
+        };
         self.has_commit(next)
     }
 
-    /// The head: the highest version that has a commit. `known` has one, or had one: the search begins there. However
-    /// many versions there are, few pages are listed: one from `known` on, and about ten for 100,000 versions more.
+    /// The head: the highest version that has a commit. `known` has one, or had one: the search
+    /// begins there. However many versions there are, few pages are listed: one from `known` on,
+    /// and about ten for 100,000 versions more.
     ///
     /// # Errors
     /// IO.
@@ -82,7 +92,9 @@ impl Store {
         if found.is_none() && before.is_some() {
             found = self.page_of_commits(None)?;
         }
-        let Some((mut low, mut is_all)) = found else { return Ok(None) };
+        let Some((mut low, mut is_all)) = found else {
+            return Ok(None);
+        };
         // The head is not below `low`, and not above `high`.
         let (mut high, mut stride) = (u64::MAX, 8 * PAGE);
         while !is_all && low < high {
@@ -97,23 +109,29 @@ impl Store {
         Ok(Some(low))
     }
 
-    /// A version that has a commit and comes after this one, and whether it is the last. `None` if there is no such
-    /// version. Stores may list in any order.
+    /// A version that has a commit and comes after this one, and whether it is the last. `None` if
+    /// there is no such version. Stores may list in any order.
     fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
         let after = after.map(ObjectName::Commit);
         let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
         let commits = self.block_on(self.list(Some("commits"), after, most))?;
         let is_all = commits.len() < most;
-        let versions = commits.iter().filter_map(|object| commit_version(object.name));
+        let versions = commits
+            .iter()
+            .filter_map(|object| commit_version(object.name));
         Ok(versions.max().map(|version| (version, is_all)))
     }
 
-    /// Whether a version has a commit, whatever its content. A web server answers to nothing else but a GET for sure.
+    /// Whether a version has a commit, whatever its content. A web server answers to nothing else
+    /// but a GET for sure.
     fn has_commit(&self, version: u64) -> Result<bool> {
-        Ok(self.block_on(self.get_once(ObjectName::Commit(version)))?.is_some())
+        Ok(self
+            .block_on(self.get_once(ObjectName::Commit(version)))?
+            .is_some())
     }
 
-    /// The head of a chain that cannot be listed: the last version before the first gap. `known` has a commit, or is 0.
+    /// The head of a chain that cannot be listed: the last version before the first gap. `known`
+    /// has a commit, or is 0.
     fn find_head(&self, known: u64) -> Result<Option<u64>> {
         if !self.has_commit(known)? {
             return Ok(None);
@@ -137,5 +155,8 @@ impl Store {
 /// A name before those of all routes documents of versions from this one on.
 fn before_routes(from: u64) -> Option<ObjectName> {
     // No generation is higher.
-    from.checked_sub(1).map(|version| ObjectName::Routes { version, generation: 9_999_999_999 })
+    from.checked_sub(1).map(|version| ObjectName::Routes {
+        version,
+        generation: 9_999_999_999,
+    })
 }

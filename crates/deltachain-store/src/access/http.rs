@@ -1,5 +1,6 @@
-//! All that goes to a server and comes from it passes here. A server is not trusted: its answers are bounded, and it is
-//! given up when nothing moves. A busy one is left alone as long as it wants.
+//! All that goes to a server and comes from it passes here. A server is not trusted: its answers
+//! are bounded, and it is given up when nothing moves. A busy one is left alone as long as it
+//! wants.
 
 use std::io;
 use std::pin::pin;
@@ -10,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use object_store::client::{
-    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService, ReqwestConnector,
+    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::{Certificate, Result};
 use tokio::time::timeout_at;
@@ -24,9 +25,9 @@ use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::sender::sender;
 
-/// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or 5,000 with Azure,
-/// each of at most 1 KiB and what belongs to it. More than any document of which the store wants to know only that it
-/// is too long.
+/// An answer that is not a range of an object is a document, or one page of a list: 1,000 names, or
+/// 5,000 with Azure, each of at most 1 KiB and what belongs to it. More than any document of which
+/// the store wants to know only that it is too long.
 const ANSWER_BYTES: u64 = 32 << 20;
 
 /// The most bytes that are read of the body of a refusal. They are shown to people.
@@ -50,7 +51,8 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) fn new(options: &StoreOptions, authorities: Vec<u8>) -> Self {
-        // Clients ask the process for its cryptography. If the program has chosen one before, that stays.
+        // Clients ask the process for its cryptography. If the program has chosen one before, that
+        // stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let rate = options.max_rate.map(|rate| Arc::new(Rate::new(rate)));
         Self {
@@ -68,18 +70,28 @@ impl Connector {
     pub(crate) fn client_options(&self) -> ClientOptions {
         let certificates = Certificate::from_pem_bundle(&self.authorities).unwrap_or_default();
         let options = ClientOptions::new().with_timeout_disabled();
-        certificates.into_iter().fold(options, ClientOptions::with_root_certificate)
+        certificates
+            .into_iter()
+            .fold(options, ClientOptions::with_root_certificate)
     }
 
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
         let number = self.clients.fetch_add(1, Ordering::Relaxed) + 1;
-        HttpClient::new(WatchedClient { inner, uploads, number, shared: self.clone() })
+        HttpClient::new(WatchedClient {
+            inner,
+            uploads,
+            number,
+            shared: self.clone(),
+        })
     }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
-        Ok(self.watch(ReqwestConnector::default().connect(options)?, sender(options, &self.authorities)?))
+        Ok(self.watch(
+            ReqwestConnector::default().connect(options)?,
+            sender(options, &self.authorities)?,
+        ))
     }
 }
 
@@ -98,19 +110,29 @@ struct WatchedClient {
 impl HttpService for WatchedClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let options = &self.shared.options;
-        // Whoever asks for these could not repeat them: not a part without beginning the upload again, and the thread
-        // that waits for credentials may be in the middle of one.
+        // Whoever asks for these could not repeat them: not a part without beginning the upload
+        // again, and the thread that waits for credentials may be in the middle of one.
         let is_in_parts = IN_PARTS.try_with(|()| ()).is_ok();
-        let attempts = if is_in_parts || self.is_for_credentials() { options.attempts } else { 1 };
+        let attempts = if is_in_parts || self.is_for_credentials() {
+            options.attempts
+        } else {
+            1
+        };
         let mut attempt = 1;
         loop {
             let answer = self.once(request.clone()).await;
             let may_pass = match &answer {
-                Ok(answer) => answer.status().is_server_error() || matches!(answer.status().as_u16(), 408 | 429),
+                Ok(answer) => {
+                    answer.status().is_server_error()
+                        || matches!(answer.status().as_u16(), 408 | 429)
+                }
                 Err(error) => {
                     // Where nobody listens there is no service that gives credentials.
-                    let is_nobody = self.is_for_credentials() && error.kind() == HttpErrorKind::Connect;
-                    !is_nobody && Refusal::of(error).is_none_or(|refusal| refusal.meaning == Meaning::NoService)
+                    let is_nobody =
+                        self.is_for_credentials() && error.kind() == HttpErrorKind::Connect;
+                    !is_nobody
+                        && Refusal::of(error)
+                            .is_none_or(|refusal| refusal.meaning == Meaning::NoService)
                 }
             };
             if !may_pass || attempt >= attempts {
@@ -123,13 +145,20 @@ impl HttpService for WatchedClient {
 }
 
 impl WatchedClient {
-    /// Whether it asks a provider for credentials: the last client that a store makes is the one for its objects.
+    /// Whether it asks a provider for credentials: the last client that a store makes is the one
+    /// for its objects.
     fn is_for_credentials(&self) -> bool {
         self.number < self.shared.clients.load(Ordering::Relaxed)
     }
 
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let Connector { options, rate, earliest, buffered, .. } = &self.shared;
+        let Connector {
+            options,
+            rate,
+            earliest,
+            buffered,
+            ..
+        } = &self.shared;
         earliest.wait().await;
         let length = request.body().content_length();
         if let Some(rate) = rate.as_ref().filter(|_| length > 0) {
@@ -161,9 +190,14 @@ impl WatchedClient {
         };
         let (head, body) = answer.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        // A refusal may come from something that stands before the store, and has a clock of its own.
-        if let Some(date) = header(http::header::DATE).filter(|_| !is_for_credentials && head.status.is_success()) {
-            httpdate::parse_http_date(date).into_iter().for_each(|date| *lock(&self.shared.date) = Some(date));
+        // A refusal may come from something that stands before the store, and has a clock of its
+        // own.
+        if let Some(date) =
+            header(http::header::DATE).filter(|_| !is_for_credentials && head.status.is_success())
+        {
+            httpdate::parse_http_date(date)
+                .into_iter()
+                .for_each(|date| *lock(&self.shared.date) = Some(date));
         }
         if matches!(head.status.as_u16(), 429 | 503)
             && let Some(retry_after) = header(http::header::RETRY_AFTER)
@@ -188,18 +222,28 @@ impl WatchedClient {
                 // By this `object_store` learns that it may ask in the older way.
                 403 if is_service => None,
                 _ if is_service => Some(Meaning::NoService),
-                400..=499 if is_for_credentials && !code.starts_with("Expired") => Some(Meaning::Credentials),
+                400..=499 if is_for_credentials && !code.starts_with("Expired") => {
+                    Some(Meaning::Credentials)
+                }
                 status => Meaning::of_answer(status, code, region.is_some(), is_conditional),
             };
             if let Some(meaning) = meaning {
                 let detail = match meaning {
                     Meaning::Region => region.map(|region| format!("; its region is {region}")),
-                    Meaning::Clock => header(http::header::DATE).map(|date| format!("; the store's time is {date}")),
+                    Meaning::Clock => header(http::header::DATE)
+                        .map(|date| format!("; the store's time is {date}")),
                     _ => None,
                 };
                 let words = between(&text, "<Message>", "</Message>").unwrap_or(&text);
-                let words = format!("HTTP {} {code} {words}{}", head.status.as_u16(), detail.unwrap_or_default());
-                return Err(HttpError::new(HttpErrorKind::Unknown, Refusal::new(meaning, &words)));
+                let words = format!(
+                    "HTTP {} {code} {words}{}",
+                    head.status.as_u16(),
+                    detail.unwrap_or_default()
+                );
+                return Err(HttpError::new(
+                    HttpErrorKind::Unknown,
+                    Refusal::new(meaning, &words),
+                ));
             }
             text.into()
         };
@@ -226,21 +270,27 @@ fn unreached(is_service: bool, error: HttpError) -> HttpError {
 
 /// Why a server could not be reached, if that was it.
 pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
-    causes(error).filter_map(|cause| cause.downcast_ref::<HttpError>()).find_map(|cause| match cause.kind() {
-        HttpErrorKind::Connect => Some(io::ErrorKind::HostUnreachable),
-        HttpErrorKind::Timeout => Some(io::ErrorKind::TimedOut),
-        _ => None,
-    })
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<HttpError>())
+        .find_map(|cause| match cause.kind() {
+            HttpErrorKind::Connect => Some(io::ErrorKind::HostUnreachable),
+            HttpErrorKind::Timeout => Some(io::ErrorKind::TimedOut),
+            _ => None,
+        })
 }
 
 /// How many bytes a request asks for, if it asks for a range.
 fn length_of_range(request: &HttpRequest) -> Option<u64> {
     let range = request.headers().get(http::header::RANGE)?.to_str().ok()?;
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
-    last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    last.parse::<u64>()
+        .ok()?
+        .checked_sub(first.parse().ok()?)?
+        .checked_add(1)
 }
 
-/// The beginning of a body, as text. A body that does not come is not a reason to forget the status.
+/// The beginning of a body, as text. A body that does not come is not a reason to forget the
+/// status.
 async fn beginning(mut body: HttpResponseBody) -> String {
     let mut begun = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {

@@ -4,7 +4,8 @@ use deltachain::chain::{ChainDocument, Commit, Note, ObjectName, RoutesDocument}
 use deltachain::tensor::Digest;
 use deltachain::{ErrorClass, Limits};
 
-/// Whether these bytes have the form of a document of this name, or of a note on whatever chain. Files have any form.
+/// Whether these bytes have the form of a document of this name, or of a note on whatever chain.
+/// Files have any form.
 pub(crate) fn is_legible(name: ObjectName, bytes: &[u8]) -> bool {
     let limits = Limits::default();
     let parsed = match name {
@@ -12,7 +13,9 @@ pub(crate) fn is_legible(name: ObjectName, bytes: &[u8]) -> bool {
         ObjectName::Commit(_) => Commit::parse(bytes, &limits).map(drop),
         ObjectName::Routes { .. } => RoutesDocument::parse(bytes, &limits).map(drop),
         ObjectName::Signature { .. } => {
-            let chain = str::from_utf8(bytes).ok().and_then(|text| Digest::from_hex(text.lines().nth(1)?));
+            let chain = str::from_utf8(bytes)
+                .ok()
+                .and_then(|text| Digest::from_hex(text.lines().nth(1)?));
             return chain.is_some_and(|chain| Note::read(name, chain, bytes).is_some());
         }
         ObjectName::File(_) | ObjectName::Asset(_) => Ok(()),

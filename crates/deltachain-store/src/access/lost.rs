@@ -12,7 +12,12 @@ use crate::access::store::{Store, StoredObject};
 /// The versions that have these shards.
 pub(crate) fn versions_of(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<Digest, u64> {
     let shards = |(&version, entry): (&u64, &HistoryEntry)| {
-        entry.commit.shards.clone().into_iter().map(move |shard| (shard, version))
+        entry
+            .commit
+            .shards
+            .clone()
+            .into_iter()
+            .map(move |shard| (shard, version))
     };
     entries.iter().flat_map(shards).collect()
 }
@@ -24,8 +29,8 @@ pub(crate) fn ends_of(store: &Store, object: &StoredObject) -> Result<Option<(Di
     Ok(header.map(|header| (header.base, header.target)))
 }
 
-/// Whether a link from this state proves that a commit was lost: publishers make none from a state without one
-/// (R-PUB-01).
+/// Whether a link from this state proves that a commit was lost: publishers make none from a state
+/// without one (R-PUB-01).
 pub(crate) fn is_lost(base: Digest, versions: &BTreeMap<Digest, u64>) -> bool {
     base != Digest::of_empty_state() && !versions.contains_key(&base)
 }

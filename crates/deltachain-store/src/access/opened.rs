@@ -15,8 +15,8 @@ pub(crate) struct OpenStore {
     pub(crate) can_list: bool,
     /// The store is a directory, named by its URL.
     pub(crate) is_directory: bool,
-    /// Requests go to a server by [`crate::access::http`], which gives up what does not move, and repeats parts of
-    /// uploads.
+    /// Requests go to a server by [`crate::access::http`], which gives up what does not move, and
+    /// repeats parts of uploads.
     pub(crate) is_watched: bool,
     /// Where the credentials come from, for people.
     pub(crate) credentials: Option<&'static str>,
@@ -31,10 +31,19 @@ impl OpenStore {
     /// A store of the caller's own making.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: Path) -> Self {
         let (can_list, is_directory, is_watched, credentials) = (true, false, false, None);
-        Self { objects, prefix, can_list, is_directory, is_watched, credentials, date: Arc::default(), renew: None }
+        Self {
+            objects,
+            prefix,
+            can_list,
+            is_directory,
+            is_watched,
+            credentials,
+            date: Arc::default(),
+            renew: None,
+        }
     }
 }
 
-/// When the store says that it gave its last answer. One that is not a server, or is of the caller's own making, does
-/// not say.
+/// When the store says that it gave its last answer. One that is not a server, or is of the
+/// caller's own making, does not say.
 pub(crate) type LastDate = Arc<Mutex<Option<SystemTime>>>;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::access::credentials::CredentialSource;
 
 tokio::task_local! {
-    /// Set while the parts of an upload are stored: servers are asked again for each request, since whoever asks
-    /// cannot.
+    /// Set while the parts of an upload are stored: servers are asked again for each request, since
+    /// whoever asks cannot.
     pub(crate) static IN_PARTS: ();
 }
 
@@ -16,30 +16,33 @@ deltachain::setters! {
     /// How to talk to a store. The default is right for a bucket on the same continent.
     #[derive(Clone)]
     pub struct StoreOptions {
-        /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys of the `object_store`
-        /// crate. They come before the usual environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are
-        /// refused; directories have none.
+        /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys
+        /// of the `object_store` crate. They come before the usual environment variables (`AWS_*`,
+        /// `GOOGLE_*`, `AZURE_*`). Unknown ones are refused; directories have none.
         pub settings: Vec<(String, String)> = Vec::new(),
-        /// Where S3's credentials come from, if not from settings and the environment. Other kinds of stores refuse it.
+        /// Where S3's credentials come from, if not from settings and the environment. Other kinds
+        /// of stores refuse it.
         pub credentials: Option<Arc<dyn CredentialSource>> = None,
         /// How often an operation is tried that fails for a reason that may pass.
         pub attempts: u32 = 8,
-        /// The pause after the first failure; after each further one it is twice as long. A random part is taken off. A
-        /// server that says when to come again is left alone until then, for up to five minutes.
+        /// The pause after the first failure; after each further one it is twice as long. A random
+        /// part is taken off. A server that says when to come again is left alone until then, for
+        /// up to five minutes.
         pub pause: Duration = Duration::from_millis(200),
-        /// How long nothing may come or go before an attempt is given up. A slow line is not silent: a transfer may
-        /// take any time as long as bytes move. For the answer to an upload the limit is longer: the time that the
-        /// upload took, and at least a second for each 20 kB of it (up to 4 MiB), because bytes may still lie in the
-        /// buffers of a slow line. A store that is not a server has this time for each thing that it is asked: a
-        /// document, a part of a file, a list.
+        /// How long nothing may come or go before an attempt is given up. A slow line is not
+        /// silent: a transfer may take any time as long as bytes move. For the answer to an upload
+        /// the limit is longer: the time that the upload took, and at least a second for each 20 kB
+        /// of it (up to 4 MiB), because bytes may still lie in the buffers of a slow line. A store
+        /// that is not a server has this time for each thing that it is asked: a document, a part
+        /// of a file, a list.
         pub timeout: Duration = Duration::from_mins(1),
-        /// Bytes per second of all objects, or of the bodies of all requests to a server, together and in both
-        /// directions. Parts of files go as a whole, with pauses between them.
+        /// Bytes per second of all objects, or of the bodies of all requests to a server, together
+        /// and in both directions. Parts of files go as a whole, with pauses between them.
         pub max_rate: Option<u64> = None,
         /// Requests at the same time.
         pub parallel: usize = 8,
-        /// Bytes of one part of a file, at most. Files are stored in longer parts where S3 would refuse ones as short
-        /// as that.
+        /// Bytes of one part of a file, at most. Files are stored in longer parts where S3 would
+        /// refuse ones as short as that.
         pub part_bytes: u64 = 8 << 20,
     }
 }
@@ -48,14 +51,19 @@ deltachain::setters! {
 impl fmt::Debug for StoreOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settings: Vec<&str> = self.settings.iter().map(|(key, _)| key.as_str()).collect();
-        f.debug_struct("StoreOptions").field("settings", &settings).finish_non_exhaustive()
+        f.debug_struct("StoreOptions")
+            .field("settings", &settings)
+            .finish_non_exhaustive()
     }
 }
 
 impl StoreOptions {
-    /// Between half and all of a time that doubles with each attempt, so that many readers do not come back at once.
+    /// Between half and all of a time that doubles with each attempt, so that many readers do not
+    /// come back at once.
     pub(crate) fn pause_after(&self, attempt: u32) -> Duration {
-        let longest = self.pause.saturating_mul(1 << attempt.saturating_sub(1).min(10));
+        let longest = self
+            .pause
+            .saturating_mul(1 << attempt.saturating_sub(1).min(10));
         longest.mul_f64(rand::random_range(0.5..1.0))
     }
 }

@@ -1,5 +1,5 @@
-//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes of an upload are
-//! still moving.
+//! When a request may go on: how long a busy server wants to be left alone, and whether the bytes
+//! of an upload are still moving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,15 +20,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct RetryAfter(Mutex<Option<Instant>>);
 
 impl RetryAfter {
-    /// Takes what the server says in `Retry-After`: seconds, or a date, which is compared with the server's own clock.
-    /// The server has to tell the time of that clock, as `date`.
+    /// Takes what the server says in `Retry-After`: seconds, or a date, which is compared with the
+    /// server's own clock. The server has to tell the time of that clock, as `date`.
     pub(crate) fn not_before(&self, retry_after: &str, date: Option<&str>) {
         let pause = match retry_after.trim().parse() {
             Ok(seconds) => Some(Duration::from_secs(seconds)),
-            Err(_) => httpdate::parse_http_date(retry_after.trim()).ok().and_then(|until| {
-                let now = httpdate::parse_http_date(date?).ok()?;
-                until.duration_since(now).ok()
-            }),
+            Err(_) => httpdate::parse_http_date(retry_after.trim())
+                .ok()
+                .and_then(|until| {
+                    let now = httpdate::parse_http_date(date?).ok()?;
+                    until.duration_since(now).ok()
+                }),
         };
         if let Some(pause) = pause {
             let mut until = lock(&self.0);
@@ -48,7 +50,8 @@ impl RetryAfter {
 /// Bytes of an upload that buffers on the way may hold: nobody can see these becoming empty.
 const BUFFERS: usize = 4 << 20;
 
-/// The slowest line, in bytes per second, on which buffers may become empty before the server is taken for silent.
+/// The slowest line, in bytes per second, on which buffers may become empty before the server is
+/// taken for silent.
 const SLOWEST_LINE: u64 = 20_000;
 
 /// Whether the body of a request moves.
@@ -56,7 +59,8 @@ const SLOWEST_LINE: u64 = 20_000;
 pub(crate) struct Upload {
     began: Instant,
     state: Mutex<MovedBytes>,
-    /// The number of bytes that may lie in buffers of all uploads of a store together, which share a line.
+    /// The number of bytes that may lie in buffers of all uploads of a store together, which share
+    /// a line.
     buffered: Arc<AtomicU64>,
     /// This one's part of them.
     own: u64,
@@ -77,7 +81,10 @@ impl Upload {
         buffered.fetch_add(own, Ordering::Relaxed);
         Arc::new(Self {
             began,
-            state: Mutex::new(MovedBytes { last: began, left: bytes }),
+            state: Mutex::new(MovedBytes {
+                last: began,
+                left: bytes,
+            }),
             buffered: Arc::clone(buffered),
             own,
         })
@@ -88,13 +95,16 @@ impl Upload {
         lock(&self.state).left = 0;
     }
 
-    /// When to give up if nothing moves from now on. The bytes that have gone last may still lie in buffers of a slow
-    /// line. So there is as much time more as all of it took to go, or as the slowest line needs for the buffers.
+    /// When to give up if nothing moves from now on. The bytes that have gone last may still lie in
+    /// buffers of a slow line. So there is as much time more as all of it took to go, or as the
+    /// slowest line needs for the buffers.
     pub(crate) fn deadline(&self, limit: Duration) -> Instant {
         let moved = lock(&self.state);
         let rest = if moved.left == 0 && self.own > 0 {
             let buffered = self.buffered.load(Ordering::Relaxed);
-            (moved.last - self.began).max(Duration::from_millis(buffered.saturating_mul(1000) / SLOWEST_LINE))
+            (moved.last - self.began).max(Duration::from_millis(
+                buffered.saturating_mul(1000) / SLOWEST_LINE,
+            ))
         } else {
             Duration::ZERO
         };
@@ -103,7 +113,10 @@ impl Upload {
 
     /// Bytes that note it when they have gone.
     pub(crate) fn watch(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Chunk { bytes, upload: Arc::clone(self) })
+        Bytes::from_owner(Chunk {
+            bytes,
+            upload: Arc::clone(self),
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! The files that killed writers leave in a chain's directory: parts of objects under the names `NAME#N`.
-//! `object_store` uses these names while it writes; lists do not show them.
+//! The files that killed writers leave in a chain's directory: parts of objects under the names
+//! `NAME#N`. `object_store` uses these names while it writes; lists do not show them.
 
 use std::fs::{self, Metadata};
 use std::path::PathBuf;
@@ -22,17 +22,23 @@ pub(crate) struct Partial {
 }
 
 impl Store {
-    /// The unfinished parts of objects in a chain's directory: regular files with just such names, ascending by path.
-    /// Nothing else is looked at. Only a directory shows them.
+    /// The unfinished parts of objects in a chain's directory: regular files with just such names,
+    /// ascending by path. Nothing else is looked at. Only a directory shows them.
     ///
     /// # Errors
     /// IO.
     pub(crate) fn partials(&self) -> Result<Vec<Partial>> {
         let mut found = Vec::new();
-        let Some(directory) = self.directory() else { return Ok(found) };
+        let Some(directory) = self.directory() else {
+            return Ok(found);
+        };
         // The folders with parts of objects, of probes, and of the chain document.
         for folder in ObjectName::FOLDERS.into_iter().chain([PROBES, ""]) {
-            let path = if folder.is_empty() { directory.clone() } else { directory.join(folder) };
+            let path = if folder.is_empty() {
+                directory.clone()
+            } else {
+                directory.join(folder)
+            };
             let failed = |error| Error::io("listing", error).in_file(&path);
             // A link may lead to somebody else's files.
             let there = if_there(fs::symlink_metadata(&path)).map_err(failed)?;
@@ -41,12 +47,22 @@ impl Store {
             }
             for entry in fs::read_dir(&path).map_err(failed)? {
                 let entry = entry.map_err(failed)?;
-                if !entry.file_name().to_str().is_some_and(|name| is_partial(folder, name)) {
+                if !entry
+                    .file_name()
+                    .to_str()
+                    .is_some_and(|name| is_partial(folder, name))
+                {
                     continue;
                 }
                 // It may have got its name meanwhile.
-                if let Some(there) = if_there(entry.metadata()).map_err(failed)?.filter(Metadata::is_file) {
-                    found.push(Partial { path: entry.path(), stored: there.modified().map_err(failed)? });
+                if let Some(there) = if_there(entry.metadata())
+                    .map_err(failed)?
+                    .filter(Metadata::is_file)
+                {
+                    found.push(Partial {
+                        path: entry.path(),
+                        stored: there.modified().map_err(failed)?,
+                    });
                 }
             }
         }
@@ -56,8 +72,14 @@ impl Store {
 }
 
 fn is_partial(folder: &str, name: &str) -> bool {
-    let Some((object, number)) = name.split_once('#') else { return false };
-    let name = if folder.is_empty() { object.to_owned() } else { format!("{folder}/{object}") };
+    let Some((object, number)) = name.split_once('#') else {
+        return false;
+    };
+    let name = if folder.is_empty() {
+        object.to_owned()
+    } else {
+        format!("{folder}/{object}")
+    };
     let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
     is_number && (ObjectName::parse(&name).is_some() || folder == PROBES && is_probe(object))
 }
@@ -72,7 +94,10 @@ mod tests {
     use crate::access::options::StoreOptions;
 
     fn partials(directory: &Path) -> Vec<Partial> {
-        Store::open(directory.to_str().unwrap(), StoreOptions::default()).unwrap().partials().unwrap()
+        Store::open(directory.to_str().unwrap(), StoreOptions::default())
+            .unwrap()
+            .partials()
+            .unwrap()
     }
 
     #[test]
@@ -83,14 +108,25 @@ mod tests {
         let objects = [
             ObjectName::Chain,
             ObjectName::Commit(7),
-            ObjectName::Routes { version: 7, generation: 1 },
+            ObjectName::Routes {
+                version: 7,
+                generation: 1,
+            },
             ObjectName::File(digest),
             ObjectName::Asset(digest),
-            ObjectName::Signature { version: 7, commit: digest, note: digest },
+            ObjectName::Signature {
+                version: 7,
+                commit: digest,
+                note: digest,
+            },
         ];
         let probe = "probes/0123456789abcdef0123456789abcdef".to_owned();
-        let own: Vec<String> =
-            objects.iter().map(ToString::to_string).chain([probe]).map(|name| name + "#23").collect();
+        let own: Vec<String> = objects
+            .iter()
+            .map(ToString::to_string)
+            .chain([probe])
+            .map(|name| name + "#23")
+            .collect();
         let foreign = [
             file.clone(),
             format!("{file}#"),
@@ -108,7 +144,13 @@ mod tests {
         let found = partials(place.path());
         let mut expected: Vec<PathBuf> = own.iter().map(|name| place.path().join(name)).collect();
         expected.sort_unstable();
-        assert_eq!(found.iter().map(|partial| partial.path.clone()).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            found
+                .iter()
+                .map(|partial| partial.path.clone())
+                .collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[cfg(unix)]
@@ -118,7 +160,8 @@ mod tests {
         let name = format!("{}#1", Digest::of_bytes(b"file").to_string() + ".dcf");
         fs::write(other.path().join(&name), b"abc").unwrap();
         std::os::unix::fs::symlink(other.path(), place.path().join("files")).unwrap();
-        std::os::unix::fs::symlink(other.path().join(&name), place.path().join("chain.json#1")).unwrap();
+        std::os::unix::fs::symlink(other.path().join(&name), place.path().join("chain.json#1"))
+            .unwrap();
         assert_eq!(partials(place.path()), []);
     }
 }

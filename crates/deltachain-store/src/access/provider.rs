@@ -23,7 +23,10 @@ pub(crate) struct Provider {
 
 impl Provider {
     pub(crate) fn new(source: Arc<dyn CredentialSource>) -> Self {
-        Self { source, kept: Mutex::new(None) }
+        Self {
+            source,
+            kept: Mutex::new(None),
+        }
     }
 
     /// Lets the next request ask for other ones. If somebody is asking, these will be other ones.
@@ -51,18 +54,34 @@ impl CredentialProvider for Provider {
                 source: error,
             };
             let source = Arc::clone(&self.source);
-            let asked = spawn_blocking(move || source.credentials()).await.map_err(|error| failed(error.into()))?;
+            let asked = spawn_blocking(move || source.credentials())
+                .await
+                .map_err(|error| failed(error.into()))?;
             let given = asked.map_err(|error| failed(format!("{error:#}").into()))?;
             let token = given.token.as_ref().map(|token| ("token", token));
-            let texts = [("key_id", &given.key_id), ("secret_key", &given.secret_key)].into_iter().chain(token);
+            let texts = [("key_id", &given.key_id), ("secret_key", &given.secret_key)]
+                .into_iter()
+                .chain(token);
             for (name, text) in texts {
                 settings::check_text(name, text).map_err(|error| failed(error.message().into()))?;
             }
             *kept = Some(given);
         }
-        let missing = || Error::Generic { store: "S3", source: "there are no credentials".into() };
-        let Credentials { key_id, secret_key, token, .. } = kept.clone().ok_or_else(missing)?;
-        Ok(Arc::new(AwsCredential { key_id, secret_key, token }))
+        let missing = || Error::Generic {
+            store: "S3",
+            source: "there are no credentials".into(),
+        };
+        let Credentials {
+            key_id,
+            secret_key,
+            token,
+            ..
+        } = kept.clone().ok_or_else(missing)?;
+        Ok(Arc::new(AwsCredential {
+            key_id,
+            secret_key,
+            token,
+        }))
     }
 }
 
@@ -78,11 +97,21 @@ mod tests {
     struct Counting(AtomicU64, Option<u64>);
 
     impl CredentialSource for Counting {
-        #[expect(clippy::disallowed_methods, reason = "a service says when what it gives expires")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a service says when what it gives expires"
+        )]
         fn credentials(&self) -> deltachain::Result<Credentials> {
             let number = self.0.fetch_add(1, Ordering::Relaxed);
-            let expires = self.1.map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
-            Ok(Credentials::new(number.to_string(), "secret".to_owned(), None, expires))
+            let expires = self
+                .1
+                .map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
+            Ok(Credentials::new(
+                number.to_string(),
+                "secret".to_owned(),
+                None,
+                expires,
+            ))
         }
     }
 
@@ -93,9 +122,16 @@ mod tests {
             for _ in 0..2 {
                 provider.get_credential().await.unwrap();
             }
-            assert_eq!(provider.get_credential().await.unwrap().key_id, last, "{expires:?}");
+            assert_eq!(
+                provider.get_credential().await.unwrap().key_id,
+                last,
+                "{expires:?}"
+            );
         }
-        let shown = format!("{:?}", Credentials::new("id".to_owned(), "hidden".to_owned(), None, None));
+        let shown = format!(
+            "{:?}",
+            Credentials::new("id".to_owned(), "hidden".to_owned(), None, None)
+        );
         assert!(!shown.contains("hidden"), "{shown}");
     }
 }

@@ -15,7 +15,10 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second: bytes_per_second.max(1), free: Mutex::new(Instant::now()) }
+        Self {
+            bytes_per_second: bytes_per_second.max(1),
+            free: Mutex::new(Instant::now()),
+        }
     }
 
     /// Takes some bytes: when they may begin to move, and when they are paid for.

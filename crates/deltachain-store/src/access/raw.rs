@@ -1,5 +1,5 @@
-//! A chain's objects as they are, for the tests, fuzzers and benchmarks of this workspace: what is written here passes
-//! none of the checks of SPEC section 20.
+//! A chain's objects as they are, for the tests, fuzzers and benchmarks of this workspace: what is
+//! written here passes none of the checks of SPEC section 20.
 
 use std::path::Path;
 

@@ -1,6 +1,9 @@
-//! Answers that will not change when the same is asked again: one table for all requests. docs/operating.md has it for
-//! people.
-#![cfg_attr(not(feature = "servers"), allow(dead_code, reason = "only servers refuse"))]
+//! Answers that will not change when the same is asked again: one table for all requests.
+//! docs/operating.md has it for people.
+#![cfg_attr(
+    not(feature = "servers"),
+    allow(dead_code, reason = "only servers refuse")
+)]
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,7 +22,8 @@ pub(crate) enum Meaning {
     Credentials,
     /// The credentials were good once.
     Expired,
-    /// S3 has been given no credentials, and the service of the machine that may have some could not be asked.
+    /// S3 has been given no credentials, and the service of the machine that may have some could
+    /// not be asked.
     NoService,
     /// The time of the request is not that of the server.
     Clock,
@@ -33,18 +37,27 @@ pub(crate) enum Meaning {
     Operation,
     /// Anything else that the server will not do.
     Request,
-    /// The machine does not know who has signed the server's certificate, or it is for another name.
+    /// The machine does not know who has signed the server's certificate, or it is for another
+    /// name.
     Certificate,
     /// The server answers, but not in TLS.
     NoTls,
 }
 
 impl Meaning {
-    /// What the answer of a server means, by its status and the code that its body begins with; `None` if it may pass,
-    /// or is no failure: the `object_store` crate knows about objects that are missing or there already.
-    pub(crate) fn of_answer(status: u16, code: &str, names_region: bool, is_conditional: bool) -> Option<Self> {
+    /// What the answer of a server means, by its status and the code that its body begins with;
+    /// `None` if it may pass, or is no failure: the `object_store` crate knows about objects that
+    /// are missing or there already.
+    pub(crate) fn of_answer(
+        status: u16,
+        code: &str,
+        names_region: bool,
+        is_conditional: bool,
+    ) -> Option<Self> {
         let meaning = match (status, code) {
-            (400..=499, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired") => Self::Expired,
+            (400..=499, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired") => {
+                Self::Expired
+            }
             (400..=499, "RequestTimeTooSkewed") => Self::Clock,
             (400, _) if names_region => Self::Region,
             (300..=303 | 305..=399, _) => Self::Region,
@@ -136,8 +149,18 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(meaning: Meaning, words: &str) -> Self {
-        let words: String = words.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect();
-        Self { meaning, words: without_secrets(&words), credentials: None }
+        let words: String = words
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .chars()
+            .take(SHOWN)
+            .collect();
+        Self {
+            meaning,
+            words: without_secrets(&words),
+            credentials: None,
+        }
     }
 
     /// The refusal among the causes of an error.
@@ -147,7 +170,13 @@ impl Refusal {
 
     /// The error of the whole operation.
     pub(crate) fn into_io(self, credentials: Option<&'static str>) -> IoError {
-        IoError::new(self.meaning.row().0, Self { credentials, ..self })
+        IoError::new(
+            self.meaning.row().0,
+            Self {
+                credentials,
+                ..self
+            },
+        )
     }
 
     /// What a user can do.
@@ -166,7 +195,11 @@ impl fmt::Display for Refusal {
             (Meaning::NoService, Some(credentials)) => write!(f, " (set {credentials})")?,
             _ => {}
         }
-        if self.words.is_empty() { Ok(()) } else { write!(f, ": {}", self.words) }
+        if self.words.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.words)
+        }
     }
 }
 
@@ -174,14 +207,22 @@ impl StdError for Refusal {}
 
 /// Whether the store refuses a put on the condition that its name is free.
 pub(crate) fn is_condition(error: &deltachain::Error) -> bool {
-    error.source().and_then(Refusal::of).is_some_and(|refusal| refusal.meaning == Meaning::Condition)
+    error
+        .source()
+        .and_then(Refusal::of)
+        .is_some_and(|refusal| refusal.meaning == Meaning::Condition)
 }
 
 /// An error and its causes, with those that an error of the system wraps.
-pub(crate) fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+pub(crate) fn causes<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
     iter::successors(Some(error), |&error| {
         let wrapped = error.downcast_ref::<IoError>().and_then(IoError::get_ref);
-        wrapped.map_or_else(|| error.source(), |wrapped| Some(wrapped as &(dyn StdError + 'static)))
+        wrapped.map_or_else(
+            || error.source(),
+            |wrapped| Some(wrapped as &(dyn StdError + 'static)),
+        )
     })
 }
 
@@ -228,23 +269,38 @@ mod tests {
         ] {
             assert_eq!(meant(status, code), meaning, "{status} {code}");
         }
-        assert_eq!(Meaning::of_answer(400, "AuthorizationHeaderMalformed", true, false), Some(Region));
+        assert_eq!(
+            Meaning::of_answer(400, "AuthorizationHeaderMalformed", true, false),
+            Some(Region)
+        );
         assert_eq!(Meaning::of_answer(501, "", false, true), Some(Condition));
     }
 
     #[test]
     fn words_are_short_and_without_secrets() {
-        let refusal = Refusal::new(Meaning::Clock, &format!("a\n  b http://u:p@h/x?secret {}", "é".repeat(2 * SHOWN)));
-        assert!(refusal.words.starts_with("a b http://...@h/x") && !refusal.words.contains("secret"), "{refusal}");
+        let refusal = Refusal::new(
+            Meaning::Clock,
+            &format!("a\n  b http://u:p@h/x?secret {}", "é".repeat(2 * SHOWN)),
+        );
+        assert!(
+            refusal.words.starts_with("a b http://...@h/x") && !refusal.words.contains("secret"),
+            "{refusal}"
+        );
         assert!(refusal.words.chars().count() <= SHOWN, "{refusal}");
         let error = IoError::other(IoError::new(ErrorKind::TimedOut, refusal));
-        assert_eq!(Refusal::of(&error).map(|refusal| refusal.meaning), Some(Meaning::Clock));
+        assert_eq!(
+            Refusal::of(&error).map(|refusal| refusal.meaning),
+            Some(Meaning::Clock)
+        );
     }
 
     #[test]
     fn each_cause_is_told_once() {
         let cause = IoError::other(IoError::new(ErrorKind::ConnectionRefused, "nobody listens"));
-        let error = object_store::Error::Generic { store: "S3", source: cause.into() };
+        let error = object_store::Error::Generic {
+            store: "S3",
+            source: cause.into(),
+        };
         assert_eq!(told(&error), "Generic S3 error: nobody listens");
     }
 }

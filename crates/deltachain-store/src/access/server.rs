@@ -37,7 +37,8 @@ const S3_CREDENTIALS: [&str; 6] = [
 
 pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let usage = |error: object_store::Error| Error::usage(error.to_string());
-    let (scheme, prefix) = ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
+    let (scheme, prefix) =
+        ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
     let settings = all_settings(url, options);
     if scheme == ObjectStoreScheme::AmazonS3 && options.credentials.is_none() {
         check_profile(&settings)?;
@@ -52,13 +53,15 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             credentials = $known.credentials;
             let mut builder = $builder
                 .with_url($url)
-                // Time limits are for progress, and retries are made here, where all kinds of stores have them alike.
+                // Time limits are for progress, and retries are made here, where all kinds of
+                // stores have them alike.
                 .with_client_options(connector.client_options())
                 .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
                 .with_http_connector(connector);
             $known.check(&options.settings, |key| key.parse::<$key>().is_ok())?;
             for (key, value) in &settings {
-                // A variable of the environment may be for another kind of store, or for another program.
+                // A variable of the environment may be for another kind of store, or for another
+                // program.
                 if let Ok(known) = key.parse() {
                     settings::check_value(key, value)?;
                     builder = builder.with_config(known, value);
@@ -79,36 +82,74 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             built!(builder, url.as_str(), AmazonS3ConfigKey, settings::S3)
         }
         _ if options.credentials.is_some() => {
-            return Err(Error::usage("only S3 takes credentials of the caller's own; give settings"));
+            return Err(Error::usage(
+                "only S3 takes credentials of the caller's own; give settings",
+            ));
         }
         #[cfg(feature = "gs")]
         ObjectStoreScheme::GoogleCloudStorage => {
-            built!(GoogleCloudStorageBuilder::new(), url.as_str(), GoogleConfigKey, settings::GOOGLE)
+            built!(
+                GoogleCloudStorageBuilder::new(),
+                url.as_str(),
+                GoogleConfigKey,
+                settings::GOOGLE
+            )
         }
         #[cfg(feature = "az")]
         ObjectStoreScheme::MicrosoftAzure => {
-            built!(MicrosoftAzureBuilder::new(), url.as_str(), AzureConfigKey, settings::AZURE)
+            built!(
+                MicrosoftAzureBuilder::new(),
+                url.as_str(),
+                AzureConfigKey,
+                settings::AZURE
+            )
         }
         #[cfg(feature = "http")]
         ObjectStoreScheme::Http => {
-            built!(HttpBuilder::new(), &url[..url::Position::BeforePath], ClientConfigKey, settings::WEB)
+            built!(
+                HttpBuilder::new(),
+                &url[..url::Position::BeforePath],
+                ClientConfigKey,
+                settings::WEB
+            )
         }
-        _ => return Err(Error::usage(format!("unknown kind of store: {}://", url.scheme()))),
+        _ => {
+            return Err(Error::usage(format!(
+                "unknown kind of store: {}://",
+                url.scheme()
+            )));
+        }
     };
     let can_list = scheme != ObjectStoreScheme::Http;
-    Ok(OpenStore { can_list, is_watched: true, credentials, date, renew, ..OpenStore::new(objects, prefix) })
+    Ok(OpenStore {
+        can_list,
+        is_watched: true,
+        credentials,
+        date,
+        renew,
+        ..OpenStore::new(objects, prefix)
+    })
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.
 fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
-        let key = key.into_string().ok().filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
+        let key = key
+            .into_string()
+            .ok()
+            .filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
         Some((key.to_ascii_lowercase(), value.into_string().ok()?))
     });
     let mut settings: Vec<(String, String)> = environment.collect();
-    settings.extend(options.settings.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())));
+    settings.extend(
+        options
+            .settings
+            .iter()
+            .map(|(key, value)| (key.to_ascii_lowercase(), value.clone())),
+    );
     // A user who names a server without encryption wants it so.
-    let is_plain = |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
+    let is_plain =
+        |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
     if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
     }
@@ -120,9 +161,13 @@ fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
 /// # Errors
 /// USAGE if a variable names a file that has none.
 fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
-    let named = settings.iter().rfind(|(key, value)| key == "aws_ca_bundle" && !value.is_empty());
+    let named = settings
+        .iter()
+        .rfind(|(key, value)| key == "aws_ca_bundle" && !value.is_empty());
     let read = |name: &str, path: &OsStr| {
-        let failed = |error| Error::usage(format!("{name} names a file that cannot be read: {error}")).in_file(path);
+        let failed = |error| {
+            Error::usage(format!("{name} names a file that cannot be read: {error}")).in_file(path)
+        };
         fs::read(path).map_err(failed)
     };
     // It is read by a library that is silent about a file that is missing.
@@ -133,7 +178,10 @@ fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
         let pem = read("AWS_CA_BUNDLE", path.as_ref())?;
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(pem),
-            _ => Err(Error::usage("AWS_CA_BUNDLE names a file without certificates in PEM").in_file(path)),
+            _ => Err(
+                Error::usage("AWS_CA_BUNDLE names a file without certificates in PEM")
+                    .in_file(path),
+            ),
         }
     })
 }
@@ -144,15 +192,19 @@ fn authorities(settings: &[(String, String)]) -> Result<Vec<u8>> {
 /// USAGE if there is nothing but a profile.
 fn check_profile(settings: &[(String, String)]) -> Result<()> {
     let find = |wanted: &str| {
-        let found = settings.iter().rfind(|(key, value)| key.trim_start_matches("aws_") == wanted && !value.is_empty());
+        let found = settings
+            .iter()
+            .rfind(|(key, value)| key.trim_start_matches("aws_") == wanted && !value.is_empty());
         found.map(|(_, value)| value)
     };
     match find("profile") {
-        Some(profile) if S3_CREDENTIALS.iter().all(|key| find(key).is_none()) => Err(Error::usage(format!(
-            "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID \
+        Some(profile) if S3_CREDENTIALS.iter().all(|key| find(key).is_none()) => {
+            Err(Error::usage(format!(
+                "AWS_PROFILE is {profile}, but profiles (single sign-on among them) are not read: set AWS_ACCESS_KEY_ID \
              and so on, as `aws configure export-credentials --profile {profile} --format env` prints them, or unset \
              AWS_PROFILE"
-        ))),
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -162,17 +214,30 @@ mod tests {
     use super::*;
 
     fn checked(settings: &[(&str, &str)]) -> Result<()> {
-        let settings: Vec<_> = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let settings: Vec<_> = settings
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         check_profile(&settings)
     }
 
     #[test]
     fn a_profile_alone_is_refused() {
         let error = checked(&[("aws_profile", "sso-dev"), ("aws_region", "x")]).unwrap_err();
-        assert!(error.message().contains("export-credentials --profile sso-dev"), "{error:?}");
+        assert!(
+            error
+                .message()
+                .contains("export-credentials --profile sso-dev"),
+            "{error:?}"
+        );
         checked(&[]).unwrap();
         checked(&[("aws_profile", "")]).unwrap();
-        for key in ["aws_access_key_id", "access_key_id", "aws_web_identity_token_file", "skip_signature"] {
+        for key in [
+            "aws_access_key_id",
+            "access_key_id",
+            "aws_web_identity_token_file",
+            "skip_signature",
+        ] {
             checked(&[("aws_profile", "dev"), (key, "something")]).unwrap();
         }
     }

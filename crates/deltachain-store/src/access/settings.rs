@@ -1,5 +1,5 @@
-//! Settings that a kind of store does not know, and values that cannot be, are refused: these would be missed only when
-//! a request fails.
+//! Settings that a kind of store does not know, and values that cannot be, are refused: these would
+//! be missed only when a request fails.
 
 use deltachain::{Error, Result, without_secrets};
 use url::Url;
@@ -23,7 +23,9 @@ pub(crate) const S3: KnownSettings = KnownSettings {
             virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, sse_kms_key_id, \
             checksum_algorithm, role_arn, web_identity_token_file, user_agent, proxy_url, \
             proxy_ca_certificate, allow_invalid_certificates",
-    credentials: Some("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary"),
+    credentials: Some(
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary",
+    ),
     others: &[
         ("key", "access_key_id"),
         ("username", "access_key_id"),
@@ -31,13 +33,22 @@ pub(crate) const S3: KnownSettings = KnownSettings {
         ("password", "secret_access_key"),
         ("client_kwargs", "region and endpoint"),
         ("config_kwargs", "virtual_hosted_style_request"),
-        ("s3_additional_kwargs", "server_side_encryption and sse_kms_key_id"),
+        (
+            "s3_additional_kwargs",
+            "server_side_encryption and sse_kms_key_id",
+        ),
         ("anon", "skip_signature"),
-        ("use_ssl", "allow_http, or an endpoint that begins with http://"),
+        (
+            "use_ssl",
+            "allow_http, or an endpoint that begins with http://",
+        ),
         ("requester_pays", "request_payer"),
         ("region_name", "region"),
         ("addressing_style", "virtual_hosted_style_request"),
-        ("profile", "access_key_id, secret_access_key and session_token (profiles are not read)"),
+        (
+            "profile",
+            "access_key_id, secret_access_key and session_token (profiles are not read)",
+        ),
     ],
 };
 
@@ -49,7 +60,10 @@ pub(crate) const GOOGLE: KnownSettings = KnownSettings {
             allow_invalid_certificates",
     credentials: Some("GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)"),
     others: &[
-        ("token", "service_account (a path), service_account_key, bearer_token or skip_signature"),
+        (
+            "token",
+            "service_account (a path), service_account_key, bearer_token or skip_signature",
+        ),
         ("anon", "skip_signature"),
         ("endpoint", "base_url"),
         ("endpoint_url", "base_url"),
@@ -82,7 +96,10 @@ pub(crate) const WEB: KnownSettings = KnownSettings {
     usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, http1_only, \
             http2_only",
     credentials: None,
-    others: &[("client_kwargs", "user_agent, proxy_url and so on"), ("headers", "nothing: none can be set")],
+    others: &[
+        ("client_kwargs", "user_agent, proxy_url and so on"),
+        ("headers", "nothing: none can be set"),
+    ],
 };
 
 /// Environment variables that begin with one of these are settings of a store.
@@ -102,18 +119,31 @@ const IN_HEADS: [&str; 9] = [
 ];
 
 /// Settings that are addresses, by the end of their names.
-const ADDRESSES: [&str; 5] = ["endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "proxy_url"];
+const ADDRESSES: [&str; 5] = [
+    "endpoint",
+    "endpoint_url",
+    "endpoint_url_s3",
+    "base_url",
+    "proxy_url",
+];
 
-/// Checks the value of a setting that the kind of store knows: a request with it would fail in ways that tell nothing.
+/// Checks the value of a setting that the kind of store knows: a request with it would fail in ways
+/// that tell nothing.
 ///
 /// # Errors
 /// USAGE, with the name of the setting.
 pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
     let variable = key.to_ascii_uppercase();
     let is_variable = ENVIRONMENT.iter().any(|start| variable.starts_with(start));
-    let name = if is_variable { variable } else { format!("the setting {key:?}") };
+    let name = if is_variable {
+        variable
+    } else {
+        format!("the setting {key:?}")
+    };
     // Empty is not set; the other two are addresses of nothing.
-    let is_address = !value.is_empty() && !key.contains("use_") && ADDRESSES.iter().any(|end| key.ends_with(end));
+    let is_address = !value.is_empty()
+        && !key.contains("use_")
+        && ADDRESSES.iter().any(|end| key.ends_with(end));
     // A document of Google's, in JSON.
     let is_document = key.ends_with("service_account_key");
     if is_address || !is_document && IN_HEADS.iter().any(|end| key.ends_with(end)) {
@@ -122,7 +152,9 @@ pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
     let has_host = |url: Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     if is_address && !Url::parse(value).is_ok_and(has_host) {
         let rest = without_secrets(value.split_once("://").map_or(value, |(_, rest)| rest));
-        return Err(Error::usage(format!("{name} is not an address: write http://{rest} or https://{rest}")));
+        return Err(Error::usage(format!(
+            "{name} is not an address: write http://{rest} or https://{rest}"
+        )));
     }
     Ok(())
 }
@@ -133,10 +165,14 @@ pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
 /// USAGE, with this name.
 pub(crate) fn check_text(name: &str, value: &str) -> Result<()> {
     if value.ends_with(['\n', '\r']) {
-        return Err(Error::usage(format!("{name} ends with a newline: take it away (a file often ends so)")));
+        return Err(Error::usage(format!(
+            "{name} ends with a newline: take it away (a file often ends so)"
+        )));
     }
     match value.chars().find(|c| !matches!(c, ' '..='~')) {
-        Some(c) => Err(Error::usage(format!("{name} has the character {c:?}, which cannot be in it"))),
+        Some(c) => Err(Error::usage(format!(
+            "{name} has the character {c:?}, which cannot be in it"
+        ))),
         None => Ok(()),
     }
 }
@@ -144,20 +180,36 @@ pub(crate) fn check_text(name: &str, value: &str) -> Result<()> {
 impl KnownSettings {
     /// # Errors
     /// USAGE, with the names of the settings that are not known; values may be secret.
-    pub(crate) fn check(&self, settings: &[(String, String)], is_known: impl Fn(&str) -> bool) -> Result<()> {
-        let unknown = settings.iter().map(|(key, _)| key).filter(|key| !is_known(&key.to_ascii_lowercase()));
+    pub(crate) fn check(
+        &self,
+        settings: &[(String, String)],
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let unknown = settings
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| !is_known(&key.to_ascii_lowercase()));
         let unknown: Vec<String> = unknown.map(|key| self.unknown(key)).collect();
         if unknown.is_empty() {
             return Ok(());
         }
         let Self { kind, usual, .. } = self;
-        Err(Error::usage(format!("unknown settings of the store: {}; {kind} has {usual}", unknown.join(", "))))
+        Err(Error::usage(format!(
+            "unknown settings of the store: {}; {kind} has {usual}",
+            unknown.join(", ")
+        )))
     }
 
     /// An unknown setting, with the name that it has here, if it has one.
     fn unknown(&self, key: &str) -> String {
-        let own = self.others.iter().find(|(other, _)| key.eq_ignore_ascii_case(other));
-        own.map_or_else(|| format!("{key:?}"), |(_, own)| format!("{key:?} (here: {own})"))
+        let own = self
+            .others
+            .iter()
+            .find(|(other, _)| key.eq_ignore_ascii_case(other));
+        own.map_or_else(
+            || format!("{key:?}"),
+            |(_, own)| format!("{key:?} (here: {own})"),
+        )
     }
 }
 
@@ -174,33 +226,78 @@ mod tests {
 
     fn check<K: FromStr>(known: &KnownSettings) {
         let is_known = |key: &str| key.parse::<K>().is_ok();
-        known.usual.split(", ").for_each(|key| assert!(is_known(key), "{key}"));
+        known
+            .usual
+            .split(", ")
+            .for_each(|key| assert!(is_known(key), "{key}"));
         for (other, own) in known.others {
             assert!(!is_known(other), "{other}");
             let given = [((*other).to_owned(), "hidden".to_owned())];
             let error = known.check(&given, is_known).unwrap_err();
             let text = error.message();
-            assert!(text.contains(&format!("{other:?} (here: {own})")) && text.contains(known.usual), "{text}");
+            assert!(
+                text.contains(&format!("{other:?} (here: {own})")) && text.contains(known.usual),
+                "{text}"
+            );
             assert!(!text.contains("hidden"), "{text}");
         }
     }
 
     #[test]
     fn values_that_cannot_be_are_refused_by_name() {
-        let text = |key, value| check_value(key, value).err().map(|error| error.message().to_owned());
+        let text = |key, value| {
+            check_value(key, value)
+                .err()
+                .map(|error| error.message().to_owned())
+        };
         for (key, value, told) in [
-            ("aws_endpoint_url", "minio:9000", "AWS_ENDPOINT_URL is not an address: write http://minio:9000 or"),
-            ("endpoint", "ftp://h", "the setting \"endpoint\" is not an address: write http://h"),
-            ("aws_endpoint_url_s3", "http://h\n", "AWS_ENDPOINT_URL_S3 ends with a newline"),
-            ("aws_access_key_id", "k\r\n", "AWS_ACCESS_KEY_ID ends with a newline"),
-            ("aws_secret_access_key", "hidden\n", "AWS_SECRET_ACCESS_KEY ends with a newline"),
-            ("session_token", "a\tb", "the setting \"session_token\" has the character '\\t'"),
+            (
+                "aws_endpoint_url",
+                "minio:9000",
+                "AWS_ENDPOINT_URL is not an address: write http://minio:9000 or",
+            ),
+            (
+                "endpoint",
+                "ftp://h",
+                "the setting \"endpoint\" is not an address: write http://h",
+            ),
+            (
+                "aws_endpoint_url_s3",
+                "http://h\n",
+                "AWS_ENDPOINT_URL_S3 ends with a newline",
+            ),
+            (
+                "aws_access_key_id",
+                "k\r\n",
+                "AWS_ACCESS_KEY_ID ends with a newline",
+            ),
+            (
+                "aws_secret_access_key",
+                "hidden\n",
+                "AWS_SECRET_ACCESS_KEY ends with a newline",
+            ),
+            (
+                "session_token",
+                "a\tb",
+                "the setting \"session_token\" has the character '\\t'",
+            ),
             ("aws_region", "é", "AWS_REGION has the character 'é'"),
-            ("azure_storage_account_key", "\0", "AZURE_STORAGE_ACCOUNT_KEY has the character '\\0'"),
-            ("google_base_url", "storage", "GOOGLE_BASE_URL is not an address"),
+            (
+                "azure_storage_account_key",
+                "\0",
+                "AZURE_STORAGE_ACCOUNT_KEY has the character '\\0'",
+            ),
+            (
+                "google_base_url",
+                "storage",
+                "GOOGLE_BASE_URL is not an address",
+            ),
         ] {
             let found = text(key, value).unwrap_or_default();
-            assert!(found.contains(told) && !found.contains("hidden"), "{key}: {found}");
+            assert!(
+                found.contains(told) && !found.contains("hidden"),
+                "{key}: {found}"
+            );
         }
         for (key, value) in [
             ("aws_endpoint_url", ""),

@@ -7,11 +7,11 @@ use futures_util::future::{Either, select};
 use object_store::Error as StoreError;
 use tokio::sync::watch;
 
-/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under way are given up, and
-/// none is sent, until [`reset`](Self::reset). Clones are one.
+/// Ends what [stores](crate::Store::with_stop) wait for, from any thread: requests that are under
+/// way are given up, and none is sent, until [`reset`](Self::reset). Clones are one.
 ///
-/// A request that is given up ends as if the connection had been lost: something may have been stored although nobody
-/// has heard of it.
+/// A request that is given up ends as if the connection had been lost: something may have been
+/// stored although nobody has heard of it.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(watch::Sender<bool>);
 
@@ -39,7 +39,10 @@ impl Stop {
         // The sender lives as long as `self`.
         let stopped = receiver.wait_for(|is_stopped| *is_stopped);
         match select(pin!(stopped), pin!(operation)).await {
-            Either::Left(_) => Err(StoreError::Generic { store: "stop", source: "it was stopped".into() }),
+            Either::Left(_) => Err(StoreError::Generic {
+                store: "stop",
+                source: "it was stopped".into(),
+            }),
             Either::Right((result, _)) => result,
         }
     }

@@ -1,5 +1,5 @@
-//! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only place that talks to
-//! the `object_store` crate; everything beyond it blocks.
+//! A store that holds one chain: a directory or a prefix of a bucket (SPEC section 17.1). The only
+//! place that talks to the `object_store` crate; everything beyond it blocks.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,8 @@ use futures_util::future::try_join;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -30,9 +31,9 @@ use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::stop::Stop;
 use crate::access::url::{directory_of, open_url};
 
-/// A document is read up to here: one byte more than all readers take, so that a longer one is noticed. A longer
-/// document, even if limits allow it, does not come from a store, which is not trusted and may have any number of such
-/// documents.
+/// A document is read up to here: one byte more than all readers take, so that a longer one is
+/// noticed. A longer document, even if limits allow it, does not come from a store, which is not
+/// trusted and may have any number of such documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
 
 /// Threads that wait for answers.
@@ -46,7 +47,8 @@ pub struct Store {
     pub(super) opened: OpenStore,
     name: String,
     pub(crate) options: Arc<StoreOptions>,
-    /// One permit for each request of a range that may be under way; those who wait are served in turn.
+    /// One permit for each request of a range that may be under way; those who wait are served in
+    /// turn.
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
     pub(crate) stop: Stop,
@@ -58,7 +60,10 @@ pub struct Store {
 
 /// One of a chain's objects as a list shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "raw"), expect(unreachable_pub, reason = "the feature raw exports it"))]
+#[cfg_attr(
+    not(feature = "raw"),
+    expect(unreachable_pub, reason = "the feature raw exports it")
+)]
 pub struct StoredObject {
     /// Its name.
     pub name: ObjectName,
@@ -69,16 +74,18 @@ pub struct StoredObject {
 }
 
 impl Store {
-    /// Opens the store that a URL or a path names: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or
-    /// `http(s)://`, which can only be read. Nothing is asked of the store yet.
+    /// Opens the store that a URL or a path names: a directory, `s3://BUCKET/PREFIX`, `gs://`,
+    /// `az://`, or `http(s)://`, which can only be read. Nothing is asked of the store yet.
     ///
     /// # Errors
-    /// USAGE if the URL cannot be understood, settings are missing, or the directory does not exist.
+    /// USAGE if the URL cannot be understood, settings are missing, or the directory does not
+    /// exist.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self> {
         Self::new(open_url(url, &options, false)?, url, options)
     }
 
-    /// As [`open`](Self::open), but a directory need not exist yet: until it does, there is no chain.
+    /// As [`open`](Self::open), but a directory need not exist yet: until it does, there is no
+    /// chain.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -97,7 +104,8 @@ impl Store {
     /// As for [`open`](Self::open); IO.
     pub fn create(url: &str, options: StoreOptions) -> Result<Self> {
         if let Some(directory) = directory_of(url) {
-            fs::create_dir_all(&directory).map_err(|error| Error::io("creating", error).in_file(&directory))?;
+            fs::create_dir_all(&directory)
+                .map_err(|error| Error::io("creating", error).in_file(&directory))?;
         }
         Self::open(url, options)
     }
@@ -106,7 +114,11 @@ impl Store {
     ///
     /// # Errors
     /// USAGE if the prefix is not a path; IO if no threads can be started.
-    pub fn from_objects(objects: Arc<dyn ObjectStore>, prefix: &str, options: StoreOptions) -> Result<Self> {
+    pub fn from_objects(
+        objects: Arc<dyn ObjectStore>,
+        prefix: &str,
+        options: StoreOptions,
+    ) -> Result<Self> {
         let prefix = Path::parse(prefix).map_err(|error| Error::usage(error.to_string()))?;
         let name = objects.to_string();
         Self::new(OpenStore::new(objects, prefix), &name, options)
@@ -115,37 +127,61 @@ impl Store {
     /// The same store, whose waiting can be ended.
     #[must_use]
     pub fn with_stop(&self, stop: Stop) -> Self {
-        Self { stop, ..self.clone() }
+        Self {
+            stop,
+            ..self.clone()
+        }
     }
 
-    /// The same store, with [copies](crate::mirror) of its chain in others. A follower asks these, in this order, if the
-    /// store fails or is behind what the follower holds, and the store itself again a minute later. Nobody else does.
+    /// The same store, with [copies](crate::mirror) of its chain in others. A follower asks these,
+    /// in this order, if the store fails or is behind what the follower holds, and the store itself
+    /// again a minute later. Nobody else does.
     #[must_use]
     pub fn with_copies(&self, copies: Vec<Self>) -> Self {
-        Self { copies: copies.into(), ..self.clone() }
+        Self {
+            copies: copies.into(),
+            ..self.clone()
+        }
     }
 
     /// The same store, of which each thing is asked at most this often.
     pub(crate) fn with_attempts(&self, most: u32) -> Self {
         let options = StoreOptions::clone(&self.options);
-        let options = Arc::new(StoreOptions { attempts: options.attempts.min(most), ..options });
-        Self { options, ..self.clone() }
+        let options = Arc::new(StoreOptions {
+            attempts: options.attempts.min(most),
+            ..options
+        });
+        Self {
+            options,
+            ..self.clone()
+        }
     }
 
     /// The same store, below another folder.
     pub(crate) fn below(&self, folder: &str) -> Self {
-        let opened = OpenStore { prefix: self.opened.prefix.clone().join(folder), ..self.opened.clone() };
-        Self { opened, ..self.clone() }
+        let opened = OpenStore {
+            prefix: self.opened.prefix.clone().join(folder),
+            ..self.opened.clone()
+        };
+        Self {
+            opened,
+            ..self.clone()
+        }
     }
 
     fn new(opened: OpenStore, name: &str, mut options: StoreOptions) -> Result<Self> {
         if options.max_rate == Some(0) {
-            return Err(Error::usage("the limit for bytes per second is 0: give a higher one, or none"));
+            return Err(Error::usage(
+                "the limit for bytes per second is 0: give a higher one, or none",
+            ));
         }
         // With 0 nothing would ever be done.
         options.parallel = options.parallel.max(1);
         options.part_bytes = options.part_bytes.max(1);
-        let rate = options.max_rate.filter(|_| !opened.is_watched).map(|rate| Arc::new(Rate::new(rate)));
+        let rate = options
+            .max_rate
+            .filter(|_| !opened.is_watched)
+            .map(|rate| Arc::new(Rate::new(rate)));
         let runtime = start_threads();
         Ok(Self {
             opened,
@@ -159,13 +195,14 @@ impl Store {
         })
     }
 
-    /// Whether the store can list. One that cannot is a web server; it shows the head, but no routes documents.
+    /// Whether the store can list. One that cannot is a web server; it shows the head, but no
+    /// routes documents.
     pub(crate) fn can_list(&self) -> bool {
         self.opened.can_list
     }
 
-    /// The content of a document; `None` if there is none. A document that is too long is cut after the first byte too
-    /// much, so that the parser refuses it.
+    /// The content of a document; `None` if there is none. A document that is too long is cut after
+    /// the first byte too much, so that the parser refuses it.
     ///
     /// # Errors
     /// IO.
@@ -177,22 +214,34 @@ impl Store {
     ///
     /// # Errors
     /// As for [`get`](Self::get).
-    pub(crate) fn get_all(&self, names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
-        let fetched = stream::iter(names.to_vec()).map(async |name| Ok((name, self.get_document(name).await?)));
-        self.block_on(fetched.buffer_unordered(self.options.parallel).try_collect())
+    pub(crate) fn get_all(
+        &self,
+        names: &[ObjectName],
+    ) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>> {
+        let fetched = stream::iter(names.to_vec())
+            .map(async |name| Ok((name, self.get_document(name).await?)));
+        self.block_on(
+            fetched
+                .buffer_unordered(self.options.parallel)
+                .try_collect(),
+        )
     }
 
     async fn get_document(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let content = self.get_once(name).await?;
-        if content.as_ref().is_none_or(|content| is_legible(name, content)) {
+        if content
+            .as_ref()
+            .is_none_or(|content| is_legible(name, content))
+        {
             return Ok(content);
         }
         // It may have been damaged on its way. The content that comes now is the one that counts.
         self.get_once(name).await
     }
 
-    /// As [`get`](Self::get), for a document for which no other one vouches: read until two readings agree (SPEC
-    /// section 19). There is a difference if bytes were damaged on their way and still make a document.
+    /// As [`get`](Self::get), for a document for which no other one vouches: read until two
+    /// readings agree (SPEC section 19). There is a difference if bytes were damaged on their way
+    /// and still make a document.
     ///
     /// # Errors
     /// IO.
@@ -200,9 +249,9 @@ impl Store {
         self.block_on(self.get_agreed_document(name))
     }
 
-    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which nothing vouches: the
-    /// highest commit, and the chain document. A reader that holds a version has the digests of its commit and of the
-    /// chain document.
+    /// As [`get_all`](Self::get_all), and as [`get_agreed`](Self::get_agreed) those for which
+    /// nothing vouches: the highest commit, and the chain document. A reader that holds a version
+    /// has the digests of its commit and of the chain document.
     ///
     /// # Errors
     /// IO.
@@ -216,29 +265,47 @@ impl Store {
         let highest = highest.filter(|name| held.map(ObjectName::Commit) != Some(*name));
         let fetched = stream::iter(names.to_vec()).map(async |name| {
             let is_alone = (name == ObjectName::Chain && held.is_none()) || Some(name) == highest;
-            let content =
-                if is_alone { self.get_agreed_document(name).await? } else { self.get_document(name).await? };
+            let content = if is_alone {
+                self.get_agreed_document(name).await?
+            } else {
+                self.get_document(name).await?
+            };
             Ok((name, content))
         });
-        self.block_on(fetched.buffer_unordered(self.options.parallel).try_collect())
+        self.block_on(
+            fetched
+                .buffer_unordered(self.options.parallel)
+                .try_collect(),
+        )
     }
 
     async fn get_agreed_document(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         for _ in 0..self.options.attempts.max(2) {
-            let (first, second) = try_join(self.get_document(name), self.get_document(name)).await?;
+            let (first, second) =
+                try_join(self.get_document(name), self.get_document(name)).await?;
             if first == second {
                 return Ok(first);
             }
         }
-        Err(Error::io("reading", io::Error::other("the content differs at each read")).in_file(name.to_string()))
+        Err(Error::io(
+            "reading",
+            io::Error::other("the content differs at each read"),
+        )
+        .in_file(name.to_string()))
     }
 
     pub(super) async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
-        let most = if let ObjectName::Signature { .. } = name { Note::MOST_BYTES + 1 } else { DOCUMENT_BYTES };
+        let most = if let ObjectName::Signature { .. } = name {
+            Note::MOST_BYTES + 1
+        } else {
+            DOCUMENT_BYTES
+        };
         let got = self.retry(async || {
             // Not a range: a document may be shorter than the range, and then some stores refuse.
-            let Some(result) = if_found(self.opened.objects.get(&path).await)? else { return Ok(None) };
+            let Some(result) = if_found(self.opened.objects.get(&path).await)? else {
+                return Ok(None);
+            };
             let size = result.meta.size;
             let mut body = result.into_stream();
             let mut content = Vec::new();
@@ -252,8 +319,11 @@ impl Store {
             all_came(content.len(), size.min(most))?;
             Ok(Some(content))
         });
-        let got = got.await.map_err(|error| self.failed("downloading", &error, Some(name)))?;
-        self.pace(got.as_ref().map_or(0, |content| content.len() as u64)).await?;
+        let got = got
+            .await
+            .map_err(|error| self.failed("downloading", &error, Some(name)))?;
+        self.pace(got.as_ref().map_or(0, |content| content.len() as u64))
+            .await?;
         Ok(got)
     }
 
@@ -295,10 +365,12 @@ impl Store {
         after: Option<ObjectName>,
         most: usize,
     ) -> Result<Vec<StoredObject>> {
-        self.pick(folder, after, most, |meta| self.stored_object(meta)).await
+        self.pick(folder, after, most, |meta| self.stored_object(meta))
+            .await
     }
 
-    /// The values that `pick` makes of the objects there, without the objects of which it makes none.
+    /// The values that `pick` makes of the objects there, without the objects of which it makes
+    /// none.
     async fn pick<T>(
         &self,
         folder: Option<&str>,
@@ -306,24 +378,38 @@ impl Store {
         most: usize,
         pick: impl Fn(&ObjectMeta) -> Option<T>,
     ) -> Result<Vec<T>> {
-        let prefix =
-            folder.map_or_else(|| self.opened.prefix.clone(), |folder| self.opened.prefix.clone().join(folder));
+        let prefix = folder.map_or_else(
+            || self.opened.prefix.clone(),
+            |folder| self.opened.prefix.clone().join(folder),
+        );
         let listed = self.retry(async || {
             let metas = match after {
-                Some(after) => self.opened.objects.list_with_offset(Some(&prefix), &self.path(after)),
+                Some(after) => self
+                    .opened
+                    .objects
+                    .list_with_offset(Some(&prefix), &self.path(after)),
                 None => self.opened.objects.list(Some(&prefix)),
             };
             // Further pages are fetched only if the first ones do not hold enough.
             let objects = metas.try_filter_map(async |meta| Ok(pick(&meta)));
             objects.take(most).try_collect().await
         });
-        listed.await.map_err(|error| self.failed("listing", &error, None))
+        listed
+            .await
+            .map_err(|error| self.failed("listing", &error, None))
     }
 
     fn stored_object(&self, meta: &ObjectMeta) -> Option<StoredObject> {
         let below = meta.location.prefix_match(&self.opened.prefix)?;
-        let name = below.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
-        Some(StoredObject { name: ObjectName::parse(&name)?, size: meta.size, stored: meta.last_modified.into() })
+        let name = below
+            .map(|part| part.as_ref().to_owned())
+            .collect::<Vec<_>>()
+            .join("/");
+        Some(StoredObject {
+            name: ObjectName::parse(&name)?,
+            size: meta.size,
+            stored: meta.last_modified.into(),
+        })
     }
 
     /// One of the chain's objects as a list would show it; `None` if it is not there.
@@ -333,12 +419,18 @@ impl Store {
     pub(crate) fn find(&self, name: ObjectName) -> Result<Option<StoredObject>> {
         let path = self.path(name);
         let head = self.retry(async || if_found(self.opened.objects.head(&path).await));
-        let head = self.block_on(head).map_err(|error| self.failed("looking at", &error, Some(name)))?;
-        Ok(head.map(|meta| StoredObject { name, size: meta.size, stored: meta.last_modified.into() }))
+        let head = self
+            .block_on(head)
+            .map_err(|error| self.failed("looking at", &error, Some(name)))?;
+        Ok(head.map(|meta| StoredObject {
+            name,
+            size: meta.size,
+            stored: meta.last_modified.into(),
+        }))
     }
 
-    /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of this very call whose
-    /// success was not seen: to know, compare what stands there.
+    /// Creates a document by put-if-absent. `false` if the name is taken, perhaps by an attempt of
+    /// this very call whose success was not seen: to know, compare what stands there.
     ///
     /// # Errors
     /// IO; USAGE if the store can only be read.
@@ -346,12 +438,17 @@ impl Store {
         self.put_if_absent_while(name, content, &|| true)
     }
 
-    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it may be made.
-    /// `false` then, too.
+    /// As [`put_if_absent`](Self::put_if_absent), but before each attempt `may` is asked whether it
+    /// may be made. `false` then, too.
     ///
     /// # Errors
     /// As for [`put_if_absent`](Self::put_if_absent).
-    pub(crate) fn put_if_absent_while(&self, name: ObjectName, content: &[u8], may: &dyn Fn() -> bool) -> Result<bool> {
+    pub(crate) fn put_if_absent_while(
+        &self,
+        name: ObjectName,
+        content: &[u8],
+        may: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         self.check_is_written()?;
         let (path, payload) = (self.path(name), PutPayload::from(content.to_vec()));
         let put = self.retry(async || {
@@ -359,28 +456,45 @@ impl Store {
                 return Ok(false);
             }
             let options = PutOptions::from(PutMode::Create);
-            match self.opened.objects.put_opts(&path, payload.clone(), options).await {
+            match self
+                .opened
+                .objects
+                .put_opts(&path, payload.clone(), options)
+                .await
+            {
                 Ok(_) => Ok(true),
                 // S3 says so too when somebody else is just writing it, who may not succeed.
-                Err(error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
+                Err(
+                    error @ (StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }),
+                ) => {
                     let there = if_found(self.opened.objects.head(&path).await)?;
-                    if there.is_some() { Ok(false) } else { Err(passing("conflict", error.to_string())) }
+                    if there.is_some() {
+                        Ok(false)
+                    } else {
+                        Err(passing("conflict", error.to_string()))
+                    }
                 }
                 Err(error) => Err(error),
             }
         });
         self.block_on(self.pace(content.len() as u64))?;
-        self.block_on(put).map_err(|error| self.failed("storing", &error, Some(name)))
+        self.block_on(put)
+            .map_err(|error| self.failed("storing", &error, Some(name)))
     }
 
     /// When the store says that it gave its last answer, if it is a server.
     pub(crate) fn date(&self) -> Option<SystemTime> {
-        *self.opened.date.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .opened
+            .date
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes an object, if it is there.
     pub(super) async fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        self.retry(async || if_found(self.opened.objects.delete(path).await).map(drop)).await
+        self.retry(async || if_found(self.opened.objects.delete(path).await).map(drop))
+            .await
     }
 
     /// Removes objects. One that is not there is removed already.
@@ -390,19 +504,33 @@ impl Store {
     pub(crate) fn delete(&self, names: &[ObjectName]) -> Result<()> {
         self.check_is_written()?;
         let deletions = stream::iter(names.to_vec()).map(async |name| {
-            self.remove(&self.path(name)).await.map_err(|error| self.failed("removing", &error, Some(name)))
+            self.remove(&self.path(name))
+                .await
+                .map_err(|error| self.failed("removing", &error, Some(name)))
         });
-        self.block_on(deletions.buffer_unordered(self.options.parallel).try_collect())
+        self.block_on(
+            deletions
+                .buffer_unordered(self.options.parallel)
+                .try_collect(),
+        )
     }
 
-    /// A range of a file, with the length of all of it; `None` if there is no such file. An answer that is shorter than
-    /// it should be is asked for again.
-    pub(crate) async fn get_range(&self, name: ObjectName, start: u64, end: u64) -> Result<Option<(Vec<u8>, u64)>> {
+    /// A range of a file, with the length of all of it; `None` if there is no such file. An answer
+    /// that is shorter than it should be is asked for again.
+    pub(crate) async fn get_range(
+        &self,
+        name: ObjectName,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>> {
         let path = self.path(name);
         // It is never closed.
         let _permit = self.ranges.acquire().await;
         let got = self.retry(async || {
-            let options = GetOptions { range: Some(GetRange::Bounded(start..end)), ..GetOptions::default() };
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(start..end)),
+                ..GetOptions::default()
+            };
             let result = match self.opened.objects.get_opts(&path, options).await {
                 Err(StoreError::NotFound { .. }) => return Ok(None),
                 // Beyond the end of an object that is too short there is nothing to get.
@@ -417,8 +545,11 @@ impl Store {
             all_came(bytes.len(), end.min(size).saturating_sub(start))?;
             Ok(Some((bytes.into(), size)))
         });
-        let got = got.await.map_err(|error| self.failed("downloading", &error, Some(name)))?;
-        self.pace(got.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64)).await?;
+        let got = got
+            .await
+            .map_err(|error| self.failed("downloading", &error, Some(name)))?;
+        self.pace(got.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64))
+            .await?;
         Ok(got)
     }
 
@@ -427,9 +558,14 @@ impl Store {
     /// # Errors
     /// IO if it is stopped.
     pub(super) async fn pace(&self, bytes: u64) -> Result<()> {
-        let Some(rate) = self.rate.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        let Some(rate) = self.rate.as_ref().filter(|_| bytes > 0) else {
+            return Ok(());
+        };
         let paid = sleep_until(rate.take(bytes).1).map(Ok);
-        self.stop.unless(paid).await.map_err(|error| self.failed("waiting", &error, None))
+        self.stop
+            .unless(paid)
+            .await
+            .map_err(|error| self.failed("waiting", &error, None))
     }
 
     /// The directory that it is.
@@ -443,7 +579,9 @@ impl Store {
 
     pub(super) fn path(&self, name: ObjectName) -> Path {
         // Names of a chain have no character that must be escaped.
-        name.to_string().split('/').fold(self.opened.prefix.clone(), Path::join)
+        name.to_string()
+            .split('/')
+            .fold(self.opened.prefix.clone(), Path::join)
     }
 
     /// Tries until it succeeds, fails for good, or has used up its attempts.
@@ -474,7 +612,9 @@ impl Store {
 
     /// The time to wait after an attempt.
     pub(super) async fn pause(&self, attempt: u32) -> Result<(), StoreError> {
-        self.stop.unless(sleep(self.options.pause_after(attempt)).map(Ok)).await
+        self.stop
+            .unless(sleep(self.options.pause_after(attempt)).map(Ok))
+            .await
     }
 
     pub(super) async fn in_time<T>(
@@ -486,11 +626,19 @@ impl Store {
         if self.opened.is_watched {
             return operation.await;
         }
-        tokio::time::timeout(self.options.timeout, operation).await.unwrap_or_else(|_| {
-            let text = format!("timeout: no answer within {} s", self.options.timeout.as_secs_f64());
-            let source = io::Error::new(io::ErrorKind::TimedOut, text);
-            Err(StoreError::Generic { store: "time-out", source: source.into() })
-        })
+        tokio::time::timeout(self.options.timeout, operation)
+            .await
+            .unwrap_or_else(|_| {
+                let text = format!(
+                    "timeout: no answer within {} s",
+                    self.options.timeout.as_secs_f64()
+                );
+                let source = io::Error::new(io::ErrorKind::TimedOut, text);
+                Err(StoreError::Generic {
+                    store: "time-out",
+                    source: source.into(),
+                })
+            })
     }
 
     /// The error for a failure, of an object or of the store.
@@ -499,7 +647,8 @@ impl Store {
             Some(refusal) => refusal.clone().into_io(self.opened.credentials),
             None => io::Error::new(kind_of(error), without_secrets(&told(error))),
         };
-        Error::io(what, error).in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
+        Error::io(what, error)
+            .in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
     }
 
     /// # Errors
@@ -508,15 +657,19 @@ impl Store {
         if self.opened.can_list {
             Ok(())
         } else {
-            Err(Error::usage("a web server is read-only; write to the bucket or directory behind it")
-                .in_file(&self.name))
+            Err(Error::usage(
+                "a web server is read-only; write to the bucket or directory behind it",
+            )
+            .in_file(&self.name))
         }
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -527,7 +680,8 @@ impl fmt::Display for Store {
     }
 }
 
-/// Threads for requests. If they could not be started, the runtime would panic, so this is tried before.
+/// Threads for requests. If they could not be started, the runtime would panic, so this is tried
+/// before.
 fn start_threads() -> io::Result<Runtime> {
     let tried = (0..WORKERS).map(|_| {
         let (end, ends) = mpsc::channel::<()>();
@@ -537,7 +691,11 @@ fn start_threads() -> io::Result<Runtime> {
         drop(end);
         let _ = thread.join();
     }
-    Builder::new_multi_thread().worker_threads(WORKERS).thread_name("store").enable_all().build()
+    Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .thread_name("store")
+        .enable_all()
+        .build()
 }
 
 /// Whether new credentials may help. To a HEAD a server does not say why it refuses.
@@ -558,14 +716,18 @@ const FINAL: [io::ErrorKind; 6] = [
 
 /// Whether it makes sense to try again.
 fn may_pass(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
-        && Refusal::of(error).is_none()
+    matches!(
+        error,
+        StoreError::Generic { .. } | StoreError::JoinError { .. }
+    ) && Refusal::of(error).is_none()
         && !system_errors(error).any(|kind| FINAL.contains(&kind))
 }
 
-/// Why the network or the system failed, as far as the causes tell. The store itself says that something is missing.
+/// Why the network or the system failed, as far as the causes tell. The store itself says that
+/// something is missing.
 fn kind_of(error: &StoreError) -> io::ErrorKind {
-    let tells = |kind: &io::ErrorKind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound);
+    let tells =
+        |kind: &io::ErrorKind| !matches!(kind, io::ErrorKind::Other | io::ErrorKind::NotFound);
     let kind = match error {
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
             Some(io::ErrorKind::PermissionDenied)
@@ -579,7 +741,9 @@ fn kind_of(error: &StoreError) -> io::ErrorKind {
 }
 
 fn system_errors(error: &StoreError) -> impl Iterator<Item = io::ErrorKind> {
-    causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .map(io::Error::kind)
 }
 
 /// What was found; `None` if there is no such object.
@@ -592,7 +756,10 @@ fn if_found<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
 
 /// A failure that may pass.
 fn passing(store: &'static str, message: String) -> StoreError {
-    StoreError::Generic { store, source: message.into() }
+    StoreError::Generic {
+        store,
+        source: message.into(),
+    }
 }
 
 /// Checks that all bytes came: a body that ends early is not always an error of its own.
@@ -600,7 +767,10 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
     if came as u64 == wanted {
         Ok(())
     } else {
-        Err(passing("answer", format!("received {came} bytes instead of {wanted}")))
+        Err(passing(
+            "answer",
+            format!("received {came} bytes instead of {wanted}"),
+        ))
     }
 }
 
@@ -618,29 +788,50 @@ mod tests {
         let options = StoreOptions::default().max_rate(Some(1000));
         let mut store = Store::open(place.path().to_str().unwrap(), options).unwrap();
         // Its clock goes on only when nothing else is left to do.
-        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
         store.runtime = Arc::new(runtime);
         let mut last = store.block_on(async { Instant::now() });
         let mut passed = || {
             let now = store.block_on(async { Instant::now() });
             now - std::mem::replace(&mut last, now)
         };
-        let is = |passed: std::time::Duration, seconds: u128| passed.as_millis().abs_diff(1000 * seconds) < 100;
-        assert!(store.put_if_absent(ObjectName::Chain, &[b'x'; 5000]).unwrap());
+        let is = |passed: std::time::Duration, seconds: u128| {
+            passed.as_millis().abs_diff(1000 * seconds) < 100
+        };
+        assert!(
+            store
+                .put_if_absent(ObjectName::Chain, &[b'x'; 5000])
+                .unwrap()
+        );
         assert!(is(passed(), 5));
         store.block_on(store.get_once(ObjectName::Chain)).unwrap();
         assert!(is(passed(), 5));
-        store.upload(&file, ObjectName::Commit(0), 7000, &()).unwrap();
+        store
+            .upload(&file, ObjectName::Commit(0), 7000, &())
+            .unwrap();
         assert!(is(passed(), 7));
-        store.block_on(store.get_range(ObjectName::Commit(0), 1000, 4000)).unwrap();
+        store
+            .block_on(store.get_range(ObjectName::Commit(0), 1000, 4000))
+            .unwrap();
         assert!(is(passed(), 3));
     }
 
     #[test]
     fn a_full_disk_is_not_tried_again() {
-        let failed = |kind| StoreError::Generic { store: "disk", source: io::Error::from(kind).into() };
+        let failed = |kind| StoreError::Generic {
+            store: "disk",
+            source: io::Error::from(kind).into(),
+        };
         assert!(FINAL.into_iter().all(|kind| !may_pass(&failed(kind))));
-        assert!([io::ErrorKind::TimedOut, io::ErrorKind::Other].into_iter().all(|kind| may_pass(&failed(kind))));
+        assert!(
+            [io::ErrorKind::TimedOut, io::ErrorKind::Other]
+                .into_iter()
+                .all(|kind| may_pass(&failed(kind)))
+        );
     }
 
     #[test]
@@ -652,11 +843,20 @@ mod tests {
             assert!(Store::open(url, StoreOptions::default()).is_err());
             let store = Store::open_awaited(url, StoreOptions::default()).unwrap();
             assert_eq!(store.missing_directory(), Some(directory.clone()));
-            assert_eq!((store.get(ObjectName::Chain).unwrap(), store.objects().unwrap()), (None, Vec::new()));
+            assert_eq!(
+                (
+                    store.get(ObjectName::Chain).unwrap(),
+                    store.objects().unwrap()
+                ),
+                (None, Vec::new())
+            );
             let writer = Store::create(url, StoreOptions::default()).unwrap();
             assert!(writer.put_if_absent(ObjectName::Chain, b"x").unwrap());
             assert_eq!(store.missing_directory(), None);
-            assert_eq!(store.get_all(&[ObjectName::Chain]).unwrap(), [(ObjectName::Chain, Some(b"x".to_vec()))]);
+            assert_eq!(
+                store.get_all(&[ObjectName::Chain]).unwrap(),
+                [(ObjectName::Chain, Some(b"x".to_vec()))]
+            );
             assert_eq!(store.objects().unwrap(), writer.objects().unwrap());
         }
     }

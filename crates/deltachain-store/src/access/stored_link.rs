@@ -9,8 +9,8 @@ use deltachain::{Error, Result, Source};
 use crate::access::store::Store;
 use crate::observer::{Observer, Phase};
 
-/// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many ranges are fetched
-/// side by side as there are threads that read.
+/// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many
+/// ranges are fetched side by side as there are threads that read.
 pub(crate) struct StoredLink<'a> {
     store: &'a Store,
     file: FileReference,
@@ -21,7 +21,12 @@ pub(crate) struct StoredLink<'a> {
 
 impl<'a> StoredLink<'a> {
     pub(crate) fn new(store: &'a Store, file: FileReference, observer: &'a dyn Observer) -> Self {
-        Self { store, file, observer, fetched: AtomicU64::new(0) }
+        Self {
+            store,
+            file,
+            observer,
+            fetched: AtomicU64::new(0),
+        }
     }
 
     /// Bytes of ranges that have been fetched.
@@ -38,10 +43,19 @@ impl Source for StoredLink<'_> {
     /// # Errors
     /// R-CHN-09, R-CHN-10 as far as the size is concerned; IO; the observer's.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let Self { store, file, observer, fetched } = self;
+        let Self {
+            store,
+            file,
+            observer,
+            fetched,
+        } = self;
         let length = out.len() as u64;
         if !out.is_empty() {
-            let range = store.block_on(store.get_range(file.name(), offset, offset.saturating_add(length)))?;
+            let range = store.block_on(store.get_range(
+                file.name(),
+                offset,
+                offset.saturating_add(length),
+            ))?;
             let (bytes, size) = range.ok_or_else(|| file.missing())?;
             // The digest is looked at elsewhere.
             file.check(size, file.digest)?;

@@ -1,5 +1,5 @@
-//! The table of a shard as JSON, in `held.json` and in what a shard hands over to be committed. A module for serde's
-//! `with`.
+//! The table of a shard as JSON, in `held.json` and in what a shard hands over to be committed. A
+//! module for serde's `with`.
 
 use deltachain::StateTable;
 use deltachain::tensor::{DescribedDtype, Digest, Dtype, TensorInfo};
@@ -29,7 +29,12 @@ impl DtypeDocument {
     fn of(dtype: Dtype) -> Self {
         let name = dtype.name().to_owned();
         if let Dtype::Described(_) = dtype {
-            Self::Described(name, dtype.bits(), dtype.lane_bytes(), dtype.exponent_bits())
+            Self::Described(
+                name,
+                dtype.bits(),
+                dtype.lane_bytes(),
+                dtype.exponent_bits(),
+            )
         } else {
             Self::Known(name)
         }
@@ -47,21 +52,33 @@ impl DtypeDocument {
     }
 }
 
-pub(crate) fn serialize<S: Serializer>(table: &StateTable, serializer: S) -> Result<S::Ok, S::Error> {
-    let rows = table.tensors.iter().zip(&table.digests.tensors).map(|(info, digest)| TableRow {
-        name: info.name().to_owned(),
-        dtype: DtypeDocument::of(info.dtype()),
-        shape: info.shape().to_vec(),
-        digest: *digest,
-    });
+pub(crate) fn serialize<S: Serializer>(
+    table: &StateTable,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let rows = table
+        .tensors
+        .iter()
+        .zip(&table.digests.tensors)
+        .map(|(info, digest)| TableRow {
+            name: info.name().to_owned(),
+            dtype: DtypeDocument::of(info.dtype()),
+            shape: info.shape().to_vec(),
+            digest: *digest,
+        });
     rows.collect::<Vec<_>>().serialize(serializer)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StateTable, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<StateTable, D::Error> {
     let mut tensors = Vec::new();
     let mut digests = Vec::new();
     for row in Vec::<TableRow>::deserialize(deserializer)? {
-        let dtype = row.dtype.dtype().ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
+        let dtype = row
+            .dtype
+            .dtype()
+            .ok_or_else(|| D::Error::custom("a tensor has an unknown dtype"))?;
         let info = TensorInfo::new(row.name, dtype, row.shape);
         tensors.push(info.ok_or_else(|| D::Error::custom("a tensor has an impossible shape"))?);
         digests.push(row.digest);
@@ -84,14 +101,21 @@ mod tests {
         let described = Dtype::Described(DescribedDtype::new("U7", 7, 1, Some(3)).unwrap());
         let tensor = |name: &str, dtype| TensorInfo::new(name, dtype, [8, 1]).unwrap();
         let digests = [&b"a"[..], b"b"].map(Digest::of_bytes).to_vec();
-        Document(StateTable::new(vec![tensor("a\n\"", Dtype::BF16), tensor("b", described)], digests))
+        Document(StateTable::new(
+            vec![tensor("a\n\"", Dtype::BF16), tensor("b", described)],
+            digests,
+        ))
     }
 
     #[test]
     fn a_table_comes_back() {
         for table in [Document(StateTable::new(Vec::new(), Vec::new())), table()] {
             let text = serde_json::to_string(&table).unwrap();
-            assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), table, "{text}");
+            assert_eq!(
+                serde_json::from_str::<Document>(&text).unwrap(),
+                table,
+                "{text}"
+            );
         }
     }
 
@@ -108,7 +132,10 @@ mod tests {
         ];
         for (old, new) in others {
             assert!(text.contains(old), "{old} in {text}");
-            assert!(serde_json::from_str::<Document>(&text.replace(old, new)).is_err(), "{new}");
+            assert!(
+                serde_json::from_str::<Document>(&text.replace(old, new)).is_err(),
+                "{new}"
+            );
         }
     }
 }

@@ -20,7 +20,10 @@ const FOREIGN: [(&str, &str); 4] = [
         "write s3://NAME/PREFIX for hf://buckets/ORG/NAME/PREFIX, with AWS_ENDPOINT_URL=https://s3.hf.co/ORG and keys \
          of Hugging Face for its buckets (docs/operating.md); a repository of models cannot hold a chain",
     ),
-    ("r2", "write s3://BUCKET/PREFIX, with AWS_ENDPOINT_URL=https://ACCOUNT.r2.cloudflarestorage.com"),
+    (
+        "r2",
+        "write s3://BUCKET/PREFIX, with AWS_ENDPOINT_URL=https://ACCOUNT.r2.cloudflarestorage.com",
+    ),
     ("oss", NO_CONDITION),
     ("cos", NO_CONDITION),
 ];
@@ -33,26 +36,40 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
     let usage = |message: String| Error::usage(message).in_file(text);
     if let Some(directory) = directory_of(text) {
         if let Some((key, _)) = options.settings.first() {
-            return Err(usage(format!("a directory has no settings of a store, such as {key:?}")));
+            return Err(usage(format!(
+                "a directory has no settings of a store, such as {key:?}"
+            )));
         }
         if options.credentials.is_some() {
             return Err(usage("a directory takes no credentials".to_owned()));
         }
         let (objects, prefix) = if directory.is_dir() {
-            (LocalFileSystem::new_with_prefix(&directory).map_err(|error| usage(error.to_string()))?, Path::default())
+            (
+                LocalFileSystem::new_with_prefix(&directory)
+                    .map_err(|error| usage(error.to_string()))?,
+                Path::default(),
+            )
         } else if is_awaited && !directory.exists() {
-            let absolute = std::path::absolute(&directory).map_err(|error| usage(error.to_string()))?;
-            let prefix = Path::from_absolute_path(absolute).map_err(|error| usage(error.to_string()))?;
+            let absolute =
+                std::path::absolute(&directory).map_err(|error| usage(error.to_string()))?;
+            let prefix =
+                Path::from_absolute_path(absolute).map_err(|error| usage(error.to_string()))?;
             (LocalFileSystem::new(), prefix)
         } else {
             return Err(usage("there is no such directory".to_owned()));
         };
-        // An object that has been stored must survive a power cut before anything is stored that refers to it.
+        // An object that has been stored must survive a power cut before anything is stored that
+        // refers to it.
         let opened = OpenStore::new(Arc::new(objects.with_fsync(true)), prefix);
-        return Ok(OpenStore { is_directory: true, ..opened });
+        return Ok(OpenStore {
+            is_directory: true,
+            ..opened
+        });
     }
     // A name of others for Google's.
-    let text = &text.strip_prefix("gcs://").map_or_else(|| text.to_owned(), |rest| format!("gs://{rest}"));
+    let text = &text
+        .strip_prefix("gcs://")
+        .map_or_else(|| text.to_owned(), |rest| format!("gs://{rest}"));
     let url = Url::parse(text).map_err(|error| usage(error.to_string()))?;
     if let Some((_, advice)) = FOREIGN.iter().find(|(scheme, _)| *scheme == url.scheme()) {
         return Err(usage((*advice).to_owned()));
@@ -62,7 +79,10 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
     #[cfg(not(feature = "servers"))]
     {
         let _ = options;
-        Err(usage(format!("this program was built without support for {}://", url.scheme())))
+        Err(usage(format!(
+            "this program was built without support for {}://",
+            url.scheme()
+        )))
     }
 }
 
@@ -82,15 +102,22 @@ pub(crate) fn directory_of(text: &str) -> Option<PathBuf> {
 /// USAGE if it cannot, or if the directory is kept for something else; IO.
 pub(crate) fn check_links(directory: &FilePath) -> Result<()> {
     if directory.join(MARKER).exists() {
-        let message = "this directory is kept by a subscriber, or for other work: give the chain another one";
+        let message =
+            "this directory is kept by a subscriber, or for other work: give the chain another one";
         return Err(Error::usage(message).in_file(directory));
     }
     check_links_by(directory, |from, to| fs::hard_link(from, to))
 }
 
-fn check_links_by(directory: &FilePath, link: impl Fn(&FilePath, &FilePath) -> io::Result<()>) -> Result<()> {
-    let place = tempfile::Builder::new().prefix("doctor-").tempdir_in(directory);
-    let place = place.map_err(|error| Error::io("creating a directory", error).in_file(directory))?;
+fn check_links_by(
+    directory: &FilePath,
+    link: impl Fn(&FilePath, &FilePath) -> io::Result<()>,
+) -> Result<()> {
+    let place = tempfile::Builder::new()
+        .prefix("doctor-")
+        .tempdir_in(directory);
+    let place =
+        place.map_err(|error| Error::io("creating a directory", error).in_file(directory))?;
     let file = place.path().join("file");
     fs::write(&file, "x").map_err(|error| Error::io("writing", error).in_file(&file))?;
     link(&file, &place.path().join("link")).map_err(|error| {
@@ -110,7 +137,8 @@ mod tests {
     fn a_chain_is_not_begun_where_links_cannot_be_made() {
         let place = tempfile::tempdir().unwrap();
         check_links(place.path()).unwrap();
-        let error = check_links_by(place.path(), |_, _| Err(io::ErrorKind::Unsupported.into())).unwrap_err();
+        let error = check_links_by(place.path(), |_, _| Err(io::ErrorKind::Unsupported.into()))
+            .unwrap_err();
         assert!(error.message().contains("hard links"), "{error:?}");
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }

@@ -40,8 +40,8 @@ impl ChainFile<'_> {
     }
 }
 
-/// Fetches an object in ranges of `part_bytes` side by side, gives the bytes in order to `take`, and checks that they
-/// are what the document says.
+/// Fetches an object in ranges of `part_bytes` side by side, gives the bytes in order to `take`,
+/// and checks that they are what the document says.
 ///
 /// # Errors
 /// R-CHN-09 and R-CHN-10 for a link, R-CHN-15 and R-CHN-16 for an asset; errors of `take`; IO.
@@ -76,9 +76,18 @@ pub(crate) async fn read_whole(
 ///
 /// # Errors
 /// As for [`read_whole`]; the progress's.
-pub(crate) fn check_whole(store: &Store, chain_file: ChainFile<'_>, progress: &dyn Progress) -> Result<()> {
+pub(crate) fn check_whole(
+    store: &Store,
+    chain_file: ChainFile<'_>,
+    progress: &dyn Progress,
+) -> Result<()> {
     let take = |bytes: &[u8]| progress.advance(bytes.len() as u64);
-    store.block_on(read_whole(store, chain_file, store.options.part_bytes, take))
+    store.block_on(read_whole(
+        store,
+        chain_file,
+        store.options.part_bytes,
+        take,
+    ))
 }
 
 /// Checks that an object is there and has the right size. When it was stored, by the store's clock.

@@ -1,5 +1,6 @@
-//! Assets: the other files of a model directory, such as configuration and tokenizer, that belong to a version beside
-//! its tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber puts them into its directory.
+//! Assets: the other files of a model directory, such as configuration and tokenizer, that belong
+//! to a version beside its tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber
+//! puts them into its directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,12 +20,13 @@ use crate::directory::names::make_place;
 use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Stores the other files of a model directory and its folders, and gives them as a commit names them, ascending by
-/// name. The assets that `known` has are in the store. The observer is told which files cannot be assets (R-LAY-02).
-/// Copies lie in `scratch` for some time.
+/// Stores the other files of a model directory and its folders, and gives them as a commit names
+/// them, ascending by name. The assets that `known` has are in the store. The observer is told
+/// which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
-/// USAGE if there are more than a commit can name, or one changes while it is read; IO; the observer's.
+/// USAGE if there are more than a commit can name, or one changes while it is read; IO; the
+/// observer's.
 pub(crate) fn store_assets(
     store: &Store,
     state: &SafetensorsState,
@@ -40,12 +42,18 @@ pub(crate) fn store_assets(
         observer.remark(&format!("not published: {}", list(&left)));
     }
     if taken.len() > Asset::MOST {
-        let message =
-            format!("there are {} files besides the tensors; a version has no more than {}", taken.len(), Asset::MOST);
+        let message = format!(
+            "there are {} files besides the tensors; a version has no more than {}",
+            taken.len(),
+            Asset::MOST
+        );
         return Err(Error::usage(message).in_file(state.path()));
     }
     let known: BTreeSet<FileReference> = known.iter().map(|asset| asset.file).collect();
-    taken.into_iter().map(|(name, path)| store_asset(store, name, &path, &known, scratch, observer)).collect()
+    taken
+        .into_iter()
+        .map(|(name, path)| store_asset(store, name, &path, &known, scratch, observer))
+        .collect()
 }
 
 /// The files that can be assets.
@@ -76,7 +84,8 @@ fn store_asset(
     if known.contains(&file) || store.find(asset.object_name())?.is_some_and(is_there) {
         return Ok(asset);
     }
-    // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file meanwhile.
+    // A copy, so that the bytes stored are the bytes hashed, even if somebody writes to the file
+    // meanwhile.
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, file.size);
     if copy(path, copied.as_file_mut(), &())? != file {
@@ -87,31 +96,38 @@ fn store_asset(
     Ok(asset)
 }
 
-/// Copies a file, and gives its digest and size. No more is read than an asset can have, and nothing of one that is
-/// written meanwhile counts.
+/// Copies a file, and gives its digest and size. No more is read than an asset can have, and
+/// nothing of one that is written meanwhile counts.
 fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<FileReference> {
     let source = FileSource::open(from)?;
     let mut file = source.file().take(Asset::MOST_BYTES + 1);
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let count = file.read(&mut buffer).map_err(failed_with("reading", from))?;
+        let count = file
+            .read(&mut buffer)
+            .map_err(failed_with("reading", from))?;
         if count == 0 {
             source.check_unchanged()?;
-            return Ok(FileReference { digest: Digest(*hasher.finalize().as_bytes()), size: hasher.count() });
+            return Ok(FileReference {
+                digest: Digest(*hasher.finalize().as_bytes()),
+                size: hasher.count(),
+            });
         }
         hasher.update(&buffer[..count]);
-        to.write_all(&buffer[..count]).map_err(failed_with("copying", from))?;
+        to.write_all(&buffer[..count])
+            .map_err(failed_with("copying", from))?;
         progress.advance(0)?;
     }
 }
 
-/// Puts the assets of a version into its directory; all of them have reached the disk then. The assets that the
-/// directory of the version before has become second names for the same files; the others are fetched. Gives the bytes
-/// that were fetched.
+/// Puts the assets of a version into its directory; all of them have reached the disk then. The
+/// assets that the directory of the version before has become second names for the same files; the
+/// others are fetched. Gives the bytes that were fetched.
 ///
 /// # Errors
-/// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO; the observer's.
+/// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO;
+/// the observer's.
 pub(crate) fn take_assets(
     store: &Store,
     assets: &[Asset],
@@ -121,9 +137,12 @@ pub(crate) fn take_assets(
 ) -> Result<u64> {
     let mut missing = Vec::new();
     for asset in assets {
-        let old = before.map(|before| before.join(&asset.name)).filter(|old| is_asset(old, asset));
+        let old = before
+            .map(|before| before.join(&asset.name))
+            .filter(|old| is_asset(old, asset));
         match old {
-            Some(old) => second_name(&old, &make_place(to, &asset.name)?).map_err(failed_with("taking", &old))?,
+            Some(old) => second_name(&old, &make_place(to, &asset.name)?)
+                .map_err(failed_with("taking", &old))?,
             None => missing.push(asset),
         }
     }
@@ -137,7 +156,8 @@ pub(crate) fn take_assets(
 
 /// Whether a file is this asset. One that cannot be read is not.
 fn is_asset(path: &Path, asset: &Asset) -> bool {
-    let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == asset.file.size);
+    let is_there = fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_file() && found.len() == asset.file.size);
     is_there && copy(path, &mut io::sink(), &()).is_ok_and(|found| found == asset.file)
 }
 
@@ -145,9 +165,16 @@ async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress)
     let path = make_place(to, &asset.name)?;
     let mut file = File::create_new(&path).map_err(failed_with("writing", &path))?;
     let write = |bytes: &[u8]| {
-        file.write_all(bytes).map_err(failed_with("writing", &path))?;
+        file.write_all(bytes)
+            .map_err(failed_with("writing", &path))?;
         progress.advance(bytes.len() as u64)
     };
-    read_whole(store, ChainFile::Asset(asset), store.options.part_bytes, write).await?;
+    read_whole(
+        store,
+        ChainFile::Asset(asset),
+        store.options.part_bytes,
+        write,
+    )
+    .await?;
     file.sync_all().map_err(failed_with("writing", &path))
 }

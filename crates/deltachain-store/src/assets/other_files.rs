@@ -1,5 +1,5 @@
-//! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and where a subscriber
-//! takes them from.
+//! The files of a model's directory that hold no tensors, such as configuration and tokenizer, and
+//! where a subscriber takes them from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,10 +19,11 @@ pub enum OtherFiles {
     /// From the chain: they are the assets of the version.
     #[default]
     Assets,
-    /// From this directory. They may become second names (hard links) for the same files, so replace them instead of
-    /// changing them. When they have been, the next [`prepare`](crate::Follower::prepare) takes the new ones, also for
-    /// the version that is held. Files in folders are taken, too, except for the files that [`ModelListing`] leaves out
-    /// and those that cannot be read; the observer is told.
+    /// From this directory. They may become second names (hard links) for the same files, so
+    /// replace them instead of changing them. When they have been, the next
+    /// [`prepare`](crate::Follower::prepare) takes the new ones, also for the version that is held.
+    /// Files in folders are taken, too, except for the files that [`ModelListing`] leaves out and
+    /// those that cannot be read; the observer is told.
     Directory(PathBuf),
     /// From nowhere.
     None,
@@ -44,15 +45,20 @@ pub(crate) fn take_model(from: &SafetensorsState, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the other files of the directory `from` and of its folders into the directory `to`. Not taken: hidden files,
-/// safetensors files and their indexes. The observer is told what cannot be taken, and what is left out.
+/// Puts the other files of the directory `from` and of its folders into the directory `to`. Not
+/// taken: hidden files, safetensors files and their indexes. The observer is told what cannot be
+/// taken, and what is left out.
 ///
 /// # Errors
 /// USAGE if files of tensors lie in a folder that has the name of a file; IO.
 pub(crate) fn take_other_files(from: &Path, to: &Path, observer: &dyn Observer) -> Result<()> {
     let FoundFiles { taken, left } = other_files(from)?;
     if !left.is_empty() {
-        observer.remark(&format!("not copied from {:?}: {}", from.to_string_lossy(), list(&left)));
+        observer.remark(&format!(
+            "not copied from {:?}: {}",
+            from.to_string_lossy(),
+            list(&left)
+        ));
     }
     for (name, path) in taken {
         second_name(&path, &make_place(to, &name)?).map_err(failed_with("taking", &path))?;
@@ -68,11 +74,15 @@ pub(crate) fn list(names: &[String]) -> String {
 /// Names in a sentence, with at most `most` of them.
 pub(crate) fn list_of(names: &[String], most: usize) -> String {
     let shown = names[..names.len().min(most)].join(", ");
-    if names.len() > most { format!("{shown} and {} more", names.len() - most) } else { shown }
+    if names.len() > most {
+        format!("{shown} and {} more", names.len() - most)
+    } else {
+        shown
+    }
 }
 
-/// Whether a model with this layout, which has these files in a directory, has just the other files of the directory
-/// `from`.
+/// Whether a model with this layout, which has these files in a directory, has just the other files
+/// of the directory `from`.
 ///
 /// # Errors
 /// IO.
@@ -87,7 +97,9 @@ pub(crate) fn has_other_files<'a>(
     if !here.into_iter().eq(taken.keys()) {
         return Ok(false);
     }
-    let is_same = |(name, path): (&String, &PathBuf)| has_same_content(path, &model.path().join(name)).unwrap_or(false);
+    let is_same = |(name, path): (&String, &PathBuf)| {
+        has_same_content(path, &model.path().join(name)).unwrap_or(false)
+    };
     Ok(taken.iter().all(is_same))
 }
 
@@ -112,20 +124,30 @@ pub(crate) struct FoundFiles {
 }
 
 impl FoundFiles {
-    /// The files of a directory without those of the model, by their names. `flaw` says why one is not taken.
+    /// The files of a directory without those of the model, by their names. `flaw` says why one is
+    /// not taken.
     pub(crate) fn of(
         directory: &Path,
         is_model: impl Fn(&str) -> bool,
         flaw: impl Fn(&Path, &str) -> Option<&'static str>,
     ) -> Result<Self> {
-        let ModelListing { files, left_out, .. } = ModelListing::of(directory)?;
-        let mut found = Self { taken: BTreeMap::new(), left: left_out };
+        let ModelListing {
+            files, left_out, ..
+        } = ModelListing::of(directory)?;
+        let mut found = Self {
+            taken: BTreeMap::new(),
+            left: left_out,
+        };
         for name in files {
             let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
             if is_model(&shown) {
                 continue;
             }
-            match name.to_str().map_or(Some("has a name that is not Unicode"), |name| flaw(&path, name)) {
+            match name
+                .to_str()
+                .map_or(Some("has a name that is not Unicode"), |name| {
+                    flaw(&path, name)
+                }) {
                 Some(flaw) => found.left.push(format!("{shown} ({flaw})")),
                 None => drop(found.taken.insert(shown, path)),
             }
@@ -142,8 +164,8 @@ fn other_files(directory: &Path) -> Result<FoundFiles> {
     FoundFiles::of(directory, is_model, |_, _| None)
 }
 
-/// A second name for a file where that can be, a copy elsewhere. Its content is then on the disk, but its name may not
-/// be.
+/// A second name for a file where that can be, a copy elsewhere. Its content is then on the disk,
+/// but its name may not be.
 pub(crate) fn second_name(from: &Path, to: &Path) -> io::Result<()> {
     // Not a second name for a symbolic link, which may be a relative one.
     let from = fs::canonicalize(from)?;
@@ -190,8 +212,16 @@ mod tests {
         fs::create_dir_all(from.join("tokenizer/checkpoint-1")).unwrap();
         fs::create_dir(from.join("empty")).unwrap();
         fs::create_dir(&to).unwrap();
-        let left = ["a.SAFETENSORS", "model.safetensors.index.json", ".hidden", "tokenizer/checkpoint-1/config.json"];
-        for name in ["config.json", "tokenizer/vocab.txt", "tokenizer.model"].iter().chain(&left) {
+        let left = [
+            "a.SAFETENSORS",
+            "model.safetensors.index.json",
+            ".hidden",
+            "tokenizer/checkpoint-1/config.json",
+        ];
+        for name in ["config.json", "tokenizer/vocab.txt", "tokenizer.model"]
+            .iter()
+            .chain(&left)
+        {
             fs::write(from.join(name), name).unwrap();
         }
         fs::write(folder.path().join("elsewhere"), "behind a link").unwrap();
@@ -204,10 +234,13 @@ mod tests {
         fs::write(to.join("model.safetensors"), "weights").unwrap();
         let remarks = Remarks::default();
         take_other_files(&from, &to, &remarks).unwrap();
-        let found = crate::directory::versions::files_of(&to).unwrap().into_keys().map(|name| {
-            let text = fs::read_to_string(to.join(&name)).unwrap();
-            (name, text)
-        });
+        let found = crate::directory::versions::files_of(&to)
+            .unwrap()
+            .into_keys()
+            .map(|name| {
+                let text = fs::read_to_string(to.join(&name)).unwrap();
+                (name, text)
+            });
         let expected = [
             ("config.json", "config.json"),
             ("linked", "behind a link"),
@@ -215,18 +248,32 @@ mod tests {
             ("tokenizer.model", "tokenizer.model"),
             ("tokenizer/vocab.txt", "tokenizer/vocab.txt"),
         ];
-        let expected: BTreeMap<String, String> =
-            expected.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let expected: BTreeMap<String, String> = expected
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect();
         assert_eq!(found.collect::<BTreeMap<_, _>>(), expected);
         let remarks = remarks.0.into_inner().unwrap();
-        assert!(remarks.len() == 1 && remarks[0].contains("tokenizer/checkpoint-1 (a trainer's"), "{remarks:?}");
+        assert!(
+            remarks.len() == 1 && remarks[0].contains("tokenizer/checkpoint-1 (a trainer's"),
+            "{remarks:?}"
+        );
         #[cfg(unix)]
-        assert!(remarks[0].contains("dangling (cannot be read)"), "{remarks:?}");
+        assert!(
+            remarks[0].contains("dangling (cannot be read)"),
+            "{remarks:?}"
+        );
         // A folder of the model has the name of a file.
         let into = folder.path().join("into");
         fs::create_dir_all(into.join("config.json")).unwrap();
         let error = take_other_files(&from, &into, &()).unwrap_err();
         assert_eq!(error.class(), deltachain::ErrorClass::Usage, "{error}");
-        assert!(take_other_files(&from.join("missing"), &to, &()).unwrap_err().file().unwrap().ends_with("missing"));
+        assert!(
+            take_other_files(&from.join("missing"), &to, &())
+                .unwrap_err()
+                .file()
+                .unwrap()
+                .ends_with("missing")
+        );
     }
 }

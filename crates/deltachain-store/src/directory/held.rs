@@ -1,4 +1,5 @@
-//! The version that a directory or memory has, and `held.json`, where a follower's directory has it.
+//! The version that a directory or memory has, and `held.json`, where a follower's directory has
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ pub struct HeldVersion<D = PathBuf> {
     pub(crate) chain: Digest,
     /// State digest of the whole version, also if only some shards or tensors are here.
     pub state: Digest,
-    /// The commit's metadata: what was given when it was published, and hints of the format (`deltachain.*`).
+    /// The commit's metadata: what was given when it was published, and hints of the format
+    /// (`deltachain.*`).
     pub metadata: BTreeMap<String, String>,
     /// How many shards the version has.
     pub(crate) of: usize,
@@ -30,8 +32,8 @@ pub struct HeldVersion<D = PathBuf> {
     pub(crate) taken: Option<Vec<String>>,
     /// Whether the version's assets have been taken.
     pub(crate) assets: bool,
-    /// Commits that a user has allowed to be gone back to and that have been reached: none of them is a way back any
-    /// more.
+    /// Commits that a user has allowed to be gone back to and that have been reached: none of them
+    /// is a way back any more.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) accepted: BTreeSet<Digest>,
     /// The files of its model in a directory, with their lengths; in memory there are none.
@@ -41,10 +43,12 @@ pub struct HeldVersion<D = PathBuf> {
     /// The directory of its files. Nothing for a version in memory.
     #[serde(skip)]
     pub directory: D,
-    /// How far it is proven that this is the version. A directory, and memory of the follower's own, is hashed.
+    /// How far it is proven that this is the version. A directory, and memory of the follower's
+    /// own, is hashed.
     #[serde(skip, default = "hashed")]
     pub proof: Proof,
-    /// The sums of each shard, as far as they are known; none except for memory that is changed in place.
+    /// The sums of each shard, as far as they are known; none except for memory that is changed in
+    /// place.
     #[serde(skip)]
     pub(crate) sums: Vec<StateSums>,
 }
@@ -61,7 +65,8 @@ pub(crate) struct ShardRecord {
     /// All of its tensors, taken or not.
     #[serde(with = "crate::access::table")]
     pub(crate) table: StateTable,
-    /// Its own layout, which may differ from the directory's: a link's layout follows from the layout of its base.
+    /// Its own layout, which may differ from the directory's: a link's layout follows from the
+    /// layout of its base.
     pub(crate) layout: String,
     /// Whether it was proven when it was taken (SPEC section 25.2).
     #[serde(default)]
@@ -71,14 +76,22 @@ pub(crate) struct ShardRecord {
 impl<D> HeldVersion<D> {
     /// The ID of the version, for the planner.
     pub(crate) fn held(&self) -> VersionId {
-        VersionId { version: self.version, commit: self.commit, chain: self.chain }
+        VersionId {
+            version: self.version,
+            commit: self.commit,
+            chain: self.chain,
+        }
     }
 
-    /// Whether just these shards are here, and just the tensors that fit these patterns; all of them if `None`.
+    /// Whether just these shards are here, and just the tensors that fit these patterns; all of
+    /// them if `None`.
     pub(crate) fn has_just(&self, shards: Option<&[usize]>, taken: Option<&[String]>) -> bool {
         let here = self.shards.iter().map(|shard| shard.number);
         self.taken.as_deref() == taken
-            && shards.map_or_else(|| here.clone().eq(0..self.of), |shards| here.clone().eq(shards.iter().copied()))
+            && shards.map_or_else(
+                || here.clone().eq(0..self.of),
+                |shards| here.clone().eq(shards.iter().copied()),
+            )
     }
 }
 
@@ -94,10 +107,15 @@ impl HeldVersion {
     /// # Errors
     /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let unreadable =
+            |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let SealedRecord { digest, record } =
             serde_json::from_slice::<SealedRecord<Self>>(bytes).map_err(unreadable)?;
-        if digest == record.digest()? { Ok(record) } else { Err(Error::usage("the record is damaged")) }
+        if digest == record.digest()? {
+            Ok(record)
+        } else {
+            Err(Error::usage("the record is damaged"))
+        }
     }
 
     /// The file's content.
@@ -105,7 +123,10 @@ impl HeldVersion {
     /// # Errors
     /// USAGE if it cannot be written as JSON.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let sealed = SealedRecord { digest: self.digest()?, record: self };
+        let sealed = SealedRecord {
+            digest: self.digest()?,
+            record: self,
+        };
         serde_json::to_vec(&sealed).map_err(|error| Error::usage(error.to_string()))
     }
 
@@ -156,8 +177,14 @@ mod tests {
     #[test]
     fn a_record_comes_back() {
         let record = record();
-        assert_eq!(HeldVersion::parse(&record.to_bytes().unwrap()).unwrap(), record);
-        assert_eq!(record.directory_name(), "00000000000000000007-af1349b9f5f9a1a6");
+        assert_eq!(
+            HeldVersion::parse(&record.to_bytes().unwrap()).unwrap(),
+            record
+        );
+        assert_eq!(
+            record.directory_name(),
+            "00000000000000000007-af1349b9f5f9a1a6"
+        );
     }
 
     #[test]
@@ -168,7 +195,10 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             // Another way to write the same is no damage.
-            assert!(HeldVersion::parse(&damaged).map_or(true, |read| read == record), "bit {bit}");
+            assert!(
+                HeldVersion::parse(&damaged).map_or(true, |read| read == record),
+                "bit {bit}"
+            );
         }
     }
 
@@ -198,7 +228,11 @@ mod tests {
         let mut record = record();
         let taken = record.taken.take();
         assert!(record.has_just(Some(&[0, 2]), None));
-        assert!([Some(&[0][..]), Some(&[0, 1]), None].iter().all(|shards| !record.has_just(*shards, None)));
+        assert!(
+            [Some(&[0][..]), Some(&[0, 1]), None]
+                .iter()
+                .all(|shards| !record.has_just(*shards, None))
+        );
         assert!(!record.has_just(Some(&[0, 2]), taken.as_deref()));
         record.of = 2;
         record.shards[1].number = 1;

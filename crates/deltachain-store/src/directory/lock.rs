@@ -9,7 +9,8 @@ use deltachain::{Error, Result};
 
 use crate::observer::{Observer, Phase};
 
-/// How long a lock is waited for that others hold for a moment. Whoever holds it longer has been stopped, or hangs.
+/// How long a lock is waited for that others hold for a moment. Whoever holds it longer has been
+/// stopped, or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this the observer is told.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -19,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The name of the file.
 pub(crate) const LOCK: &str = "lock";
 
-/// Opens a file to lock it, and makes it if there is none. Nothing but a regular file is opened: a pipe would wait for
-/// ever, and a link may lead to somebody else's file.
+/// Opens a file to lock it, and makes it if there is none. Nothing but a regular file is opened: a
+/// pipe would wait for ever, and a link may lead to somebody else's file.
 ///
 /// # Errors
 /// USAGE if it is something else; IO.
@@ -28,11 +29,16 @@ pub(crate) fn open_lock(path: &Path) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(Error::usage("not a regular file, so it cannot be locked").in_file(path));
     }
-    let opened = File::options().create(true).truncate(false).write(true).open(path);
+    let opened = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path);
     opened.map_err(|error| Error::io("locking", error).in_file(path))
 }
 
-/// Locks a file of a directory that others lock for a moment. The observer is told if that takes longer.
+/// Locks a file of a directory that others lock for a moment. The observer is told if that takes
+/// longer.
 ///
 /// # Errors
 /// USAGE if another process keeps it locked; IO; the observer's error, if it ends the waiting.
@@ -41,18 +47,24 @@ pub(crate) fn wait_for(lock: &File, directory: &Path, observer: &dyn Observer) -
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::Error(error)) => return Err(Error::io("locking", error).in_file(directory)),
+            Err(TryLockError::Error(error)) => {
+                return Err(Error::io("locking", error).in_file(directory));
+            }
             Err(TryLockError::WouldBlock) => {}
         }
         let waited = began.elapsed();
         if waited > A_MOMENT && !is_told {
-            observer.remark(&format!("waiting for another process that has locked {:?}", directory.to_string_lossy()));
+            observer.remark(&format!(
+                "waiting for another process that has locked {:?}",
+                directory.to_string_lossy()
+            ));
             is_told = true;
         }
         if waited > PATIENCE {
             let seconds = PATIENCE.as_secs();
-            let text =
-                format!("another process has locked this directory for more than {seconds} s, and may be stopped");
+            let text = format!(
+                "another process has locked this directory for more than {seconds} s, and may be stopped"
+            );
             return Err(Error::in_use(text).in_file(directory));
         }
         observer.advance(Phase::Wait, 0)?;

@@ -1,5 +1,5 @@
-//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it, a directory in
-//! which something lies is somebody else's, and nothing in it is touched.
+//! The file that says that a directory is kept by this program: `deltachain.directory`. Without it,
+//! a directory in which something lies is somebody else's, and nothing in it is touched.
 
 use std::fs;
 use std::path::Path;
@@ -39,14 +39,22 @@ impl DirectoryKind {
     /// USAGE if it has another one, or something else of that name; IO.
     pub(crate) fn marks(self, directory: &Path) -> Result<bool> {
         let path = directory.join(MARKER);
-        let found = if_there(fs::symlink_metadata(&path)).map_err(|error| Error::io("reading", error).in_file(&path));
+        let found = if_there(fs::symlink_metadata(&path))
+            .map_err(|error| Error::io("reading", error).in_file(&path));
         if found?.is_none() {
             return Ok(false);
         }
-        let text = if is_real_file(&path) { fs::read(&path).unwrap_or_default() } else { Vec::new() };
+        let text = if is_real_file(&path) {
+            fs::read(&path).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         if text == self.text().as_bytes() {
             return Ok(true);
         }
-        Err(Error::usage("this directory is managed by deltachain, but for another purpose").in_file(path))
+        Err(
+            Error::usage("this directory is managed by deltachain, but for another purpose")
+                .in_file(path),
+        )
     }
 }

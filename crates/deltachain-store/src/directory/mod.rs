@@ -1,5 +1,5 @@
-//! Directories of this machine that the program keeps: how it recognises its own, what it may remove, and the versions
-//! of a model in them.
+//! Directories of this machine that the program keeps: how it recognises its own, what it may
+//! remove, and the versions of a model in them.
 
 pub(crate) mod held;
 pub(crate) mod lock;

@@ -1,4 +1,5 @@
-//! The directory in which a subscriber keeps a model, so that a crash at any instant leaves one whole version in it:
+//! The directory in which a subscriber keeps a model, so that a crash at any instant leaves one
+//! whole version in it:
 //!
 //! ```text
 //! deltachain.directory   says that the directory is kept by this program; written first
@@ -11,7 +12,8 @@
 //! .tmp-deltachain-*      unfinished, removed when the directory is opened
 //! ```
 //!
-//! A directory that holds anything else belongs to somebody else, and so does what lies beside these.
+//! A directory that holds anything else belongs to somebody else, and so does what lies beside
+//! these.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -52,25 +54,38 @@ impl ModelDirectory {
     /// Makes the directory if there is none, locks it, and removes unfinished files.
     ///
     /// # Errors
-    /// USAGE if another process has locked it, or if it is something else, in which nothing is touched then; IO.
+    /// USAGE if another process has locked it, or if it is something else, in which nothing is
+    /// touched then; IO.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
         own(path, DirectoryKind::Model)?;
         let lock = open_lock(&path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Error::in_use("another process keeps a model in this directory").in_file(path),
+            TryLockError::WouldBlock => {
+                Error::in_use("another process keeps a model in this directory").in_file(path)
+            }
             TryLockError::Error(error) => Error::io("locking", error).in_file(path),
         })?;
         make_real_directory(&path.join(VERSIONS))?;
         let failed = |error| Error::io("removing what is unfinished", error).in_file(path);
         let foreign = unfinished::remove(path).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), lock, foreign, told: Mutex::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            lock,
+            foreign,
+            told: Mutex::default(),
+        })
     }
 
-    /// Whether this is still the directory that was opened: nobody has removed it, or put another one in its place.
+    /// Whether this is still the directory that was opened: nobody has removed it, or put another
+    /// one in its place.
     pub(crate) fn is_there(&self) -> bool {
         let lock = self.path.join(LOCK);
-        fs::symlink_metadata(lock).is_ok_and(|found| self.lock.metadata().is_ok_and(|ours| is_same(&found, &ours)))
+        fs::symlink_metadata(lock).is_ok_and(|found| {
+            self.lock
+                .metadata()
+                .is_ok_and(|ours| is_same(&found, &ours))
+        })
     }
 
     /// The directory of fetched files.
@@ -78,8 +93,9 @@ impl ModelDirectory {
         self.path.join(CACHE)
     }
 
-    /// Removes all versions but that which `current` leads to, and begins a new one, in a directory of its own, which is
-    /// given with the place where it lies unfinished. Files of others stay, and the observer is told.
+    /// Removes all versions but that which `current` leads to, and begins a new one, in a directory
+    /// of its own, which is given with the place where it lies unfinished. Files of others stay,
+    /// and the observer is told.
     ///
     /// # Errors
     /// IO; USAGE if a symbolic link is in the place of one of our directories.
@@ -91,16 +107,19 @@ impl ModelDirectory {
         let failed = |error| Error::io("removing old versions", error).in_file(&versions);
         let mut foreign = self.foreign.clone();
         for entry in fs::read_dir(&versions).map_err(failed)? {
-            let (name, version) = entry.map(|entry| (entry.file_name(), entry.path())).map_err(failed)?;
-            let is_gone =
-                Some(&name) == current.as_ref() || (is_version(&name) && versions::remove(&version).map_err(failed)?);
+            let (name, version) = entry
+                .map(|entry| (entry.file_name(), entry.path()))
+                .map_err(failed)?;
+            let is_gone = Some(&name) == current.as_ref()
+                || (is_version(&name) && versions::remove(&version).map_err(failed)?);
             if !is_gone {
                 foreign.push(version);
             }
         }
         self.tell(foreign, observer);
         let made = UnfinishedDirectory::new(&self.path);
-        let made = made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?;
+        let made =
+            made.map_err(|error| Error::io("creating a directory", error).in_file(&self.path))?;
         let version = made.path().join("version");
         fs::create_dir(&version).map_err(|error| Error::io("creating", error).in_file(&version))?;
         Ok((made, version))
@@ -110,29 +129,42 @@ impl ModelDirectory {
     fn tell(&self, foreign: Vec<PathBuf>, observer: &dyn Observer) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for path in foreign {
-            let text = format!("{:?} is kept: this program may not have made it", path.to_string_lossy());
+            let text = format!(
+                "{:?} is kept: this program may not have made it",
+                path.to_string_lossy()
+            );
             if told.insert(path) {
                 observer.remark(&text);
             }
         }
     }
 
-    /// Puts a version that has been made among the others. All files of its model have reached the disk.
+    /// Puts a version that has been made among the others. All files of its model have reached the
+    /// disk.
     ///
     /// # Errors
     /// IO; USAGE if its place is taken.
     pub(crate) fn complete(&self, made: &Path, held: HeldVersion) -> Result<HeldVersion> {
         let writing = |error| Error::io("writing", error).in_file(made);
-        let mut held = HeldVersion { files: files_of(&made.join(MODEL)).map_err(writing)?, ..held };
+        let mut held = HeldVersion {
+            files: files_of(&made.join(MODEL)).map_err(writing)?,
+            ..held
+        };
         write_own(made, RECORD, &held.to_bytes()?).map_err(writing)?;
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
         // The version that `current` leads to may be this one, and be damaged or lack shards.
         let is_free = |version: &PathBuf| fs::symlink_metadata(version).is_err();
-        let version = version_names(&held.directory_name()).map(|name| versions.join(name)).find(is_free);
-        let taken = || Error::usage("a file is in the way of the new version, and of its alternative names");
+        let version = version_names(&held.directory_name())
+            .map(|name| versions.join(name))
+            .find(is_free);
+        let taken = || {
+            Error::usage("a file is in the way of the new version, and of its alternative names")
+        };
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
-        fs::rename(made, &version).and_then(|()| sync_directory(&versions)).map_err(writing)?;
+        fs::rename(made, &version)
+            .and_then(|()| sync_directory(&versions))
+            .map_err(writing)?;
         held.directory = version.join(MODEL);
         Ok(held)
     }
@@ -148,13 +180,21 @@ impl ModelDirectory {
             return Err(switching(io::ErrorKind::NotFound.into()));
         }
         check_current(&self.path)?;
-        let name = model.parent().and_then(Path::file_name).filter(|_| model.is_dir());
-        let name = name.ok_or_else(|| Error::usage("the prepared version has been removed").in_file(model))?;
+        let name = model
+            .parent()
+            .and_then(Path::file_name)
+            .filter(|_| model.is_dir());
+        let name = name
+            .ok_or_else(|| Error::usage("the prepared version has been removed").in_file(model))?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
-        let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)].iter().collect::<PathBuf>();
+        let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)]
+            .iter()
+            .collect::<PathBuf>();
         symbolic_link(&target, &link).map_err(switching)?;
-        fs::rename(&link, &current).and_then(|()| sync_directory(&self.path)).map_err(switching)
+        fs::rename(&link, &current)
+            .and_then(|()| sync_directory(&self.path))
+            .map_err(switching)
     }
 }
 
@@ -163,22 +203,29 @@ impl ModelDirectory {
 /// # Errors
 /// Whatever is wrong with it.
 pub(crate) fn current_in(directory: &Path) -> Result<Option<HeldVersion>> {
-    let Some(name) = target_of_current(directory)? else { return Ok(None) };
+    let Some(name) = target_of_current(directory)? else {
+        return Ok(None);
+    };
     held_in(&directory.join(VERSIONS).join(name)).map(Some)
 }
 
 /// The name of the version's directory that `current` leads to.
 pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
-    let target = if_there(fs::read_link(&current)).map_err(|error| Error::io("reading", error).in_file(&current));
-    let Some(target) = target? else { return Ok(None) };
+    let target = if_there(fs::read_link(&current))
+        .map_err(|error| Error::io("reading", error).in_file(&current));
+    let Some(target) = target? else {
+        return Ok(None);
+    };
     match target.components().collect::<Vec<_>>()[..] {
-        [Component::Normal(versions), Component::Normal(name), Component::Normal(model)]
-            if versions == VERSIONS && model == MODEL =>
-        {
-            Ok(Some(name.to_owned()))
-        }
-        _ => Err(Error::usage("the link does not lead to a version in this directory").in_file(current)),
+        [
+            Component::Normal(versions),
+            Component::Normal(name),
+            Component::Normal(model),
+        ] if versions == VERSIONS && model == MODEL => Ok(Some(name.to_owned())),
+        _ => Err(
+            Error::usage("the link does not lead to a version in this directory").in_file(current),
+        ),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The names that the program gives to what it makes in its directories. Nothing of another name is ever removed.
+//! The names that the program gives to what it makes in its directories. Nothing of another name is
+//! ever removed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,19 +16,23 @@ pub(crate) const RANDOM: usize = 12;
 /// Whether this is the name of something unfinished.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED));
-    rest.is_some_and(|rest| rest.len() == RANDOM && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+    rest.is_some_and(|rest| {
+        rest.len() == RANDOM && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 /// Whether this is the name of a link that has been fetched: `DIGEST.dcf`.
 pub(crate) fn is_link(name: &OsStr) -> bool {
-    name.to_str().and_then(|name| name.strip_suffix(".dcf")).is_some_and(|digest| is_hex(digest, 64))
+    name.to_str()
+        .and_then(|name| name.strip_suffix(".dcf"))
+        .is_some_and(|digest| is_hex(digest, 64))
 }
 
 /// How many directories of one version there may be at a time.
 const MAKINGS: usize = 10;
 
-/// The names that the directory of a version may have. The first is `name`; the others are used if something exists
-/// there, such as a damaged version that is still shown.
+/// The names that the directory of a version may have. The first is `name`; the others are used if
+/// something exists there, such as a damaged version that is still shown.
 pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
     (0..MAKINGS).map(move |making| match making {
         0 => name.to_owned(),
@@ -36,18 +41,26 @@ pub(crate) fn version_names(name: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this is the name of a version's directory: `VERSION-COMMIT`, or one of the other names for it.
+/// Whether this is the name of a version's directory: `VERSION-COMMIT`, or one of the other names
+/// for it.
 pub(crate) fn is_version(name: &OsStr) -> bool {
-    let Some(whole) = name.to_str() else { return false };
+    let Some(whole) = name.to_str() else {
+        return false;
+    };
     let first = whole.split_once("-again").map_or(whole, |(first, _)| first);
     let is_first = first.split_once('-').is_some_and(|(version, commit)| {
-        version.len() == 20 && version.bytes().all(|byte| byte.is_ascii_digit()) && is_hex(commit, 16)
+        version.len() == 20
+            && version.bytes().all(|byte| byte.is_ascii_digit())
+            && is_hex(commit, 16)
     });
     is_first && version_names(first).any(|name| name == whole)
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == digits
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether there is a directory here, and not a link to one.
@@ -67,15 +80,21 @@ pub(crate) fn is_real_file(path: &Path) -> bool {
 pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(found) if found.is_symlink() => {
-            Err(Error::usage("a symbolic link, which is not followed; a directory is needed here").in_file(path))
+        Ok(found) if found.is_symlink() => Err(Error::usage(
+            "a symbolic link, which is not followed; a directory is needed here",
+        )
+        .in_file(path)),
+        Ok(_) => {
+            Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path))
         }
-        Ok(_) => Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path)),
-        Err(_) => fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path)),
+        Err(_) => {
+            fs::create_dir_all(path).map_err(|error| Error::io("creating", error).in_file(path))
+        }
     }
 }
 
-/// Where the file of a path name is to be in a directory of the program. The folders that it lies in are made.
+/// Where the file of a path name is to be in a directory of the program. The folders that it lies
+/// in are made.
 ///
 /// # Errors
 /// USAGE if there is a folder of this name, or a symbolic link in the place of a folder; IO.
@@ -109,11 +128,20 @@ mod tests {
             (
                 is_link,
                 &[&format!("{digest}.dcf")],
-                &[".dcf", "a.dcf", &format!("{}.dcf", digest.to_uppercase()), &digest],
+                &[
+                    ".dcf",
+                    "a.dcf",
+                    &format!("{}.dcf", digest.to_uppercase()),
+                    &digest,
+                ],
             ),
             (
                 is_version,
-                &[version, &format!("{version}-again"), &format!("{version}-again2")],
+                &[
+                    version,
+                    &format!("{version}-again"),
+                    &format!("{version}-again2"),
+                ],
                 &[
                     "3.11",
                     "7-0123456789abcdef",
@@ -125,8 +153,14 @@ mod tests {
             ),
         ];
         for (is_ours, ours, others) in cases {
-            assert!(ours.iter().all(|name| is_ours(OsStr::new(name))), "{ours:?}");
-            assert!(!others.iter().any(|name| is_ours(OsStr::new(name))), "{others:?}");
+            assert!(
+                ours.iter().all(|name| is_ours(OsStr::new(name))),
+                "{ours:?}"
+            );
+            assert!(
+                !others.iter().any(|name| is_ours(OsStr::new(name))),
+                "{others:?}"
+            );
         }
     }
 }

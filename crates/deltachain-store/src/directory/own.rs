@@ -1,4 +1,5 @@
-//! Which directories belong to the program: one that is not empty and has no marker belongs to somebody else.
+//! Which directories belong to the program: one that is not empty and has no marker belongs to
+//! somebody else.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,8 +15,8 @@ use crate::there::if_there;
 /// How many names a refusal gives.
 const SHOWN: usize = 5;
 
-/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker already. Nothing in it
-/// is touched.
+/// Makes a directory one that the program keeps. It may be missing or empty, or have the marker
+/// already. Nothing in it is touched.
 ///
 /// # Errors
 /// USAGE if it is anything else, with some names of what lies there; IO.
@@ -25,17 +26,31 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
     if entries.is_none() {
         fs::create_dir_all(directory).map_err(failed("creating"))?;
     }
-    let entries = entries.into_iter().flatten().map(|entry| Ok(entry?.file_name()));
-    let mut names: Vec<OsString> = entries.collect::<io::Result<_>>().map_err(failed("listing"))?;
+    let entries = entries
+        .into_iter()
+        .flatten()
+        .map(|entry| Ok(entry?.file_name()));
+    let mut names: Vec<OsString> = entries
+        .collect::<io::Result<_>>()
+        .map_err(failed("listing"))?;
     if kind.marks(directory)? {
         return Ok(());
     }
-    // Somebody who begins the same directory at this moment has such a file there, or was killed then.
+    // Somebody who begins the same directory at this moment has such a file there, or was killed
+    // then.
     names.retain(|name| !names::is_unfinished(name));
     if !names.is_empty() {
         names.sort_unstable();
-        let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{:?}", name.to_string_lossy())).collect();
-        let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+        let shown: Vec<String> = names
+            .iter()
+            .take(SHOWN)
+            .map(|name| format!("{:?}", name.to_string_lossy()))
+            .collect();
+        let more = if names.len() > SHOWN {
+            format!(" and {} more", names.len() - SHOWN)
+        } else {
+            String::new()
+        };
         let message = format!(
             "the directory is not empty and not managed by deltachain (it has no {MARKER}); choose an empty one. \
              It contains {}{more}",
@@ -44,15 +59,19 @@ pub(crate) fn own(directory: &Path, kind: DirectoryKind) -> Result<()> {
         return Err(Error::usage(message).in_file(directory));
     }
     match write_own(directory, MARKER, kind.text().as_bytes()) {
-        // Another process that starts with the same directory may have the lock by then, and remove unfinished files.
-        // In that case it has written the marker before.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() => Ok(()),
+        // Another process that starts with the same directory may have the lock by then, and remove
+        // unfinished files. In that case it has written the marker before.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && directory.join(MARKER).exists() =>
+        {
+            Ok(())
+        }
         written => written.map_err(failed("writing")),
     }
 }
 
-/// Refuses a directory that lies in the directory of a chain, or is it. There it would become a part of the chain, or
-/// the chain a part of what is removed from it.
+/// Refuses a directory that lies in the directory of a chain, or is it. There it would become a
+/// part of the chain, or the chain a part of what is removed from it.
 ///
 /// # Errors
 /// USAGE; IO if the working directory cannot be found out.
@@ -60,13 +79,17 @@ pub(crate) fn check_outside(directory: &Path, chain: Option<&Path>) -> Result<()
     let real = |path| resolved(path).map_err(|error| Error::io("looking at", error).in_file(path));
     let Some(chain) = chain else { return Ok(()) };
     if real(directory)?.starts_with(real(chain)?) {
-        let text = format!("it is inside the chain's own directory, {:?}; choose one outside", chain.to_string_lossy());
+        let text = format!(
+            "it is inside the chain's own directory, {:?}; choose one outside",
+            chain.to_string_lossy()
+        );
         return Err(Error::usage(text).in_file(directory));
     }
     Ok(())
 }
 
-/// Where a path leads by way of its symbolic links. Parts of the path that are not there yet will be directories.
+/// Where a path leads by way of its symbolic links. Parts of the path that are not there yet will
+/// be directories.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut at = PathBuf::new();
     for component in std::path::absolute(path)?.components() {
@@ -79,8 +102,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(at)
 }
 
-/// Writes a file of the program's own, in the place of one that has its name. It appears as a whole, and has reached
-/// the disk when this returns.
+/// Writes a file of the program's own, in the place of one that has its name. It appears as a
+/// whole, and has reached the disk when this returns.
 pub(crate) fn write_own(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     replace(directory, name, content, true)
 }
@@ -92,13 +115,22 @@ pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], sync: bool) 
     if sync {
         file.as_file().sync_all()?;
     }
-    file.persist(directory.join(name)).map_err(|failed| failed.error)?;
-    if sync { sync_directory(directory) } else { Ok(()) }
+    file.persist(directory.join(name))
+        .map_err(|failed| failed.error)?;
+    if sync {
+        sync_directory(directory)
+    } else {
+        Ok(())
+    }
 }
 
 /// Lets the names in a directory reach the disk, where a directory can be opened.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+    if cfg!(unix) {
+        File::open(directory)?.sync_all()
+    } else {
+        Ok(())
+    }
 }
 
 /// As [`sync_directory`], with the folders in it.
@@ -125,14 +157,20 @@ mod tests {
             let directory = place.path().join("new");
             let begin = || {
                 own(&directory, DirectoryKind::Model).unwrap();
-                assert_eq!(unfinished::remove(&directory).unwrap(), Vec::<std::path::PathBuf>::new());
+                assert_eq!(
+                    unfinished::remove(&directory).unwrap(),
+                    Vec::<std::path::PathBuf>::new()
+                );
             };
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(begin);
                 }
             });
-            let names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let names: Vec<_> = fs::read_dir(&directory)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name())
+                .collect();
             assert_eq!(names, [MARKER]);
         }
     }

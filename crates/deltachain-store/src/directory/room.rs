@@ -5,7 +5,8 @@ use std::path::Path;
 
 use deltachain::{Error, Result};
 
-/// Checks that this many bytes fit on the disk of this directory, before much work is done for nothing.
+/// Checks that this many bytes fit on the disk of this directory, before much work is done for
+/// nothing.
 ///
 /// # Errors
 /// IO if there is less room. A file system that does not tell is believed to have enough.
@@ -59,11 +60,21 @@ mod tests {
         assert!(check(7, Some(7)).is_ok() && check(7, None).is_ok());
         let error = check(8, Some(7)).unwrap_err();
         assert_eq!(error.class(), deltachain::ErrorClass::Io);
-        assert!(error.message().contains("needs 8 bytes, but only 7 are free"), "{error}");
+        assert!(
+            error
+                .message()
+                .contains("needs 8 bytes, but only 7 are free"),
+            "{error}"
+        );
         let here = tempfile::tempdir().unwrap();
         assert!(check_room(here.path(), 1).is_ok());
         #[cfg(unix)]
-        assert!(check_room(here.path(), u64::MAX).unwrap_err().file().is_some());
+        assert!(
+            check_room(here.path(), u64::MAX)
+                .unwrap_err()
+                .file()
+                .is_some()
+        );
         assert!(check_room(Path::new("there is no such place"), u64::MAX).is_ok());
     }
 
@@ -71,6 +82,9 @@ mod tests {
     #[test]
     fn memory_is_told_from_disks() {
         assert!(is_in_memory(Path::new("/dev/shm")));
-        assert!(!is_in_memory(Path::new(env!("CARGO_MANIFEST_DIR"))) && !is_in_memory(Path::new("nothing")));
+        assert!(
+            !is_in_memory(Path::new(env!("CARGO_MANIFEST_DIR")))
+                && !is_in_memory(Path::new("nothing"))
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Where everything lies that is built only to look at it, or to make links from it: one private directory of each
-//! user, with a directory for each run. If a run is killed, the next run removes the files that it leaves.
+//! Where everything lies that is built only to look at it, or to make links from it: one private
+//! directory of each user, with a directory for each run. If a run is killed, the next run removes
+//! the files that it leaves.
 
 use std::env;
 use std::fs::{self, File};
@@ -13,10 +14,11 @@ use crate::directory::names::{is_real_directory, is_real_file, is_unfinished};
 use crate::directory::unfinished::{self, UnfinishedDirectory};
 use crate::observer::Observer;
 
-/// A directory for one run, which nobody else can read. It is removed with everything in it when this is dropped.
+/// A directory for one run, which nobody else can read. It is removed with everything in it when
+/// this is dropped.
 ///
-/// It lies in `deltachain-scratch-USER`, which is made where it is needed: `USER` is the number of the user. A process
-/// that makes a new one removes those of processes that have been killed.
+/// It lies in `deltachain-scratch-USER`, which is made where it is needed: `USER` is the number of
+/// the user. A process that makes a new one removes those of processes that have been killed.
 #[derive(Debug)]
 pub struct Scratch {
     directory: UnfinishedDirectory,
@@ -28,8 +30,9 @@ impl Scratch {
     /// Makes one below `place`, or below the system's directory for temporary files.
     ///
     /// # Errors
-    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not a directory, or if
-    /// another process keeps it locked; IO; the observer's error, if it ends the waiting for that process.
+    /// USAGE if the entry with our name there belongs to another user, is open to others, or is not
+    /// a directory, or if another process keeps it locked; IO; the observer's error, if it ends the
+    /// waiting for that process.
     pub fn new(place: Option<&Path>, observer: &dyn Observer) -> Result<Self> {
         let private = private(&place.map_or_else(env::temp_dir, Path::to_owned))?;
         let failed = |error| Error::io("creating a temporary directory", error).in_file(&private);
@@ -45,7 +48,10 @@ impl Scratch {
             // A directory that another run is removing at this moment goes anyway.
             let _ = unfinished::remove_directory(&path);
         }
-        Ok(Self { directory, _lock: lock })
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
     }
 
     /// The directory.
@@ -64,7 +70,11 @@ fn dead(private: &Path) -> io::Result<Vec<(PathBuf, Option<File>)>> {
         }
         let lock = path.join(LOCK);
         // Where there is none, the run was killed before it made it, or when it removed it.
-        let lock = if is_real_file(&lock) { File::options().write(true).open(lock).ok() } else { None };
+        let lock = if is_real_file(&lock) {
+            File::options().write(true).open(lock).ok()
+        } else {
+            None
+        };
         if lock.as_ref().is_none_or(|lock| lock.try_lock().is_ok()) {
             dead.push((path, lock));
         }
@@ -85,18 +95,22 @@ fn private(place: &Path) -> Result<PathBuf> {
         }
         _ => {}
     }
-    let found = fs::symlink_metadata(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
+    let found =
+        fs::symlink_metadata(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
     let flaw = match found.mode() {
         _ if !found.is_dir() => "is not a directory",
         _ if found.uid() != user => "belongs to another user",
         mode if mode & 0o077 != 0 => "is open to other users",
         _ => return Ok(path),
     };
-    Err(Error::usage(format!("new versions cannot be built here, because this {flaw}")).in_file(path))
+    Err(Error::usage(format!(
+        "new versions cannot be built here, because this {flaw}"
+    ))
+    .in_file(path))
 }
 
-/// The directory of this user, which is made if it is not there. The system's directory for temporary files is private
-/// here.
+/// The directory of this user, which is made if it is not there. The system's directory for
+/// temporary files is private here.
 #[cfg(not(unix))]
 fn private(place: &Path) -> Result<PathBuf> {
     let path = place.join("deltachain-scratch");
@@ -113,8 +127,16 @@ mod tests {
     use super::*;
 
     fn entries(place: &Path) -> Vec<PathBuf> {
-        let private = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
-        fs::read_dir(private).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
+        let private = fs::read_dir(place)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .next()
+            .unwrap();
+        fs::read_dir(private)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect()
     }
 
     #[test]
@@ -123,13 +145,18 @@ mod tests {
         let first = Scratch::new(Some(place.path()), &()).unwrap();
         fs::write(first.path().join("f"), "in use").unwrap();
         let private = first.path().parent().unwrap().to_owned();
-        // Runs that were killed: early, late, and while they removed it. And something that is not ours.
-        for (name, files) in
-            [("a", &[][..]), ("b", &["deltachain.directory"]), ("c", &["deltachain.directory", "lock", "f"])]
-        {
+        // Runs that were killed: early, late, and while they removed it. And something that is not
+        // ours.
+        for (name, files) in [
+            ("a", &[][..]),
+            ("b", &["deltachain.directory"]),
+            ("c", &["deltachain.directory", "lock", "f"]),
+        ] {
             let path = private.join(format!(".tmp-deltachain-{}", name.repeat(12)));
             fs::create_dir(&path).unwrap();
-            files.iter().for_each(|file| fs::write(path.join(file), "").unwrap());
+            files
+                .iter()
+                .for_each(|file| fs::write(path.join(file), "").unwrap());
         }
         let other = private.join(format!(".tmp-deltachain-{}", "d".repeat(12)));
         fs::create_dir(&other).unwrap();
@@ -150,8 +177,16 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
 
         let place = tempfile::tempdir().unwrap();
-        let private = Scratch::new(Some(place.path()), &()).unwrap().path().parent().unwrap().to_owned();
-        assert_eq!(fs::metadata(&private).unwrap().permissions().mode() & 0o777, 0o700);
+        let private = Scratch::new(Some(place.path()), &())
+            .unwrap()
+            .path()
+            .parent()
+            .unwrap()
+            .to_owned();
+        assert_eq!(
+            fs::metadata(&private).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
         for mode in [0o777, 0o720, 0o701] {
             fs::set_permissions(&private, fs::Permissions::from_mode(mode)).unwrap();
             let error = Scratch::new(Some(place.path()), &()).unwrap_err();

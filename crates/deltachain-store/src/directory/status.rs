@@ -1,4 +1,5 @@
-//! The status of a subscriber's directory: what it holds, for programs that want to know this without keeping it.
+//! The status of a subscriber's directory: what it holds, for programs that want to know this
+//! without keeping it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,10 +27,11 @@ pub(crate) struct DirectoryStatus {
     pub(crate) held: HeldVersion,
     /// When `current` was switched to it; `None` if the file system does not tell.
     pub(crate) switched: Option<SystemTime>,
-    /// Names of its files that are missing or have another length than when they were made, ascending. Their content is
-    /// not read.
+    /// Names of its files that are missing or have another length than when they were made,
+    /// ascending. Their content is not read.
     pub(crate) missing: Vec<String>,
-    /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
+    /// Whether only signed versions are taken, and what is known of that; `None` if every version
+    /// is.
     pub(crate) trust: Option<TrustStatus>,
 }
 
@@ -42,65 +44,95 @@ pub struct TrustStatus {
     pub trust: Trust,
     /// The newest signed head that has been met.
     pub(crate) seen: Option<SeenHead>,
-    /// The trusted keys that are known to have signed the version shown: none if it is older than the trust.
+    /// The trusted keys that are known to have signed the version shown: none if it is older than
+    /// the trust.
     pub signed_by: Vec<VerifierKey>,
-    /// The last plan's finding about a newer version: that it exists, but that not enough of the trusted keys have
-    /// signed it.
+    /// The last plan's finding about a newer version: that it exists, but that not enough of the
+    /// trusted keys have signed it.
     pub unsigned: Option<String>,
 }
 
 impl TrustStatus {
-    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is held, that is not
-    /// healthy (SPEC section 23.3).
+    /// Why the version shown does not count as signed; `None` if it does. Until a signed one is
+    /// held, that is not healthy (SPEC section 23.3).
     pub fn problem(&self) -> Option<String> {
         let (by, quorum) = (self.signed_by.len(), self.trust.quorum());
-        let text =
-            || format!("the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)");
+        let text = || {
+            format!(
+                "the version held is not known to be signed by the trusted keys ({by} of {quorum} signatures)"
+            )
+        };
         (by < quorum).then(text)
     }
 }
 
-/// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed, and the directory
-/// may be kept by another process meanwhile.
+/// Says what a subscriber's directory holds; `None` if it holds no version yet. Nothing is changed,
+/// and the directory may be kept by another process meanwhile.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
 pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     if !DirectoryKind::Model.marks(directory)? {
-        return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
+        return Err(
+            Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory),
+        );
     }
-    let Some(held) = current_in(directory)? else { return Ok(None) };
+    let Some(held) = current_in(directory)? else {
+        return Ok(None);
+    };
     let model = &held.directory;
     if !is_real_directory(model) {
         return Err(Error::usage("missing files of the current version").in_file(model));
     }
     let there = files_of(model).map_err(|error| Error::io("listing", error).in_file(model))?;
-    let missing = held.files.iter().filter(|(name, length)| there.get(*name) != Some(*length));
+    let missing = held
+        .files
+        .iter()
+        .filter(|(name, length)| there.get(*name) != Some(*length));
     let missing = missing.map(|(name, _)| name.clone()).collect();
     let trust = TrustRecord::read(directory)?.map(|record| -> Result<TrustStatus> {
         let trust = record.trust()?;
-        let signed = record.signed.into_iter().find(|signed| signed.commit == held.commit);
+        let signed = record
+            .signed
+            .into_iter()
+            .find(|signed| signed.commit == held.commit);
         let mut signed_by = signed.map(|signed| signed.by).unwrap_or_default();
         // Another trust may have been given since.
         signed_by.retain(|key| trust.keys_of(held.chain).any(|trusted| trusted == key));
-        Ok(TrustStatus { trust, seen: record.seen, signed_by, unsigned: record.unsigned })
+        Ok(TrustStatus {
+            trust,
+            seen: record.seen,
+            signed_by,
+            unsigned: record.unsigned,
+        })
     });
-    let switched = fs::symlink_metadata(directory.join(CURRENT)).and_then(|link| link.modified()).ok();
-    Ok(Some(DirectoryStatus { trust: trust.transpose()?, switched, missing, held }))
+    let switched = fs::symlink_metadata(directory.join(CURRENT))
+        .and_then(|link| link.modified())
+        .ok();
+    Ok(Some(DirectoryStatus {
+        trust: trust.transpose()?,
+        switched,
+        missing,
+        held,
+    }))
 }
 
 /// Whether a follower manages this directory, or did.
 pub fn is_managed(directory: &Path) -> bool {
-    DirectoryKind::Model.marks(directory).is_ok_and(|is_marked| is_marked)
+    DirectoryKind::Model
+        .marks(directory)
+        .is_ok_and(|is_marked| is_marked)
 }
 
 /// The directory that this store is if it holds no chain: one that a follower manages.
 pub fn followed_directory(store: &Store) -> Option<PathBuf> {
-    store.directory().filter(|path| path.join(MARKER).is_file() && !path.join("chain.json").exists())
+    store
+        .directory()
+        .filter(|path| path.join(MARKER).is_file() && !path.join("chain.json").exists())
 }
 
-/// A version in a subscriber's directory: the one that is shown if `version` is `None`. `None` if it is not there, also
-/// if it is being removed. It is complete: versions are renamed into place.
+/// A version in a subscriber's directory: the one that is shown if `version` is `None`. `None` if
+/// it is not there, also if it is being removed. It is complete: versions are renamed into place.
 ///
 /// # Errors
 /// USAGE if what is there cannot be read; IO.
@@ -108,16 +140,24 @@ pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<Hel
     let versions = directory.join(VERSIONS);
     let candidates = match version {
         None => target_of_current(directory)?.into_iter().collect(),
-        Some(version) => named(&versions, version).map_err(|error| Error::io("listing", error).in_file(&versions))?,
+        Some(version) => named(&versions, version)
+            .map_err(|error| Error::io("listing", error).in_file(&versions))?,
     };
-    candidates.into_iter().find_map(|name| held_if_there(&versions.join(name)).transpose()).transpose()
+    candidates
+        .into_iter()
+        .find_map(|name| held_if_there(&versions.join(name)).transpose())
+        .transpose()
 }
 
 /// Names of the directories of a version, ascending.
 fn named(versions: &Path, version: u64) -> io::Result<Vec<OsString>> {
-    let Some(listed) = if_there(fs::read_dir(versions))? else { return Ok(Vec::new()) };
+    let Some(listed) = if_there(fs::read_dir(versions))? else {
+        return Ok(Vec::new());
+    };
     let begin = format!("{version:020}-");
-    let mut names = listed.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let mut names = listed
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
     names.retain(|name| name.to_str().is_some_and(|name| name.starts_with(&begin)));
     names.sort_unstable();
     Ok(names)

@@ -1,5 +1,6 @@
-//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met (SPEC section
-//! 23.3). It is written before a version is built, and stays when a start is without trust.
+//! `trust.json`: whom a subscriber's directory trusts, and the newest signed head that it has met
+//! (SPEC section 23.3). It is written before a version is built, and stays when a start is without
+//! trust.
 
 use std::fs;
 use std::path::Path;
@@ -22,9 +23,11 @@ pub(crate) struct TrustRecord {
     pub(crate) quorum: usize,
     /// The newest signed head that has been met.
     pub(crate) seen: Option<SeenHead>,
-    /// Which trusted keys have signed the commit that was planned last, and the one that was held then.
+    /// Which trusted keys have signed the commit that was planned last, and the one that was held
+    /// then.
     pub(crate) signed: Vec<SignedCommit>,
-    /// The last finding about a newer version that is not signed, for people. Records before 1.2 do not have it.
+    /// The last finding about a newer version that is not signed, for people. Records before 1.2 do
+    /// not have it.
     #[serde(default)]
     pub(crate) unsigned: Option<String>,
 }
@@ -50,8 +53,16 @@ pub(crate) struct SignedCommit {
 impl TrustRecord {
     /// A record of this trust, with what has been found out before.
     pub(crate) fn new(trust: &Trust, before: Option<Self>) -> Self {
-        let (seen, signed) = before.map(|before| (before.seen, before.signed)).unwrap_or_default();
-        Self { keys: trust.keys().to_vec(), quorum: trust.quorum(), seen, signed, unsigned: None }
+        let (seen, signed) = before
+            .map(|before| (before.seen, before.signed))
+            .unwrap_or_default();
+        Self {
+            keys: trust.keys().to_vec(),
+            quorum: trust.quorum(),
+            seen,
+            signed,
+            unsigned: None,
+        }
     }
 
     /// Whom to trust.
@@ -64,17 +75,23 @@ impl TrustRecord {
 
     /// Version and commit of the newest signed head that has been met.
     pub(crate) fn seen(&self) -> Option<(u64, Digest)> {
-        self.seen.map(|SeenHead { version, commit }| (version, commit))
+        self.seen
+            .map(|SeenHead { version, commit }| (version, commit))
     }
 
-    /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken back.
+    /// Reads the record of a directory; `None` if trust has never been wanted there, or was taken
+    /// back.
     ///
     /// # Errors
     /// USAGE if it cannot be read, which is not the same as none; IO.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
-        let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
-        bytes.map(|bytes| Self::parse(&bytes)).transpose().map_err(|error| error.in_file(&path))
+        let bytes = if_there(fs::read(&path))
+            .map_err(|error| Error::io("reading", error).in_file(&path))?;
+        bytes
+            .map(|bytes| Self::parse(&bytes))
+            .transpose()
+            .map_err(|error| error.in_file(&path))
     }
 
     /// Writes the record of a directory. When this returns, it is on disk.
@@ -83,7 +100,8 @@ impl TrustRecord {
     /// IO.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let bytes = serde_json::to_vec(self).map_err(|error| Error::usage(error.to_string()))?;
-        write_own(directory, FILE, &bytes).map_err(|error| Error::io("writing", error).in_file(directory.join(FILE)))
+        write_own(directory, FILE, &bytes)
+            .map_err(|error| Error::io("writing", error).in_file(directory.join(FILE)))
     }
 
     /// Removes the record of a directory, if there is one.
@@ -93,12 +111,14 @@ impl TrustRecord {
     pub(crate) fn remove(directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         let removed = if_there(fs::remove_file(&path));
-        let removed = removed.and_then(|removed| removed.map_or(Ok(()), |()| sync_directory(directory)));
+        let removed =
+            removed.and_then(|removed| removed.map_or(Ok(()), |()| sync_directory(directory)));
         removed.map_err(|error| Error::io("removing", error).in_file(&path))
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let unreadable = |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let unreadable =
+            |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
         let record: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
         record.trust().map(|_| record)
     }
@@ -113,21 +133,37 @@ mod tests {
     #[test]
     fn a_record_comes_back_and_a_damaged_one_is_not_none() {
         let directory = tempfile::tempdir().unwrap();
-        let key = SigningKey::from_seed("a", [1; 32]).unwrap().public().clone();
+        let key = SigningKey::from_seed("a", [1; 32])
+            .unwrap()
+            .public()
+            .clone();
         assert_eq!(TrustRecord::read(directory.path()).unwrap(), None);
         TrustRecord::remove(directory.path()).unwrap();
         let commit = Digest::of_bytes(b"commit");
         let mut record = TrustRecord::new(&Trust::new([key.clone()], 1).unwrap(), None);
         for _ in 0..2 {
             record.write(directory.path()).unwrap();
-            assert_eq!(TrustRecord::read(directory.path()).unwrap().as_ref(), Some(&record));
-            (record.seen, record.signed) =
-                (Some(SeenHead { version: 7, commit }), vec![SignedCommit { commit, by: vec![key.clone()] }]);
+            assert_eq!(
+                TrustRecord::read(directory.path()).unwrap().as_ref(),
+                Some(&record)
+            );
+            (record.seen, record.signed) = (
+                Some(SeenHead { version: 7, commit }),
+                vec![SignedCommit {
+                    commit,
+                    by: vec![key.clone()],
+                }],
+            );
         }
         let path = directory.path().join(FILE);
         let text = fs::read_to_string(&path).unwrap();
-        for other in ["", "{}", &text[1..], &text.replace("\"quorum\":1", "\"quorum\":2"), &text.replace("seen", "saw")]
-        {
+        for other in [
+            "",
+            "{}",
+            &text[1..],
+            &text.replace("\"quorum\":1", "\"quorum\":2"),
+            &text.replace("seen", "saw"),
+        ] {
             fs::write(&path, other).unwrap();
             assert!(TrustRecord::read(directory.path()).is_err(), "{other}");
         }

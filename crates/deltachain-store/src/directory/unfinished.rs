@@ -1,6 +1,6 @@
-//! Files and directories that are being made and have no name of their own yet: `.tmp-deltachain-` and twelve letters
-//! or digits. A directory has a marker inside; so what a killed process left behind is known, and is the only thing
-//! that is removed.
+//! Files and directories that are being made and have no name of their own yet: `.tmp-deltachain-`
+//! and twelve letters or digits. A directory has a marker inside; so what a killed process left
+//! behind is known, and is the only thing that is removed.
 
 use std::fs;
 use std::io;
@@ -55,8 +55,8 @@ fn builder() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Removes what a killed process left in a directory of the program. Gives what looks alike and is not known to be
-/// ours, which stays.
+/// Removes what a killed process left in a directory of the program. Gives what looks alike and is
+/// not known to be ours, which stays.
 pub(crate) fn remove(place: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(place)? {
@@ -84,7 +84,12 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let marker = path.join(MARKER);
     // It may have been being written.
     let is_marked = is_real_file(&marker)
-        && fs::read(&marker).is_ok_and(|text| DirectoryKind::Unfinished.text().as_bytes().starts_with(&text));
+        && fs::read(&marker).is_ok_and(|text| {
+            DirectoryKind::Unfinished
+                .text()
+                .as_bytes()
+                .starts_with(&text)
+        });
     if is_marked {
         remove_marked(path)?;
         return Ok(true);

@@ -30,22 +30,33 @@ pub(crate) const RECORD: &str = "held.json";
 /// # Errors
 /// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
 pub(crate) fn held_in(version: &Path) -> Result<HeldVersion> {
-    let missing = || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
+    let missing =
+        || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));
     held_if_there(version)?.ok_or_else(missing)
 }
 
 /// The same; `None` if there is no such version.
 pub(crate) fn held_if_there(version: &Path) -> Result<Option<HeldVersion>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
-        return Err(Error::usage("a symbolic link instead of a version's directory").in_file(version));
+        return Err(
+            Error::usage("a symbolic link instead of a version's directory").in_file(version),
+        );
     }
     let path = version.join(RECORD);
-    let bytes = if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
-    let held = bytes.map(|bytes| HeldVersion::parse(&bytes)).transpose().map_err(|error| error.in_file(path))?;
-    Ok(held.map(|held| HeldVersion { directory: version.join(MODEL), ..held }))
+    let bytes =
+        if_there(fs::read(&path)).map_err(|error| Error::io("reading", error).in_file(&path))?;
+    let held = bytes
+        .map(|bytes| HeldVersion::parse(&bytes))
+        .transpose()
+        .map_err(|error| error.in_file(path))?;
+    Ok(held.map(|held| HeldVersion {
+        directory: version.join(MODEL),
+        ..held
+    }))
 }
 
-/// The files of a model and their lengths. Files in folders have the folders before their names, each with a `/`.
+/// The files of a model and their lengths. Files in folders have the folders before their names,
+/// each with a `/`.
 ///
 /// # Errors
 /// IO.
@@ -59,7 +70,9 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let found = entry.metadata()?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
         if found.is_dir() {
             add_files(&entry.path(), &format!("{folder}{name}/"), files)?;
         } else if found.is_file() {
@@ -69,18 +82,21 @@ fn add_files(directory: &Path, folder: &str, files: &mut BTreeMap<String, u64>) 
     Ok(())
 }
 
-/// Opens the files of tensors that the version has, by its record: whatever their folders are called, and whatever
-/// somebody has put beside them.
+/// Opens the files of tensors that the version has, by its record: whatever their folders are
+/// called, and whatever somebody has put beside them.
 ///
 /// # Errors
 /// As for [`SafetensorsState::open_files`].
 pub(crate) fn open_model(held: &HeldVersion) -> Result<SafetensorsState> {
     let is_of_tensors = |name: &&str| name.ends_with(".safetensors");
-    SafetensorsState::open_files(&held.directory, held.files.keys().map(String::as_str).filter(is_of_tensors))
+    SafetensorsState::open_files(
+        &held.directory,
+        held.files.keys().map(String::as_str).filter(is_of_tensors),
+    )
 }
 
-/// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays, with the record, so
-/// that this can be called again.
+/// Removes a version. Whether it is gone; otherwise something in it is not ours, and that stays,
+/// with the record, so that this can be called again.
 ///
 /// # Errors
 /// IO.
@@ -92,17 +108,23 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
     if !is_real_file(&version.join(RECORD)) {
         return remove_empty(version);
     }
-    let Ok(held) = held_in(version) else { return Ok(false) };
+    let Ok(held) = held_in(version) else {
+        return Ok(false);
+    };
     if is_real_directory(&model) {
         let mut folders = BTreeSet::new();
         'files: for name in held.files.keys().map(Path::new) {
-            if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+            if !name
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)))
+            {
                 continue;
             }
             let mut folder = model.clone();
             for part in name.parent().into_iter().flat_map(Path::components) {
                 folder.push(part);
-                // Not through a symbolic link. A folder that is gone was removed before an interruption.
+                // Not through a symbolic link. A folder that is gone was removed before an
+                // interruption.
                 if !is_real_directory(&folder) {
                     continue 'files;
                 }
@@ -121,7 +143,9 @@ pub(crate) fn remove(version: &Path) -> io::Result<bool> {
             return Ok(false);
         }
     }
-    let others = fs::read_dir(version)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let others = fs::read_dir(version)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
     if others.iter().any(|name| name != RECORD) {
         return Ok(false);
     }

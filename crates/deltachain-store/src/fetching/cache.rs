@@ -1,4 +1,5 @@
-//! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the store.
+//! Files of a chain that have been fetched, in a directory of their own: `DIGEST.dcf`, as in the
+//! store.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,8 +14,8 @@ use tempfile::NamedTempFile;
 use crate::directory::names::{is_link, is_real_file, make_real_directory};
 use crate::directory::unfinished;
 
-/// Fetched files. A file gets its name when its digest has been found right. As it may not reach the disk before a
-/// crash, that is looked at again when it is used.
+/// Fetched files. A file gets its name when its digest has been found right. As it may not reach
+/// the disk before a crash, that is looked at again when it is used.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
     directory: PathBuf,
@@ -26,11 +27,15 @@ pub(crate) struct Cache {
 pub(crate) fn hashed(path: &Path) -> io::Result<FileReference> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(path)?)?;
-    Ok(FileReference { digest: Digest(*hasher.finalize().as_bytes()), size: hasher.count() })
+    Ok(FileReference {
+        digest: Digest(*hasher.finalize().as_bytes()),
+        size: hasher.count(),
+    })
 }
 
 impl Cache {
-    /// Makes the directory if there is none, and removes unfinished files. It is one of the program's own.
+    /// Makes the directory if there is none, and removes unfinished files. It is one of the
+    /// program's own.
     pub(crate) fn open(directory: PathBuf, limit: u64) -> Result<Self> {
         make_real_directory(&directory)?;
         let failed = |error| Error::io("removing what is unfinished", error).in_file(&directory);
@@ -44,13 +49,15 @@ impl Cache {
 
     /// Whether the file is there. Only its length is looked at.
     pub(crate) fn has(&self, file: &FileReference) -> bool {
-        fs::symlink_metadata(self.path(file)).is_ok_and(|found| found.is_file() && found.len() == file.size)
+        fs::symlink_metadata(self.path(file))
+            .is_ok_and(|found| found.is_file() && found.len() == file.size)
     }
 
     /// A file for bytes that are coming.
     pub(crate) fn create(&self) -> Result<NamedTempFile> {
         make_real_directory(&self.directory)?;
-        unfinished::file(&self.directory).map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
+        unfinished::file(&self.directory)
+            .map_err(|error| Error::io("creating a file", error).in_file(&self.directory))
     }
 
     /// Keeps a file that has the right digest.
@@ -78,11 +85,15 @@ impl Cache {
         }
         let path = self.path(file);
         let found = hashed(&path).map_err(|error| Error::io("reading", error).in_file(&path))?;
-        if found == *file { FileSource::open(path).map(Some) } else { Ok(None) }
+        if found == *file {
+            FileSource::open(path).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
-    /// Removes the oldest files until the rest is not more than may stay. Anything that is not a fetched file is let
-    /// alone.
+    /// Removes the oldest files until the rest is not more than may stay. Anything that is not a
+    /// fetched file is let alone.
     pub(crate) fn trim(&self) -> Result<()> {
         let failed = |error| Error::io("clearing the cache", error).in_file(&self.directory);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
@@ -90,7 +101,11 @@ impl Cache {
             let entry = entry.map_err(failed)?;
             if is_link(&entry.file_name()) && is_real_file(&entry.path()) {
                 let metadata = entry.metadata().map_err(failed)?;
-                files.push((metadata.modified().map_err(failed)?, metadata.len(), entry.path()));
+                files.push((
+                    metadata.modified().map_err(failed)?,
+                    metadata.len(),
+                    entry.path(),
+                ));
             }
         }
         files.sort_unstable();

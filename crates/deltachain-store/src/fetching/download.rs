@@ -19,7 +19,8 @@ use crate::access::whole::{ChainFile, read_whole};
 use crate::fetching::cache::Cache;
 use crate::observer::{Observer, Phase};
 
-/// A link is fetched in about this many parts, so that decoding begins long before all of it is there.
+/// A link is fetched in about this many parts, so that decoding begins long before all of it is
+/// there.
 const PARTS: u64 = 64;
 
 /// No part is smaller: each is a request.
@@ -28,7 +29,8 @@ const LEAST_PART_BYTES: u64 = 256 << 10;
 /// How often a waiting thread checks for new data.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A link that is being fetched. When all of it has come and is right, it is put into the cache. Dropped, it stops.
+/// A link that is being fetched. When all of it has come and is right, it is put into the cache.
+/// Dropped, it stops.
 pub(crate) struct Download<'a> {
     store: Store,
     reference: FileReference,
@@ -37,8 +39,8 @@ pub(crate) struct Download<'a> {
     source: FileSource,
     /// How many bytes were reported to the observer.
     reported: AtomicU64,
-    /// The thread that fetches stops when there is no receiver any more, and there is no sender any more when it has
-    /// ended.
+    /// The thread that fetches stops when there is no receiver any more, and there is no sender any
+    /// more when it has ended.
     arrived: watch::Receiver<DownloadProgress>,
     thread: DownloadThread,
 }
@@ -54,14 +56,18 @@ struct DownloadProgress {
 /// When a download ended, and how.
 type DownloadEnd = (Instant, Result<()>);
 
-/// The thread that fetches. It also writes and hashes, because the threads that keep connections going have no time for
-/// that.
+/// The thread that fetches. It also writes and hashes, because the threads that keep connections
+/// going have no time for that.
 struct DownloadThread(Mutex<Option<JoinHandle<DownloadEnd>>>);
 
 impl DownloadThread {
     /// Waits for the end; `None` if that was done before.
     fn join(&self) -> Option<thread::Result<DownloadEnd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map(JoinHandle::join)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .map(JoinHandle::join)
     }
 }
 
@@ -87,7 +93,12 @@ impl<'a> Download<'a> {
             let (store, cache) = (store.clone(), cache.clone());
             move || {
                 let fetched = store.block_on(async {
-                    match select(pin!(fetch(&store, &reference, &mut file, &sender)), pin!(sender.closed())).await {
+                    match select(
+                        pin!(fetch(&store, &reference, &mut file, &sender)),
+                        pin!(sender.closed()),
+                    )
+                    .await
+                    {
                         Either::Left((fetched, _)) => fetched,
                         Either::Right(_) => Err(Error::usage("the download was stopped")),
                     }
@@ -97,24 +108,41 @@ impl<'a> Download<'a> {
                 (Instant::now(), result)
             }
         };
-        let thread = thread::Builder::new().name("download".to_owned()).spawn(fetch);
-        let thread = DownloadThread(Mutex::new(Some(thread.map_err(|error| Error::io("starting a thread", error))?)));
-        Ok(Self { store: store.clone(), reference, observer, source, reported: AtomicU64::new(0), arrived, thread })
+        let thread = thread::Builder::new()
+            .name("download".to_owned())
+            .spawn(fetch);
+        let thread = DownloadThread(Mutex::new(Some(
+            thread.map_err(|error| Error::io("starting a thread", error))?,
+        )));
+        Ok(Self {
+            store: store.clone(),
+            reference,
+            observer,
+            source,
+            reported: AtomicU64::new(0),
+            arrived,
+            thread,
+        })
     }
 
-    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer how many bytes have
-    /// come, and gives them.
+    /// Waits until the first `bytes` bytes are there, or the download has ended. Tells the observer
+    /// how many bytes have come, and gives them.
     fn wait(&self, bytes: u64) -> Result<u64> {
         let (mut arrived, mut is_over) = (self.arrived.clone(), false);
         loop {
             let come = arrived.borrow().bytes;
             let reported = self.reported.fetch_max(come, Ordering::Relaxed);
-            self.observer.advance(Phase::Download, come.saturating_sub(reported))?;
+            self.observer
+                .advance(Phase::Download, come.saturating_sub(reported))?;
             if come >= bytes || is_over {
                 return Ok(come);
             }
             let enough = arrived.wait_for(|arrived| arrived.bytes >= bytes);
-            is_over = matches!(self.store.block_on(async { timeout(PATIENCE, enough).await }), Ok(Err(_)));
+            is_over = matches!(
+                self.store
+                    .block_on(async { timeout(PATIENCE, enough).await }),
+                Ok(Err(_))
+            );
         }
     }
 
@@ -143,8 +171,14 @@ impl<'a> Download<'a> {
     pub(crate) fn verdict(&self) -> Result<Instant> {
         self.wait_for_end()?;
         let end = self.thread.join();
-        let end = end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
-        let failed = |_| Error::io("downloading", io::Error::other("the thread that downloads has failed"));
+        let end =
+            end.ok_or_else(|| Error::usage("the download was asked for its verdict before"))?;
+        let failed = |_| {
+            Error::io(
+                "downloading",
+                io::Error::other("the thread that downloads has failed"),
+            )
+        };
         let (when, result) = end.map_err(failed)?;
         result.map(|()| when)
     }
@@ -173,9 +207,14 @@ async fn fetch(
     file: &mut NamedTempFile,
     sender: &watch::Sender<DownloadProgress>,
 ) -> Result<()> {
-    let part_bytes = reference.size.div_ceil(PARTS).max(LEAST_PART_BYTES).min(store.options.part_bytes);
+    let part_bytes = reference
+        .size
+        .div_ceil(PARTS)
+        .max(LEAST_PART_BYTES)
+        .min(store.options.part_bytes);
     let write = |bytes: &[u8]| {
-        file.write_all(bytes).map_err(|error| Error::io("writing", error).in_file(file.path()))?;
+        file.write_all(bytes)
+            .map_err(|error| Error::io("writing", error).in_file(file.path()))?;
         sender.send_modify(|arrived| arrived.bytes += bytes.len() as u64);
         Ok(())
     };
@@ -194,13 +233,24 @@ mod tests {
 
     /// A store with one file, whose bytes come in parts of 10.
     fn stored(folder: &Path, content: &[u8]) -> (Store, Cache, FileReference) {
-        let reference = FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
+        let reference = FileReference {
+            digest: Digest::of_bytes(content),
+            size: content.len() as u64,
+        };
         let path = folder.join(reference.name().to_string());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
-        let options = StoreOptions { part_bytes: 10, attempts: 1, ..StoreOptions::default() };
+        let options = StoreOptions {
+            part_bytes: 10,
+            attempts: 1,
+            ..StoreOptions::default()
+        };
         let store = Store::open(folder.to_str().unwrap(), options).unwrap();
-        (store, Cache::open(folder.join("cache"), u64::MAX).unwrap(), reference)
+        (
+            store,
+            Cache::open(folder.join("cache"), u64::MAX).unwrap(),
+            reference,
+        )
     }
 
     #[test]
@@ -216,7 +266,10 @@ mod tests {
         let mut first = [0; 15];
         download.read_at(0, &mut first).unwrap();
         assert_eq!(first, content[..15]);
-        assert_eq!(download.read_at(90, &mut first).unwrap_err().file(), Some(&*reference.name().to_string()));
+        assert_eq!(
+            download.read_at(90, &mut first).unwrap_err().file(),
+            Some(&*reference.name().to_string())
+        );
         download.verdict().unwrap();
         assert!(!download.has_failed());
         assert!(cache.find(&reference).unwrap().is_some());
@@ -225,7 +278,8 @@ mod tests {
     #[test]
     fn another_file_fails_and_is_not_kept() {
         let content = [7; 95];
-        let name = |folder: &Path, reference: &FileReference| folder.join(reference.name().to_string());
+        let name =
+            |folder: &Path, reference: &FileReference| folder.join(reference.name().to_string());
         for other in [&[8; 95][..], &[7; 94], &[7; 96], &[]] {
             let folder = tempfile::tempdir().unwrap();
             let (store, cache, reference) = stored(folder.path(), &content);
@@ -233,7 +287,10 @@ mod tests {
             let download = Download::start(&store, reference, &cache, &()).unwrap();
             assert_eq!(download.verdict().unwrap_err().rule(), Some("R-CHN-10"));
             drop(download);
-            assert_eq!(fs::read_dir(folder.path().join("cache")).unwrap().count(), 0);
+            assert_eq!(
+                fs::read_dir(folder.path().join("cache")).unwrap().count(),
+                0
+            );
         }
         let folder = tempfile::tempdir().unwrap();
         let (store, cache, reference) = stored(folder.path(), &content);
@@ -264,14 +321,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (store, cache, reference) = stored(folder.path(), &[1; 95]);
         let download = Download::start(&store, reference, &cache, &Stopping).unwrap();
-        assert_eq!(download.read_at(0, &mut [0]).unwrap_err().message(), "enough");
+        assert_eq!(
+            download.read_at(0, &mut [0]).unwrap_err().message(),
+            "enough"
+        );
         // The store may be dropped before the downloads that use it.
         drop(store);
         drop(download);
         assert!(
             !fs::read_dir(folder.path().join("cache"))
                 .unwrap()
-                .any(|entry| { entry.unwrap().file_name().to_string_lossy().starts_with(".tmp-") })
+                .any(|entry| {
+                    entry
+                        .unwrap()
+                        .file_name()
+                        .to_string_lossy()
+                        .starts_with(".tmp-")
+                })
         );
     }
 }

@@ -18,7 +18,8 @@ const FILES_AT_ONCE: usize = 4;
 /// Why a plan could not be followed, by what is to blame.
 #[derive(Debug)]
 pub(crate) enum Blame {
-    /// The links of a shard, by its place among the wanted shards. [`Links::blame`] finds out which.
+    /// The links of a shard, by its place among the wanted shards. [`Links::blame`] finds out
+    /// which.
     Shard(usize, Error),
     /// A file is missing or another one.
     File(FileReference, Error),
@@ -90,10 +91,10 @@ enum LinkBytes<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Fetches the links of these routes for the wanted shards. The links of all routes but the first come first, until
-    /// they have arrived. Then come the links of the first route, which are long if the path begins with a snapshot.
-    /// These are read while they come. With `in_parts`, of links that are longer than one request only the bytes that
-    /// are read are fetched.
+    /// Fetches the links of these routes for the wanted shards. The links of all routes but the
+    /// first come first, until they have arrived. Then come the links of the first route, which are
+    /// long if the path begins with a snapshot. These are read while they come. With `in_parts`, of
+    /// links that are longer than one request only the bytes that are read are fetched.
     pub(crate) fn fetch(
         (store, cache, observer): (&'a Store, &'a Cache, &'a dyn Observer),
         in_parts: bool,
@@ -101,7 +102,8 @@ impl<'a> Links<'a> {
         wanted: &[usize],
         received: &mut FetchTotals,
     ) -> Result<Self, Blame> {
-        // A file that is a single request anyway is fetched as a whole, so that its digest can be checked.
+        // A file that is a single request anyway is fetched as a whole, so that its digest can be
+        // checked.
         let is_whole = |file: &FileReference| !in_parts || file.size <= store.options.part_bytes;
         let mut links = Self {
             hops,
@@ -109,31 +111,42 @@ impl<'a> Links<'a> {
             began: Instant::now(),
             _phase: InPhase::begin(observer, Phase::Download, 0),
         };
-        let files = |hop: &'a Hop| wanted.iter().map(move |&shard| hop.files.get(shard).copied());
+        let files = |hop: &'a Hop| {
+            wanted
+                .iter()
+                .map(move |&shard| hop.files.get(shard).copied())
+        };
         let all = hops.iter().flat_map(files).flatten();
         let to_fetch = all.filter(|file| !cache.has(file) && is_whole(file));
-        observer.begin(Phase::Download, to_fetch.map(|file| file.size).fold(0, u64::saturating_add));
+        observer.begin(
+            Phase::Download,
+            to_fetch.map(|file| file.size).fold(0, u64::saturating_add),
+        );
 
         let start = |file: Option<FileReference>| {
-            let reference = file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
+            let reference =
+                file.ok_or_else(|| Error::usage("missing shard in a route of the plan"))?;
             let bytes = match cache.find(&reference)? {
                 Some(file) => LinkBytes::Here(file),
-                None if is_whole(&reference) => {
-                    LinkBytes::Coming(Box::new(Download::start(store, reference, cache, observer)?))
-                }
+                None if is_whole(&reference) => LinkBytes::Coming(Box::new(Download::start(
+                    store, reference, cache, observer,
+                )?)),
                 None => LinkBytes::InStore(StoredLink::new(store, reference, observer)),
             };
             Ok::<_, Error>(FetchedLink { reference, bytes })
         };
-        let Some((first, later)) = hops.split_first() else { return Ok(links) };
-        let mut coming: VecDeque<(usize, FetchedLink<'a>)> = VecDeque::new();
-        let mut settle = |links: &mut Self, (place, link): (usize, FetchedLink<'a>)| -> Result<(), Blame> {
-            if !matches!(link.bytes, LinkBytes::InStore(_)) {
-                received.add(&link, links.began)?;
-            }
-            links.shards[place].push(link);
-            Ok(())
+        let Some((first, later)) = hops.split_first() else {
+            return Ok(links);
         };
+        let mut coming: VecDeque<(usize, FetchedLink<'a>)> = VecDeque::new();
+        let mut settle =
+            |links: &mut Self, (place, link): (usize, FetchedLink<'a>)| -> Result<(), Blame> {
+                if !matches!(link.bytes, LinkBytes::InStore(_)) {
+                    received.add(&link, links.began)?;
+                }
+                links.shards[place].push(link);
+                Ok(())
+            };
         for (place, file) in later.iter().flat_map(|hop| files(hop).enumerate()) {
             if coming.len() == FILES_AT_ONCE
                 && let Some(oldest) = coming.pop_front()
@@ -142,7 +155,9 @@ impl<'a> Links<'a> {
             }
             coming.push_back((place, start(file)?));
         }
-        coming.into_iter().try_for_each(|link| settle(&mut links, link))?;
+        coming
+            .into_iter()
+            .try_for_each(|link| settle(&mut links, link))?;
         for (place, file) in files(first).enumerate() {
             if let Some(before) = place.checked_sub(FILES_AT_ONCE) {
                 links.shards[before][0].wait()?;
@@ -157,8 +172,8 @@ impl<'a> Links<'a> {
         &self.shards[place]
     }
 
-    /// After everything has been built: whether the links that were read while they arrived are the ones that the
-    /// routes name.
+    /// After everything has been built: whether the links that were read while they arrived are the
+    /// ones that the routes name.
     pub(crate) fn settle(&self, received: &mut FetchTotals) -> Result<(), Blame> {
         for links in &self.shards {
             for (number, link) in links.iter().enumerate() {
@@ -170,7 +185,8 @@ impl<'a> Links<'a> {
         Ok(())
     }
 
-    /// The links of each shard, once all have been [settled](Self::settle): open files, whatever becomes of the cache.
+    /// The links of each shard, once all have been [settled](Self::settle): open files, whatever
+    /// becomes of the cache.
     ///
     /// # Errors
     /// USAGE if only parts of a link were fetched.
@@ -180,13 +196,17 @@ impl<'a> Links<'a> {
             LinkBytes::Coming(download) => Ok(download.into_file()),
             LinkBytes::InStore(_) => Err(Error::usage("only parts of the link were downloaded")),
         };
-        self.shards.into_iter().map(|links| links.into_iter().map(file).collect()).collect()
+        self.shards
+            .into_iter()
+            .map(|links| links.into_iter().map(file).collect())
+            .collect()
     }
 
-    /// Why the links of a shard could not be opened or applied. The first question is whether the links that came are
-    /// the right ones.
+    /// Why the links of a shard could not be opened or applied. The first question is whether the
+    /// links that came are the right ones.
     pub(crate) fn blame(&self, place: usize, error: Error) -> Blame {
-        // An error without a rule is not a fault of a link, unless it says that the link did not come.
+        // An error without a rule is not a fault of a link, unless it says that the link did not
+        // come.
         if let Some(link) = self.shards[place].first()
             && let LinkBytes::Coming(download) = &link.bytes
             && (error.rule().is_some() || download.has_failed())
@@ -194,13 +214,16 @@ impl<'a> Links<'a> {
         {
             return link.misses(fault);
         }
-        let at_fault = error.link().and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
+        let at_fault = error
+            .link()
+            .and_then(|number| Some((self.shards[place].get(number)?, self.hops.get(number)?)));
         match at_fault {
             // Only links that are fetched in ranges can fail in the middle of the work.
             Some((link, _)) if error.breaks(&["R-CHN-09", "R-CHN-10"]) => link.misses(error),
-            Some((link, hop)) if error.rule().is_some() => {
-                Blame::Route(hop.clone(), error.in_file(link.reference.name().to_string()))
-            }
+            Some((link, hop)) if error.rule().is_some() => Blame::Route(
+                hop.clone(),
+                error.in_file(link.reference.name().to_string()),
+            ),
             None if error.breaks(&["R-LAY-03"]) => Blame::Held(error),
             _ => Blame::Other(error),
         }
@@ -222,12 +245,20 @@ impl FetchedLink<'_> {
 
     /// Waits until all of it has come, or it is known that it does not.
     fn wait(&self) -> Result<()> {
-        if let LinkBytes::Coming(download) = &self.bytes { download.wait_for_end() } else { Ok(()) }
+        if let LinkBytes::Coming(download) = &self.bytes {
+            download.wait_for_end()
+        } else {
+            Ok(())
+        }
     }
 
     /// Why the file did not come.
     fn misses(&self, error: Error) -> Blame {
-        if error.rule().is_some() { Blame::File(self.reference, error) } else { Blame::Other(error) }
+        if error.rule().is_some() {
+            Blame::File(self.reference, error)
+        } else {
+            Blame::Other(error)
+        }
     }
 }
 

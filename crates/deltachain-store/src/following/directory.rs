@@ -10,7 +10,9 @@ use deltachain::{Error, Result};
 
 use crate::access::store::Store;
 use crate::assets::in_store::take_assets;
-use crate::assets::other_files::{OtherFiles, failed_with, has_other_files, take_model, take_other_files};
+use crate::assets::other_files::{
+    OtherFiles, failed_with, has_other_files, take_model, take_other_files,
+};
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::directory::model_directory::{ModelDirectory, current_in};
 use crate::directory::own::{check_outside, sync_folders};
@@ -26,9 +28,10 @@ use crate::observer::{Observer, Phase};
 
 /// A directory at a version of a chain: a [`Follower`] keeps it.
 ///
-/// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is switched when a version
-/// is complete and on disk. Until then, and after any failure, it does not change. If you open several files, resolve
-/// the link first: the directory that it leads to stays until the version after the next is being built.
+/// The model's files are in `DIR/current`, a symbolic link to the directory of a version. It is
+/// switched when a version is complete and on disk. Until then, and after any failure, it does not
+/// change. If you open several files, resolve the link first: the directory that it leads to stays
+/// until the version after the next is being built.
 #[derive(Debug)]
 pub struct Directory {
     kept: ModelDirectory,
@@ -59,22 +62,23 @@ pub(crate) struct HeldShard {
 enum FilesState {
     Unread,
     Proven,
-    /// They are not, or they are not those that are wanted. The record still counts: a chain must not go back behind
-    /// it.
+    /// They are not, or they are not those that are wanted. The record still counts: a chain must
+    /// not go back behind it.
     Useless,
 }
 
 impl Follower<Directory> {
     /// Opens or makes a directory. No other process may be keeping it at the same time.
     ///
-    /// The file `deltachain.directory` in it says that it is one of these. A directory that is missing or empty becomes
-    /// one. Any other is refused, and nothing in it is touched. Only what a follower has made is ever removed, and
-    /// never through a symbolic link; what else lies there stays.
+    /// The file `deltachain.directory` in it says that it is one of these. A directory that is
+    /// missing or empty becomes one. Any other is refused, and nothing in it is touched. Only what
+    /// a follower has made is ever removed, and never through a symbolic link; what else lies there
+    /// stays.
     ///
     /// # Errors
-    /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own directory, if another
-    /// process keeps it, if `current` in it is not a symbolic link or leads out of it, if no shard is selected, or if a
-    /// pattern is not valid; IO.
+    /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own
+    /// directory, if another process keeps it, if `current` in it is not a symbolic link or leads
+    /// out of it, if no shard is selected, or if a pattern is not valid; IO.
     pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
         let selection = Selection::new(options.shards.clone(), options.tensors.clone())?;
         check_outside(directory, store.directory().as_deref())?;
@@ -83,19 +87,38 @@ impl Follower<Directory> {
             Ok(current) => (current, None),
             Err(error) => (None, Some(error)),
         };
-        let trust = FollowerTrust::in_directory(directory, options.trust.clone(), options.forget_trust)?;
+        let trust =
+            FollowerTrust::in_directory(directory, options.trust.clone(), options.forget_trust)?;
         let reader = options.reader(store, kept.cache(), selection, trust)?;
-        let FollowerOptions { trust_directory: trust, other_files, .. } = options;
+        let FollowerOptions {
+            trust_directory: trust,
+            other_files,
+            ..
+        } = options;
         let (files, model) = (FilesState::Unread, None);
-        Ok(Self { reader, place: Directory { kept, trust, other_files, held, files, model, unusable } })
+        Ok(Self {
+            reader,
+            place: Directory {
+                kept,
+                trust,
+                other_files,
+                held,
+                files,
+                model,
+                unusable,
+            },
+        })
     }
 
     /// Switches to a version that has been prepared. Nothing is read or downloaded.
     ///
     /// # Errors
-    /// USAGE if another one has been prepared since; IO. The directory is at either version then, and is complete.
+    /// USAGE if another one has been prepared since; IO. The directory is at either version then,
+    /// and is complete.
     pub fn apply(&mut self, prepared: PreparedVersion<Directory>) -> Result<SwitchReport> {
-        let PreparedVersion { held, mut report, .. } = prepared;
+        let PreparedVersion {
+            held, mut report, ..
+        } = prepared;
         let began = Instant::now();
         self.place.kept.switch(&held.directory)?;
         report.times.switch = began.elapsed();
@@ -105,7 +128,11 @@ impl Follower<Directory> {
 
     /// The first shard here of the version held.
     pub(crate) fn open_shard(&self) -> Result<HeldShard> {
-        let held = self.place.held.as_ref().and_then(|held| Some((held, held.shards.first()?)));
+        let held = self
+            .place
+            .held
+            .as_ref()
+            .and_then(|held| Some((held, held.shards.first()?)));
         let (held, shard) = held.ok_or_else(|| Error::usage("the directory holds no version"))?;
         let named = named_layouts(&held.metadata, held.of);
         Ok(HeldShard {
@@ -133,7 +160,9 @@ impl Destination for Directory {
     const HAS_FILES: bool = true;
 
     fn held(&self) -> Option<&HeldVersion> {
-        self.held.as_ref().filter(|_| self.files != FilesState::Useless)
+        self.held
+            .as_ref()
+            .filter(|_| self.files != FilesState::Useless)
     }
 
     fn last(&self) -> Option<&HeldVersion> {
@@ -160,7 +189,9 @@ impl Destination for Directory {
     }
 
     fn shards(&self, _: &Plan, selection: &Selection) -> Result<Vec<BaseShard<'_>>> {
-        let Some((held, files)) = self.held().zip(self.model.as_ref()) else { return Ok(Vec::new()) };
+        let Some((held, files)) = self.held().zip(self.model.as_ref()) else {
+            return Ok(Vec::new());
+        };
         let shard = |record: &ShardRecord| {
             let part = part(files, &record.table, selection)?;
             BaseShard::held(record, Box::new(part), None)
@@ -169,10 +200,14 @@ impl Destination for Directory {
     }
 
     fn lacks_files(&self, plan: &Plan) -> bool {
-        let Some((held, files)) = self.held().zip(self.model.as_ref()) else { return false };
+        let Some((held, files)) = self.held().zip(self.model.as_ref()) else {
+            return false;
+        };
         let others = match &self.other_files {
             // Whatever is wrong with the directory is found out when its files are taken.
-            OtherFiles::Directory(from) => has_other_files(from, files, held.files.keys()).unwrap_or(false),
+            OtherFiles::Directory(from) => {
+                has_other_files(from, files, held.files.keys()).unwrap_or(false)
+            }
             _ => true,
         };
         held.assets != self.takes_assets(plan) || !others
@@ -188,7 +223,11 @@ impl Destination for Directory {
     ) -> Result<(HeldVersion, ()), Blame> {
         let (_unfinished, version) = self.kept.begin(observer)?;
         let model = version.join(MODEL);
-        let shards = match self.held().zip(self.model.as_ref()).filter(|_| plan.hops.is_empty()) {
+        let shards = match self
+            .held()
+            .zip(self.model.as_ref())
+            .filter(|_| plan.hops.is_empty())
+        {
             Some((held, files)) => {
                 take_model(files, &model)?;
                 held.shards.clone()
@@ -205,7 +244,8 @@ impl Destination for Directory {
         match &self.other_files {
             OtherFiles::Assets => {
                 let before = self.model.as_ref().map(SafetensorsState::path);
-                received.downloaded += take_assets(&reader.store, &plan.assets, before, &model, observer)?;
+                received.downloaded +=
+                    take_assets(&reader.store, &plan.assets, before, &model, observer)?;
             }
             OtherFiles::Directory(directory) => take_other_files(directory, &model, observer)?,
             OtherFiles::None => {}
@@ -228,7 +268,10 @@ impl Directory {
             return Ok(false);
         }
         let path = self.kept.path.clone();
-        observer.remark(&format!("{:?} has been removed or replaced; recreating it", path.to_string_lossy()));
+        observer.remark(&format!(
+            "{:?} has been removed or replaced; recreating it",
+            path.to_string_lossy()
+        ));
         self.kept = ModelDirectory::open(&path)?;
         match current_in(&path) {
             Ok(Some(current)) => (self.held, self.files) = (Some(current), FilesState::Unread),
@@ -238,17 +281,32 @@ impl Directory {
         Ok(true)
     }
 
-    /// The files of the held version, if they are unchanged. They are read when this is asked for the first time.
-    fn open_held(&mut self, selection: &Selection, observer: &dyn Observer) -> Result<Option<SafetensorsState>> {
+    /// The files of the held version, if they are unchanged. They are read when this is asked for
+    /// the first time.
+    fn open_held(
+        &mut self,
+        selection: &Selection,
+        observer: &dyn Observer,
+    ) -> Result<Option<SafetensorsState>> {
         if let Some(error) = self.unusable.take() {
-            observer.remark(&format!("the contents of the directory are unusable and will be recreated: {error:#}"));
+            observer.remark(&format!(
+                "the contents of the directory are unusable and will be recreated: {error:#}"
+            ));
         }
-        let Some(held) = self.held.as_ref().filter(|_| self.files != FilesState::Useless) else { return Ok(None) };
+        let Some(held) = self
+            .held
+            .as_ref()
+            .filter(|_| self.files != FilesState::Useless)
+        else {
+            return Ok(None);
+        };
         let opened = if held.has_just(selection.numbers.as_deref(), selection.patterns.as_deref()) {
             let trust = self.trust || self.files == FilesState::Proven;
             open_unchanged(held, selection, trust, observer)
         } else {
-            Err(Error::usage("it has other shards or tensors than the selected ones"))
+            Err(Error::usage(
+                "it has other shards or tensors than the selected ones",
+            ))
         };
         match opened {
             Ok(model) => {

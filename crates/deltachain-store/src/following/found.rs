@@ -8,7 +8,8 @@ use deltachain::{Error, Result, StateTable};
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::following::selection::Selection;
 
-/// Checks that a shard of the version held is what it was: its tensors have these digests in memory.
+/// Checks that a shard of the version held is what it was: its tensors have these digests in
+/// memory.
 ///
 /// # Errors
 /// R-APP-01 (`WRONG_BASE`) if it is not; USAGE if these are not the tensors that are taken.
@@ -19,31 +20,65 @@ pub(crate) fn check_found(
     (tensors, found): (&[TensorInfo], Vec<Digest>),
 ) -> Result<()> {
     let whole = &shard.table;
-    let taken = whole.tensors.iter().filter(|info| selection.takes(info.name()));
+    let taken = whole
+        .tensors
+        .iter()
+        .filter(|info| selection.takes(info.name()));
     if !taken.eq(tensors) {
-        return Err(Error::usage("the memory does not contain exactly the selected tensors"));
+        return Err(Error::usage(
+            "the memory does not contain exactly the selected tensors",
+        ));
     }
     let mut found = found.into_iter();
     let rows = whole.tensors.iter().zip(&whole.digests.tensors);
-    let digests =
-        rows.map(|(info, &digest)| if selection.takes(info.name()) { found.next() } else { None }.unwrap_or(digest));
-    let now = StateTable::new(whole.tensors.clone(), digests.collect()).digests.state;
+    let digests = rows.map(|(info, &digest)| {
+        if selection.takes(info.name()) {
+            found.next()
+        } else {
+            None
+        }
+        .unwrap_or(digest)
+    });
+    let now = StateTable::new(whole.tensors.clone(), digests.collect())
+        .digests
+        .state;
     let mut expected = vec![Digest::of_empty_state(); held.of];
     expected[shard.number] = whole.digests.state;
     check_held(&expected, held.of, [(shard.number, now)])
 }
 
-/// The sums of a shard's tensors: those found in memory, which are those of the tensors that are taken.
-pub(crate) fn sums_of_all(selection: &Selection, table: &StateTable, found: StateSums) -> StateSums {
+/// The sums of a shard's tensors: those found in memory, which are those of the tensors that are
+/// taken.
+pub(crate) fn sums_of_all(
+    selection: &Selection,
+    table: &StateTable,
+    found: StateSums,
+) -> StateSums {
     let mut found = found.tensors.into_iter();
-    let sums = |info: &TensorInfo| if selection.takes(info.name()) { found.next().flatten() } else { None };
-    StateSums { tensors: table.tensors.iter().map(sums).collect() }
+    let sums = |info: &TensorInfo| {
+        if selection.takes(info.name()) {
+            found.next().flatten()
+        } else {
+            None
+        }
+    };
+    StateSums {
+        tensors: table.tensors.iter().map(sums).collect(),
+    }
 }
 
 /// The sums of the tensors that are taken, if all of them are known.
-pub(crate) fn sums_of_taken(selection: &Selection, table: &StateTable, sums: &StateSums) -> Option<StateSums> {
+pub(crate) fn sums_of_taken(
+    selection: &Selection,
+    table: &StateTable,
+    sums: &StateSums,
+) -> Option<StateSums> {
     let known = sums.tensors.iter().chain(std::iter::repeat(&None));
-    let taken = table.tensors.iter().zip(known).filter(|(info, _)| selection.takes(info.name()));
+    let taken = table
+        .tensors
+        .iter()
+        .zip(known)
+        .filter(|(info, _)| selection.takes(info.name()));
     let tensors: Option<Vec<_>> = taken.map(|(_, sums)| sums.clone().map(Some)).collect();
     tensors.map(|tensors| StateSums { tensors })
 }

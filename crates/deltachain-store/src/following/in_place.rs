@@ -1,5 +1,6 @@
-//! A follower for memory that somebody else has: of this process, of a device, or of several processes together. Lanes
-//! are proven by sums and written where they are; what cannot be taken so is loaded as a whole.
+//! A follower for memory that somebody else has: of this process, of a device, or of several
+//! processes together. Lanes are proven by sums and written where they are; what cannot be taken so
+//! is loaded as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -32,27 +33,31 @@ const LEAST_BUDGET: u64 = 1 << 26;
 /// Memory of the caller that a [`Follower`] changes *in place* (SPEC section 24): [of this
 /// process](deltachain::memory::LentState), or whatever else is [placed memory](PlacedMemory).
 ///
-/// A version is prepared and proven while the memory stays as it is. If a version has links of the profile local, only
-/// the lanes that change are read, proven by sums, and compared once more when they are written. So the rest of the
-/// memory is not proven; [`check`](Follower::check) does that: call it from time to time. Links without sums are taken
-/// by digests, if the processor can read the memory. A version that cannot be taken in place, or would take more memory
-/// than the model, is loaded as a whole, streamed into the memory, and so is the first version:
-/// [`SwitchReport::fallback`] says why. While a whole version is loaded, and if that fails, the memory is
-/// [torn](Follower::is_torn), until one has been loaded.
+/// A version is prepared and proven while the memory stays as it is. If a version has links of the
+/// profile local, only the lanes that change are read, proven by sums, and compared once more when
+/// they are written. So the rest of the memory is not proven; [`check`](Follower::check) does that:
+/// call it from time to time. Links without sums are taken by digests, if the processor can read
+/// the memory. A version that cannot be taken in place, or would take more memory than the model,
+/// is loaded as a whole, streamed into the memory, and so is the first version:
+/// [`SwitchReport::fallback`] says why. While a whole version is loaded, and if that fails, the
+/// memory is [torn](Follower::is_torn), until one has been loaded.
 ///
-/// Nobody but the follower may write to the memory. If somebody does, the next version that changes such lanes notices
-/// it, or the next check. Nothing records which version the memory holds: another process begins from nothing.
+/// Nobody but the follower may write to the memory. If somebody does, the next version that changes
+/// such lanes notices it, or the next check. Nothing records which version the memory holds:
+/// another process begins from nothing.
 ///
-/// A version that is held in place is no base for a publisher: give it files, or the memory as a state, which it
-/// hashes.
+/// A version that is held in place is no base for a publisher: give it files, or the memory as a
+/// state, which it hashes.
 ///
-/// Memory is [bound](Follower::bind), a version is prepared, [proven](Follower::prove), and [applied](Follower::apply).
-/// If that cannot be proven, it is prepared again, and loaded as a whole. If several processes hold the memory together,
-/// each has a follower for its share, and all make the same calls; before they prove a version, they find [that it is
-/// the same](PreparedVersion::agreement).
+/// Memory is [bound](Follower::bind), a version is prepared, [proven](Follower::prove), and
+/// [applied](Follower::apply). If that cannot be proven, it is prepared again, and loaded as a
+/// whole. If several processes hold the memory together, each has a follower for its share, and all
+/// make the same calls; before they prove a version, they find
+/// [that it is the same](PreparedVersion::agreement).
 #[derive(Debug)]
 pub struct InPlace<M> {
-    /// The version that the memory holds; with a fault, the one that it held last. Chains must not go back behind it.
+    /// The version that the memory holds; with a fault, the one that it held last. Chains must not
+    /// go back behind it.
     last: Option<HeldVersion<()>>,
     /// Why the next version must be loaded as a whole.
     fault: Option<Fallback>,
@@ -72,23 +77,32 @@ pub struct InPlaceChanges<M: PlacedMemory> {
     is_whole: bool,
     links: OpenLinks,
     files: Vec<FileReference>,
-    /// The sums of the version. If it is loaded as a whole, some of them may become known only while tensors are built.
+    /// The sums of the version. If it is loaded as a whole, some of them may become known only
+    /// while tensors are built.
     sums: Mutex<Vec<StateSums>>,
     changes: Option<Changes<M::Staged>>,
 }
 
 impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
-    /// Whether the version is loaded as a whole: the first one, one to which no path can be taken in place, and one
-    /// after a failure.
+    /// Whether the version is loaded as a whole: the first one, one to which no path can be taken
+    /// in place, and one after a failure.
     pub fn is_whole(&self) -> bool {
         self.change.is_whole
     }
 
-    /// The tensors of the version that are selected, with their digests, ascending by name: what the memory must have.
+    /// The tensors of the version that are selected, with their digests, ascending by name: what
+    /// the memory must have.
     pub fn tensors(&self) -> Vec<(&TensorInfo, Digest)> {
         let tables = self.held.shards.iter().map(|shard| &shard.table);
-        let rows = tables.flat_map(|table| table.tensors.iter().zip(table.digests.tensors.iter().copied()));
-        let mut rows: Vec<_> = rows.filter(|(info, _)| self.change.links.selection.takes(info.name())).collect();
+        let rows = tables.flat_map(|table| {
+            table
+                .tensors
+                .iter()
+                .zip(table.digests.tensors.iter().copied())
+        });
+        let mut rows: Vec<_> = rows
+            .filter(|(info, _)| self.change.links.selection.takes(info.name()))
+            .collect();
         rows.sort_unstable_by_key(|(info, _)| info.name());
         rows
     }
@@ -98,12 +112,16 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
     /// # Errors
     /// USAGE, with the name of one.
     pub fn check_ties(&self, places: &Places) -> Result<()> {
-        let digests: BTreeMap<_, _> = self.tensors().iter().map(|(info, digest)| (info.name(), *digest)).collect();
+        let digests: BTreeMap<_, _> = self
+            .tensors()
+            .iter()
+            .map(|(info, digest)| (info.name(), *digest))
+            .collect();
         places.check_ties(|name| digests.get(name))
     }
 
-    /// The digest that processes which hold the memory together compare before they go on: equal if they work from the
-    /// same tables and sums with the same links (R-SUM-11).
+    /// The digest that processes which hold the memory together compare before they go on: equal if
+    /// they work from the same tables and sums with the same links (R-SUM-11).
     pub fn agreement(&self) -> Digest {
         let mut bytes = vec![u8::from(self.change.is_whole)];
         bytes.extend_from_slice(&self.held.commit.0);
@@ -111,7 +129,11 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
             bytes.extend_from_slice(&table.digests.state.0);
             for pieces in sums.into_iter().flat_map(|sums| &sums.tensors) {
                 let pieces = pieces.as_deref();
-                bytes.extend_from_slice(&pieces.map_or(u64::MAX, |pieces| pieces.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(
+                    &pieces
+                        .map_or(u64::MAX, |pieces| pieces.len() as u64)
+                        .to_le_bytes(),
+                );
                 let numbers = pieces.into_iter().flatten().flat_map(|sums| sums.numbers());
                 bytes.extend(numbers.flat_map(u32::to_le_bytes));
             }
@@ -120,8 +142,9 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
         Digest::of_bytes(&bytes)
     }
 
-    /// Builds all tensors of a version that is loaded as a whole, in one pass, and hands over each with its data when
-    /// it has been proven. They come in the order of the links. For a caller that loads them in its own way.
+    /// Builds all tensors of a version that is loaded as a whole, in one pass, and hands over each
+    /// with its data when it has been proven. They come in the order of the links. For a caller
+    /// that loads them in its own way.
     ///
     /// # Errors
     /// USAGE if the version is not loaded as a whole; as for [`Replay::pieces`]; those of `take`.
@@ -135,13 +158,18 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
             self.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
                 let info = &tensors[number];
                 let count = usize::try_from(info.pieces()).unwrap_or(usize::MAX);
-                let (pieces, left) = open.entry(number).or_insert_with(|| (vec![None; count], count));
+                let (pieces, left) = open
+                    .entry(number)
+                    .or_insert_with(|| (vec![None; count], count));
                 pieces[usize::try_from(piece).unwrap_or(usize::MAX)] = Some(bytes);
                 *left -= 1;
                 if *left > 0 {
                     return Ok(());
                 }
-                let pieces = open.remove(&number).map(|(pieces, _)| pieces).unwrap_or_default();
+                let pieces = open
+                    .remove(&number)
+                    .map(|(pieces, _)| pieces)
+                    .unwrap_or_default();
                 let mut pieces = pieces.into_iter().flatten();
                 let mut data = pieces.next().unwrap_or_default();
                 pieces.for_each(|piece| data.extend_from_slice(&piece));
@@ -150,8 +178,13 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
             // Tensors without data have no pieces.
             let table = &self.held.shards[shard].table;
             let taken = &self.change.links.selection;
-            let empty = table.tensors.iter().filter(|info| info.bytes() == 0 && taken.takes(info.name()));
-            empty.into_iter().try_for_each(|info| take(info, Vec::new()))?;
+            let empty = table
+                .tensors
+                .iter()
+                .filter(|info| info.bytes() == 0 && taken.takes(info.name()));
+            empty
+                .into_iter()
+                .try_for_each(|info| take(info, Vec::new()))?;
         }
         Ok(())
     }
@@ -168,11 +201,18 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
             let table = &self.held.shards[shard].table;
             // The numbers in the table, of those whose sums are not known.
             let unknown: Vec<Option<usize>> = {
-                let mut sums = self.change.sums.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sums = self
+                    .change
+                    .sums
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 let sums = &mut sums[shard].tensors;
                 sums.resize(table.tensors.len(), None);
                 let find = |name: &str| find(&table.tensors, name);
-                tensors.iter().map(|info| find(info.name()).filter(|&number| sums[number].is_none())).collect()
+                tensors
+                    .iter()
+                    .map(|info| find(info.name()).filter(|&number| sums[number].is_none()))
+                    .collect()
             };
             let mut found: BTreeMap<usize, Vec<Sums>> = BTreeMap::new();
             let mut piece = |number: usize, piece: u64, bytes: Vec<u8>| {
@@ -186,30 +226,53 @@ impl<M: PlacedMemory> PreparedVersion<InPlace<M>> {
                 take(&tensors, (number, piece), bytes)
             };
             replay.pieces(&MemoryState::new(), &mut piece, &building)?;
+            found.extend(
+                unknown
+                    .iter()
+                    .flatten()
+                    .filter(|&&n| table.tensors[n].bytes() == 0)
+                    .map(|&n| (n, Vec::new())),
+            );
+            let mut sums = self
+                .change
+                .sums
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             found
-                .extend(unknown.iter().flatten().filter(|&&n| table.tensors[n].bytes() == 0).map(|&n| (n, Vec::new())));
-            let mut sums = self.change.sums.lock().unwrap_or_else(PoisonError::into_inner);
-            found.into_iter().for_each(|(number, own)| sums[shard].tensors[number] = Some(own));
+                .into_iter()
+                .for_each(|(number, own)| sums[shard].tensors[number] = Some(own));
             Ok(())
         })
     }
 }
 
 impl<M: PlacedMemory> Follower<InPlace<M>> {
-    /// Begins with nothing, in memory that is [given](Self::bind) when the tensors of a version are known, which it must
-    /// have, and of which other processes may hold shares. Whatever it holds is overwritten by the first version that is
-    /// applied.
+    /// Begins with nothing, in memory that is [given](Self::bind) when the tensors of a version are
+    /// known, which it must have, and of which other processes may hold shares. Whatever it holds
+    /// is overwritten by the first version that is applied.
     ///
     /// # Errors
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
     pub fn in_place(store: Store, options: FollowerOptions) -> Result<Self> {
         let (reader, scratch) = options.reader_for_memory(store)?;
         // The epoch begins anywhere: what another follower has prepared is of no use either.
-        let (last, fault, links_failed, memory, epoch) = (None, None, false, None, rand::random::<u32>().into());
-        Ok(Self { reader, place: InPlace { last, fault, links_failed, memory, epoch, _scratch: scratch } })
+        let (last, fault, links_failed, memory, epoch) =
+            (None, None, false, None, rand::random::<u32>().into());
+        Ok(Self {
+            reader,
+            place: InPlace {
+                last,
+                fault,
+                links_failed,
+                memory,
+                epoch,
+                _scratch: scratch,
+            },
+        })
     }
 
-    /// The memory, from now on. The caller says whether it [lies elsewhere](Self::doubt) than before.
+    /// The memory, from now on. The caller says whether it [lies elsewhere](Self::doubt) than
+    /// before.
     pub fn bind(&mut self, memory: M) {
         self.place.memory = Some(memory);
     }
@@ -219,16 +282,16 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         self.place.memory.as_ref()
     }
 
-    /// Whether the memory may hold parts of two versions: it is being written, or that has failed, or the caller
-    /// [says so](Self::doubt).
+    /// Whether the memory may hold parts of two versions: it is being written, or that has failed,
+    /// or the caller [says so](Self::doubt).
     pub fn is_torn(&self) -> bool {
         self.place.fault == Some(Fallback::Torn)
     }
 
-    /// The caller knows why the next version must be loaded as a whole. [`Fallback::Torn`]: nobody knows what the memory
-    /// holds. [`Fallback::Place`]: it lies elsewhere than before, or it is not known where, and has to be
-    /// [bound](Self::bind) again. [`Fallback::Budget`]: there was no room for the changes of a version, which counts if
-    /// nothing else is known.
+    /// The caller knows why the next version must be loaded as a whole. [`Fallback::Torn`]: nobody
+    /// knows what the memory holds. [`Fallback::Place`]: it lies elsewhere than before, or it is
+    /// not known where, and has to be [bound](Self::bind) again. [`Fallback::Budget`]: there was no
+    /// room for the changes of a version, which counts if nothing else is known.
     pub fn doubt(&mut self, why: Fallback) {
         let counts = match why {
             Fallback::Place => {
@@ -244,21 +307,24 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         }
     }
 
-    /// Proves the changes of a prepared version, unless it is loaded as a whole: reads the lanes that links code, and
-    /// compares the sums of their old and new values. Nothing is written.
+    /// Proves the changes of a prepared version, unless it is loaded as a whole: reads the lanes
+    /// that links code, and compares the sums of their old and new values. Nothing is written.
     ///
     /// # Errors
-    /// USAGE if the memory is not known, does not have the version's tensors, or is not what it was when this was
-    /// prepared. If the memory does not hold what it should, if lanes are not enough, or if the changes take too much
-    /// memory: why; the next version is then loaded as a whole. The errors of the memory, of other processes, and of
-    /// the observer.
+    /// USAGE if the memory is not known, does not have the version's tensors, or is not what it was
+    /// when this was prepared. If the memory does not hold what it should, if lanes are not enough,
+    /// or if the changes take too much memory: why; the next version is then loaded as a whole. The
+    /// errors of the memory, of other processes, and of the observer.
     pub fn prove(
         &mut self,
         prepared: &mut PreparedVersion<InPlace<M>>,
         peers: &dyn Peers,
         observer: &dyn Observer,
     ) -> Result<()> {
-        let ready = self.place.check_epoch(prepared).and_then(|()| self.place.check_tensors(prepared));
+        let ready = self
+            .place
+            .check_epoch(prepared)
+            .and_then(|()| self.place.check_tensors(prepared));
         if prepared.change.is_whole || prepared.change.changes.is_some() {
             return ready;
         }
@@ -269,27 +335,35 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         let building = InPhase::begin(observer, Phase::Build, 0);
         let budget = total_bytes(memory.places().tensors()).max(LEAST_BUDGET);
         let mut changes = Changes::new(budget);
-        let proven = prepared.change.links.bases().enumerate().try_for_each(|(shard, (base, _))| {
-            prepared.change.links.replay(shard, |replay| {
-                let work = replay.work();
-                observer.begin(Phase::Build, work);
-                let done = replay.in_place(memory, &mut changes, peers, &building);
-                let is_refused = |error: &Error| (error.class(), error.rule()) == (ErrorClass::Unsupported, None);
-                if !done.as_ref().is_err_and(is_refused) {
-                    return done;
-                }
-                // All processes are refused, and all tell each other once more.
-                let done = done.or_else(|refused| {
-                    if memory.state().is_none() {
-                        return Err(refused);
-                    }
-                    observer.begin(Phase::Build, work);
-                    by_digests((replay, base), memory, &mut changes, &building)
+        let proven =
+            prepared
+                .change
+                .links
+                .bases()
+                .enumerate()
+                .try_for_each(|(shard, (base, _))| {
+                    prepared.change.links.replay(shard, |replay| {
+                        let work = replay.work();
+                        observer.begin(Phase::Build, work);
+                        let done = replay.in_place(memory, &mut changes, peers, &building);
+                        let is_refused = |error: &Error| {
+                            (error.class(), error.rule()) == (ErrorClass::Unsupported, None)
+                        };
+                        if !done.as_ref().is_err_and(is_refused) {
+                            return done;
+                        }
+                        // All processes are refused, and all tell each other once more.
+                        let done = done.or_else(|refused| {
+                            if memory.state().is_none() {
+                                return Err(refused);
+                            }
+                            observer.begin(Phase::Build, work);
+                            by_digests((replay, base), memory, &mut changes, &building)
+                        });
+                        let added = peers.add(&mut [], done.as_ref().err());
+                        done.and(added)
+                    })
                 });
-                let added = peers.add(&mut [], done.as_ref().err());
-                done.and(added)
-            })
-        });
         prepared.report.times.build += began.elapsed();
         // If the observer ends the work, this says nothing about the memory.
         if let Err(error) = proven {
@@ -305,15 +379,16 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(())
     }
 
-    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is loaded, which the
-    /// observer sees as [building](Phase::Build), and compared with its sums. All processes that hold the memory do so,
-    /// or all go back.
+    /// Makes the memory hold the prepared version: values are exchanged, or the whole version is
+    /// loaded, which the observer sees as [building](Phase::Build), and compared with its sums. All
+    /// processes that hold the memory do so, or all go back.
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or it has not been proven. R-APP-01
-    /// (`WRONG_BASE`) if somebody has written to the memory since. The errors of the memory and of other processes.
-    /// Nothing has changed then, or the memory [is torn](Self::is_torn), as it is if loading a whole version fails:
-    /// with rules of links, IO, or the observer's error. R-SUM-04 if what has been loaded is not there; it holds no
+    /// USAGE if the memory is not what it was when this was prepared, or it has not been proven.
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to the memory since. The errors of the
+    /// memory and of other processes. Nothing has changed then, or the memory
+    /// [is torn](Self::is_torn), as it is if loading a whole version fails: with rules of links,
+    /// IO, or the observer's error. R-SUM-04 if what has been loaded is not there; it holds no
     /// version then. If the observer ends just this comparison, it holds the version.
     pub fn apply(
         &mut self,
@@ -322,7 +397,11 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         observer: &dyn Observer,
     ) -> Result<SwitchReport<()>> {
         let began = Instant::now();
-        if let Err(error) = self.place.check_tensors(prepared).and_then(|()| self.begin(prepared)) {
+        if let Err(error) = self
+            .place
+            .check_tensors(prepared)
+            .and_then(|()| self.begin(prepared))
+        {
             // Nothing changes here. The others go back, and do not wait for this one.
             if peers.vote(Some(&error)).is_ok() && !prepared.change.is_whole {
                 peers.vote(None).ok();
@@ -348,8 +427,8 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         Ok(SwitchReport { proof, ..switched })
     }
 
-    /// The caller begins to load a version as a whole in its own way: until it has [finished](Self::finish), the memory
-    /// is torn.
+    /// The caller begins to load a version as a whole in its own way: until it has
+    /// [finished](Self::finish), the memory is torn.
     ///
     /// # Errors
     /// USAGE if the memory is not what it was when this was prepared.
@@ -360,7 +439,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         }
         // Changes that were proven before some of the memory may have been written are of no use.
         if let Some(fault) = self.place.fault.filter(|_| !prepared.change.is_whole) {
-            return Err(Error::usage(format!("the memory holds no version: {fault}")));
+            return Err(Error::usage(format!(
+                "the memory holds no version: {fault}"
+            )));
         }
         self.place.fault = Some(Fallback::Torn);
         Ok(())
@@ -369,39 +450,57 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// The memory holds the version from now on; of a whole one nothing is proven.
     ///
     /// # Errors
-    /// USAGE if the memory is not what it was when this was prepared, or nobody has [begun](Self::begin).
+    /// USAGE if the memory is not what it was when this was prepared, or nobody has
+    /// [begun](Self::begin).
     pub fn finish(&mut self, prepared: &PreparedVersion<InPlace<M>>) -> Result<SwitchReport<()>> {
         self.place.check_epoch(prepared)?;
         if !self.is_torn() {
             return Err(Error::usage("nobody has begun to load the version"));
         }
         if let Some(memory) = &mut self.place.memory {
-            let tensors: Vec<TensorInfo> = prepared.tensors().into_iter().map(|(info, _)| info.clone()).collect();
+            let tensors: Vec<TensorInfo> = prepared
+                .tensors()
+                .into_iter()
+                .map(|(info, _)| info.clone())
+                .collect();
             memory.describe(&tensors)?;
         }
-        let sums = prepared.change.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let held = HeldVersion { sums, ..prepared.held.clone() };
+        let sums = prepared
+            .change
+            .sums
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let held = HeldVersion {
+            sums,
+            ..prepared.held.clone()
+        };
         let from = self.place.last.as_ref().map(|last| last.version);
-        let switched = SwitchReport { from, ..prepared.report.clone() };
+        let switched = SwitchReport {
+            from,
+            ..prepared.report.clone()
+        };
         (self.place.last, self.place.fault, self.place.links_failed) = (Some(held), None, false);
         self.place.epoch += 1;
         Ok(switched)
     }
 
-    /// Compares the sums of all of the memory with those of the version held, which takes about as long as copying it.
-    /// Where the sums are not known, it is hashed. Says how far it is proven; `None` if no version has been held yet.
+    /// Compares the sums of all of the memory with those of the version held, which takes about as
+    /// long as copying it. Where the sums are not known, it is hashed. Says how far it is proven;
+    /// `None` if no version has been held yet.
     ///
     /// # Errors
-    /// `STATE_MISMATCH` (R-SUM-04, unless it was hashed) if something has changed the memory: it holds no version then,
-    /// and the next one is loaded as a whole. UNSUPPORTED if sums are not known, and the processor cannot read the
-    /// memory. USAGE if it holds none already. The observer's error, if it stops the work.
+    /// `STATE_MISMATCH` (R-SUM-04, unless it was hashed) if something has changed the memory: it
+    /// holds no version then, and the next one is loaded as a whole. UNSUPPORTED if sums are not
+    /// known, and the processor cannot read the memory. USAGE if it holds none already. The
+    /// observer's error, if it stops the work.
     pub fn check(&mut self, peers: &dyn Peers, observer: &dyn Observer) -> Result<Option<Proof>> {
         let done = self.compare(peers, observer);
         self.place.note(done)
     }
 
-    /// As [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in its own way: if the
-    /// memory is something else, the version counts as held all the same.
+    /// As [`check`](Self::check), for a caller that has [loaded](Self::finish) the version in its
+    /// own way: if the memory is something else, the version counts as held all the same.
     ///
     /// # Errors
     /// As for [`check`](Self::check).
@@ -414,16 +513,28 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
         // The others do not wait for this one.
         let Some(all) = expected.inspect_err(|error| drop(peers.add(&mut [], Some(error))))? else {
             // However it was compared, it is said in the same way.
-            let done = self.place.verify(&self.reader, observer).map_err(|error| match error.class() {
-                ErrorClass::WrongBase => Error::refused(ErrorClass::StateMismatch, error.message()),
-                _ => error,
-            });
+            let done =
+                self.place
+                    .verify(&self.reader, observer)
+                    .map_err(|error| match error.class() {
+                        ErrorClass::WrongBase => {
+                            Error::refused(ErrorClass::StateMismatch, error.message())
+                        }
+                        _ => error,
+                    });
             let added = peers.add(&mut [], done.as_ref().err());
             return done.and_then(|proof| added.map(|()| proof));
         };
         let memory = self.place.memory.as_mut().ok_or_else(unknown)?;
-        let all: Vec<(usize, &[Sums])> = all.iter().map(|(number, sums)| (*number, sums.as_slice())).collect();
-        let checking = InPhase::begin(observer, Phase::Hash, total_bytes(memory.places().tensors()));
+        let all: Vec<(usize, &[Sums])> = all
+            .iter()
+            .map(|(number, sums)| (*number, sums.as_slice()))
+            .collect();
+        let checking = InPhase::begin(
+            observer,
+            Phase::Hash,
+            total_bytes(memory.places().tensors()),
+        );
         check_sums(memory, &all, peers, &checking)?;
         drop(checking);
         self.place.proven(Proof::Memory);
@@ -433,8 +544,9 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: it holds no version then. USAGE if it holds none already,
-    /// or if the processor cannot read it. The observer's error, if it stops the work.
+    /// R-APP-01 (`WRONG_BASE`) if somebody has written to it: it holds no version then. USAGE if it
+    /// holds none already, or if the processor cannot read it. The observer's error, if it stops
+    /// the work.
     pub fn verify(&mut self, observer: &dyn Observer) -> Result<()> {
         let done = self.place.verify(&self.reader, observer);
         self.place.note(done).map(drop)
@@ -444,11 +556,12 @@ impl<M: PlacedMemory> Follower<InPlace<M>> {
 /// The pieces of a tensor that are there, and how many are missing.
 type OpenTensor = (Vec<Option<Vec<u8>>>, usize);
 
-/// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its bytes.
+/// Takes a piece: the tensors that are built, its tensor's number among them and its own, and its
+/// bytes.
 type TakePiece<'a> = &'a mut (dyn FnMut(&[TensorInfo], (usize, u64), Vec<u8>) -> Result<()> + Send);
 
-/// The sums that memory is compared with, of each tensor, by its number in the memory. `None` if sums are not known,
-/// but the memory can be hashed.
+/// The sums that memory is compared with, of each tensor, by its number in the memory. `None` if
+/// sums are not known, but the memory can be hashed.
 type ExpectedSums = Option<Vec<(usize, Vec<Sums>)>>;
 
 fn unknown() -> Error {
@@ -460,7 +573,9 @@ impl<M: PlacedMemory> InPlace<M> {
         if prepared.change.epoch == self.epoch {
             return Ok(());
         }
-        Err(Error::usage("the memory is not at the version that this was prepared for"))
+        Err(Error::usage(
+            "the memory is not at the version that this was prepared for",
+        ))
     }
 
     /// The next version must be loaded as a whole. Torn memory stays torn.
@@ -471,10 +586,11 @@ impl<M: PlacedMemory> InPlace<M> {
         }
     }
 
-    /// The reason why the memory is not known to hold a version. A version for which lanes were not enough, or too
-    /// many, says nothing about this.
+    /// The reason why the memory is not known to hold a version. A version for which lanes were not
+    /// enough, or too many, says nothing about this.
     fn doubt_of_memory(&self) -> Option<Fallback> {
-        self.fault.filter(|fault| !matches!(fault, Fallback::NoRoute | Fallback::Budget))
+        self.fault
+            .filter(|fault| !matches!(fault, Fallback::NoRoute | Fallback::Budget))
     }
 
     /// The version held, for who wants to prove it; `None` if nothing has been held yet.
@@ -484,13 +600,19 @@ impl<M: PlacedMemory> InPlace<M> {
     fn to_prove(&self) -> Result<Option<&HeldVersion<()>>> {
         match self.doubt_of_memory() {
             None => Ok(self.last.as_ref()),
-            Some(fault) => Err(Error::usage(format!("the memory holds no version: {fault}"))),
+            Some(fault) => Err(Error::usage(format!(
+                "the memory holds no version: {fault}"
+            ))),
         }
     }
 
     /// All of the memory has been proven to be the version held.
     fn proven(&mut self, proof: Proof) {
-        if let Some(version) = self.last.as_mut().filter(|version| version.proof != Proof::Hashed) {
+        if let Some(version) = self
+            .last
+            .as_mut()
+            .filter(|version| version.proof != Proof::Hashed)
+        {
             version.proof = proof;
         }
     }
@@ -500,12 +622,23 @@ impl<M: PlacedMemory> InPlace<M> {
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let room = |info: &TensorInfo| (info.name().to_owned(), info.dtype(), info.bytes());
         let tensors = prepared.tensors();
-        if memory.places().tensors().iter().map(room).eq(tensors.iter().map(|(info, _)| room(info))) {
+        if memory
+            .places()
+            .tensors()
+            .iter()
+            .map(room)
+            .eq(tensors.iter().map(|(info, _)| room(info)))
+        {
             prepared.check_ties(memory.places())?;
             // Found out now, and not when they have been written.
-            let infos: Vec<TensorInfo> = tensors.into_iter().map(|(info, _)| info.clone()).collect();
+            let infos: Vec<TensorInfo> =
+                tensors.into_iter().map(|(info, _)| info.clone()).collect();
             let is_same = memory.places().tensors() == infos;
-            return if is_same { Ok(()) } else { memory.places().clone().describe(&infos) };
+            return if is_same {
+                Ok(())
+            } else {
+                memory.places().clone().describe(&infos)
+            };
         }
         Err(Error::usage(format!(
             "the caller-provided memory does not have the tensors of version {}, by name, dtype and length; it cannot \
@@ -515,14 +648,23 @@ impl<M: PlacedMemory> InPlace<M> {
     }
 
     /// Streams a whole version into the memory.
-    fn load(&mut self, prepared: &PreparedVersion<InPlace<M>>, observer: &dyn Observer) -> Result<()> {
+    fn load(
+        &mut self,
+        prepared: &PreparedVersion<InPlace<M>>,
+        observer: &dyn Observer,
+    ) -> Result<()> {
         let memory = self.memory.as_mut().ok_or_else(unknown)?;
         (0..prepared.held.shards.len()).try_for_each(|shard| {
-            let loaded = prepared.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
-                let missing = || Error::usage("the memory does not have the tensor").of_tensor(tensors[number].name());
-                let number = find(memory.places().tensors(), tensors[number].name()).ok_or_else(missing)?;
-                fill(memory, number, piece, &bytes)
-            });
+            let loaded =
+                prepared.each_piece(shard, observer, &mut |tensors, (number, piece), bytes| {
+                    let missing = || {
+                        Error::usage("the memory does not have the tensor")
+                            .of_tensor(tensors[number].name())
+                    };
+                    let number = find(memory.places().tensors(), tensors[number].name())
+                        .ok_or_else(missing)?;
+                    fill(memory, number, piece, &bytes)
+                });
             // Bad links are told from good ones before the next attempt.
             self.links_failed |= loaded.as_ref().is_err_and(|error| error.rule().is_some());
             loaded
@@ -530,8 +672,15 @@ impl<M: PlacedMemory> InPlace<M> {
     }
 
     /// Brings back what the memory held, if that is possible.
-    fn go_back(&mut self, prepared: &mut PreparedVersion<InPlace<M>>, peers: &dyn Peers, error: Error) -> Error {
-        let (Some(changes), Some(memory)) = (&mut prepared.change.changes, &mut self.memory) else { return error };
+    fn go_back(
+        &mut self,
+        prepared: &mut PreparedVersion<InPlace<M>>,
+        peers: &dyn Peers,
+        error: Error,
+    ) -> Error {
+        let (Some(changes), Some(memory)) = (&mut prepared.change.changes, &mut self.memory) else {
+            return error;
+        };
         let undone = changes.undo(memory);
         let voted = peers.vote(undone.as_ref().err());
         if undone.is_ok() && voted.is_ok_and(|failed| failed.is_none()) {
@@ -547,10 +696,17 @@ impl<M: PlacedMemory> InPlace<M> {
         let mut all = Vec::new();
         for (shard, sums) in held.shards.iter().zip(&held.sums) {
             let Some(known) = sums_of_taken(&reader.selection, &shard.table, sums) else {
-                let unknown = Error::refused(ErrorClass::Unsupported, "the sums of a tensor are not known");
+                let unknown = Error::refused(
+                    ErrorClass::Unsupported,
+                    "the sums of a tensor are not known",
+                );
                 return memory.state().map_or(Err(unknown), |_| Ok(None));
             };
-            let taken = shard.table.tensors.iter().filter(|info| reader.selection.takes(info.name()));
+            let taken = shard
+                .table
+                .tensors
+                .iter()
+                .filter(|info| reader.selection.takes(info.name()));
             for (info, sums) in taken.zip(known.tensors) {
                 let number = find(memory.places().tensors(), info.name()).ok_or_else(unknown)?;
                 all.push((number, sums.unwrap_or_default()));
@@ -561,7 +717,9 @@ impl<M: PlacedMemory> InPlace<M> {
 
     /// Hashes the memory; its sums are known then.
     fn verify(&mut self, reader: &ChainReader, observer: &dyn Observer) -> Result<Option<Proof>> {
-        let Some(held) = self.to_prove()? else { return Ok(None) };
+        let Some(held) = self.to_prove()? else {
+            return Ok(None);
+        };
         let memory = self.memory.as_ref().ok_or_else(unknown)?;
         let state = memory.state().ok_or_else(|| {
             Error::usage("no process can read all of the tensors, so they cannot be hashed: compare their sums")
@@ -572,7 +730,12 @@ impl<M: PlacedMemory> InPlace<M> {
         for shard in &held.shards {
             let memory = View::part(state, state.tensors(), &shard.table.tensors);
             let (now, own) = StateSums::hashed(&memory, &hashing)?;
-            check_found(selection, held, shard, (memory.tensors(), now.digests.tensors))?;
+            check_found(
+                selection,
+                held,
+                shard,
+                (memory.tensors(), now.digests.tensors),
+            )?;
             sums.push(sums_of_all(selection, &shard.table, own));
         }
         if let Some(held) = &mut self.last {
@@ -593,10 +756,14 @@ impl<M: PlacedMemory> InPlace<M> {
 
 /// Whether memory was found to be something else.
 fn is_other(error: &Error) -> bool {
-    matches!(error.class(), ErrorClass::WrongBase | ErrorClass::StateMismatch)
+    matches!(
+        error.class(),
+        ErrorClass::WrongBase | ErrorClass::StateMismatch
+    )
 }
 
-/// The changes of a shard, by digests: each piece that changes is built and hashed beside the memory.
+/// The changes of a shard, by digests: each piece that changes is built and hashed beside the
+/// memory.
 fn by_digests<M: PlacedMemory>(
     (replay, base): (&Replay<'_, FileSource>, &StateTable),
     memory: &mut M,
@@ -616,7 +783,9 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
     const IS_IN_PLACE: bool = true;
 
     fn held(&self) -> Option<&HeldVersion<()>> {
-        self.last.as_ref().filter(|_| self.doubt_of_memory().is_none())
+        self.last
+            .as_ref()
+            .filter(|_| self.doubt_of_memory().is_none())
     }
 
     fn base(&self) -> Option<&HeldVersion<()>> {
@@ -628,10 +797,18 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
     }
 
     fn shards(&self, plan: &Plan, _: &Selection) -> Result<Vec<BaseShard<'_>>> {
-        let shards = self.base().into_iter().flat_map(|held| held.shards.iter().zip(&held.sums));
+        let shards = self
+            .base()
+            .into_iter()
+            .flat_map(|held| held.shards.iter().zip(&held.sums));
         let shards = shards.map(|(record, sums)| {
-            // The sums of routes that no commit names are not trusted (R-SUM-08). Nothing is read of the memory here.
-            let sums = if is_trusted(plan) { sums.clone() } else { StateSums::default() };
+            // The sums of routes that no commit names are not trusted (R-SUM-08). Nothing is read
+            // of the memory here.
+            let sums = if is_trusted(plan) {
+                sums.clone()
+            } else {
+                StateSums::default()
+            };
             BaseShard::held(record, Box::new(MemoryState::new()), Some(sums))
         });
         shards.collect()
@@ -649,23 +826,48 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
         received: &mut FetchTotals,
     ) -> Result<(HeldVersion<()>, InPlaceChanges<M>), Blame> {
         let is_whole = is_whole(plan);
-        let ((bases, sums), shards, links) = reader.follow(plan, self, observer, received, |following, pushed| {
-            following.begin(pushed)?;
-            // Not where they have nothing to tear.
-            let is_torn = self.fault == Some(Fallback::Torn);
-            if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
-                following.prove(pushed)?;
-            }
-            let bases = pushed
-                .iter()
-                .map(|pushed| (pushed.shard.table.clone(), pushed.shard.sums.clone().filter(|_| !is_whole)));
-            // The sums at the end of an untrusted path are taken from its tensors, when these have been hashed.
-            let sums = |replay: Option<&StateSums>| replay.filter(|_| is_trusted(plan)).cloned().unwrap_or_default();
-            Ok((bases.collect::<Vec<_>>(), pushed.iter().map(|pushed| sums(pushed.replay.sums())).collect()))
-        })?;
-        let links = OpenLinks::new(bases, links.into_files()?, &reader.selection, &reader.limits)?;
+        let ((bases, sums), shards, links) =
+            reader.follow(plan, self, observer, received, |following, pushed| {
+                following.begin(pushed)?;
+                // Not where they have nothing to tear.
+                let is_torn = self.fault == Some(Fallback::Torn);
+                if is_whole && (self.links_failed || self.last.is_some() && !is_torn) {
+                    following.prove(pushed)?;
+                }
+                let bases = pushed.iter().map(|pushed| {
+                    (
+                        pushed.shard.table.clone(),
+                        pushed.shard.sums.clone().filter(|_| !is_whole),
+                    )
+                });
+                // The sums at the end of an untrusted path are taken from its tensors, when these
+                // have been hashed.
+                let sums = |replay: Option<&StateSums>| {
+                    replay
+                        .filter(|_| is_trusted(plan))
+                        .cloned()
+                        .unwrap_or_default()
+                };
+                Ok((
+                    bases.collect::<Vec<_>>(),
+                    pushed
+                        .iter()
+                        .map(|pushed| sums(pushed.replay.sums()))
+                        .collect(),
+                ))
+            })?;
+        let links = OpenLinks::new(
+            bases,
+            links.into_files()?,
+            &reader.selection,
+            &reader.limits,
+        )?;
         let wanted = reader.selection.shards(plan.version, plan.shards.len())?;
-        let files = plan.hops.iter().flat_map(|hop| wanted.iter().filter_map(|&shard| hop.files.get(shard).copied()));
+        let files = plan.hops.iter().flat_map(|hop| {
+            wanted
+                .iter()
+                .filter_map(|&shard| hop.files.get(shard).copied())
+        });
         let change = InPlaceChanges {
             epoch: self.epoch,
             is_whole,
@@ -674,7 +876,10 @@ impl<M: PlacedMemory> Destination for InPlace<M> {
             sums: Mutex::new(sums),
             changes: None,
         };
-        let held = HeldVersion { proof: Proof::ChangedLanes, ..reader.version(plan, self, false, shards) };
+        let held = HeldVersion {
+            proof: Proof::ChangedLanes,
+            ..reader.version(plan, self, false, shards)
+        };
         Ok((held, change))
     }
 }

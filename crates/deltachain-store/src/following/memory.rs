@@ -1,5 +1,5 @@
-//! Brings memory of the follower's own to versions of a chain: the changes are prepared and proven beside it, then
-//! exchanged with the values that it holds.
+//! Brings memory of the follower's own to versions of a chain: the changes are prepared and proven
+//! beside it, then exchanged with the values that it holds.
 
 use std::time::Instant;
 
@@ -21,13 +21,13 @@ use crate::following::switched::SwitchReport;
 use crate::following::view::View;
 use crate::observer::{InPhase, Observer, Phase};
 
-/// Memory of the follower's own at a version of a chain. A [`Follower`] keeps it. Memory of the caller is changed [in
-/// place](crate::InPlace).
+/// Memory of the follower's own at a version of a chain. A [`Follower`] keeps it. Memory of the
+/// caller is changed [in place](crate::InPlace).
 ///
-/// A version is prepared and proven beside the memory; no byte of the memory changes before the version is
-/// [applied](Follower::apply). To apply takes as long as writing the values that differ. It is always hashed: each
-/// piece that changes is read, built and hashed beside it. Nothing records which version the memory holds: another
-/// process begins from nothing.
+/// A version is prepared and proven beside the memory; no byte of the memory changes before the
+/// version is [applied](Follower::apply). To apply takes as long as writing the values that differ.
+/// It is always hashed: each piece that changes is read, built and hashed beside it. Nothing
+/// records which version the memory holds: another process begins from nothing.
 ///
 /// ```
 /// # use deltachain::tensor::{Dtype, MemoryState, State};
@@ -78,8 +78,9 @@ pub struct OwnChanges {
 }
 
 impl PreparedVersion<Memory> {
-    /// The changes in the memory of each shard: lanes and their values, and tensors that come whole. When it has been
-    /// applied, the tensors that come whole are those of the version before.
+    /// The changes in the memory of each shard: lanes and their values, and tensors that come
+    /// whole. When it has been applied, the tensors that come whole are those of the version
+    /// before.
     pub fn patch_sets(&self) -> &[PatchSet] {
         &self.change.sets
     }
@@ -92,7 +93,14 @@ impl Follower<Memory> {
     /// USAGE if no shard or tensor is selected or a pattern is not valid; IO.
     pub fn in_memory(store: Store, options: FollowerOptions) -> Result<Self> {
         let (reader, scratch) = options.reader_for_memory(store)?;
-        Ok(Self { reader, place: Memory { held: None, memories: Vec::new(), _scratch: scratch } })
+        Ok(Self {
+            reader,
+            place: Memory {
+                held: None,
+                memories: Vec::new(),
+                _scratch: scratch,
+            },
+        })
     }
 
     /// The tensors of all shards held.
@@ -103,17 +111,30 @@ impl Follower<Memory> {
     /// Makes the memory hold the prepared version: values are exchanged.
     ///
     /// # Errors
-    /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has changed then.
+    /// USAGE if the memory is not at the version any more that this was prepared for. Nothing has
+    /// changed then.
     pub fn apply(&mut self, prepared: &mut PreparedVersion<Memory>) -> Result<SwitchReport<()>> {
         let began = Instant::now();
-        let PreparedVersion { held, change, report } = prepared;
-        let Memory { held: holds, memories: own, .. } = &mut self.place;
+        let PreparedVersion {
+            held,
+            change,
+            report,
+        } = prepared;
+        let Memory {
+            held: holds,
+            memories: own,
+            ..
+        } = &mut self.place;
         if change.is_applied || holds.as_ref().map(HeldVersion::held) != change.base {
-            return Err(Error::usage("the memory is not at the version that this was prepared for"));
+            return Err(Error::usage(
+                "the memory is not at the version that this was prepared for",
+            ));
         }
         change.is_applied = true;
         let mut memories = change.memories.take();
-        fit(&mut change.sets, memories.as_mut().unwrap_or(own))?.iter_mut().try_for_each(Ready::apply)?;
+        fit(&mut change.sets, memories.as_mut().unwrap_or(own))?
+            .iter_mut()
+            .try_for_each(Ready::apply)?;
         *own = memories.unwrap_or_else(|| std::mem::take(own));
         *holds = Some(held.clone());
         report.times.switch = began.elapsed();
@@ -123,14 +144,22 @@ impl Follower<Memory> {
     /// Hashes the memory and compares it with what the version held is.
     ///
     /// # Errors
-    /// R-APP-01 (`WRONG_BASE`) if something has changed it. The observer's error, if it stops the work.
+    /// R-APP-01 (`WRONG_BASE`) if something has changed it. The observer's error, if it stops the
+    /// work.
     pub fn verify(&self, observer: &dyn Observer) -> Result<()> {
-        let Some(held) = &self.place.held else { return Ok(()) };
+        let Some(held) = &self.place.held else {
+            return Ok(());
+        };
         let bytes = total_bytes(self.place.memories.iter().flat_map(State::tensors));
         let hashing = InPhase::begin(observer, Phase::Hash, bytes);
         for (shard, memory) in held.shards.iter().zip(&self.place.memories) {
             let found = StateDigests::of(memory, &hashing)?.tensors;
-            check_found(&self.reader.selection, held, shard, (memory.tensors(), found))?;
+            check_found(
+                &self.reader.selection,
+                held,
+                shard,
+                (memory.tensors(), found),
+            )?;
         }
         Ok(())
     }
@@ -151,16 +180,31 @@ impl Destination for Memory {
         observer: &dyn Observer,
     ) -> Result<Option<PreparedVersion<Self>>> {
         let mut prepared = reader.prepare(version, self, observer)?;
-        if let Some(OwnChanges { sets, memories: None, .. }) = prepared.as_mut().map(|prepared| &mut prepared.change) {
+        if let Some(OwnChanges {
+            sets,
+            memories: None,
+            ..
+        }) = prepared.as_mut().map(|prepared| &mut prepared.change)
+        {
             fit(sets, &mut self.memories)?;
         }
         Ok(prepared)
     }
 
     fn shards(&self, _: &Plan, _: &Selection) -> Result<Vec<BaseShard<'_>>> {
-        let shards = self.held.iter().flat_map(|held| &held.shards).zip(&self.memories);
+        let shards = self
+            .held
+            .iter()
+            .flat_map(|held| &held.shards)
+            .zip(&self.memories);
         shards
-            .map(|(record, memory)| BaseShard::held(record, Box::new(View::joined(std::slice::from_ref(memory))), None))
+            .map(|(record, memory)| {
+                BaseShard::held(
+                    record,
+                    Box::new(View::joined(std::slice::from_ref(memory))),
+                    None,
+                )
+            })
             .collect()
     }
 
@@ -173,18 +217,31 @@ impl Destination for Memory {
     ) -> Result<(HeldVersion<()>, OwnChanges), Blame> {
         let wanted = reader.selection.shards(plan.version, plan.shards.len())?;
         let last = self.held.as_ref();
-        let is_same = wanted.iter().eq(last.into_iter().flat_map(|held| &held.shards).map(|shard| &shard.number));
+        let is_same = wanted.iter().eq(last
+            .into_iter()
+            .flat_map(|held| &held.shards)
+            .map(|shard| &shard.number));
         let memories = (!is_same).then(|| vec![MemoryState::new(); wanted.len()]);
         let over = memories.as_ref().unwrap_or(&self.memories);
-        let patch = reader.follow(plan, self, observer, received, |following, pushed| following.patch(pushed, over));
+        let patch = reader.follow(plan, self, observer, received, |following, pushed| {
+            following.patch(pushed, over)
+        });
         let (sets, shards, _) = patch?;
         received.written += sets.iter().map(PatchSet::bytes).sum::<u64>();
-        let change = OwnChanges { base: last.map(HeldVersion::held), sets, memories, is_applied: false };
+        let change = OwnChanges {
+            base: last.map(HeldVersion::held),
+            sets,
+            memories,
+            is_applied: false,
+        };
         Ok((reader.version(plan, self, false, shards), change))
     }
 }
 
 /// All sets with their memories, if they fit.
 fn fit<'m>(sets: &'m mut [PatchSet], memories: &'m mut [MemoryState]) -> Result<Vec<Ready<'m>>> {
-    sets.iter_mut().zip(memories).map(|(set, memory)| set.fit(memory)).collect()
+    sets.iter_mut()
+        .zip(memories)
+        .map(|(set, memory)| set.fit(memory))
+        .collect()
 }

@@ -1,6 +1,9 @@
 //! Bringing a directory or memory to versions of a chain: planning, building, switching, polling.
 
-#![expect(private_interfaces, reason = "followers show their trait `Destination`, which nobody else can name")]
+#![expect(
+    private_interfaces,
+    reason = "followers show their trait `Destination`, which nobody else can name"
+)]
 
 pub(crate) mod directory;
 pub(crate) mod follower;

@@ -18,16 +18,16 @@ use crate::observer::{InPhase, Observer, Phase};
 /// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// After this many polls that only ask for the next commit, the chain is listed again: it may have new routes, or have
-/// lost versions.
+/// After this many polls that only ask for the next commit, the chain is listed again: it may have
+/// new routes, or have lost versions.
 const SHORT_POLLS: u32 = 19;
 
 deltachain::setters! {
     /// How a chain is followed.
     #[derive(Debug, Clone)]
     pub struct FollowOptions {
-        /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to half of each is
-        /// taken off at random, so that many followers do not come at once.
+        /// The shortest pause between two polls. While there is nothing new, pauses grow. Up to
+        /// half of each is taken off at random, so that many followers do not come at once.
         pub poll: Duration = Duration::from_secs(2),
         /// The longest pause.
         pub poll_longest: Duration = Duration::from_secs(30),
@@ -52,21 +52,21 @@ pub enum FollowEvent {
     Pause,
 }
 
-/// The function that is called at each event, with the follower. [`ControlFlow::Break`] ends the following, an error
-/// does too and is returned.
+/// The function that is called at each event, with the follower. [`ControlFlow::Break`] ends the
+/// following, an error does too and is returned.
 pub type OnEvent<'a> = dyn FnMut(&Follower<Directory>, FollowEvent) -> Result<ControlFlow<()>> + 'a;
 
 impl Follower<Directory> {
-    /// Brings the directory to the newest version again and again. Several new versions are taken at once, by
-    /// the cheapest path.
+    /// Brings the directory to the newest version again and again. Several new versions are taken
+    /// at once, by the cheapest path.
     ///
-    /// If something cannot be reached, is damaged or is missing, the observer is told, and it is retried after a pause:
-    /// somebody may repair it. Meanwhile the version held stays.
+    /// If something cannot be reached, is damaged or is missing, the observer is told, and it is
+    /// retried after a pause: somebody may repair it. Meanwhile the version held stays.
     ///
     /// # Errors
-    /// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a selected shard, because a retry does not help; the
-    /// error of `on_event`; the error of the observer. The observer is asked again after a failure, and must give its
-    /// error again.
+    /// USAGE, and R-CHN-17 (`CHAIN`) if the version does not have a selected shard, because a retry
+    /// does not help; the error of `on_event`; the error of the observer. The observer is asked
+    /// again after a failure, and must give its error again.
     pub fn follow(
         &mut self,
         options: &FollowOptions,
@@ -76,7 +76,8 @@ impl Follower<Directory> {
         let mut polling = Poller::new(options);
         loop {
             let polled = polling.poll(self, observer);
-            let switched = polled.and_then(|prepared| prepared.map(|made| self.apply(made)).transpose());
+            let switched =
+                polled.and_then(|prepared| prepared.map(|made| self.apply(made)).transpose());
             observer.advance(Phase::Wait, 0)?;
             let mut behind = false;
             let event = match switched {
@@ -86,7 +87,8 @@ impl Follower<Directory> {
                     let skipped = self.unsigned().map_or(0, |unsigned| unsigned.version);
                     lag.versions -= skipped.saturating_sub(switched.version).min(lag.versions);
                     switched.lag = Some(lag);
-                    behind = lag.versions > 0 && options.until.is_none_or(|until| switched.version < until);
+                    behind = lag.versions > 0
+                        && options.until.is_none_or(|until| switched.version < until);
                     FollowEvent::Switched(Box::new(switched))
                 }
                 Ok(None) => FollowEvent::Newest,
@@ -100,15 +102,19 @@ impl Follower<Directory> {
             }
             let held = self.held().map(|held| held.version);
             let is_reached = options.until.is_some_and(|until| held >= Some(until));
-            if is_reached || polling.wait(observer, || on_event(self, FollowEvent::Pause))?.is_break() {
+            if is_reached
+                || polling
+                    .wait(observer, || on_event(self, FollowEvent::Pause))?
+                    .is_break()
+            {
                 return Ok(());
             }
         }
     }
 }
 
-/// Polls a chain again and again, with pauses that grow while there is nothing new. [`Follower::follow`] does all of
-/// it for a directory; this is for callers who switch themselves.
+/// Polls a chain again and again, with pauses that grow while there is nothing new.
+/// [`Follower::follow`] does all of it for a directory; this is for callers who switch themselves.
 #[derive(Debug)]
 pub struct Poller {
     options: FollowOptions,
@@ -116,7 +122,8 @@ pub struct Poller {
     pause: Duration,
     /// How many polls only ask for the next commit.
     short_polls: u32,
-    /// Why the last poll failed, and what the observer has been told of that. Once is enough, until a poll succeeds.
+    /// Why the last poll failed, and what the observer has been told of that. Once is enough, until
+    /// a poll succeeds.
     remark: Option<String>,
     told: Option<String>,
 }
@@ -124,7 +131,13 @@ pub struct Poller {
 impl Poller {
     /// Begins with a poll of the whole chain.
     pub fn new(options: &FollowOptions) -> Self {
-        Self { options: options.clone(), pause: options.poll, short_polls: 0, remark: None, told: None }
+        Self {
+            options: options.clone(),
+            pause: options.poll,
+            short_polls: 0,
+            remark: None,
+            told: None,
+        }
     }
 
     /// Polls once: prepares the head. `None` if it is held already.
@@ -149,8 +162,9 @@ impl Poller {
             Some(every) => {
                 let held = follower.held().map(|held| held.version);
                 let head = follower.store().head(held)?;
-                let newest =
-                    head.map(|head| head - head % every).filter(|newest| held.is_none_or(|held| *newest > held));
+                let newest = head
+                    .map(|head| head - head % every)
+                    .filter(|newest| held.is_none_or(|held| *newest > held));
                 newest.map_or(Ok(None), |newest| follower.prepare(Some(newest), observer))
             }
         };
@@ -163,7 +177,8 @@ impl Poller {
         Ok(prepared)
     }
 
-    /// After a failure. Gives the error back if a retry may help; the observer is told of it at the next pause.
+    /// After a failure. Gives the error back if a retry may help; the observer is told of it at the
+    /// next pause.
     ///
     /// # Errors
     /// The error itself: USAGE, or R-CHN-17.
@@ -172,14 +187,20 @@ impl Poller {
             return Err(error);
         }
         // A chain without versions is not a failure.
-        let is_empty =
-            error.breaks(&["R-CHN-03", "R-SIG-01"]) && error.unsigned().is_none() && follower.held().is_none();
-        let text = if is_empty { "the chain has no version yet".to_owned() } else { format!("will retry: {error:#}") };
+        let is_empty = error.breaks(&["R-CHN-03", "R-SIG-01"])
+            && error.unsigned().is_none()
+            && follower.held().is_none();
+        let text = if is_empty {
+            "the chain has no version yet".to_owned()
+        } else {
+            format!("will retry: {error:#}")
+        };
         self.remark = Some(text);
         Ok(error)
     }
 
-    /// Waits until the next poll. `meanwhile` is called often, and ends the waiting by [`ControlFlow::Break`].
+    /// Waits until the next poll. `meanwhile` is called often, and ends the waiting by
+    /// [`ControlFlow::Break`].
     ///
     /// # Errors
     /// The errors of the observer and of `meanwhile`.
@@ -210,9 +231,13 @@ impl Poller {
     }
 }
 
-/// How far a version is behind. Nothing depends on it, so that what cannot be found out is left open.
+/// How far a version is behind. Nothing depends on it, so that what cannot be found out is left
+/// open.
 pub fn lag(store: &Store, version: u64) -> Lag {
-    let head = store.listing(version).ok().and_then(|listing| listing.head());
+    let head = store
+        .listing(version)
+        .ok()
+        .and_then(|listing| listing.head());
     let stored = stored(store, version).ok().flatten();
     Lag {
         versions: head.map_or(0, |head| head.saturating_sub(version)),
@@ -221,12 +246,15 @@ pub fn lag(store: &Store, version: u64) -> Lag {
     }
 }
 
-/// When the commit of a version was stored, by the store's clock. `None` if there is none, or the store does not tell.
+/// When the commit of a version was stored, by the store's clock. `None` if there is none, or the
+/// store does not tell.
 ///
 /// # Errors
 /// IO.
 pub fn stored(store: &Store, version: u64) -> Result<Option<SystemTime>> {
     let commit = store.find(ObjectName::Commit(version))?;
     // A web server that does not know says 1970.
-    Ok(commit.map(|commit| commit.stored).filter(|time| *time > UNIX_EPOCH))
+    Ok(commit
+        .map(|commit| commit.stored)
+        .filter(|time| *time > UNIX_EPOCH))
 }

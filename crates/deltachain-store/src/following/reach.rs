@@ -1,11 +1,14 @@
-//! Reaching a version, wherever it goes: plan, fetch, build, and take another way if one fails (SPEC section 19).
+//! Reaching a version, wherever it goes: plan, fetch, build, and take another way if one fails
+//! (SPEC section 19).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltachain::StateSums;
-use deltachain::chain::{LayoutProof, ObjectName, Plan, Planner, VersionId, check_held, named_layouts};
+use deltachain::chain::{
+    LayoutProof, ObjectName, Plan, Planner, VersionId, check_held, named_layouts,
+};
 use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
@@ -23,7 +26,9 @@ use crate::following::trusting::FollowerTrust;
 use crate::observer::Observer;
 
 /// The error if documents do not fit each other, or name something that does not exist.
-const AT_ODDS: [&str; 7] = ["R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13"];
+const AT_ODDS: [&str; 7] = [
+    "R-CHN-02", "R-CHN-04", "R-CHN-05", "R-CHN-07", "R-CHN-08", "R-CHN-09", "R-CHN-13",
+];
 
 /// Where versions go: a directory or memory.
 pub trait Destination: Sized {
@@ -32,7 +37,8 @@ pub trait Destination: Sized {
     /// Where a version is, as [`SwitchReport`] says it.
     type At: Default + Clone;
 
-    /// Whether links are taken in place where they can be: then their files are fetched whole, and sums are followed.
+    /// Whether links are taken in place where they can be: then their files are fetched whole, and
+    /// sums are followed.
     const IS_IN_PLACE: bool = false;
     /// Whether files are written by layouts.
     const HAS_FILES: bool = false;
@@ -78,8 +84,8 @@ pub trait Destination: Sized {
         None
     }
 
-    /// Follows a plan, by [`ChainReader::follow`] if it has routes. The totals of what has been fetched are added to
-    /// `received`.
+    /// Follows a plan, by [`ChainReader::follow`] if it has routes. The totals of what has been
+    /// fetched are added to `received`.
     fn make(
         &self,
         reader: &ChainReader,
@@ -89,9 +95,10 @@ pub trait Destination: Sized {
     ) -> Result<(HeldVersion<Self::At>, Self::Change), Blame>;
 }
 
-/// A version that is ready: nothing but the switch is left to do. In a directory it is complete, and on disk; dropped,
-/// or followed by another [`Follower::prepare`](crate::Follower::prepare), it is removed when that begins to write.
-/// Memory that is changed in place is ready if the version is loaded as a whole, or if its changes have been proven.
+/// A version that is ready: nothing but the switch is left to do. In a directory it is complete,
+/// and on disk; dropped, or followed by another [`Follower::prepare`](crate::Follower::prepare), it
+/// is removed when that begins to write. Memory that is changed in place is ready if the version is
+/// loaded as a whole, or if its changes have been proven.
 #[derive(Debug)]
 pub struct PreparedVersion<P: Destination> {
     /// The version as it is held when it has been applied.
@@ -102,8 +109,8 @@ pub struct PreparedVersion<P: Destination> {
 }
 
 impl<P: Destination> PreparedVersion<P> {
-    /// The version, as it is held when it has been applied. The directory of its files is complete, but `current` does
-    /// not lead to it yet.
+    /// The version, as it is held when it has been applied. The directory of its files is complete,
+    /// but `current` does not lead to it yet.
     pub fn held(&self) -> &HeldVersion<P::At> {
         &self.held
     }
@@ -112,8 +119,8 @@ impl<P: Destination> PreparedVersion<P> {
 /// A version, ready; `None` if it is held already.
 type ReachResult<P> = Result<Option<PreparedVersion<P>>>;
 
-/// How many paths are tried for one version, and how many faults the observer is told: a chain may name any number of
-/// files that are not there.
+/// How many paths are tried for one version, and how many faults the observer is told: a chain may
+/// name any number of files that are not there.
 const MOST_PATHS: u32 = 64;
 const MOST_TOLD: usize = 20;
 
@@ -155,17 +162,22 @@ pub(crate) struct ChainReader {
 }
 
 impl ChainReader {
-    /// The numbers of the stores in the order in which they are asked: those last that have failed just now.
+    /// The numbers of the stores in the order in which they are asked: those last that have failed
+    /// just now.
     pub(crate) fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.stores.len()).collect();
-        order.sort_by_key(|&number| self.stores[number].1.is_some_and(|failed| failed.elapsed() < PASSED_OVER));
+        order.sort_by_key(|&number| {
+            self.stores[number]
+                .1
+                .is_some_and(|failed| failed.elapsed() < PASSED_OVER)
+        });
         order
     }
 
     /// Whether another store may know better than this one, which has failed so.
     pub(crate) fn pass_over(&mut self, number: usize, error: &Error) -> bool {
-        let is_of_store =
-            !matches!(error.class(), ErrorClass::Usage | ErrorClass::Limit) && !error.breaks(&["R-CHN-17"]);
+        let is_of_store = !matches!(error.class(), ErrorClass::Usage | ErrorClass::Limit)
+            && !error.breaks(&["R-CHN-17"]);
         let passes = self.stores.len() > 1 && is_of_store && !self.store.stop.is_stopped();
         if passes {
             self.stores[number].1 = Some(Instant::now());
@@ -173,7 +185,8 @@ impl ChainReader {
         passes
     }
 
-    /// The version that a plan leads to, which has been hashed: whether its assets are taken, and its shards.
+    /// The version that a plan leads to, which has been hashed: whether its assets are taken, and
+    /// its shards.
     pub(crate) fn version<P: Destination>(
         &self,
         plan: &Plan,
@@ -184,9 +197,17 @@ impl ChainReader {
         let last = to.last();
         // The commits that are not a way back any more once this one is held.
         let mut accepted = last.map(|last| last.accepted.clone()).unwrap_or_default();
-        let is_held = |allowed: &Digest| plan.commit == *allowed || last.is_some_and(|last| last.commit == *allowed);
+        let is_held = |allowed: &Digest| {
+            plan.commit == *allowed || last.is_some_and(|last| last.commit == *allowed)
+        };
         accepted.extend(self.rollback.filter(is_held));
-        let &Plan { version, commit, chain, state, .. } = plan;
+        let &Plan {
+            version,
+            commit,
+            chain,
+            state,
+            ..
+        } = plan;
         HeldVersion {
             version,
             commit,
@@ -208,7 +229,8 @@ impl ChainReader {
     /// Prepares a version, or the head; `None` if it is held already.
     ///
     /// # Errors
-    /// The rules of SPEC section 19, if no path is left; errors of the destination that are not a link's fault.
+    /// The rules of SPEC section 19, if no path is left; errors of the destination that are not a
+    /// link's fault.
     pub(crate) fn prepare<P: Destination>(
         &self,
         version: Option<u64>,
@@ -216,26 +238,44 @@ impl ChainReader {
         observer: &dyn Observer,
     ) -> ReachResult<P> {
         let last = to.last();
-        let usual = PlanRequest { version, held: last.map(HeldVersion::held), accept: None, counts_seen: true };
+        let usual = PlanRequest {
+            version,
+            held: last.map(HeldVersion::held),
+            accept: None,
+            counts_seen: true,
+        };
         let mut told = BTreeSet::new();
         let mut reach = |request| self.reach(request, to, observer, &mut told);
         let mut result = reach(usual);
-        let breaks = |result: &ReachResult<P>, rules: &[&str]| result.as_ref().is_err_and(|error| error.breaks(rules));
-        let breaks_some = |result: &ReachResult<P>| result.as_ref().is_err_and(|error| error.rule().is_some());
+        let breaks = |result: &ReachResult<P>, rules: &[&str]| {
+            result.as_ref().is_err_and(|error| error.breaks(rules))
+        };
+        let breaks_some =
+            |result: &ReachResult<P>| result.as_ref().is_err_and(|error| error.rule().is_some());
         if breaks(&result, &AT_ODDS) {
-            // A document may have been damaged on its way, or have come from a cache that is older than the others.
+            // A document may have been damaged on its way, or have come from a cache that is older
+            // than the others.
             result = reach(usual);
         }
         // The version held is of use as long as the chain goes on from there.
         if breaks(&result, &["R-CHN-13"]) && self.adopt.load(Ordering::Relaxed) {
-            result = reach(PlanRequest { held: None, counts_seen: false, ..usual });
+            result = reach(PlanRequest {
+                held: None,
+                counts_seen: false,
+                ..usual
+            });
         } else if breaks_some(&result) && (last.is_some() || self.trust.is_some()) {
             // Once, and not again when the version has been held.
-            let was_held = |last: &HeldVersion<P::At>, commit| last.commit == commit || last.accepted.contains(&commit);
+            let was_held = |last: &HeldVersion<P::At>, commit| {
+                last.commit == commit || last.accepted.contains(&commit)
+            };
             let is_new = |commit: &Digest| last.is_none_or(|last| !was_held(last, *commit));
             if let Some(commit) = self.rollback.filter(is_new) {
                 let is_back = breaks(&result, &["R-CHN-04", "R-CHN-05", "R-CHN-13", "R-CHN-14"]);
-                let back = PlanRequest { accept: Some(commit), ..usual };
+                let back = PlanRequest {
+                    accept: Some(commit),
+                    ..usual
+                };
                 result = reach(back);
                 // The chain may have gone on from there. Then the first step is to that version.
                 if version.is_none()
@@ -243,7 +283,10 @@ impl ChainReader {
                     && breaks_some(&result)
                     && let Some(older) = self.find(commit)?
                 {
-                    result = reach(PlanRequest { version: Some(older), ..back });
+                    result = reach(PlanRequest {
+                        version: Some(older),
+                        ..back
+                    });
                 }
             }
         }
@@ -256,7 +299,9 @@ impl ChainReader {
 
     /// The version whose commit has this digest, if it is one of the newest.
     fn find(&self, commit: Digest) -> Result<Option<u64>> {
-        let Some(head) = self.store.listing(0)?.head() else { return Ok(None) };
+        let Some(head) = self.store.listing(0)?.head() else {
+            return Ok(None);
+        };
         for version in (head.saturating_sub(LOOK_BACK)..=head).rev() {
             let bytes = self.store.get(ObjectName::Commit(version))?;
             if bytes.is_some_and(|bytes| Digest::of_bytes(&bytes) == commit) {
@@ -266,11 +311,16 @@ impl ChainReader {
         Ok(None)
     }
 
-    /// Plans and follows the plan, and plans again as long as there is another path. `told` holds what the observer has
-    /// been told.
+    /// Plans and follows the plan, and plans again as long as there is another path. `told` holds
+    /// what the observer has been told.
     fn reach<P: Destination>(
         &self,
-        PlanRequest { version, held, accept, counts_seen }: PlanRequest,
+        PlanRequest {
+            version,
+            held,
+            accept,
+            counts_seen,
+        }: PlanRequest,
         to: &P,
         observer: &dyn Observer,
         told: &mut BTreeSet<String>,
@@ -281,19 +331,34 @@ impl ChainReader {
             Some(trust) => trust.planner(planner, counts_seen),
             None => planner,
         };
-        let mut planner = if P::IS_IN_PLACE { planner.in_place() } else { planner };
+        let mut planner = if P::IS_IN_PLACE {
+            planner.in_place()
+        } else {
+            planner
+        };
         let (mut times, mut received) = (PhaseTimes::default(), FetchTotals::default());
         let tell = |text: String, told: &mut BTreeSet<String>| {
             if told.len() <= MOST_TOLD && told.insert(text.clone()) {
                 let is_last = told.len() > MOST_TOLD;
-                observer.remark(if is_last { "more faults are not shown" } else { &text });
+                observer.remark(if is_last {
+                    "more faults are not shown"
+                } else {
+                    &text
+                });
             }
         };
         let mut tries = 0;
         loop {
             let began = Instant::now();
-            let list = |from, notes| if notes { self.store.listed_notes(from) } else { self.store.listing(from) };
-            let plan = planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
+            let list = |from, notes| {
+                if notes {
+                    self.store.listed_notes(from)
+                } else {
+                    self.store.listing(from)
+                }
+            };
+            let plan =
+                planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
             times.plan += began.elapsed();
             for fault in planner.passed_over() {
                 tell(format!("skipped a path: {fault}"), told);
@@ -302,8 +367,13 @@ impl ChainReader {
             if let Some(trust) = &self.trust {
                 trust.record(&plan, to.base().map(|held| held.commit), observer)?;
             }
-            let start = plan.start.as_deref().map(|shards| check_start(shards, to.base()));
-            if let Some(Err(error)) = start.map(|start| start.and_then(|()| self.check_layouts(&plan, to))) {
+            let start = plan
+                .start
+                .as_deref()
+                .map(|shards| check_start(shards, to.base()));
+            if let Some(Err(error)) =
+                start.map(|start| start.and_then(|()| self.check_layouts(&plan, to)))
+            {
                 planner.fail_held(error);
                 continue;
             }
@@ -319,9 +389,14 @@ impl ChainReader {
                     let fallback = to.fault().or(to.base().map(|_| Fallback::NoRoute));
                     let fallback = fallback.filter(|_| P::IS_IN_PLACE && is_whole(&plan));
                     if let Some(why) = fallback {
-                        tell(format!("version {} is loaded as a whole: {why}", plan.version), told);
+                        tell(
+                            format!("version {} is loaded as a whole: {why}", plan.version),
+                            told,
+                        );
                     }
-                    self.cache.trim().unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
+                    self.cache
+                        .trim()
+                        .unwrap_or_else(|error| observer.remark(&format!("{error:#}")));
                     let report = SwitchReport {
                         from: to.held().map(|held| held.version),
                         version: held.version,
@@ -329,7 +404,11 @@ impl ChainReader {
                         commit: held.commit,
                         metadata: held.metadata.clone(),
                         directory: held.directory.clone(),
-                        routes: plan.hops.iter().map(|hop| (hop.from, hop.version)).collect(),
+                        routes: plan
+                            .hops
+                            .iter()
+                            .map(|hop| (hop.from, hop.version))
+                            .collect(),
                         downloaded: received.downloaded,
                         from_cache: received.from_cache,
                         written: received.written,
@@ -338,14 +417,20 @@ impl ChainReader {
                         fallback,
                         lag: None,
                     };
-                    return Ok(Some(PreparedVersion { held, change, report }));
+                    return Ok(Some(PreparedVersion {
+                        held,
+                        change,
+                        report,
+                    }));
                 }
                 Err(failure) => failure,
             };
             tries += 1;
             match failure {
                 Blame::Shard(_, error) | Blame::Other(error) => return Err(error),
-                Blame::File(_, error) | Blame::Route(_, error) if tries == MOST_PATHS => return Err(error),
+                Blame::File(_, error) | Blame::Route(_, error) if tries == MOST_PATHS => {
+                    return Err(error);
+                }
                 Blame::File(file, error) => planner.fail_file(&file, error),
                 Blame::Route(hop, error) => planner.fail_route(&hop, error),
                 Blame::Held(error) => planner.fail_held(error),
@@ -355,25 +440,44 @@ impl ChainReader {
 
     /// How layouts are looked at there (SPEC section 25.2).
     fn layouts<P: Destination>(&self) -> Option<Layouts> {
-        P::HAS_FILES.then_some(if self.trust.is_some() { Layouts::Proven } else { Layouts::Compared })
+        P::HAS_FILES.then_some(if self.trust.is_some() {
+            Layouts::Proven
+        } else {
+            Layouts::Compared
+        })
     }
 
     /// Checks the layouts of the version held, if it stays: R-LAY-03.
     fn check_layouts<P: Destination>(&self, plan: &Plan, to: &P) -> Result<()> {
-        let (Some(held), Some(layouts)) = (to.base().filter(|_| plan.hops.is_empty()), self.layouts::<P>()) else {
+        let (Some(held), Some(layouts)) = (
+            to.base().filter(|_| plan.hops.is_empty()),
+            self.layouts::<P>(),
+        ) else {
             return Ok(());
         };
         let named = named_layouts(&plan.metadata, plan.shards.len());
-        held.shards.iter().try_for_each(|ShardRecord { number, layout, proven, .. }| {
-            let mut proof = LayoutProof::held(*proven);
-            proof
-                .compare(named.as_ref().and_then(|named| named.get(*number)), || Digest::of_bytes(layout.as_bytes()))?;
-            if layouts == Layouts::Proven { proof.check_proven() } else { Ok(()) }
-        })
+        held.shards.iter().try_for_each(
+            |ShardRecord {
+                 number,
+                 layout,
+                 proven,
+                 ..
+             }| {
+                let mut proof = LayoutProof::held(*proven);
+                proof.compare(named.as_ref().and_then(|named| named.get(*number)), || {
+                    Digest::of_bytes(layout.as_bytes())
+                })?;
+                if layouts == Layouts::Proven {
+                    proof.check_proven()
+                } else {
+                    Ok(())
+                }
+            },
+        )
     }
 
-    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards are then. The links
-    /// are given back.
+    /// Fetches the links of a plan, lets `build` make something of them, and says what the shards
+    /// are then. The links are given back.
     pub(crate) fn follow<'a, P: Destination, T>(
         &'a self,
         plan: &'a Plan,
@@ -385,7 +489,14 @@ impl ChainReader {
         let wanted = self.selection.shards(plan.version, plan.shards.len())?;
         let (selection, limits) = (&self.selection, &self.limits);
         let layouts = self.layouts::<P>();
-        let following = PlanReplay { plan, wanted: &wanted, selection, limits, layouts, observer };
+        let following = PlanReplay {
+            plan,
+            wanted: &wanted,
+            selection,
+            limits,
+            layouts,
+            observer,
+        };
         let access = (&self.store, &self.cache, observer);
         // Where no commit names the layouts, those of files count that are hashed as a whole.
         let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
@@ -393,19 +504,33 @@ impl ChainReader {
         let in_parts = selection.patterns.is_some() && !is_hashed;
         let links = Links::fetch(access, in_parts, &plan.hops, &wanted, received)?;
         let shards = self.start(plan, &wanted, to)?;
-        let (built, shards) = following.run(&shards, &links, received, |pushed| build(&following, pushed))?;
+        let (built, shards) = following.run(&shards, &links, received, |pushed| {
+            build(&following, pushed)
+        })?;
         Ok((built, shards, links))
     }
 
     /// The shards that a plan starts from.
-    fn start<'a, P: Destination>(&self, plan: &Plan, wanted: &[usize], to: &'a P) -> Result<Vec<BaseShard<'a>>> {
+    fn start<'a, P: Destination>(
+        &self,
+        plan: &Plan,
+        wanted: &[usize],
+        to: &'a P,
+    ) -> Result<Vec<BaseShard<'a>>> {
         match plan.hops.first().and_then(|hop| hop.from) {
             None => {
                 let sums = P::IS_IN_PLACE.then(StateSums::default);
-                Ok(wanted.iter().map(|&number| BaseShard::nothing(number, sums.clone())).collect())
+                Ok(wanted
+                    .iter()
+                    .map(|&number| BaseShard::nothing(number, sums.clone()))
+                    .collect())
             }
-            Some(from) if to.base().is_some_and(|held| held.version == from) => to.shards(plan, &self.selection),
-            Some(_) => Err(Error::usage("the plan starts from another version than the held one")),
+            Some(from) if to.base().is_some_and(|held| held.version == from) => {
+                to.shards(plan, &self.selection)
+            }
+            Some(_) => Err(Error::usage(
+                "the plan starts from another version than the held one",
+            )),
         }
     }
 }
@@ -420,7 +545,8 @@ pub(crate) fn is_trusted(plan: &Plan) -> bool {
     plan.hops.iter().all(|hop| hop.is_in_commit)
 }
 
-/// Compares the held shards with the shards that a plan starts from. Without any of use, there are none.
+/// Compares the held shards with the shards that a plan starts from. Without any of use, there are
+/// none.
 fn check_start<D>(shards: &[Digest], record: Option<&HeldVersion<D>>) -> Result<()> {
     let held = record.iter().flat_map(|record| &record.shards);
     check_held(

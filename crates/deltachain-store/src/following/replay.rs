@@ -1,4 +1,5 @@
-//! Steps 5 and 6 of SPEC section 19: the links of a plan are opened and applied, all of a shard in one pass.
+//! Steps 5 and 6 of SPEC section 19: the links of a plan are opened and applied, all of a shard in
+//! one pass.
 
 use std::fs;
 use std::path::Path;
@@ -49,8 +50,8 @@ pub(crate) struct PushedShard<'a> {
 }
 
 impl PlanReplay<'_> {
-    /// Opens the links, lets `build` make something of them, and says what the shards are then. All that `build` makes
-    /// has been proven when this has returned without error, and not before.
+    /// Opens the links, lets `build` make something of them, and says what the shards are then. All
+    /// that `build` makes has been proven when this has returned without error, and not before.
     pub(crate) fn run<T>(
         &self,
         shards: &[BaseShard<'_>],
@@ -78,17 +79,25 @@ impl PlanReplay<'_> {
             blame => blame,
         })?;
         links.settle(received)?;
-        let record = pushed.iter().map(|PushedShard { shard, replay, layout, is_proven }| ShardRecord {
-            number: shard.number,
-            table: replay.table().clone(),
-            layout: layout.to_json(),
-            proven: *is_proven,
-        });
+        let record = pushed.iter().map(
+            |PushedShard {
+                 shard,
+                 replay,
+                 layout,
+                 is_proven,
+             }| ShardRecord {
+                number: shard.number,
+                table: replay.table().clone(),
+                layout: layout.to_json(),
+                proven: *is_proven,
+            },
+        );
         Ok((built, record.collect()))
     }
 
-    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has reached the disk then.
-    /// `held` has the files of the version held: even if nothing is built on it, files that stay the same get the same headers.
+    /// Writes the model directory at `out`, and gives the bytes of its tensors; all of it has
+    /// reached the disk then. `held` has the files of the version held: even if nothing is built on
+    /// it, files that stay the same get the same headers.
     pub(crate) fn write(
         &self,
         pushed: &[PushedShard<'_>],
@@ -98,11 +107,16 @@ impl PlanReplay<'_> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         let (tensors, union) = self.tensors(pushed, &building)?;
         let layouts = pushed.iter().map(|shard| &shard.layout);
-        let files: Vec<LayoutFile> = layouts.flat_map(Layout::files).filter_map(|file| self.taken_of(file)).collect();
+        let files: Vec<LayoutFile> = layouts
+            .flat_map(Layout::files)
+            .filter_map(|file| self.taken_of(file))
+            .collect();
         if files.is_empty() {
             // No tensor is selected.
             self.check_union(pushed)?;
-            return fs::create_dir(out).map(|()| 0).map_err(|error| Error::io("creating", error).in_file(out).into());
+            return fs::create_dir(out)
+                .map(|()| 0)
+                .map_err(|error| Error::io("creating", error).in_file(out).into());
         }
         let layout = Layout::joined(files.iter())?;
         check_room(out.parent().unwrap_or(out), total_bytes(&union))?;
@@ -110,8 +124,14 @@ impl PlanReplay<'_> {
         // Among them may be safetensors files that this version does not have any more.
         staged.leave_other_files();
         staged.write_back_early()?;
-        for (place, (PushedShard { shard, replay, .. }, tensors)) in pushed.iter().zip(&tensors).enumerate() {
-            let built = replay.run(&*shard.state, &View::part(&staged, &union, tensors), &building);
+        for (place, (PushedShard { shard, replay, .. }, tensors)) in
+            pushed.iter().zip(&tensors).enumerate()
+        {
+            let built = replay.run(
+                &*shard.state,
+                &View::part(&staged, &union, tensors),
+                &building,
+            );
             built.map_err(|error| Blame::Shard(place, error))?;
         }
         self.check_union(pushed)?;
@@ -120,13 +140,19 @@ impl PlanReplay<'_> {
     }
 
     /// Prepares the changes for memory: `over` is the memory of each shard.
-    pub(crate) fn patch(&self, pushed: &[PushedShard<'_>], over: &[MemoryState]) -> Result<Vec<PatchSet>, Blame> {
+    pub(crate) fn patch(
+        &self,
+        pushed: &[PushedShard<'_>],
+        over: &[MemoryState],
+    ) -> Result<Vec<PatchSet>, Blame> {
         let building = InPhase::begin(self.observer, Phase::Build, 0);
         self.tensors(pushed, &building)?;
-        let sets = pushed.iter().zip(over).enumerate().map(|(place, (PushedShard { shard, replay, .. }, over))| {
-            let set = replay.patches(&*shard.state, over, u64::MAX, &building);
-            set.map_err(|error| Blame::Shard(place, error))
-        });
+        let sets = pushed.iter().zip(over).enumerate().map(
+            |(place, (PushedShard { shard, replay, .. }, over))| {
+                let set = replay.patches(&*shard.state, over, u64::MAX, &building);
+                set.map_err(|error| Blame::Shard(place, error))
+            },
+        );
         let sets = sets.collect::<Result<_, Blame>>()?;
         self.check_union(pushed)?;
         Ok(sets)
@@ -144,39 +170,59 @@ impl PlanReplay<'_> {
         Ok(self.check_union(pushed)?)
     }
 
-    /// The tensors of each shard that are built, and the tensors of all shards, ascending by name. The observer is told
-    /// how many bytes they are.
+    /// The tensors of each shard that are built, and the tensors of all shards, ascending by name.
+    /// The observer is told how many bytes they are.
     fn tensors(
         &self,
         pushed: &[PushedShard<'_>],
         building: &InPhase<'_>,
     ) -> Result<(Vec<Vec<TensorInfo>>, Vec<TensorInfo>), Blame> {
-        let tensors: Vec<Vec<TensorInfo>> = pushed.iter().map(|shard| shard.replay.tensors()).collect();
-        let Some(union) = union(&tensors) else { return Err(self.tell_apart(pushed, building)) };
+        let tensors: Vec<Vec<TensorInfo>> =
+            pushed.iter().map(|shard| shard.replay.tensors()).collect();
+        let Some(union) = union(&tensors) else {
+            return Err(self.tell_apart(pushed, building));
+        };
         if union.is_empty() && self.selection.patterns.is_some() && !self.selection.is_none() {
-            return Err(Error::usage(format!("version {} has none of the selected tensors", self.plan.version)).into());
+            return Err(Error::usage(format!(
+                "version {} has none of the selected tensors",
+                self.plan.version
+            ))
+            .into());
         }
-        let work = pushed.iter().map(|shard| shard.replay.work()).fold(0, u64::saturating_add);
+        let work = pushed
+            .iter()
+            .map(|shard| shard.replay.work())
+            .fold(0, u64::saturating_add);
         self.observer.begin(Phase::Build, work);
         Ok((tensors, union))
     }
 
-    /// Whether the shards are together what the commit names. One that takes some shards only cannot tell.
+    /// Whether the shards are together what the commit names. One that takes some shards only
+    /// cannot tell.
     fn check_union(&self, pushed: &[PushedShard<'_>]) -> Result<()> {
         if self.wanted.len() < self.plan.shards.len() {
             return Ok(());
         }
-        check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())))
+        check_union(
+            self.plan.state,
+            rows(pushed.iter().map(|shard| shard.replay.table())),
+        )
     }
 
-    /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has the fault, unless
-    /// one of the links does not lead to the state that it names.
+    /// Two shards have a tensor of the same name, so they cannot share a directory. The commit has
+    /// the fault, unless one of the links does not lead to the state that it names.
     fn tell_apart(&self, pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Blame {
         if let Err(blame) = prove(pushed, building) {
             return blame;
         }
-        let union = check_union(self.plan.state, rows(pushed.iter().map(|shard| shard.replay.table())));
-        union.err().unwrap_or_else(|| Error::usage("duplicate tensor: two shards have one of this name")).into()
+        let union = check_union(
+            self.plan.state,
+            rows(pushed.iter().map(|shard| shard.replay.table())),
+        );
+        union
+            .err()
+            .unwrap_or_else(|| Error::usage("duplicate tensor: two shards have one of this name"))
+            .into()
     }
 
     /// Opens the links of a shard.
@@ -189,7 +235,10 @@ impl PlanReplay<'_> {
         let readers = hops.map(|(number, (hop, link))| {
             let open = || {
                 let reader = LinkReader::open(link, self.limits)?;
-                let target = hop.shards.get(shard.number).ok_or_else(|| Error::usage("missing shard in the route"))?;
+                let target = hop
+                    .shards
+                    .get(shard.number)
+                    .ok_or_else(|| Error::usage("missing shard in the route"))?;
                 check_target(reader.header(), *target)?;
                 Ok(reader)
             };
@@ -198,15 +247,16 @@ impl PlanReplay<'_> {
         readers.collect()
     }
 
-    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts, where files are
-    /// written by them (SPEC section 25.2).
+    /// Step 7 of SPEC section 10 for the links of a shard, one after another; and their layouts,
+    /// where files are written by them (SPEC section 25.2).
     fn push<'a>(
         &self,
         shard: &'a BaseShard<'_>,
         (readers, links): (&'a [LinkReader<&'a FetchedLink<'a>>], &[FetchedLink<'_>]),
         is_taken: &'a (dyn Fn(&str) -> bool + Sync),
     ) -> Result<PushedShard<'a>> {
-        let mut replay = Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
+        let mut replay =
+            Replay::of_part(shard.table.clone(), is_taken).with_layout(shard.layout.clone());
         if let Some(sums) = &shard.sums {
             replay = replay.with_sums(sums.clone());
         }
@@ -215,29 +265,47 @@ impl PlanReplay<'_> {
             replay.push(reader)?;
             if let (Some(_), Some(layout)) = (self.layouts, replay.layout()) {
                 let states = reader.index().metadata.contains_key(LAYOUT_KEY);
-                proof.follow(hop, shard.number, (states, link.is_whole()), || layout.digest())?;
+                proof.follow(hop, shard.number, (states, link.is_whole()), || {
+                    layout.digest()
+                })?;
             }
         }
         if self.layouts == Some(Layouts::Proven) {
             proof.check_proven()?;
         }
-        let layout = replay.layout().cloned().ok_or_else(|| Error::usage("the plan has no route to follow"))?;
-        Ok(PushedShard { shard, replay, layout, is_proven: proof.is_proven() })
+        let layout = replay
+            .layout()
+            .cloned()
+            .ok_or_else(|| Error::usage("the plan has no route to follow"))?;
+        Ok(PushedShard {
+            shard,
+            replay,
+            layout,
+            is_proven: proof.is_proven(),
+        })
     }
 
     /// The part of a layout's file that is taken, if anything of it is.
     fn taken_of(&self, file: &LayoutFile) -> Option<LayoutFile> {
-        let taken = file.tensors.iter().filter(|tensor| self.selection.takes(tensor));
+        let taken = file
+            .tensors
+            .iter()
+            .filter(|tensor| self.selection.takes(tensor));
         let tensors: Vec<String> = taken.cloned().collect();
         let is_taken = self.selection.patterns.is_none() || !tensors.is_empty();
-        is_taken.then(|| LayoutFile { tensors, ..file.clone() })
+        is_taken.then(|| LayoutFile {
+            tensors,
+            ..file.clone()
+        })
     }
 }
 
 /// Proves the links of all shards; nothing of what comes of them is kept.
 fn prove(pushed: &[PushedShard<'_>], building: &InPhase<'_>) -> Result<(), Blame> {
     for (place, PushedShard { shard, replay, .. }) in pushed.iter().enumerate() {
-        replay.prove(&*shard.state, building).map_err(|error| Blame::Shard(place, error))?;
+        replay
+            .prove(&*shard.state, building)
+            .map_err(|error| Blame::Shard(place, error))?;
     }
     Ok(())
 }
@@ -253,5 +321,6 @@ pub(crate) fn rows<'a>(
 fn union(shards: &[Vec<TensorInfo>]) -> Option<Vec<TensorInfo>> {
     let mut all: Vec<TensorInfo> = shards.iter().flatten().cloned().collect();
     all.sort_unstable_by(|left, right| left.name().cmp(right.name()));
-    all.is_sorted_by(|left, right| left.name() < right.name()).then_some(all)
+    all.is_sorted_by(|left, right| left.name() < right.name())
+        .then_some(all)
 }

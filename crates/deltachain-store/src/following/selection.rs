@@ -14,7 +14,8 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// These shards, and the tensors whose names fit one of these patterns: all if `None`, none if the list is empty.
+    /// These shards, and the tensors whose names fit one of these patterns: all if `None`, none if
+    /// the list is empty.
     ///
     /// # Errors
     /// USAGE if no shard is wanted, or a pattern is malformed.
@@ -23,12 +24,17 @@ impl Selection {
         if numbers.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::usage("no shard is selected"));
         }
-        let unusable = |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
+        let unusable =
+            |error: globset::Error| Error::usage(format!("the pattern cannot be used: {error}"));
         let mut set = GlobSetBuilder::new();
         for pattern in patterns.iter().flatten() {
             set.add(Glob::new(pattern).map_err(unusable)?);
         }
-        Ok(Self { numbers, patterns, set: set.build().map_err(unusable)? })
+        Ok(Self {
+            numbers,
+            patterns,
+            set: set.build().map_err(unusable)?,
+        })
     }
 
     /// The wanted shards of a version with this many shards.
@@ -36,7 +42,9 @@ impl Selection {
     /// # Errors
     /// USAGE if it does not have one of them.
     pub(crate) fn shards(&self, version: u64, of: usize) -> Result<Vec<usize>> {
-        let Some(wanted) = &self.numbers else { return Ok((0..of).collect()) };
+        let Some(wanted) = &self.numbers else {
+            return Ok((0..of).collect());
+        };
         match wanted.iter().find(|&&shard| shard >= of) {
             Some(shard) => Err(Error::usage(format!(
                 "shard {shard} is selected, but version {version} has {of} shards, counted from 0"
@@ -67,13 +75,29 @@ mod tests {
 
     #[test]
     fn names_fit_patterns() {
-        let patterns = ["lm_head.weight", "model.layers.{1,2}.*", "model.layers.1?.mlp.*", "größe*"];
+        let patterns = [
+            "lm_head.weight",
+            "model.layers.{1,2}.*",
+            "model.layers.1?.mlp.*",
+            "größe*",
+        ];
         let selection = Selection::new(None, Some(patterns.map(str::to_owned).to_vec())).unwrap();
-        for taken in ["lm_head.weight", "model.layers.2.a.b", "model.layers.2.a/b", "model.layers.12.mlp.up", "größer"]
-        {
+        for taken in [
+            "lm_head.weight",
+            "model.layers.2.a.b",
+            "model.layers.2.a/b",
+            "model.layers.12.mlp.up",
+            "größer",
+        ] {
             assert!(selection.takes(taken), "{taken}");
         }
-        for left in ["lm_head.weights", "model.layers.3.a", "model.layers.21.a", "model.layers.1.", "LM_HEAD.weight"] {
+        for left in [
+            "lm_head.weights",
+            "model.layers.3.a",
+            "model.layers.21.a",
+            "model.layers.1.",
+            "LM_HEAD.weight",
+        ] {
             assert_eq!(selection.takes(left), left == "model.layers.1.", "{left}");
         }
     }
@@ -84,7 +108,11 @@ mod tests {
             let patterns = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
             assert!(Selection::new(None, Some(patterns)).is_err());
         }
-        let twice = Selection::new(None, Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()])).unwrap();
+        let twice = Selection::new(
+            None,
+            Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]),
+        )
+        .unwrap();
         assert_eq!(twice.patterns.unwrap(), ["a", "b"]);
     }
 }

@@ -33,19 +33,37 @@ impl<'a> BaseShard<'a> {
     /// The empty state.
     pub(crate) fn nothing(number: usize, sums: Option<StateSums>) -> Self {
         let table = StateTable::new(Vec::new(), Vec::new());
-        Self { number, state: Box::new(MemoryState::new()), table, layout: None, proof: LayoutProof::default(), sums }
+        Self {
+            number,
+            state: Box::new(MemoryState::new()),
+            table,
+            layout: None,
+            proof: LayoutProof::default(),
+            sums,
+        }
     }
 
     /// One that is held.
-    pub(crate) fn held(record: &ShardRecord, state: Box<dyn State + 'a>, sums: Option<StateSums>) -> Result<Self> {
+    pub(crate) fn held(
+        record: &ShardRecord,
+        state: Box<dyn State + 'a>,
+        sums: Option<StateSums>,
+    ) -> Result<Self> {
         let layout = Some(Layout::parse(&record.layout, &record.table.tensors)?);
         let proof = LayoutProof::held(record.proven);
-        Ok(Self { number: record.number, state, table: record.table.clone(), layout, proof, sums })
+        Ok(Self {
+            number: record.number,
+            state,
+            table: record.table.clone(),
+            layout,
+            proof,
+            sums,
+        })
     }
 }
 
-/// Opens the files of a version. They are read and compared with it, unless they are trusted; the shapes of their
-/// tensors are compared all the same.
+/// Opens the files of a version. They are read and compared with it, unless they are trusted; the
+/// shapes of their tensors are compared all the same.
 ///
 /// # Errors
 /// USAGE if they are something else; IO; the observer's.
@@ -56,16 +74,29 @@ pub(crate) fn open_unchanged(
     observer: &dyn Observer,
 ) -> Result<SafetensorsState> {
     let files = open_model(version)?;
-    let bytes = if trust { 0 } else { total_bytes(files.tensors()) };
+    let bytes = if trust {
+        0
+    } else {
+        total_bytes(files.tensors())
+    };
     let hashing = InPhase::begin(observer, Phase::Hash, bytes);
     for shard in &version.shards {
         let part = part(&files, &shard.table, selection)?;
         if trust {
             continue;
         }
-        let was: BTreeMap<&str, &Digest> =
-            shard.table.tensors.iter().map(TensorInfo::name).zip(&shard.table.digests.tensors).collect();
-        for (info, now) in part.tensors().iter().zip(StateDigests::of(&part, &hashing)?.tensors) {
+        let was: BTreeMap<&str, &Digest> = shard
+            .table
+            .tensors
+            .iter()
+            .map(TensorInfo::name)
+            .zip(&shard.table.digests.tensors)
+            .collect();
+        for (info, now) in part
+            .tensors()
+            .iter()
+            .zip(StateDigests::of(&part, &hashing)?.tensors)
+        {
             if was.get(info.name()) != Some(&&now) {
                 return Err(has_changed(&files, info));
             }
@@ -81,9 +112,13 @@ pub(crate) fn part<'a>(
     table: &StateTable,
     selection: &Selection,
 ) -> Result<View<'a, SafetensorsState>> {
-    let taken = table.tensors.iter().filter(|info| selection.takes(info.name()));
+    let taken = table
+        .tensors
+        .iter()
+        .filter(|info| selection.takes(info.name()));
     let rows = taken.map(|info| {
-        let number = find(whole.tensors(), info.name()).filter(|&number| whole.tensors()[number] == *info);
+        let number =
+            find(whole.tensors(), info.name()).filter(|&number| whole.tensors()[number] == *info);
         let number = number.ok_or_else(|| has_changed(whole, info))?;
         Ok((info.clone(), whole, number))
     });
@@ -91,6 +126,9 @@ pub(crate) fn part<'a>(
 }
 
 pub(crate) fn has_changed(whole: &SafetensorsState, info: &TensorInfo) -> Error {
-    Error::usage(format!("the tensor {:?} has changed since the version was put here", info.name()))
-        .in_file(whole.path())
+    Error::usage(format!(
+        "the tensor {:?} has changed since the version was put here",
+        info.name()
+    ))
+    .in_file(whole.path())
 }

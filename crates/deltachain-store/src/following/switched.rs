@@ -17,7 +17,8 @@ pub struct PhaseTimes {
     pub plan: Duration,
     /// Until the last byte came.
     pub download: Duration,
-    /// Until everything was decoded, checked, and written and on disk or prepared beside the memory.
+    /// Until everything was decoded, checked, and written and on disk or prepared beside the
+    /// memory.
     pub build: Duration,
     /// The switch.
     pub switch: Duration,
@@ -29,7 +30,8 @@ pub struct PhaseTimes {
 pub struct Lag {
     /// Versions between it and the head.
     pub versions: u64,
-    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does not tell.
+    /// Seconds since its commit was stored, as far as the clocks agree; `None` if the store does
+    /// not tell.
     pub seconds: Option<f64>,
 }
 
@@ -47,23 +49,27 @@ pub struct SwitchReport<D = PathBuf> {
     pub commit: Digest,
     /// Its commit's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// The directory of its files: the one that `current` leads to. Nothing for a version in memory.
+    /// The directory of its files: the one that `current` leads to. Nothing for a version in
+    /// memory.
     pub directory: D,
-    /// The routes that were taken, each with the version it comes from, if any, and the one it leads to.
+    /// The routes that were taken, each with the version it comes from, if any, and the one it
+    /// leads to.
     pub routes: Vec<(Option<u64>, u64)>,
     /// Bytes of links and assets that were fetched.
     pub downloaded: u64,
     /// Bytes of links that were in the cache.
     pub from_cache: u64,
-    /// Bytes of tensors that were written to the directory, or are kept beside the memory as changes and whole tensors.
+    /// Bytes of tensors that were written to the directory, or are kept beside the memory as
+    /// changes and whole tensors.
     pub written: u64,
     /// How long it took.
     pub times: PhaseTimes,
     /// How far it is proven that this is the version.
     pub proof: Proof,
-    /// The reason why the version was loaded as a whole, for memory that is changed in place. `None` if it was taken in
-    /// place, or is the first one.
+    /// The reason why the version was loaded as a whole, for memory that is changed in place.
+    /// `None` if it was taken in place, or is the first one.
     pub fallback: Option<Fallback>,
-    /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found out.
+    /// How far it was behind. `None` unless [`Follower::follow`](crate::Follower::follow) has found
+    /// out.
     pub lag: Option<Lag>,
 }

@@ -1,5 +1,5 @@
-//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen (SPEC section
-//! 23.3).
+//! Following a chain whose versions have to be signed: whom a follower trusts, and what it has seen
+//! (SPEC section 23.3).
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,31 @@ pub(crate) struct FollowerTrust {
 }
 
 impl FollowerTrust {
-    /// In memory, or in a directory where this was recorded before. In memory, what is seen is forgotten when the
-    /// process ends.
-    pub(crate) fn new(trust: Trust, before: Option<TrustRecord>, directory: Option<PathBuf>) -> Self {
+    /// In memory, or in a directory where this was recorded before. In memory, what is seen is
+    /// forgotten when the process ends.
+    pub(crate) fn new(
+        trust: Trust,
+        before: Option<TrustRecord>,
+        directory: Option<PathBuf>,
+    ) -> Self {
         let record = Mutex::new(TrustRecord::new(&trust, before));
-        Self { trust, record, unsigned: Mutex::default(), directory }
+        Self {
+            trust,
+            record,
+            unsigned: Mutex::default(),
+            directory,
+        }
     }
 
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
     ///
     /// # Errors
     /// USAGE if trust was wanted there before and is not now, or the record cannot be read; IO.
-    pub(crate) fn in_directory(directory: &Path, trust: Option<Trust>, forget: bool) -> Result<Option<Self>> {
+    pub(crate) fn in_directory(
+        directory: &Path,
+        trust: Option<Trust>,
+        forget: bool,
+    ) -> Result<Option<Self>> {
         if forget {
             TrustRecord::remove(directory)?;
         }
@@ -54,30 +67,52 @@ impl FollowerTrust {
         trusting.write().map(|()| Some(trusting))
     }
 
-    /// The planner takes only signed versions. The newest signed head that was seen counts, unless another chain is to
-    /// be taken.
+    /// The planner takes only signed versions. The newest signed head that was seen counts, unless
+    /// another chain is to be taken.
     pub(crate) fn planner(&self, planner: Planner, counts_seen: bool) -> Planner {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         planner.trust(self.trust.clone(), record.seen().filter(|_| counts_seen))
     }
 
-    /// Records what a plan has found out, before it is followed, and tells the observer. If it fails, the commit that
-    /// is `held` stays.
+    /// Records what a plan has found out, before it is followed, and tells the observer. If it
+    /// fails, the commit that is `held` stays.
     ///
     /// # Errors
     /// IO.
-    pub(crate) fn record(&self, plan: &Plan, held: Option<Digest>, observer: &dyn Observer) -> Result<()> {
-        let Some(SignatureCheck { by, seen, unsigned_head }) = &plan.signed else { return Ok(()) };
+    pub(crate) fn record(
+        &self,
+        plan: &Plan,
+        held: Option<Digest>,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let Some(SignatureCheck {
+            by,
+            seen,
+            unsigned_head,
+        }) = &plan.signed
+        else {
+            return Ok(());
+        };
         self.tell(*unsigned_head, observer);
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signed = record.signed.clone();
         signed.retain(|old| old.commit != plan.commit && Some(old.commit) == held);
-        signed.push(SignedCommit { commit: plan.commit, by: by.clone() });
+        signed.push(SignedCommit {
+            commit: plan.commit,
+            by: by.clone(),
+        });
         let seen = seen.map(|(version, commit)| SeenHead { version, commit });
         let unsigned = unsigned_head.map(|unsigned| unsigned.to_string());
-        let now = TrustRecord { seen, signed, unsigned, ..record.clone() };
+        let now = TrustRecord {
+            seen,
+            signed,
+            unsigned,
+            ..record.clone()
+        };
         if now != *record {
-            self.directory.iter().try_for_each(|directory| now.write(directory))?;
+            self.directory
+                .iter()
+                .try_for_each(|directory| now.write(directory))?;
             *record = now;
         }
         Ok(())
@@ -85,8 +120,14 @@ impl FollowerTrust {
 
     /// Tells the observer of a version that exists and is not signed, once.
     pub(crate) fn tell(&self, unsigned: Option<UnsignedVersion>, observer: &dyn Observer) {
-        let before = mem::replace(&mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner), unsigned);
-        unsigned.filter(|_| unsigned != before).iter().for_each(|unsigned| observer.remark(&unsigned.to_string()));
+        let before = mem::replace(
+            &mut *self.unsigned.lock().unwrap_or_else(PoisonError::into_inner),
+            unsigned,
+        );
+        unsigned
+            .filter(|_| unsigned != before)
+            .iter()
+            .for_each(|unsigned| observer.remark(&unsigned.to_string()));
     }
 
     /// The newest version that exists and is not signed, as it was found last.
@@ -100,6 +141,8 @@ impl FollowerTrust {
     /// IO.
     pub(crate) fn write(&self) -> Result<()> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        self.directory.iter().try_for_each(|directory| record.write(directory))
+        self.directory
+            .iter()
+            .try_for_each(|directory| record.write(directory))
     }
 }

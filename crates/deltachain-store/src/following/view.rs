@@ -13,9 +13,13 @@ pub(crate) struct View<'a, S: ?Sized> {
 }
 
 impl<'a, S: ?Sized> View<'a, S> {
-    /// A view of these tensors, in any order, each with the state that it is in, and its number there.
+    /// A view of these tensors, in any order, each with the state that it is in, and its number
+    /// there.
     pub(crate) fn of(tensors: impl IntoIterator<Item = (TensorInfo, &'a S, usize)>) -> Self {
-        let mut tensors: Vec<_> = tensors.into_iter().map(|(info, state, number)| (info, (state, number))).collect();
+        let mut tensors: Vec<_> = tensors
+            .into_iter()
+            .map(|(info, state, number)| (info, (state, number)))
+            .collect();
         tensors.sort_unstable_by(|(left, _), (right, _)| left.name().cmp(right.name()));
         let (infos, places) = tensors.into_iter().unzip();
         Self { infos, places }
@@ -23,11 +27,18 @@ impl<'a, S: ?Sized> View<'a, S> {
 
     /// A view of the wanted tensors that a state has, whose tensors are `all`.
     pub(crate) fn part(state: &'a S, all: &[TensorInfo], wanted: &[TensorInfo]) -> Self {
-        Self::of(wanted.iter().filter_map(|info| Some((info.clone(), state, find(all, info.name())?))))
+        Self::of(
+            wanted
+                .iter()
+                .filter_map(|info| Some((info.clone(), state, find(all, info.name())?))),
+        )
     }
 
     fn place(&self, tensor: usize) -> Result<(&'a S, usize)> {
-        self.places.get(tensor).copied().ok_or_else(|| Error::usage("no such tensor in the state"))
+        self.places
+            .get(tensor)
+            .copied()
+            .ok_or_else(|| Error::usage("no such tensor in the state"))
     }
 }
 
@@ -35,7 +46,11 @@ impl<'a, S: State> View<'a, S> {
     /// A view of the tensors of several states without a common one.
     pub(crate) fn joined(states: &'a [S]) -> Self {
         Self::of(states.iter().flat_map(|state| {
-            state.tensors().iter().enumerate().map(move |(number, info)| (info.clone(), state, number))
+            state
+                .tensors()
+                .iter()
+                .enumerate()
+                .map(move |(number, info)| (info.clone(), state, number))
         }))
     }
 }

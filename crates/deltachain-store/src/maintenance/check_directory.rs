@@ -43,22 +43,29 @@ pub struct DirectoryReport {
     pub problems: Vec<Error>,
 }
 
-/// Reads every version in a subscriber's directory, and every link in its cache, and goes on after each fault. Tensors
-/// are compared with the digests that were recorded; of other files only the lengths were. Nothing is changed and no
-/// lock is taken: what another process removes meanwhile is passed over.
+/// Reads every version in a subscriber's directory, and every link in its cache, and goes on after
+/// each fault. Tensors are compared with the digests that were recorded; of other files only the
+/// lengths were. Nothing is changed and no lock is taken: what another process removes meanwhile is
+/// passed over.
 ///
 /// # Errors
 /// USAGE if it is not a subscriber's directory; the observer's error, if it stops the work.
 pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
     let mut report = DirectoryReport::default();
     if !DirectoryKind::Model.marks(directory)? {
-        return Err(Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory));
+        return Err(
+            Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory),
+        );
     }
     match current_in(directory) {
         Ok(current) => report.version = current.map(|current| current.version),
         Err(error) => report.problems.push(error),
     }
-    for version in ours(&directory.join("versions"), is_version, &mut report.problems) {
+    for version in ours(
+        &directory.join("versions"),
+        is_version,
+        &mut report.problems,
+    ) {
         let before = report.problems.len();
         let checked = is_real_directory(&version).then(|| report.check_version(&version, observer));
         observer.advance(Phase::Hash, 0)?;
@@ -72,7 +79,11 @@ pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<Dire
     for link in ours(&directory.join("cache"), is_link, &mut report.problems) {
         let checked = is_real_file(&link).then(|| report.check_link(&link));
         observer.advance(Phase::Hash, 0)?;
-        report.problems.extend(checked.and_then(Result::err).filter(|_| is_real_file(&link)));
+        report.problems.extend(
+            checked
+                .and_then(Result::err)
+                .filter(|_| is_real_file(&link)),
+        );
     }
     Ok(report)
 }
@@ -85,13 +96,21 @@ impl DirectoryReport {
         for (name, length) in &held.files {
             let text = match there.get(name) {
                 Some(found) if found == length => continue,
-                Some(found) => format!("has {found} bytes, and had {length} when the version was put here"),
+                Some(found) => {
+                    format!("has {found} bytes, and had {length} when the version was put here")
+                }
                 None => "is missing".to_owned(),
             };
-            self.problems.push(Error::usage(text).in_file(model.join(name)));
+            self.problems
+                .push(Error::usage(text).in_file(model.join(name)));
         }
         let files = open_model(&held)?;
-        self.check_tensors(&files, &held, &Selection::new(None, held.taken.clone())?, observer)
+        self.check_tensors(
+            &files,
+            &held,
+            &Selection::new(None, held.taken.clone())?,
+            observer,
+        )
     }
 
     fn check_tensors(
@@ -112,7 +131,8 @@ impl DirectoryReport {
             let recorded = shard.table.tensors.iter().zip(&shard.table.digests.tensors);
             let taken = recorded.filter(|(info, _)| selection.takes(info.name()));
             let changed = taken.zip(&found).filter(|((_, was), now)| was != now);
-            self.problems.extend(changed.map(|((info, _), _)| has_changed(files, info)));
+            self.problems
+                .extend(changed.map(|((info, _), _)| has_changed(files, info)));
         }
         Ok(())
     }
@@ -124,17 +144,23 @@ impl DirectoryReport {
         if link.file_stem() == Some(OsStr::new(&found.digest.to_string())) {
             return Ok(());
         }
-        Err(Error::usage("is damaged: its digest is not the one in its name. It will be downloaded again")
-            .in_file(link))
+        Err(Error::usage(
+            "is damaged: its digest is not the one in its name. It will be downloaded again",
+        )
+        .in_file(link))
     }
 }
 
-/// The entries of a directory that have a name of ours, in order. Without the directory there are none.
+/// The entries of a directory that have a name of ours, in order. Without the directory there are
+/// none.
 fn ours(directory: &Path, is_ours: fn(&OsStr) -> bool, problems: &mut Vec<Error>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         let entries = if_there(fs::read_dir(directory))?.into_iter().flatten();
         let entries = entries.collect::<io::Result<Vec<_>>>()?.into_iter();
-        let mut paths: Vec<_> = entries.filter(|entry| is_ours(&entry.file_name())).map(|entry| entry.path()).collect();
+        let mut paths: Vec<_> = entries
+            .filter(|entry| is_ours(&entry.file_name()))
+            .map(|entry| entry.path())
+            .collect();
         paths.sort_unstable();
         Ok(paths)
     };

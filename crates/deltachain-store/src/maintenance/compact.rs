@@ -1,4 +1,5 @@
-//! Compaction: new routes to a version, made from the chain itself, so that late joiners and those behind read less.
+//! Compaction: new routes to a version, made from the chain itself, so that late joiners and those
+//! behind read less.
 
 use std::path::PathBuf;
 
@@ -38,15 +39,16 @@ impl CompactOptions {
         from: Vec<u64>,
         /// Whether a snapshot is made.
         snapshot: bool,
-        /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles). But the new routes
-        /// are never taken in place: readers in place trust the routes of the commit alone.
+        /// How values are coded, as [`PublishOptions::profiles`](crate::PublishOptions::profiles).
+        /// But the new routes are never taken in place: readers in place trust the routes of the
+        /// commit alone.
         profiles: Vec<Profile>,
         /// Limits for documents and links that are read.
         limits: Limits,
     }
 
-    /// For the head, and nothing to be made yet. States are built in `scratch`, which needs room for two; what is built
-    /// there is left there.
+    /// For the head, and nothing to be made yet. States are built in `scratch`, which needs room
+    /// for two; what is built there is left there.
     pub fn new(scratch: impl Into<PathBuf>) -> Self {
         Self {
             version: None,
@@ -69,14 +71,19 @@ pub struct CompactReport {
     pub routes: Vec<PublishedRoute>,
 }
 
-/// Adds routes to a version. They come into force together, after all files have been stored; a route from the same
-/// version that was there before is replaced, unless it can be taken in place.
+/// Adds routes to a version. They come into force together, after all files have been stored; a
+/// route from the same version that was there before is replaced, unless it can be taken in place.
 ///
 /// # Errors
-/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that is not older or has
-/// another number of shards; R-CHN-03 (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08
-/// (`CHAIN`) if it took 20 hours; IO; the observer's error, if it stops the work.
-pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer) -> Result<CompactReport> {
+/// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that
+/// is not older or has another number of shards; R-CHN-03 (`CHAIN`) if the version does not exist;
+/// errors of building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO; the observer's error,
+/// if it stops the work.
+pub fn compact(
+    store: &Store,
+    options: &CompactOptions,
+    observer: &dyn Observer,
+) -> Result<CompactReport> {
     let target = entry_of(store, options.version, &options.limits)?;
     let version = target.commit.version;
     let mut sources = vec![None; usize::from(options.snapshot)];
@@ -86,31 +93,58 @@ pub fn compact(store: &Store, options: &CompactOptions, observer: &dyn Observer)
     sources.sort_by_key(|source| source.as_ref().map(|source| source.commit.version));
     sources.dedup();
     if sources.is_empty() {
-        return Err(Error::usage("compact needs a snapshot or links from older versions to add"));
+        return Err(Error::usage(
+            "compact needs a snapshot or links from older versions to add",
+        ));
     }
 
     let codings = RouteCoding::of(&options.profiles)?;
     // For each source, and for each coding but of snapshots.
-    let codings = |source: &Option<HistoryEntry>| if source.is_some() { &codings[..] } else { &codings[..1] };
+    let codings = |source: &Option<HistoryEntry>| {
+        if source.is_some() {
+            &codings[..]
+        } else {
+            &codings[..1]
+        }
+    };
     let _uploads = InPhase::begin(observer, Phase::Upload, 0);
     let mut late = None;
     for _ in 0..ROUNDS {
         let mut made: Vec<MadeRoute> = Vec::new();
         for source in &sources {
             let from = source.as_ref().map(|source| source.commit.version);
-            let new = |&coding| MadeRoute { coding, route: Route { from, files: Vec::new() }, is_direct: true };
+            let new = |&coding| MadeRoute {
+                coding,
+                route: Route {
+                    from,
+                    files: Vec::new(),
+                },
+                is_direct: true,
+            };
             made.extend(codings(source).iter().map(new));
         }
         let attempt = Attempt::begin(store);
         for shard in 0..target.commit.shards.len() {
-            make_links(store, options, (&sources, &target), shard, &mut made, observer)?;
+            make_links(
+                store,
+                options,
+                (&sources, &target),
+                shard,
+                &mut made,
+                observer,
+            )?;
         }
         let (document, is_in_time) = put_in_force(store, version, &made, attempt, &options.limits)?;
         if is_in_time {
-            let published = |made: &MadeRoute| PublishedRoute::of(&made.route, made.is_direct, false);
-            return Ok(CompactReport { version, routes: made.iter().map(published).collect() });
+            let published =
+                |made: &MadeRoute| PublishedRoute::of(&made.route, made.is_direct, false);
+            return Ok(CompactReport {
+                version,
+                routes: made.iter().map(published).collect(),
+            });
         }
-        // Routes that were there before have been withdrawn. The state is here; it must not end like this.
+        // Routes that were there before have been withdrawn. The state is here; it must not end
+        // like this.
         late = Some(came_late(document));
     }
     Err(late.unwrap_or_else(|| Error::usage("no routes have been made")))
@@ -129,10 +163,17 @@ fn entry_of(store: &Store, version: Option<u64>, limits: &Limits) -> Result<Hist
     Ok(one(store, version, &mut Documents::new(), limits)?.1)
 }
 
-fn check_source(store: &Store, from: u64, target: &HistoryEntry, limits: &Limits) -> Result<HistoryEntry> {
+fn check_source(
+    store: &Store,
+    from: u64,
+    target: &HistoryEntry,
+    limits: &Limits,
+) -> Result<HistoryEntry> {
     let version = target.commit.version;
     if from >= version {
-        return Err(Error::usage(format!("version {from} is not older than version {version}")));
+        return Err(Error::usage(format!(
+            "version {from} is not older than version {version}"
+        )));
     }
     let source = entry_of(store, Some(from), limits)?;
     let shards = (source.commit.shards.len(), target.commit.shards.len());
@@ -145,7 +186,8 @@ fn check_source(store: &Store, from: u64, target: &HistoryEntry, limits: &Limits
     Ok(source)
 }
 
-/// Makes the links of one shard from each source, or from nothing, stores them, and adds them to their routes.
+/// Makes the links of one shard from each source, or from nothing, stores them, and adds them to
+/// their routes.
 fn make_links(
     store: &Store,
     options: &CompactOptions,
@@ -157,23 +199,39 @@ fn make_links(
     let keep = |name: &str, entry: &HistoryEntry| {
         let directory = options.scratch.join(format!("{name}-{shard}"));
         let shard = (shard, entry.commit.shards.len());
-        KeptVersion::open(store, KeptPlace::Lasting(&directory), shard, &options.limits)
+        KeptVersion::open(
+            store,
+            KeptPlace::Lasting(&directory),
+            shard,
+            &options.limits,
+        )
     };
     let digest_of = |entry: &HistoryEntry| entry.commit.shards.get(shard).copied();
     let mut kept = keep("target", target)?;
     let state = kept.bring_to(target.commit.version, None, observer)?;
     for source in sources {
-        let mut kept = source.as_ref().map(|source| keep("source", source)).transpose()?;
+        let mut kept = source
+            .as_ref()
+            .map(|source| keep("source", source))
+            .transpose()?;
         let base = match (&mut kept, source) {
-            (Some(kept), Some(source)) => Some(kept.bring_to(source.commit.version, None, observer)?),
+            (Some(kept), Some(source)) => {
+                Some(kept.bring_to(source.commit.version, None, observer)?)
+            }
             _ => None,
         };
-        let ends = (source.as_ref().map_or(Some(Digest::of_empty_state()), digest_of), digest_of(target));
+        let ends = (
+            source
+                .as_ref()
+                .map_or(Some(Digest::of_empty_state()), digest_of),
+            digest_of(target),
+        );
         let from = source.as_ref().map(|source| source.commit.version);
         for made in made.iter_mut().filter(|made| made.route.from == from) {
             let link = NewLink::make(base, state, made.coding, &options.scratch, observer)?;
             if (Some(link.report.base), Some(link.report.target.state)) != ends {
-                return Err(Error::usage("the states have changed while they were read").in_file(&options.scratch));
+                return Err(Error::usage("the states have changed while they were read")
+                    .in_file(&options.scratch));
             }
             link.upload(store, observer)?;
             made.route.files.push(link.reference);
@@ -183,7 +241,8 @@ fn make_links(
     Ok(())
 }
 
-/// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time after their files.
+/// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time
+/// after their files.
 fn put_in_force(
     store: &Store,
     version: u64,
@@ -193,17 +252,40 @@ fn put_in_force(
 ) -> Result<(ObjectName, bool)> {
     loop {
         let entry = entry_of(store, Some(version), limits)?;
-        let in_place = entry.commit.routes.iter().zip(entry.commit.in_place_routes());
-        let in_place: Vec<&Route> = in_place.filter(|(_, in_place)| *in_place).map(|(route, _)| route).collect();
-        let stays =
-            |route: &Route| in_place.contains(&route) || !added.iter().any(|added| added.route.from == route.from);
-        let mut routes: Vec<Route> = entry.routes.iter().filter(|route| stays(route)).cloned().collect();
+        let in_place = entry
+            .commit
+            .routes
+            .iter()
+            .zip(entry.commit.in_place_routes());
+        let in_place: Vec<&Route> = in_place
+            .filter(|(_, in_place)| *in_place)
+            .map(|(route, _)| route)
+            .collect();
+        let stays = |route: &Route| {
+            in_place.contains(&route) || !added.iter().any(|added| added.route.from == route.from)
+        };
+        let mut routes: Vec<Route> = entry
+            .routes
+            .iter()
+            .filter(|route| stays(route))
+            .cloned()
+            .collect();
         routes.extend(added.iter().map(|added| added.route.clone()));
-        let is_direct = |route: &Route| added.iter().any(|added| added.is_direct && added.route == *route);
+        let is_direct = |route: &Route| {
+            added
+                .iter()
+                .any(|added| added.is_direct && added.route == *route)
+        };
         let document = entry.successor(routes, is_direct);
         if put_routes(store, &[attempt], &document)? {
-            let files = added.iter().flat_map(|added| &added.route.files).map(FileReference::name);
-            return Ok((document.name(), was_in_time(store, &[attempt], document.name(), files)?));
+            let files = added
+                .iter()
+                .flat_map(|added| &added.route.files)
+                .map(FileReference::name);
+            return Ok((
+                document.name(),
+                was_in_time(store, &[attempt], document.name(), files)?,
+            ));
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use deltachain::chain::{
-    Asset, FileReference, History, HistoryEntry, Note, ObjectName, Trust, base_lost, check_base, check_target,
-    unreachable,
+    Asset, FileReference, History, HistoryEntry, Note, ObjectName, Trust, base_lost, check_base,
+    check_target, unreachable,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, LinkReader, Progress, Result};
@@ -29,9 +29,9 @@ deltachain::setters! {
     /// The options of a check of a chain: what is checked.
     #[derive(Debug, Clone)]
     pub struct FsckOptions {
-        /// Where versions are built to apply every link; assets are read then, too. `None` checks only documents,
-        /// files, the links' headers and indexes, and the sizes of assets. The versions that are built there are left
-        /// there.
+        /// Where versions are built to apply every link; assets are read then, too. `None` checks
+        /// only documents, files, the links' headers and indexes, and the sizes of assets. The
+        /// versions that are built there are left there.
         pub deep: Option<PathBuf> = None,
         /// Limits for documents and links.
         pub limits: Limits = Limits::default(),
@@ -60,14 +60,14 @@ pub struct FsckReport {
     pub orphans: usize,
     /// Their bytes.
     pub orphan_bytes: u64,
-    /// The orphans that no document names, not even one that has been replaced: publishers that were killed have left
-    /// them, or their commits are lost. Pruning leaves them where they are, unless [`Keep::abandoned`](crate::Keep) is
-    /// set.
+    /// The orphans that no document names, not even one that has been replaced: publishers that
+    /// were killed have left them, or their commits are lost. Pruning leaves them where they are,
+    /// unless [`Keep::abandoned`](crate::Keep) is set.
     pub unnamed: usize,
     /// Their bytes.
     pub unnamed_bytes: u64,
-    /// Parts of objects that writers left behind which were killed, or that are being written: only a directory shows
-    /// them. Pruning removes them when they are old.
+    /// Parts of objects that writers left behind which were killed, or that are being written: only
+    /// a directory shows them. Pruning removes them when they are old.
     #[serde(rename = "unfinished", serialize_with = "text::count")]
     pub partials: Vec<PathBuf>,
     /// The versions with notes on their commits, ascending.
@@ -75,48 +75,89 @@ pub struct FsckReport {
     /// Every fault that was found, with its object.
     #[serde(serialize_with = "problems")]
     pub problems: Vec<Error>,
-    /// Signs that a commit or a routes document may have been lost, or that a publisher may have been interrupted:
-    /// sentences for people. A loss of the newest documents of all, together with all files that only they name, cannot
-    /// be noticed.
+    /// Signs that a commit or a routes document may have been lost, or that a publisher may have
+    /// been interrupted: sentences for people. A loss of the newest documents of all, together with
+    /// all files that only they name, cannot be noticed.
     pub hints: Vec<String>,
 }
 
 /// Checks a whole chain and goes on after each fault.
 ///
 /// # Errors
-/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function but its result. In a
-/// store that cannot list, files that nothing names and routes documents are not seen.
+/// IO; what the observer wants it to end with. Faults of the chain are not errors of this function
+/// but its result. In a store that cannot list, files that nothing names and routes documents are
+/// not seen.
 pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Result<FsckReport> {
     let mut documents = Documents::new();
-    let ChainWindow { objects, history, .. } = whole(store, &mut documents, &options.limits)?;
+    let ChainWindow {
+        objects, history, ..
+    } = whole(store, &mut documents, &options.limits)?;
     let named = history.named();
-    let History { entries, commit_faults, route_faults, .. } = history;
+    let History {
+        entries,
+        commit_faults,
+        route_faults,
+        ..
+    } = history;
     let mut faults: Vec<Error> = commit_faults.into_iter().chain(route_faults).collect();
-    let in_force = entries.iter().map(|(&version, entry)| (version, entry.routes.clone())).collect();
+    let in_force = entries
+        .iter()
+        .map(|(&version, entry)| (version, entry.routes.clone()))
+        .collect();
     faults.extend(unreachable(&in_force));
 
     let uses = uses_of_files(&entries);
     let read = check_files(store, &objects, &uses, options, observer)?;
-    let (files, bytes) = (read.len(), read.iter().map(|(file, _)| file.size).fold(0, u64::saturating_add));
-    let bad_files = read.iter().filter(|(_, problem)| problem.is_some()).map(|(file, _)| *file).collect();
+    let (files, bytes) = (
+        read.len(),
+        read.iter()
+            .map(|(file, _)| file.size)
+            .fold(0, u64::saturating_add),
+    );
+    let bad_files = read
+        .iter()
+        .filter(|(_, problem)| problem.is_some())
+        .map(|(file, _)| *file)
+        .collect();
     faults.extend(read.into_iter().filter_map(|(_, problem)| problem));
     // Once for each object and size.
     let assets = entries.values().flat_map(|entry| &entry.commit.assets);
-    let assets = assets.map(|asset| ((asset.object_name(), asset.file.size), asset)).collect();
+    let assets = assets
+        .map(|asset| ((asset.object_name(), asset.file.size), asset))
+        .collect();
     faults.extend(check_assets(store, &objects, &assets, options, observer)?);
     let rebuilt = match &options.deep {
         Some(place) => {
             let (entries, limits, kept) = (&entries, &options.limits, BTreeMap::new());
-            RouteProver { store, entries, place, limits, observer, bad_files, kept }.prove_all(&mut faults)?
+            RouteProver {
+                store,
+                entries,
+                place,
+                limits,
+                observer,
+                bad_files,
+                kept,
+            }
+            .prove_all(&mut faults)?
         }
         None => 0,
     };
     let needed: BTreeSet<ObjectName> = uses.keys().map(FileReference::name).collect();
-    let is_orphan =
-        |object: &&StoredObject| matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name);
+    let is_orphan = |object: &&StoredObject| {
+        matches!(object.name, ObjectName::File(_)) && !needed.contains(&object.name)
+    };
     let orphans: Vec<StoredObject> = objects.iter().filter(is_orphan).copied().collect();
-    let unnamed: Vec<StoredObject> = orphans.iter().filter(|object| !named.contains(&object.name)).copied().collect();
-    let notes = notes_of(store, (chain_of(&documents), &objects), &entries, options.trust.as_ref())?;
+    let unnamed: Vec<StoredObject> = orphans
+        .iter()
+        .filter(|object| !named.contains(&object.name))
+        .copied()
+        .collect();
+    let notes = notes_of(
+        store,
+        (chain_of(&documents), &objects),
+        &entries,
+        options.trust.as_ref(),
+    )?;
     let now = probable_now(&objects);
     let old = unnamed.iter().filter(|object| is_old(object.stored, now));
     let (lost, mut hints) = hints(store, &entries, old, observer)?;
@@ -128,7 +169,10 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
     };
     Ok(FsckReport {
         versions: entries.len(),
-        pruned: entries.values().filter(|entry| entry.routes.is_empty()).count(),
+        pruned: entries
+            .values()
+            .filter(|entry| entry.routes.is_empty())
+            .count(),
         files,
         bytes,
         assets: assets.len(),
@@ -137,15 +181,19 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         orphan_bytes: bytes_of(&orphans),
         unnamed: unnamed.len(),
         unnamed_bytes: bytes_of(&unnamed),
-        partials: store.partials()?.into_iter().map(|partial| partial.path).collect(),
+        partials: store
+            .partials()?
+            .into_iter()
+            .map(|partial| partial.path)
+            .collect(),
         signatures: notes.iter().map(signed).collect(),
         problems: faults,
         hints,
     })
 }
 
-/// The evidence of lost documents in old files that no document names: proof of a loss, and hints that may have other
-/// reasons.
+/// The evidence of lost documents in old files that no document names: proof of a loss, and hints
+/// that may have other reasons.
 fn hints<'a>(
     store: &Store,
     entries: &BTreeMap<u64, HistoryEntry>,
@@ -157,7 +205,9 @@ fn hints<'a>(
     let (mut lost, mut hints) = (Vec::new(), Vec::new());
     for object in unnamed {
         observer.advance(Phase::Check, 0)?;
-        let Some((base, target)) = ends_of(store, object)? else { continue };
+        let Some((base, target)) = ends_of(store, object)? else {
+            continue;
+        };
         if is_lost(base, &versions) {
             lost.push(base_lost(object.name, base));
         } else if let Some(version) = versions.get(&target) {
@@ -166,7 +216,9 @@ fn hints<'a>(
                  document was lost",
                 object.name
             ));
-        } else if let Some((version, _)) = head.filter(|(_, entry)| entry.commit.shards.contains(&base)) {
+        } else if let Some((version, _)) =
+            head.filter(|(_, entry)| entry.commit.shards.contains(&base))
+        {
             hints.push(format!(
                 "{}: leads on from the head, version {version}: a publish was interrupted, or the next commit was lost",
                 object.name
@@ -185,8 +237,16 @@ fn hints_of_notes(
     let mut hints = Vec::new();
     let mut found: BTreeMap<u64, usize> = BTreeMap::new();
     for object in objects {
-        let ObjectName::Signature { version, commit, .. } = object.name else { continue };
-        if entries.get(&version).is_some_and(|entry| entry.digest == commit) {
+        let ObjectName::Signature {
+            version, commit, ..
+        } = object.name
+        else {
+            continue;
+        };
+        if entries
+            .get(&version)
+            .is_some_and(|entry| entry.digest == commit)
+        {
             *found.entry(version).or_default() += 1;
         } else {
             let text = "is a note on a commit that is not there: a publish is running or was interrupted, or another \
@@ -206,8 +266,8 @@ fn hints_of_notes(
     hints
 }
 
-/// The two ends of a link: state digests of the shard that its route comes from, if that is known, and of the shard
-/// that it leads to.
+/// The two ends of a link: state digests of the shard that its route comes from, if that is known,
+/// and of the shard that it leads to.
 type Ends = (Option<Digest>, Digest);
 
 /// Every file that a route in force names, with the ends that each such route gives it.
@@ -215,10 +275,13 @@ fn uses_of_files(entries: &BTreeMap<u64, HistoryEntry>) -> BTreeMap<FileReferenc
     let mut uses: BTreeMap<FileReference, BTreeSet<Ends>> = BTreeMap::new();
     for entry in entries.values() {
         for route in &entry.routes {
-            for ((shard, file), &target) in route.files.iter().enumerate().zip(&entry.commit.shards) {
+            for ((shard, file), &target) in route.files.iter().enumerate().zip(&entry.commit.shards)
+            {
                 let base = match route.from {
                     None => Some(Digest::of_empty_state()),
-                    Some(from) => entries.get(&from).and_then(|from| from.commit.shards.get(shard).copied()),
+                    Some(from) => entries
+                        .get(&from)
+                        .and_then(|from| from.commit.shards.get(shard).copied()),
                 };
                 uses.entry(*file).or_default().insert((base, target));
             }
@@ -236,8 +299,13 @@ fn check_files(
     observer: &dyn Observer,
 ) -> Result<Vec<(FileReference, Option<Error>)>> {
     let there: BTreeSet<ObjectName> = objects.iter().map(|object| object.name).collect();
-    let progress =
-        InPhase::begin(observer, Phase::Check, uses.keys().map(|file| file.size).fold(0, u64::saturating_add));
+    let progress = InPhase::begin(
+        observer,
+        Phase::Check,
+        uses.keys()
+            .map(|file| file.size)
+            .fold(0, u64::saturating_add),
+    );
     let check = |(file, ends): (&FileReference, &BTreeSet<Ends>)| {
         // If the store cannot list, only reading the files tells whether they are there.
         let checked = if !store.can_list() || there.contains(&file.name()) {
@@ -247,7 +315,9 @@ fn check_files(
         };
         match checked {
             Ok(()) => Ok((*file, None)),
-            Err(error) if error.rule().is_some() => Ok((*file, Some(error.in_file(file.name().to_string())))),
+            Err(error) if error.rule().is_some() => {
+                Ok((*file, Some(error.in_file(file.name().to_string()))))
+            }
             Err(error) => Err(error),
         }
     };
@@ -262,9 +332,14 @@ fn check_assets(
     options: &FsckOptions,
     observer: &dyn Observer,
 ) -> Result<Vec<Error>> {
-    let sizes: BTreeMap<ObjectName, u64> = objects.iter().map(|object| (object.name, object.size)).collect();
+    let sizes: BTreeMap<ObjectName, u64> = objects
+        .iter()
+        .map(|object| (object.name, object.size))
+        .collect();
     let read = assets.values().filter(|_| options.deep.is_some());
-    let bytes = read.map(|asset| asset.file.size).fold(0, u64::saturating_add);
+    let bytes = read
+        .map(|asset| asset.file.size)
+        .fold(0, u64::saturating_add);
     let progress = InPhase::begin(observer, Phase::Check, bytes);
     let mut problems = Vec::new();
     for &asset in assets.values() {

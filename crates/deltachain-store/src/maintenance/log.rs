@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use deltachain::chain::{Asset, FileReference, HistoryEntry, Listing, Note, ObjectName, Route, Trust};
+use deltachain::chain::{
+    Asset, FileReference, HistoryEntry, Listing, Note, ObjectName, Route, Trust,
+};
 use deltachain::tensor::Digest;
 use deltachain::{Limits, Result};
 use serde::Serialize;
@@ -51,7 +53,8 @@ pub struct LogRoute {
     pub from: Option<u64>,
     /// One per shard, in the order of the shards.
     pub files: Vec<FileReference>,
-    /// Whether it is known to be direct ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
+    /// Whether it is known to be direct
+    /// ([`Commit::direct_routes`](deltachain::chain::Commit::direct_routes)).
     #[serde(rename = "direct")]
     pub is_direct: bool,
     /// Whether it is known that it can be taken in place
@@ -63,27 +66,44 @@ pub struct LogRoute {
 impl LogRoute {
     /// Bytes of its files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).fold(0, u64::saturating_add)
+        self.files
+            .iter()
+            .map(|file| file.size)
+            .fold(0, u64::saturating_add)
     }
 }
 
-/// The versions of a chain, the newest first; at most `last` of them. `trust` says whose signatures count.
+/// The versions of a chain, the newest first; at most `last` of them. `trust` says whose signatures
+/// count.
 ///
 /// # Errors
-/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions has a fault; IO. If the
-/// store cannot list, the routes are those in the commits.
+/// CHAIN, MALFORMED, LIMIT or UNSUPPORTED if the chain document or a commit of these versions has a
+/// fault; IO. If the store cannot list, the routes are those in the commits.
 pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Vec<LogEntry>> {
     let first = |head: Option<u64>| match (head, last) {
         (Some(head), Some(last)) => (head + 1).saturating_sub(last),
         _ => 0,
     };
     let mut documents = Documents::new();
-    let ChainWindow { objects, mut history, .. } =
-        stretch(store, |head| first(head)..=u64::MAX, &mut documents, &Limits::default())?;
+    let ChainWindow {
+        objects,
+        mut history,
+        ..
+    } = stretch(
+        store,
+        |head| first(head)..=u64::MAX,
+        &mut documents,
+        &Limits::default(),
+    )?;
     refuse_faults(&mut history)?;
     let place = (chain_of(&documents), objects.as_slice());
     let notes = notes_of(store, place, &history.entries, trust)?;
-    Ok(history.entries.into_values().rev().map(|entry| LogEntry::new(entry, place, &notes, trust)).collect())
+    Ok(history
+        .entries
+        .into_values()
+        .rev()
+        .map(|entry| LogEntry::new(entry, place, &notes, trust))
+        .collect())
 }
 
 /// One version, or the head. `trust` says whose signatures count.
@@ -98,25 +118,37 @@ pub fn show(store: &Store, version: Option<u64>, trust: Option<&Trust>) -> Resul
     Ok(LogEntry::new(entry, place, &notes, trust))
 }
 
-/// The notes on the commits of these versions that readers look at, as far as they have the right form.
+/// The notes on the commits of these versions that readers look at, as far as they have the right
+/// form.
 pub(crate) fn notes_of(
     store: &Store,
     (chain, objects): (Digest, &[StoredObject]),
     entries: &BTreeMap<u64, HistoryEntry>,
     trust: Option<&Trust>,
 ) -> Result<BTreeMap<u64, Vec<Note>>> {
-    let listing = if store.can_list() { Listing::default() } else { Listing::of_head(None) };
+    let listing = if store.can_list() {
+        Listing::default()
+    } else {
+        Listing::of_head(None)
+    };
     let listing = listing.with(objects.iter().map(|object| object.name));
-    let names = entries.iter().flat_map(|(&version, HistoryEntry { digest, .. })| {
-        let own = trust.map(|trust| trust.own_notes(chain, version, *digest)).unwrap_or_default();
-        listing.notes(version, *digest, &own)
-    });
+    let names = entries
+        .iter()
+        .flat_map(|(&version, HistoryEntry { digest, .. })| {
+            let own = trust
+                .map(|trust| trust.own_notes(chain, version, *digest))
+                .unwrap_or_default();
+            listing.notes(version, *digest, &own)
+        });
     let mut contents = store.get_all(&names.collect::<Vec<_>>())?;
     contents.sort_unstable_by_key(|(name, _)| *name);
     let mut notes: BTreeMap<u64, Vec<Note>> = BTreeMap::new();
     for (name, content) in contents {
         if let (ObjectName::Signature { version, .. }, Some(content)) = (name, content) {
-            notes.entry(version).or_default().extend(Note::read(name, chain, &content));
+            notes
+                .entry(version)
+                .or_default()
+                .extend(Note::read(name, chain, &content));
         }
     }
     Ok(notes)
@@ -124,21 +156,37 @@ pub(crate) fn notes_of(
 
 impl LogEntry {
     fn new(
-        HistoryEntry { digest, commit, routes, direct, .. }: HistoryEntry,
+        HistoryEntry {
+            digest,
+            commit,
+            routes,
+            direct,
+            ..
+        }: HistoryEntry,
         (chain, objects): (Digest, &[StoredObject]),
         notes: &BTreeMap<u64, Vec<Note>>,
         trust: Option<&Trust>,
     ) -> Self {
         let version = commit.version;
         let in_place = |route: &Route| {
-            commit.routes.iter().zip(commit.in_place_routes()).any(|(own, in_place)| in_place && own == route)
+            commit
+                .routes
+                .iter()
+                .zip(commit.in_place_routes())
+                .any(|(own, in_place)| in_place && own == route)
         };
         let route = |route: Route| {
             let (is_direct, is_in_place) = (direct.contains(&route), in_place(&route));
-            LogRoute { from: route.from, files: route.files, is_direct, is_in_place }
+            LogRoute {
+                from: route.from,
+                files: route.files,
+                is_direct,
+                is_in_place,
+            }
         };
         let routes = routes.into_iter().map(route).collect();
-        let place = objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
+        let place =
+            objects.binary_search_by_key(&ObjectName::Commit(version), |object| object.name);
         Self {
             version,
             chain,
@@ -149,7 +197,10 @@ impl LogEntry {
             routes,
             assets: commit.assets,
             metadata: commit.metadata,
-            stored: place.ok().map(|place| objects[place].stored).filter(|&time| time > SystemTime::UNIX_EPOCH),
+            stored: place
+                .ok()
+                .map(|place| objects[place].stored)
+                .filter(|&time| time > SystemTime::UNIX_EPOCH),
             signers: Signers::of(notes.get(&version).map_or(&[], Vec::as_slice), trust),
         }
     }

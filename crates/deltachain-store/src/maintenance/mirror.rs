@@ -1,5 +1,6 @@
-//! Copies of a chain in another store. What is new is stored in the order that publishers use, so that readers of the
-//! copy are right at any time: files, then signatures, routes and the commit of each version.
+//! Copies of a chain in another store. What is new is stored in the order that publishers use, so
+//! that readers of the copy are right at any time: files, then signatures, routes and the commit of
+//! each version.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -30,28 +31,40 @@ pub struct MirrorReport {
     pub bytes: u64,
 }
 
-/// Copies a chain, or what is new of it, with its signatures. Files pass through `scratch`, one at a time, and are
-/// hashed on their way. What is there already is not read again, and nothing is removed: versions that are pruned in
-/// the source are withdrawn in the copy as well, and a prune there that keeps all versions removes their files. Only
-/// one process writes to a copy.
+/// Copies a chain, or what is new of it, with its signatures. Files pass through `scratch`, one at
+/// a time, and are hashed on their way. What is there already is not read again, and nothing is
+/// removed: versions that are pruned in the source are withdrawn in the copy as well, and a prune
+/// there that keeps all versions removes their files. Only one process writes to a copy.
 ///
 /// # Errors
-/// R-CHN-01 (`CHAIN`) if there is no chain in the source; `CHAIN` if the destination has another one, or documents that
-/// the source does not have; R-CHN-10 or R-CHN-16 if a file of the source is damaged; R-PUB-08 if it takes longer than
-/// 20 hours: then it goes on when it is called again; USAGE if a store cannot be listed or written; IO. What was copied
-/// before an error stays, and is right.
-pub fn mirror(source: &Store, destination: &Store, scratch: &Path, observer: &dyn Observer) -> Result<MirrorReport> {
+/// R-CHN-01 (`CHAIN`) if there is no chain in the source; `CHAIN` if the destination has another
+/// one, or documents that the source does not have; R-CHN-10 or R-CHN-16 if a file of the source is
+/// damaged; R-PUB-08 if it takes longer than 20 hours: then it goes on when it is called again;
+/// USAGE if a store cannot be listed or written; IO. What was copied before an error stays, and is
+/// right.
+pub fn mirror(
+    source: &Store,
+    destination: &Store,
+    scratch: &Path,
+    observer: &dyn Observer,
+) -> Result<MirrorReport> {
     let destination = &destination.with_stop(source.stop.clone());
     destination.check_is_written()?;
     let chain = source.get_agreed(ObjectName::Chain)?;
     Parent::read(chain.as_deref(), None, &Limits::default())?;
     // Documents before files, so that the files that they name are listed.
-    let mut documents: Vec<ObjectName> = source.objects()?.iter().map(|object| object.name).collect();
+    let mut documents: Vec<ObjectName> =
+        source.objects()?.iter().map(|object| object.name).collect();
     documents.retain(|&name| place(name).is_some());
     documents.sort_by_key(|&name| place(name));
     let files = source.objects()?;
-    let there: BTreeSet<ObjectName> = destination.objects()?.iter().map(|object| object.name).collect();
-    // The copy has no commit that the source does not have, by its newest one: each names the one before.
+    let there: BTreeSet<ObjectName> = destination
+        .objects()?
+        .iter()
+        .map(|object| object.name)
+        .collect();
+    // The copy has no commit that the source does not have, by its newest one: each names the one
+    // before.
     if let Some(head) = Listing::new(there.iter().map(ToString::to_string)).head() {
         let name = ObjectName::Commit(head);
         if !documents.contains(&name) || source.get_agreed(name)? != destination.get_agreed(name)? {
@@ -62,9 +75,17 @@ pub fn mirror(source: &Store, destination: &Store, scratch: &Path, observer: &dy
         check_links(&directory)?;
     }
     let attempt = Attempt::begin(destination);
-    put(destination, &[], ObjectName::Chain, &chain.unwrap_or_default())?;
+    put(
+        destination,
+        &[],
+        ObjectName::Chain,
+        &chain.unwrap_or_default(),
+    )?;
     let mut report = MirrorReport::default();
-    for StoredObject { name, size, .. } in files.into_iter().filter(|object| !there.contains(&object.name)) {
+    for StoredObject { name, size, .. } in files
+        .into_iter()
+        .filter(|object| !there.contains(&object.name))
+    {
         if copy_file((source, destination), (name, size), scratch, observer)? {
             report.files += 1;
             report.bytes += size;
@@ -74,7 +95,9 @@ pub fn mirror(source: &Store, destination: &Store, scratch: &Path, observer: &dy
         if !there.contains(&name) {
             observer.advance(Phase::Upload, 0)?;
             // It may have been pruned since it was listed.
-            source.get_agreed(name)?.map_or(Ok(()), |content| put(destination, &[attempt], name, &content))?;
+            source.get_agreed(name)?.map_or(Ok(()), |content| {
+                put(destination, &[attempt], name, &content)
+            })?;
             report.documents += 1;
         }
         if let ObjectName::Commit(version) = name {
@@ -84,8 +107,8 @@ pub fn mirror(source: &Store, destination: &Store, scratch: &Path, observer: &dy
     Ok(report)
 }
 
-/// When a document is stored: by version, and the commit after what belongs to it, so that whoever finds the commit
-/// finds that, too.
+/// When a document is stored: by version, and the commit after what belongs to it, so that whoever
+/// finds the commit finds that, too.
 fn place(name: ObjectName) -> Option<(u64, u8)> {
     match name {
         ObjectName::Signature { version, .. } => Some((version, 0)),
@@ -106,7 +129,10 @@ fn copy_file(
     let file = match name {
         ObjectName::File(digest) => ChainFile::Link(FileReference { digest, size }),
         ObjectName::Asset(digest) => {
-            asset = Asset { name: name.to_string(), file: FileReference { digest, size } };
+            asset = Asset {
+                name: name.to_string(),
+                file: FileReference { digest, size },
+            };
             ChainFile::Asset(&asset)
         }
         _ => return Ok(false),
@@ -124,13 +150,17 @@ fn copy_file(
     }
     drop(downloading);
     let _uploading = InPhase::begin(observer, Phase::Upload, size);
-    destination.upload(written.path(), name, size, observer).map(|()| true)
+    destination
+        .upload(written.path(), name, size, observer)
+        .map(|()| true)
 }
 
 /// Stores a document, unless it is there.
 fn put(destination: &Store, attempts: &[Attempt], name: ObjectName, content: &[u8]) -> Result<()> {
     if put_last(destination, attempts, name, content)?
-        || destination.get_agreed(name)?.is_some_and(|found| found == content)
+        || destination
+            .get_agreed(name)?
+            .is_some_and(|found| found == content)
     {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The work on a chain beside publishing and following: looking, checking, compacting, pruning; and checking a
-//! directory.
+//! The work on a chain beside publishing and following: looking, checking, compacting, pruning; and
+//! checking a directory.
 
 pub(crate) mod check_directory;
 pub(crate) mod compact;

@@ -1,14 +1,16 @@
-//! Proves a chain: applies every link of every route in force, and compares the results with the commits.
+//! Proves a chain: applies every link of every route in force, and compares the results with the
+//! commits.
 //!
-//! One directory per shard goes through the versions that routes come from, in ascending order. From there each link is
-//! applied without anything being written.
+//! One directory per shard goes through the versions that routes come from, in ascending order.
+//! From there each link is applied without anything being written.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::Path;
 
 use deltachain::chain::{
-    FileReference, HistoryEntry, LayoutProof, ObjectName, Route, check_target, check_union, named_layouts,
+    FileReference, HistoryEntry, LayoutProof, ObjectName, Route, check_target, check_union,
+    named_layouts,
 };
 use deltachain::tensor::{Digest, MemoryState, StateDigests};
 use deltachain::{Error, Limits, LinkReader, Replay, Result, StateTable};
@@ -36,27 +38,36 @@ pub(crate) struct RouteProver<'a> {
 type ProposedRoute<'a> = (&'a HistoryEntry, &'a Route);
 
 impl<'a> RouteProver<'a> {
-    /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be built.
+    /// Proves all routes and adds faults to `problems`. Gives the number of versions that could be
+    /// built.
     pub(crate) fn prove_all(mut self, problems: &mut Vec<Error>) -> Result<usize> {
         // By the version that they come from, and the number of shards.
         let mut groups: BTreeMap<(Option<u64>, usize), Vec<ProposedRoute<'a>>> = BTreeMap::new();
         for entry in self.entries.values() {
-            let intact = |route: &&Route| !route.files.iter().any(|file| self.bad_files.contains(file));
+            let intact =
+                |route: &&Route| !route.files.iter().any(|file| self.bad_files.contains(file));
             for route in entry.routes.iter().filter(intact) {
-                groups.entry((route.from, route.files.len())).or_default().push((entry, route));
+                groups
+                    .entry((route.from, route.files.len()))
+                    .or_default()
+                    .push((entry, route));
             }
         }
         let mut built = BTreeSet::new();
         for ((source, of), routes) in groups {
             let entry = source.and_then(|source| self.entries.get(&source));
             if let Some(entry) = entry.filter(|entry| entry.routes.is_empty()) {
-                // No fault: who still holds the version can take them. Compaction from a held version makes such
-                // routes.
+                // No fault: who still holds the version can take them. Compaction from a held
+                // version makes such routes.
                 let version = entry.commit.version;
-                self.observer.remark(&format!("skipping routes from version {version}, which has been pruned"));
+                self.observer.remark(&format!(
+                    "skipping routes from version {version}, which has been pruned"
+                ));
                 continue;
             }
-            let Some(digests) = note(problems, self.bring_all_to(source, of))? else { continue };
+            let Some(digests) = note(problems, self.bring_all_to(source, of))? else {
+                continue;
+            };
             for (entry, route) in routes {
                 if note(problems, self.prove(entry, route, &digests))?.is_some() {
                     built.insert(entry.commit.version);
@@ -71,29 +82,51 @@ impl<'a> RouteProver<'a> {
         let of = route.files.len();
         let mut built: Vec<StateTable> = Vec::with_capacity(of);
         let named = named_layouts(&entry.commit.metadata, of);
-        for (shard, ((file, target), digests)) in route.files.iter().zip(&entry.commit.shards).zip(digests).enumerate()
+        for (shard, ((file, target), digests)) in route
+            .files
+            .iter()
+            .zip(&entry.commit.shards)
+            .zip(digests)
+            .enumerate()
         {
-            let nothing = End { state: &MemoryState::new(), layout: None, named: None, digests: None };
+            let nothing = End {
+                state: &MemoryState::new(),
+                layout: None,
+                named: None,
+                digests: None,
+            };
             let kept = self.kept.get(&(shard, of)).filter(|_| route.from.is_some());
             let base = kept.and_then(KeptVersion::end).unwrap_or(nothing);
             let named = named.as_ref().and_then(|named| named.get(shard));
             let applied = self.apply((base, digests), file, (*target, named));
             built.push(applied.map_err(|error| error.in_file(file.name().to_string()))?);
         }
-        check_union(entry.commit.state, built.iter().map(|table| (table.tensors.as_slice(), &table.digests)))
-            .map_err(|error| error.in_file(ObjectName::Commit(entry.commit.version).to_string()))
+        check_union(
+            entry.commit.state,
+            built
+                .iter()
+                .map(|table| (table.tensors.as_slice(), &table.digests)),
+        )
+        .map_err(|error| error.in_file(ObjectName::Commit(entry.commit.version).to_string()))
     }
 
     /// Brings the directories of all shards to a version, or nothing at all. Gives their digests.
     fn bring_all_to(&mut self, source: Option<u64>, of: usize) -> Result<Vec<StateDigests>> {
-        let Some(version) = source else { return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]) };
+        let Some(version) = source else {
+            return Ok(vec![StateDigests::from_tensors(&[], Vec::new()); of]);
+        };
         let bring = |shard| {
             let kept = match self.kept.entry((shard, of)) {
                 Entry::Occupied(kept) => kept.into_mut(),
                 Entry::Vacant(place) => {
                     let directory = self.place.join(format!("{shard}-of-{of}"));
                     let kept = KeptPlace::Lasting(&directory);
-                    place.insert(KeptVersion::open(self.store, kept, (shard, of), self.limits)?)
+                    place.insert(KeptVersion::open(
+                        self.store,
+                        kept,
+                        (shard, of),
+                        self.limits,
+                    )?)
                 }
             };
             StateDigests::of(kept.bring_to(version, None, self.observer)?.state, &())
@@ -101,7 +134,8 @@ impl<'a> RouteProver<'a> {
         (0..of).map(bring).collect()
     }
 
-    /// Applies a link that is to lead to a shard with this digest, and to the layout that the commit names.
+    /// Applies a link that is to lead to a shard with this digest, and to the layout that the
+    /// commit names.
     fn apply(
         &self,
         (base, digests): (End<'_>, &StateDigests),
@@ -110,11 +144,19 @@ impl<'a> RouteProver<'a> {
     ) -> Result<StateTable> {
         let link = LinkReader::open(StoredLink::new(self.store, *file, &()), self.limits)?;
         check_target(link.header(), target)?;
-        let table = StateTable { tensors: base.state.tensors().to_vec(), digests: digests.clone() };
+        let table = StateTable {
+            tensors: base.state.tensors().to_vec(),
+            digests: digests.clone(),
+        };
         let mut replay = Replay::new(table).with_layout(base.layout.cloned());
         replay.push(&link)?;
-        replay.layout().map_or(Ok(()), |layout| LayoutProof::default().compare(named, || layout.digest()))?;
-        replay.prove(base.state, &InPhase::begin(self.observer, Phase::Build, replay.work()))?;
+        replay.layout().map_or(Ok(()), |layout| {
+            LayoutProof::default().compare(named, || layout.digest())
+        })?;
+        replay.prove(
+            base.state,
+            &InPhase::begin(self.observer, Phase::Build, replay.work()),
+        )?;
         Ok(replay.table().clone())
     }
 }

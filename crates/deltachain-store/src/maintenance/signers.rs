@@ -41,9 +41,26 @@ impl Signers {
     /// The signers by the notes on the version's commit.
     pub(crate) fn of(notes: &[Note], trust: Option<&Trust>) -> Self {
         let claimed = notes.iter().flat_map(Note::signers);
-        let claimed = claimed.map(|(name, id)| ClaimedSigner { name: name.to_owned(), id }).collect();
-        let signed_by = trust.map(|trust| trust.signers(notes).into_iter().cloned().collect::<Vec<_>>());
-        let signed = trust.zip(signed_by.as_ref()).map(|(trust, by)| by.len() >= trust.quorum());
-        Self { claimed, signed, signed_by }
+        let claimed = claimed
+            .map(|(name, id)| ClaimedSigner {
+                name: name.to_owned(),
+                id,
+            })
+            .collect();
+        let signed_by = trust.map(|trust| {
+            trust
+                .signers(notes)
+                .into_iter()
+                .cloned()
+                .collect::<Vec<_>>()
+        });
+        let signed = trust
+            .zip(signed_by.as_ref())
+            .map(|(trust, by)| by.len() >= trust.quorum());
+        Self {
+            claimed,
+            signed,
+            signed_by,
+        }
     }
 }

@@ -31,7 +31,8 @@ impl FromStr for MaxLag {
             return Ok(Self::Versions(versions));
         }
         let time = humantime::parse_duration(text);
-        time.map(Self::Time).map_err(|_| "must be a number of versions, or a time such as 90s, 10m or 2h")
+        time.map(Self::Time)
+            .map_err(|_| "must be a number of versions, or a time such as 90s, 10m or 2h")
     }
 }
 
@@ -39,37 +40,62 @@ impl MaxLag {
     /// Why a version is too far behind.
     fn exceeded(self, version: u64, status: &FollowStatus) -> Option<String> {
         match (self, status.head, status.newest(version)) {
-            (Self::Time(_), _, Some(newest)) if newest.is_in_future() => {
-                Some(format!("it was the newest at {newest}, which is in the future: a clock was wrong"))
-            }
+            (Self::Time(_), _, Some(newest)) if newest.is_in_future() => Some(format!(
+                "it was the newest at {newest}, which is in the future: a clock was wrong"
+            )),
             (Self::Versions(most), Some(head), _) => {
                 let lag = head.saturating_sub(version);
-                (lag > most).then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
+                (lag > most)
+                    .then(|| format!("{lag} versions behind the newest one seen, more than {most}"))
             }
             (Self::Time(most), _, Some(newest)) => {
                 let behind = newest.age();
                 let (seconds, limit) = (behind.as_secs(), most.as_secs_f64());
-                (behind > most).then(|| format!("it was the newest {seconds} s ago, more than {limit} s"))
+                (behind > most)
+                    .then(|| format!("it was the newest {seconds} s ago, more than {limit} s"))
             }
-            (Self::Versions(_), None, _) => Some("no poll of the chain has been recorded".to_owned()),
+            (Self::Versions(_), None, _) => {
+                Some("no poll of the chain has been recorded".to_owned())
+            }
             (Self::Time(_), _, None) => Some("it was never seen to be the newest".to_owned()),
         }
     }
 }
 
-/// Why a server is not ready for requests: what `GET /ready` says of it, and `status --max-lag`. `None` if it is.
-pub fn unready(server: &ServerRecord, status: &FollowStatus, most: MaxLag, is_followed: bool) -> Option<String> {
-    let ServerRecord { version, state, paused, .. } = server;
+/// Why a server is not ready for requests: what `GET /ready` says of it, and `status --max-lag`.
+/// `None` if it is.
+pub fn unready(
+    server: &ServerRecord,
+    status: &FollowStatus,
+    most: MaxLag,
+    is_followed: bool,
+) -> Option<String> {
+    let ServerRecord {
+        version,
+        state,
+        paused,
+        ..
+    } = server;
     let state = state.as_deref().unwrap_or_default();
     match version {
         _ if !is_followed => Some("nobody follows the chain".to_owned()),
         _ if *paused => Some("it is paused".to_owned()),
         _ if status.unsigned.is_some() => status.unsigned.clone(),
         None => Some("it does not answer with a version of the chain".to_owned()),
-        Some(version) if !status.versions.iter().any(|known| known.is(*version, state)) => {
-            Some(format!("its version {} is none that the directory has held", version_name(*version, state)))
+        Some(version)
+            if !status
+                .versions
+                .iter()
+                .any(|known| known.is(*version, state)) =>
+        {
+            Some(format!(
+                "its version {} is none that the directory has held",
+                version_name(*version, state)
+            ))
         }
-        Some(version) => most.exceeded(*version, status).map(|text| format!("its version is {version}: {text}")),
+        Some(version) => most
+            .exceeded(*version, status)
+            .map(|text| format!("its version is {version}: {text}")),
     }
 }
 
@@ -93,9 +119,11 @@ pub struct Health {
     pub metadata: Option<BTreeMap<String, String>>,
     /// The directory of its files.
     pub directory: Option<String>,
-    /// How far its files were proven when they were built, as [`Proof::name`](deltachain::memory::Proof::name).
+    /// How far its files were proven when they were built, as
+    /// [`Proof::name`](deltachain::memory::Proof::name).
     pub proof: Option<&'static str>,
-    /// Whether only signed versions are taken, and what is known of that; `None` if every version is.
+    /// Whether only signed versions are taken, and what is known of that; `None` if every version
+    /// is.
     pub trust: Option<TrustStatus>,
     /// When `current` was switched to it.
     pub switched: Option<Time>,
@@ -125,9 +153,11 @@ pub struct Health {
     pub command: Option<CommandHealth>,
     /// The servers of --engine.
     pub servers: Vec<ServerRecord>,
-    /// Why those that download the chain themselves load its versions as a whole; `None` if they do not.
+    /// Why those that download the chain themselves load its versions as a whole; `None` if they do
+    /// not.
     pub whole: Option<String>,
-    /// Whether all servers are ready for requests; `None` without servers, or if nobody says how far behind is healthy.
+    /// Whether all servers are ready for requests; `None` without servers, or if nobody says how
+    /// far behind is healthy.
     ready: Option<bool>,
 }
 
@@ -158,38 +188,61 @@ impl Health {
         let found = usable(inspect_directory(directory), &mut problems);
         let status = usable(records.status(), &mut problems).unwrap_or_default();
         let ran = usable(records.ran(), &mut problems);
-        let servers = usable(records.servers(), &mut problems).map(|record| record.servers).unwrap_or_default();
+        let servers = usable(records.servers(), &mut problems)
+            .map(|record| record.servers)
+            .unwrap_or_default();
         let is_followed = records.is_locked();
         if found.is_none() && problems.is_empty() {
             problems.push("it holds no version".to_owned());
         }
         if let Some(found) = found.as_ref().filter(|found| !found.missing.is_empty()) {
-            problems.push(format!("files are missing or have another length: {}", found.missing.join(", ")));
+            problems.push(format!(
+                "files are missing or have another length: {}",
+                found.missing.join(", ")
+            ));
         }
         let held = found.as_ref().map(|found| &found.held);
         let trust = found.as_ref().and_then(|found| found.trust.as_ref());
         problems.extend(trust.and_then(TrustStatus::problem));
         let command = status.command.as_ref().map(|command| CommandHealth {
             succeeded: ran
-                .filter(|ran| held.is_some_and(|held| ran.is(held.version, held.commit, &command.digest)))
+                .filter(|ran| {
+                    held.is_some_and(|held| ran.is(held.version, held.commit, &command.digest))
+                })
                 .map(|ran| ran.time),
             running: command.running && is_followed,
             failures: command.failures,
             last_failure: command.last_failure.clone(),
         });
         // Ages by times that have not come yet would be 0 for ever.
-        let future = status.last_look.max(status.last_success).filter(|time| time.is_in_future());
-        problems.extend(
-            future.map(|time| format!("the last poll was at {time}, which is in the future: a clock was wrong")),
-        );
+        let future = status
+            .last_look
+            .max(status.last_success)
+            .filter(|time| time.is_in_future());
+        problems.extend(future.map(|time| {
+            format!("the last poll was at {time}, which is in the future: a clock was wrong")
+        }));
         // A network that is down for a while is what --max-lag is for.
-        let error = status.last_error.as_ref().filter(|error| status.failing && error.class != ErrorClass::Io.name());
+        let error = status
+            .last_error
+            .as_ref()
+            .filter(|error| status.failing && error.class != ErrorClass::Io.name());
         problems.extend(error.map(|error| format!("the last poll failed: {}", error.message)));
         let version = held.map(|held| held.version);
-        problems
-            .extend(command.as_ref().zip(version).and_then(|(command, version)| command.problem(version, is_followed)));
-        problems.extend(max_lag.zip(version).and_then(|(most, version)| of_lag(most, version, &status, is_followed)));
-        let unready = |server: &ServerRecord| max_lag.and_then(|most| unready(server, &status, most, is_followed));
+        problems.extend(
+            command
+                .as_ref()
+                .zip(version)
+                .and_then(|(command, version)| command.problem(version, is_followed)),
+        );
+        problems.extend(
+            max_lag
+                .zip(version)
+                .and_then(|(most, version)| of_lag(most, version, &status, is_followed)),
+        );
+        let unready = |server: &ServerRecord| {
+            max_lag.and_then(|most| unready(server, &status, most, is_followed))
+        };
         let unready: Vec<_> = servers.iter().map(unready).collect();
         problems.extend(
             servers
@@ -197,7 +250,10 @@ impl Health {
                 .zip(&unready)
                 .filter_map(|(server, unready)| of_server(server, unready.as_deref(), is_followed)),
         );
-        let stored = status.stored.filter(|stored| Some(stored.version) == version).map(|stored| stored.time);
+        let stored = status
+            .stored
+            .filter(|stored| Some(stored.version) == version)
+            .map(|stored| stored.time);
         Ok(Self {
             healthy: problems.is_empty(),
             problems,
@@ -213,8 +269,12 @@ impl Health {
             stored,
             age_seconds: stored.map(|stored| stored.age().as_secs_f64()),
             head: status.head,
-            lag_versions: version.zip(status.head).map(|(version, head)| head.saturating_sub(version)),
-            lag_seconds: version.and_then(|version| status.newest(version)).map(|time| time.age().as_secs_f64()),
+            lag_versions: version
+                .zip(status.head)
+                .map(|(version, head)| head.saturating_sub(version)),
+            lag_seconds: version
+                .and_then(|version| status.newest(version))
+                .map(|time| time.age().as_secs_f64()),
             last_look: status.last_look,
             last_success: status.last_success,
             failing: status.failing,
@@ -222,27 +282,52 @@ impl Health {
             following: is_followed,
             process: is_followed.then_some(status.pid),
             command,
-            ready: max_lag.filter(|_| !unready.is_empty()).map(|_| unready.iter().all(Option::is_none)),
+            ready: max_lag
+                .filter(|_| !unready.is_empty())
+                .map(|_| unready.iter().all(Option::is_none)),
             servers,
             whole: status.whole,
         })
     }
 }
 
-fn of_lag(max_lag: MaxLag, version: u64, status: &FollowStatus, is_followed: bool) -> Option<String> {
-    let follower = if is_followed || matches!(max_lag, MaxLag::Versions(_)) { "" } else { "; no follower is running" };
-    max_lag.exceeded(version, status).map(|text| text + follower)
+fn of_lag(
+    max_lag: MaxLag,
+    version: u64,
+    status: &FollowStatus,
+    is_followed: bool,
+) -> Option<String> {
+    let follower = if is_followed || matches!(max_lag, MaxLag::Versions(_)) {
+        ""
+    } else {
+        "; no follower is running"
+    };
+    max_lag
+        .exceeded(version, status)
+        .map(|text| text + follower)
 }
 
 /// `unready` is why it is not ready.
 fn of_server(server: &ServerRecord, unready: Option<&str>, is_followed: bool) -> Option<String> {
-    let ServerRecord { url, version, changing, failures, last_failure, paused, .. } = server;
+    let ServerRecord {
+        url,
+        version,
+        changing,
+        failures,
+        last_failure,
+        paused,
+        ..
+    } = server;
     let is_paused = *paused;
     let paused = if is_paused { "; it is paused" } else { "" };
     let text = last_failure.as_deref().unwrap_or_default();
     match failures {
-        1.. => Some(format!("failures of server {url}: {failures}; {text}{paused}")),
-        0 if !is_followed => Some(format!("the version of server {url} is unknown: no follower is running{paused}")),
+        1.. => Some(format!(
+            "failures of server {url}: {failures}; {text}{paused}"
+        )),
+        0 if !is_followed => Some(format!(
+            "the version of server {url} is unknown: no follower is running{paused}"
+        )),
         // In an update, it has the version before.
         0 if version.is_none() => Some(format!("the version of server {url} is unknown{paused}")),
         0 if is_paused && !changing => Some(format!("server {url} is paused")),
@@ -255,11 +340,14 @@ impl CommandHealth {
         let text = self.last_failure.as_deref().unwrap_or_default();
         match self.succeeded {
             Some(_) => None,
-            None if self.failures > 0 => {
-                Some(format!("failures of the command for version {version}: {}; {text}", self.failures))
-            }
+            None if self.failures > 0 => Some(format!(
+                "failures of the command for version {version}: {}; {text}",
+                self.failures
+            )),
             None if is_followed => None,
-            None => Some(format!("the command has not been run for version {version}, and no follower is running")),
+            None => Some(format!(
+                "the command has not been run for version {version}, and no follower is running"
+            )),
         }
     }
 }

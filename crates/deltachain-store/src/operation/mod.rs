@@ -1,4 +1,5 @@
-//! The records that `follow` keeps of its work beside a directory, and the health of a directory by these records.
+//! The records that `follow` keeps of its work beside a directory, and the health of a directory by
+//! these records.
 
 pub(crate) mod health;
 pub(crate) mod records;

@@ -1,4 +1,5 @@
-//! The records that `follow` writes down in its directory for `status`, and for itself when it is started again:
+//! The records that `follow` writes down in its directory for `status`, and for itself when it is
+//! started again:
 //!
 //! ```text
 //! status.json   how the last look at the chain went; written after each look
@@ -37,12 +38,13 @@ const LOCK: &str = "follow.lock";
 /// No record is longer than this.
 const LONGEST: u64 = 1 << 20;
 
-/// How often the lock is tried, and the pause between two tries: a process that checks the lock holds it for an
-/// instant.
+/// How often the lock is tried, and the pause between two tries: a process that checks the lock
+/// holds it for an instant.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How following goes: `status.json`. A field that an older tool has not written is as in a new record.
+/// How following goes: `status.json`. A field that an older tool has not written is as in a new
+/// record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowStatus {
@@ -56,7 +58,8 @@ pub struct FollowStatus {
     pub last_success: Option<Time>,
     /// The newest version of the chain that has been seen.
     pub head: Option<u64>,
-    /// The versions that the directory has held, as looks have found them. The last one is the latest.
+    /// The versions that the directory has held, as looks have found them. The last one is the
+    /// latest.
     pub(crate) versions: Vec<KnownVersion>,
     /// When the commit of the version held was stored.
     pub(crate) stored: Option<At>,
@@ -66,9 +69,11 @@ pub struct FollowStatus {
     pub(crate) last_error: Option<Failure>,
     /// The command of --exec; nothing without one.
     pub command: Option<CommandStatus>,
-    /// Why the version held does not count as signed; nothing if it does, or if every version is taken.
+    /// Why the version held does not count as signed; nothing if it does, or if every version is
+    /// taken.
     pub unsigned: Option<String>,
-    /// Why servers that download the chain themselves load the version held as a whole; nothing if they do not.
+    /// Why servers that download the chain themselves load the version held as a whole; nothing if
+    /// they do not.
     pub whole: Option<String>,
 }
 
@@ -81,7 +86,10 @@ impl FollowStatus {
     /// The directory has been switched to another version.
     pub fn switched(&mut self, switched: &SwitchReport) {
         let stored = switched.lag.and_then(|lag| lag.seconds).and_then(Time::ago);
-        self.stored = stored.map(|time| At { version: switched.version, time });
+        self.stored = stored.map(|time| At {
+            version: switched.version,
+            time,
+        });
     }
 
     /// A look at the chain has failed.
@@ -95,11 +103,22 @@ impl FollowStatus {
         self.failing = false;
         (self.last_look, self.last_success) = (Some(time), Some(time));
         self.head = Some(head);
-        // After a rollback, newer ones and another one of this number are not of the chain any more.
-        self.versions.retain(|known| known.version < version || known.is(version, state));
-        if self.versions.last().is_none_or(|last| !last.is(version, state)) {
-            self.versions.push(KnownVersion { version, state: state.to_owned(), newest: None });
-            self.versions.drain(..self.versions.len().saturating_sub(VERSIONS));
+        // After a rollback, newer ones and another one of this number are not of the chain any
+        // more.
+        self.versions
+            .retain(|known| known.version < version || known.is(version, state));
+        if self
+            .versions
+            .last()
+            .is_none_or(|last| !last.is(version, state))
+        {
+            self.versions.push(KnownVersion {
+                version,
+                state: state.to_owned(),
+                newest: None,
+            });
+            self.versions
+                .drain(..self.versions.len().saturating_sub(VERSIONS));
         }
         if let Some(last) = self.versions.last_mut().filter(|_| version >= head) {
             last.newest = Some(time);
@@ -108,7 +127,11 @@ impl FollowStatus {
 
     /// When this version, or an older one, was last seen to be the newest.
     pub fn newest(&self, version: u64) -> Option<Time> {
-        let older = self.versions.iter().rev().filter(|known| known.version <= version);
+        let older = self
+            .versions
+            .iter()
+            .rev()
+            .filter(|known| known.version <= version);
         older.into_iter().find_map(|known| known.newest)
     }
 }
@@ -193,12 +216,18 @@ pub struct Ran {
 impl Ran {
     /// This command has just succeeded for this version.
     pub fn now(version: u64, commit: Digest, command: &str) -> Self {
-        Self { version, commit: commit.to_string(), command: command.to_owned(), time: Time::now() }
+        Self {
+            version,
+            commit: commit.to_string(),
+            command: command.to_owned(),
+            time: Time::now(),
+        }
     }
 
     /// Whether it was this command, for this version.
     pub fn is(&self, version: u64, commit: Digest, command: &str) -> bool {
-        (self.version, &self.commit, self.command.as_str()) == (version, &commit.to_string(), command)
+        (self.version, &self.commit, self.command.as_str())
+            == (version, &commit.to_string(), command)
     }
 }
 
@@ -245,7 +274,9 @@ pub struct Records {
 impl Records {
     /// The records in the directory of a follower.
     pub fn in_directory(directory: &Path) -> Self {
-        Self { directory: directory.to_owned() }
+        Self {
+            directory: directory.to_owned(),
+        }
     }
 
     /// The directory that is followed.
@@ -309,8 +340,9 @@ impl Records {
         }
     }
 
-    /// Says that this process follows, until the file is closed. Only one process does: it has locked the directory.
-    /// `None` if the file system has no locks: then nobody can see that it follows.
+    /// Says that this process follows, until the file is closed. Only one process does: it has
+    /// locked the directory. `None` if the file system has no locks: then nobody can see that it
+    /// follows.
     pub fn lock(&self) -> Option<File> {
         let file = open_lock(&self.directory.join(LOCK)).ok()?;
         for _ in 0..LOCK_TRIES {
@@ -333,14 +365,19 @@ impl Records {
         let path = self.directory.join(LOCK);
         // Nothing else is opened: a pipe would wait for somebody.
         let is_file = is_real_file(&path);
-        // It may be held for an instant here. `lock` above allows for that, and nobody else takes the lock.
-        is_file && File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        // It may be held for an instant here. `lock` above allows for that, and nobody else takes
+        // the lock.
+        is_file
+            && File::open(path)
+                .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.directory.join(name);
         let reading = |error| Error::io("reading", error).in_file(&path);
-        let Some(found) = if_there(fs::symlink_metadata(&path)).map_err(reading)? else { return Ok(None) };
+        let Some(found) = if_there(fs::symlink_metadata(&path)).map_err(reading)? else {
+            return Ok(None);
+        };
         if !found.is_file() {
             return Err(Error::usage("not a file").in_file(path));
         }
@@ -349,14 +386,18 @@ impl Records {
         }
         let bytes = fs::read(&path).map_err(reading)?;
         let record = serde_json::from_slice(&bytes);
-        record.map(Some).map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
+        record
+            .map(Some)
+            .map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
     }
 
     /// Readers see all of it or all of the old one.
     fn write(&self, name: &str, record: &impl Serialize, sync: bool) -> Result<()> {
         let path = self.directory.join(name);
-        let bytes = serde_json::to_vec(record).map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
-        replace(&self.directory, name, &bytes, sync).map_err(|error| Error::io("writing", error).in_file(&path))
+        let bytes = serde_json::to_vec(record)
+            .map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
+        replace(&self.directory, name, &bytes, sync)
+            .map_err(|error| Error::io("writing", error).in_file(&path))
     }
 }
 
@@ -368,12 +409,18 @@ mod tests {
     fn records_come_back() {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::in_directory(directory.path());
-        assert_eq!((records.status().unwrap(), records.ran().unwrap()), (None, None));
+        assert_eq!(
+            (records.status().unwrap(), records.ran().unwrap()),
+            (None, None)
+        );
         let time = Time(humantime::parse_rfc3339("2026-01-31T12:00:00Z").unwrap());
         let status = FollowStatus {
             pid: 7,
             head: Some(3),
-            last_error: Some(Failure { time, ..Failure::of(&Error::usage("x")) }),
+            last_error: Some(Failure {
+                time,
+                ..Failure::of(&Error::usage("x"))
+            }),
             ..FollowStatus::default()
         };
         records.write_status(&status).unwrap();
@@ -384,8 +431,13 @@ mod tests {
         records.write_ran(&ran).unwrap();
         let read = records.ran().unwrap().unwrap();
         assert!(read.is(3, commit, "c") && !read.is(3, commit, "d") && !read.is(4, commit, "c"));
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside them");
-        // A record that another version of the tool has written, and one that no version has written.
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            2,
+            "nothing is left beside them"
+        );
+        // A record that another version of the tool has written, and one that no version has
+        // written.
         fs::write(directory.path().join(STATUS), r#"{"head":4,"moon":"full"}"#).unwrap();
         assert_eq!(records.status().unwrap().unwrap().head, Some(4));
         fs::write(directory.path().join(STATUS), "no").unwrap();

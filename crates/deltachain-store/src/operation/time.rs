@@ -11,7 +11,10 @@ pub struct Time(#[serde(with = "as_text")] pub(crate) SystemTime);
 
 impl Time {
     /// The time by the clock of this machine.
-    #[expect(clippy::disallowed_methods, reason = "people and monitors want to know when")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "people and monitors want to know when"
+    )]
     pub fn now() -> Self {
         Self(SystemTime::now())
     }
@@ -27,22 +30,35 @@ impl Time {
         Self::now().0.duration_since(self.0).unwrap_or_default()
     }
 
-    /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by as a rule.
+    /// Whether a clock was wrong: a time of this machine, by more than what clocks are set back by
+    /// as a rule.
     pub(crate) fn is_in_future(self) -> bool {
-        self.0.duration_since(Self::now().0).is_ok_and(|ahead| ahead > Duration::from_mins(1))
+        self.0
+            .duration_since(Self::now().0)
+            .is_ok_and(|ahead| ahead > Duration::from_mins(1))
     }
 
     /// Seconds since 1970, as Prometheus counts.
     pub fn unix_seconds(self) -> f64 {
-        self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+        self.0
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64()
     }
 }
 
 impl Display for Time {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         // There is no such text before 1970 and after 9999, and a clock may give any time.
-        let shown = self.0.duration_since(UNIX_EPOCH).is_ok_and(|since| since.as_secs() < 253_402_300_800);
-        if shown { humantime::format_rfc3339_millis(self.0).fmt(out) } else { out.write_str("unknown") }
+        let shown = self
+            .0
+            .duration_since(UNIX_EPOCH)
+            .is_ok_and(|since| since.as_secs() < 253_402_300_800);
+        if shown {
+            humantime::format_rfc3339_millis(self.0).fmt(out)
+        } else {
+            out.write_str("unknown")
+        }
     }
 }
 
@@ -70,7 +86,10 @@ mod tests {
         let text = serde_json::to_string(&time).unwrap();
         assert_eq!(serde_json::from_str::<Time>(&text).unwrap(), time);
         assert!(serde_json::from_str::<Time>("\"yesterday\"").is_err());
-        assert_eq!(Time(UNIX_EPOCH + Duration::from_hours(1 << 31)).to_string(), "unknown");
+        assert_eq!(
+            Time(UNIX_EPOCH + Duration::from_hours(1 << 31)).to_string(),
+            "unknown"
+        );
         assert_eq!(Time::ago(f64::NAN), None);
     }
 }

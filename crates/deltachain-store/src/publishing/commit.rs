@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use deltachain::chain::{
-    Commit, FileReference, ObjectName, Parent, Route, Trust, check_folders, check_taken, note_taken, union_of,
+    Commit, FileReference, ObjectName, Parent, Route, Trust, check_folders, check_taken,
+    note_taken, union_of,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -18,15 +19,24 @@ use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
 use crate::publishing::published::PublishReport;
 use crate::publishing::signing::{check_head, store_note};
 
-/// Checks that there is one part for each shard, and that all are for one version after one parent: these.
+/// Checks that there is one part for each shard, and that all are for one version after one parent:
+/// these.
 pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
-    let first = parts.first().ok_or_else(|| Error::usage("there is no shard to commit"))?;
+    let first = parts
+        .first()
+        .ok_or_else(|| Error::usage("there is no shard to commit"))?;
     let of = first.of;
     let aim = |part: &ShardPart| (part.version, part.parent, part.of);
     if let Some(other) = parts.iter().find(|part| aim(part) != aim(first)) {
         return Err(Error::usage(format!(
             "shard {} of {of} was made for version {} after {}, but shard {} of {} for version {} after {}",
-            first.shard, first.version, first.parent, other.shard, other.of, other.version, other.parent
+            first.shard,
+            first.version,
+            first.parent,
+            other.shard,
+            other.of,
+            other.version,
+            other.parent
         )));
     }
     let given: BTreeSet<usize> = parts.iter().map(|part| part.shard).collect();
@@ -34,14 +44,18 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
         return Err(Error::usage(format!("shard {missing} of {of} is missing")));
     }
     if parts.len() != of {
-        return Err(Error::usage(format!("{} parts were given for {of} shards", parts.len())));
+        return Err(Error::usage(format!(
+            "{} parts were given for {of} shards",
+            parts.len()
+        )));
     }
     Ok((first.version, first.parent))
 }
 
-/// Commits parts that were made to follow `parent` and whose files have been stored, one for each shard in order.
-/// `path` is what the path to the head costs, if it is known; `attempts` are those that stored the files. Whether the
-/// version can be built for certain, too: it was made in time after its files (R-PUB-08).
+/// Commits parts that were made to follow `parent` and whose files have been stored, one for each
+/// shard in order. `path` is what the path to the head costs, if it is known; `attempts` are those
+/// that stored the files. Whether the version can be built for certain, too: it was made in time
+/// after its files (R-PUB-08).
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
@@ -49,24 +63,43 @@ pub(crate) fn commit(
     parts: &[ShardPart],
     (options, chain, trust): (&PublishOptions, Digest, Option<&Trust>),
 ) -> Result<(PublishReport, bool)> {
-    let state = union_of(parts.iter().map(|part| (part.table.tensors.as_slice(), &part.table.digests)))?;
+    let state = union_of(
+        parts
+            .iter()
+            .map(|part| (part.table.tensors.as_slice(), &part.table.digests)),
+    )?;
     options.check_empty(parts.iter().all(|part| part.table.tensors.is_empty()))?;
     let shards = parts.iter().map(|part| part.state).collect();
-    let assets: Vec<_> = parts.iter().flat_map(|part| &part.assets).cloned().collect();
-    check_folders(&assets, parts.iter().flat_map(|part| &part.folders).map(String::as_str))?;
+    let assets: Vec<_> = parts
+        .iter()
+        .flat_map(|part| &part.assets)
+        .cloned()
+        .collect();
+    check_folders(
+        &assets,
+        parts
+            .iter()
+            .flat_map(|part| &part.folders)
+            .map(String::as_str),
+    )?;
     let routes = common_routes(parts);
     let head = parent.head().map(|head| head.version);
     let path = PathBytes::after(&routes, |from| {
         if Some(from) == head {
             return Ok(path);
         }
-        Ok(usable_commit(store, from, &options.limits)?.as_ref().and_then(PathBytes::of))
+        Ok(usable_commit(store, from, &options.limits)?
+            .as_ref()
+            .and_then(PathBytes::of))
     })?;
     let mut metadata = options.metadata.clone();
     metadata.extend(path.map(|path| (PATH_BYTES_KEY.to_owned(), path.noted())));
     let mut commit = parent.next(state, shards, routes, assets, metadata)?;
     let all = |route: &Route, is: fn(&ShardLink) -> bool| {
-        parts.iter().zip(&route.files).all(|(part, file)| part.link(*file).is_some_and(is))
+        parts
+            .iter()
+            .zip(&route.files)
+            .all(|(part, file)| part.link(*file).is_some_and(is))
     };
     commit.mark_direct(|route| all(route, |link| link.is_direct));
     commit.name_layouts(&parts.iter().map(|part| part.layout).collect::<Vec<_>>());
@@ -74,7 +107,12 @@ pub(crate) fn commit(
     let bytes = commit.to_bytes()?;
     let name = ObjectName::Commit(commit.version);
     if !options.sign.is_empty() {
-        let (_, taken) = store_note(store, chain, (commit.version, Digest::of_bytes(&bytes)), &options.sign)?;
+        let (_, taken) = store_note(
+            store,
+            chain,
+            (commit.version, Digest::of_bytes(&bytes)),
+            &options.sign,
+        )?;
         taken.first().map_or(Ok(()), |own| Err(note_taken(*own)))?;
     }
     if !put_last(store, attempts, name, &bytes)? {
@@ -91,12 +129,25 @@ pub(crate) fn commit(
             return Ok((published, true));
         }
     }
-    let files = commit.routes.iter().flat_map(|route| &route.files).map(FileReference::name);
+    let files = commit
+        .routes
+        .iter()
+        .flat_map(|route| &route.files)
+        .map(FileReference::name);
     let is_certain = was_in_time(store, attempts, name, files)?;
     let published = PublishReport {
-        shards: parts.iter().map(|part| part.table.digests.clone()).collect(),
-        changed: parts.iter().map(|part| part.changed).fold(0, u64::saturating_add),
-        elements: parts.iter().map(|part| part.elements).fold(0, u64::saturating_add),
+        shards: parts
+            .iter()
+            .map(|part| part.table.digests.clone())
+            .collect(),
+        changed: parts
+            .iter()
+            .map(|part| part.changed)
+            .fold(0, u64::saturating_add),
+        elements: parts
+            .iter()
+            .map(|part| part.elements)
+            .fold(0, u64::saturating_add),
         is_new: true,
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
         ..PublishReport::head(&commit, Digest::of_bytes(&bytes))
@@ -104,27 +155,46 @@ pub(crate) fn commit(
     Ok((published, is_certain))
 }
 
-/// The commit that has these bytes, if it makes one of ours a repetition by [`PublishOptions::once`].
-fn repeated(found: Option<&[u8]>, own: &Commit, options: &PublishOptions) -> Result<Option<PublishReport>> {
+/// The commit that has these bytes, if it makes one of ours a repetition by
+/// [`PublishOptions::once`].
+fn repeated(
+    found: Option<&[u8]>,
+    own: &Commit,
+    options: &PublishOptions,
+) -> Result<Option<PublishReport>> {
     let Some(bytes) = found else { return Ok(None) };
-    let Ok(found) = Commit::parse(bytes, &options.limits) else { return Ok(None) };
-    let is_repeated = is_repeated(options.once.as_deref(), &own.metadata, Some(&found.metadata))?;
+    let Ok(found) = Commit::parse(bytes, &options.limits) else {
+        return Ok(None);
+    };
+    let is_repeated = is_repeated(
+        options.once.as_deref(),
+        &own.metadata,
+        Some(&found.metadata),
+    )?;
     let is_there = is_repeated && found.version == own.version;
     Ok(is_there.then(|| PublishReport::head(&found, Digest::of_bytes(bytes))))
 }
 
-/// The routes for which every shard has a link. If there are several links from one version, which differ in their
-/// profiles, the first ones of all shards belong together, the second ones, and so on.
+/// The routes for which every shard has a link. If there are several links from one version, which
+/// differ in their profiles, the first ones of all shards belong together, the second ones, and so
+/// on.
 fn common_routes(parts: &[ShardPart]) -> Vec<Route> {
     let mut files: BTreeMap<(Option<u64>, usize), Vec<FileReference>> = BTreeMap::new();
     for part in parts {
         let mut counts: BTreeMap<Option<u64>, usize> = BTreeMap::new();
         for link in &part.links {
             let count = counts.entry(link.from).or_default();
-            files.entry((link.from, *count)).or_default().push(link.file());
+            files
+                .entry((link.from, *count))
+                .or_default()
+                .push(link.file());
             *count += 1;
         }
     }
-    let complete = files.into_iter().filter(|(_, files)| files.len() == parts.len());
-    complete.map(|((from, _), files)| Route { from, files }).collect()
+    let complete = files
+        .into_iter()
+        .filter(|(_, files)| files.len() == parts.len());
+    complete
+        .map(|((from, _), files)| Route { from, files })
+        .collect()
 }

@@ -20,7 +20,10 @@ pub(crate) struct CountingState<'a> {
 
 impl<'a> CountingState<'a> {
     pub(crate) fn new(state: &'a dyn State) -> Self {
-        Self { state, found: Mutex::default() }
+        Self {
+            state,
+            found: Mutex::default(),
+        }
     }
 
     /// # Errors
@@ -34,11 +37,17 @@ impl<'a> CountingState<'a> {
             return Ok(());
         }
         let name = |(tensor, count): (&usize, &u64)| {
-            let name = self.state.tensors().get(*tensor).map_or("", TensorInfo::name);
+            let name = self
+                .state
+                .tensors()
+                .get(*tensor)
+                .map_or("", TensorInfo::name);
             format!("{name:?} ({count})")
         };
         let named = list_of(&tensors.iter().map(name).collect::<Vec<_>>(), NAMED);
-        Err(Error::usage(format!("values are not finite (NaN or infinite): {named}; nothing was published")))
+        Err(Error::usage(format!(
+            "values are not finite (NaN or infinite): {named}; nothing was published"
+        )))
     }
 }
 
@@ -49,9 +58,15 @@ impl State for CountingState<'_> {
 
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
         self.state.read(tensor, offset, out)?;
-        let count = self.tensors().get(tensor).map_or(0, |info| not_finite(info.dtype(), out));
+        let count = self
+            .tensors()
+            .get(tensor)
+            .map_or(0, |info| not_finite(info.dtype(), out));
         if count > 0 {
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).insert((tensor, offset), count);
+            self.found
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert((tensor, offset), count);
         }
         Ok(())
     }
@@ -64,7 +79,12 @@ impl State for CountingState<'_> {
 /// How many of these numbers are not finite. For described dtypes this is not known.
 fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
     fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
-        bytes.as_chunks().0.iter().map(|value| u64::from(is_not(*value))).sum()
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|value| u64::from(is_not(*value)))
+            .sum()
     }
     match dtype {
         Dtype::BF16 => count(bytes, |value| u16::from_le_bytes(value) & 0x7F80 == 0x7F80),
@@ -89,10 +109,14 @@ mod tests {
     fn what_is_not_finite_is_counted_once() {
         let mut state = MemoryState::new();
         let mut insert = |name: &str, dtype, bytes: &[u8], width: usize| {
-            state.insert(name, dtype, &[(bytes.len() / width) as u64], bytes.to_vec()).unwrap();
+            state
+                .insert(name, dtype, &[(bytes.len() / width) as u64], bytes.to_vec())
+                .unwrap();
         };
-        let f32s: Vec<u8> =
-            [1.0, f32::NAN, f32::NEG_INFINITY, f32::MAX].iter().flat_map(|one| one.to_le_bytes()).collect();
+        let f32s: Vec<u8> = [1.0, f32::NAN, f32::NEG_INFINITY, f32::MAX]
+            .iter()
+            .flat_map(|one| one.to_le_bytes())
+            .collect();
         insert("a", Dtype::BF16, &[0x80, 0x7F, 0x7F, 0x7F, 0xC0, 0xFF], 2);
         insert("b", Dtype::F16, &[0x00, 0x7C, 0xFF, 0x7B], 2);
         insert("c", Dtype::F32, &f32s, 4);
@@ -105,10 +129,19 @@ mod tests {
         counting.check().unwrap();
         for _ in 0..2 {
             for (number, info) in state.tensors().iter().enumerate() {
-                counting.read(number, 0, &mut vec![0; usize::try_from(info.bytes()).unwrap()]).unwrap();
+                counting
+                    .read(
+                        number,
+                        0,
+                        &mut vec![0; usize::try_from(info.bytes()).unwrap()],
+                    )
+                    .unwrap();
             }
         }
         let told = counting.check().unwrap_err().to_string();
-        assert!(told.contains(r#""a" (2), "b" (1), "c" (2), "d" (2), "e" (2) and 2 more; nothing"#), "{told}");
+        assert!(
+            told.contains(r#""a" (2), "b" (1), "c" (2), "d" (2), "e" (2) and 2 more; nothing"#),
+            "{told}"
+        );
     }
 }

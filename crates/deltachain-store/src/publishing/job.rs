@@ -1,4 +1,5 @@
-//! The work of a publisher before the commit: the links of one shard of the next version are made and stored.
+//! The work of a publisher before the commit: the links of one shard of the next version are made
+//! and stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +53,8 @@ pub(crate) struct StoredLinks {
     pub(crate) part: ShardPart,
     pub(crate) attempt: Attempt,
     pub(crate) work: Option<KeptVersion>,
-    /// Whether there is nothing to commit, because the state is the head's. No link has been stored.
+    /// Whether there is nothing to commit, because the state is the head's. No link has been
+    /// stored.
     pub(crate) is_head: bool,
 }
 
@@ -75,33 +77,55 @@ impl Job<'_> {
     /// `last` are the digests of the head, if this publisher has made it: for [`Base::Last`].
     pub(crate) fn run(&self, base: Base<'_>, last: Option<&StateDigests>) -> Result<StoredLinks> {
         if self.shard >= self.of {
-            return Err(Error::usage(format!("there are {} shards, but no shard {}", self.of, self.shard)));
+            return Err(Error::usage(format!(
+                "there are {} shards, but no shard {}",
+                self.of, self.shard
+            )));
         }
         if self.of == 1 {
-            self.options.check_empty(self.target.state.tensors().is_empty())?;
+            self.options
+                .check_empty(self.target.state.tensors().is_empty())?;
         }
         let parent = self.parent;
         if let Base::State(_) = base {
             parent.head_for_base()?;
         }
-        let base = if let (Base::Last(_), None) = (base, last) { Base::Chain } else { base };
+        let base = if let (Base::Last(_), None) = (base, last) {
+            Base::Chain
+        } else {
+            base
+        };
         // Routes lead between versions with equally many shards.
-        let mut head = parent.head().filter(|head| head.shards.len() == self.of).map(|head| head.version);
+        let mut head = parent
+            .head()
+            .filter(|head| head.shards.len() == self.of)
+            .map(|head| head.version);
         let scratch = Scratch::new(self.options.scratch.as_deref(), self.observer)?;
         let assets = self.assets(scratch.path())?;
-        check_folders(&assets, self.target.layout.iter().flat_map(|layout| layout.folders()))?;
+        check_folders(
+            &assets,
+            self.target
+                .layout
+                .iter()
+                .flat_map(|layout| layout.folders()),
+        )?;
         let (mut work, place) = match base {
             Base::Work(directory) => (Some(self.keep(KeptPlace::Lasting(directory))?), directory),
-            Base::Chain if head.is_some() => (Some(self.keep(KeptPlace::Passing(scratch.path()))?), scratch.path()),
+            Base::Chain if head.is_some() => (
+                Some(self.keep(KeptPlace::Passing(scratch.path()))?),
+                scratch.path(),
+            ),
             _ => (None, scratch.path()),
         };
-        let has_same_assets =
-            !self.options.assets || self.files.is_none() || parent.head().is_some_and(|commit| commit.assets == assets);
+        let has_same_assets = !self.options.assets
+            || self.files.is_none()
+            || parent.head().is_some_and(|commit| commit.assets == assets);
         if let (Some(work), Some(version)) = (&mut work, head) {
             match work.bring_to(version, Some(parent.digest()), self.observer) {
                 Err(error) if self.is_cut_off && error.rule().is_some() => {
-                    self.observer
-                        .remark(&format!("version {version} cannot be built, so no link is made from it: {error}"));
+                    self.observer.remark(&format!(
+                        "version {version} cannot be built, so no link is made from it: {error}"
+                    ));
                     head = None;
                 }
                 built => drop(built?),
@@ -112,31 +136,60 @@ impl Job<'_> {
             let digests = last.filter(|_| matches!(base, Base::Last(_)));
             (lent, layout) = (model.lent(), model.layout()?);
             let named = parent.head().and_then(|head| self.named(&head.metadata));
-            Some(End { state: &lent, layout: layout.as_deref(), named, digests })
+            Some(End {
+                state: &lent,
+                layout: layout.as_deref(),
+                named,
+                digests,
+            })
         } else {
             None
         };
         let attempt = Attempt::begin(self.store);
-        let mut bases = Bases { head, given, kept: work.as_mut(), place, has_same_assets };
+        let mut bases = Bases {
+            head,
+            given,
+            kept: work.as_mut(),
+            place,
+            has_same_assets,
+        };
         let (links, is_head) = self.make_and_store(&mut bases)?;
         // The way to the new version, once it has been committed.
-        let from_head = links.iter().filter(|(from, _)| *from == head).min_by_key(|(_, link)| link.reference.size);
+        let from_head = links
+            .iter()
+            .filter(|(from, _)| *from == head)
+            .min_by_key(|(_, link)| link.reference.size);
         if let (Some(work), Some((_, link))) = (&mut work, from_head) {
             work.remember(link)?;
         }
         let part = self.part(&links, assets)?;
         // A work directory that is only there for this once need not get to the new version.
-        Ok(StoredLinks { part, attempt, work: work.filter(KeptVersion::is_lasting), is_head })
+        Ok(StoredLinks {
+            part,
+            attempt,
+            work: work.filter(KeptVersion::is_lasting),
+            is_head,
+        })
     }
 
     /// Stores the other files of the directory, before the work that takes long.
     fn assets(&self, scratch: &Path) -> Result<Vec<Asset>> {
-        let Self { store, shard, options, observer, .. } = *self;
-        let Some(files) = self.files else { return Ok(Vec::new()) };
+        let Self {
+            store,
+            shard,
+            options,
+            observer,
+            ..
+        } = *self;
+        let Some(files) = self.files else {
+            return Ok(Vec::new());
+        };
         let unindexed = files.unindexed_files();
         if !unindexed.is_empty() {
             let which = list(&unindexed);
-            observer.remark(&format!("published as one model, since no index says which files it has: {which}"));
+            observer.remark(&format!(
+                "published as one model, since no index says which files it has: {which}"
+            ));
         }
         if options.assets && shard == 0 {
             return store_assets(store, files, self.known_assets, scratch, observer);
@@ -146,20 +199,27 @@ impl Job<'_> {
         }
         let others = files.other_files();
         if !others.is_empty() {
-            let why = if options.assets { "shard 0 publishes the other files" } else { "other files are turned off" };
+            let why = if options.assets {
+                "shard 0 publishes the other files"
+            } else {
+                "other files are turned off"
+            };
             observer.remark(&format!("not published ({why}): {}", list(&others)));
         }
         Ok(Vec::new())
     }
 
-    /// Makes links and stores them; one is on its way while the next is being made. If nothing has changed and that is
-    /// to make no version, there is only one, which is not stored.
+    /// Makes links and stores them; one is on its way while the next is being made. If nothing has
+    /// changed and that is to make no version, there is only one, which is not stored.
     fn make_and_store(&self, bases: &mut Bases<'_>) -> Result<(LinksByBase, bool)> {
         let _uploads = InPhase::begin(self.observer, Phase::Upload, 0);
         thread::scope(|scope| {
             let mut uploads = Vec::new();
             let unchanged = self.make_links(bases, &mut |from, link| {
-                let upload = move || link.upload(self.store, self.observer).map(|()| (from, link));
+                let upload = move || {
+                    link.upload(self.store, self.observer)
+                        .map(|()| (from, link))
+                };
                 let thread = thread::Builder::new().spawn_scoped(scope, upload);
                 uploads.push(thread.map_err(|error| Error::io("starting a thread", error))?);
                 Ok(())
@@ -168,7 +228,10 @@ impl Job<'_> {
                 return Ok((vec![(bases.head, link)], true));
             }
             let failed = |_| Err(Error::usage("a thread that stored a link has failed"));
-            let stored: Result<_> = uploads.into_iter().map(|upload| upload.join().unwrap_or_else(failed)).collect();
+            let stored: Result<_> = uploads
+                .into_iter()
+                .map(|upload| upload.join().unwrap_or_else(failed))
+                .collect();
             Ok((stored?, false))
         })
     }
@@ -178,7 +241,14 @@ impl Job<'_> {
         bases: &mut Bases<'_>,
         add: &mut dyn FnMut(Option<u64>, NewLink) -> Result<()>,
     ) -> Result<Option<NewLink>> {
-        let Self { parent, shard, of, options, observer, .. } = *self;
+        let Self {
+            parent,
+            shard,
+            of,
+            options,
+            observer,
+            ..
+        } = *self;
         let codings = RouteCoding::of(&options.profiles)?;
         let place = bases.place;
         let make = |base: Option<End<'_>>, coding| {
@@ -186,13 +256,27 @@ impl Job<'_> {
                 return NewLink::make(base, self.target, coding, place, observer);
             }
             let counting = CountingState::new(self.target.state);
-            let link = NewLink::make(base, End { state: &counting, ..self.target }, coding, place, observer)?;
+            let link = NewLink::make(
+                base,
+                End {
+                    state: &counting,
+                    ..self.target
+                },
+                coding,
+                place,
+                observer,
+            )?;
             counting.check().map(|()| link)
         };
         let mut needs_snapshot = true;
         let base = bases.kept.as_ref().map_or(bases.given, |kept| kept.end());
         if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), base) {
-            let before = base.state.tensors().iter().map(TensorInfo::lanes).fold(0, u64::saturating_add);
+            let before = base
+                .state
+                .tensors()
+                .iter()
+                .map(TensorInfo::lanes)
+                .fold(0, u64::saturating_add);
             let mut least = u64::MAX;
             for &coding in &codings {
                 let own = head.shards.get(shard).copied();
@@ -202,8 +286,12 @@ impl Job<'_> {
                 };
                 parent.check_base(shard, link.report.base)?;
                 self.check_changed(before, &link.report)?;
-                let has_moved = self.named(&head.metadata).map_or(link.has_moved, |named| named != link.layout);
-                let is_head = link.report.base == link.report.target.state && !has_moved && bases.has_same_assets;
+                let has_moved = self
+                    .named(&head.metadata)
+                    .map_or(link.has_moved, |named| named != link.layout);
+                let is_head = link.report.base == link.report.target.state
+                    && !has_moved
+                    && bases.has_same_assets;
                 if self.if_changed && is_head && !self.is_cut_off {
                     return Ok(Some(link));
                 }
@@ -212,7 +300,8 @@ impl Job<'_> {
             }
             // Several shards must come to the same result, though each knows its own links only.
             let bytes = if of == 1 { least } else { 0 };
-            needs_snapshot = self.is_cut_off || options.snapshots.want(parent, self.path, bytes, observer);
+            needs_snapshot =
+                self.is_cut_off || options.snapshots.want(parent, self.path, bytes, observer);
         }
         let skipped = skipped_from(parent.next_version(), &options.skips);
         if needs_snapshot {
@@ -225,12 +314,17 @@ impl Job<'_> {
                 Ok(None) => {}
                 Ok(Some((mut older, own))) => {
                     for &coding in &codings {
-                        add(Some(from), older.link(own, observer, &|base| make(base, coding))?)?;
+                        add(
+                            Some(from),
+                            older.link(own, observer, &|base| make(base, coding))?,
+                        )?;
                     }
                 }
                 // Readers can do without this link.
                 Err(error) if error.rule().is_some() => {
-                    observer.remark(&format!("skipping the link from version {from}, which cannot be built: {error}"));
+                    observer.remark(&format!(
+                        "skipping the link from version {from}, which cannot be built: {error}"
+                    ));
                 }
                 Err(error) => return Err(error),
             }
@@ -238,11 +332,16 @@ impl Job<'_> {
         Ok(None)
     }
 
-    /// A guard against publishing another model by mistake. `before` are the elements of the head; those that are
-    /// removed count.
+    /// A guard against publishing another model by mistake. `before` are the elements of the head;
+    /// those that are removed count.
     fn check_changed(&self, before: u64, report: &DiffReport) -> Result<()> {
-        let Some(most) = self.options.max_changed else { return Ok(()) };
-        let (all, same) = (report.elements.max(before), report.elements.saturating_sub(report.changed));
+        let Some(most) = self.options.max_changed else {
+            return Ok(());
+        };
+        let (all, same) = (
+            report.elements.max(before),
+            report.elements.saturating_sub(report.changed),
+        );
         #[expect(clippy::cast_precision_loss, reason = "a guard need not be exact")]
         let share = all.saturating_sub(same) as f64 / all.max(1) as f64;
         if share > most {
@@ -256,14 +355,26 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// This shard of an older version, and its state digest; `None` if that has other shards. Beside the work directory
-    /// it has one of its own, for each distance, from which the way to the next such version is short.
-    fn older(&self, version: u64, next: u64, bases: &Bases<'_>) -> Result<Option<(KeptVersion, Option<Digest>)>> {
+    /// This shard of an older version, and its state digest; `None` if that has other shards.
+    /// Beside the work directory it has one of its own, for each distance, from which the way to
+    /// the next such version is short.
+    fn older(
+        &self,
+        version: u64,
+        next: u64,
+        bases: &Bases<'_>,
+    ) -> Result<Option<(KeptVersion, Option<Digest>)>> {
         let older = documents::parent(self.store, Some(version), &self.options.limits)?;
-        let Some(commit) = older.head().filter(|commit| commit.shards.len() == self.of) else { return Ok(None) };
+        let Some(commit) = older.head().filter(|commit| commit.shards.len() == self.of) else {
+            return Ok(None);
+        };
         let lasting = bases.place.join(format!("skip-{}", next - version));
         let is_lasting = bases.kept.as_ref().is_some_and(|kept| kept.is_lasting());
-        let place = if is_lasting { KeptPlace::Lasting(&lasting) } else { KeptPlace::Passing(bases.place) };
+        let place = if is_lasting {
+            KeptPlace::Lasting(&lasting)
+        } else {
+            KeptPlace::Passing(bases.place)
+        };
         let mut kept = self.keep(place)?;
         kept.bring_to(version, Some(older.digest()), self.observer)?;
         Ok(Some((kept, commit.shards.get(self.shard).copied())))
@@ -275,13 +386,23 @@ impl Job<'_> {
     }
 
     fn keep(&self, place: KeptPlace<'_>) -> Result<KeptVersion> {
-        KeptVersion::open(self.store, place, (self.shard, self.of), &self.options.limits)
+        KeptVersion::open(
+            self.store,
+            place,
+            (self.shard, self.of),
+            &self.options.limits,
+        )
     }
 
     fn part(&self, links: &[(Option<u64>, NewLink)], assets: Vec<Asset>) -> Result<ShardPart> {
-        let Some((_, first)) = links.first() else { return Err(Error::usage("no link has been made")) };
+        let Some((_, first)) = links.first() else {
+            return Err(Error::usage("no link has been made"));
+        };
         // All links lead to one state, or somebody writes to its files.
-        if links.iter().any(|(_, link)| link.report.target != first.report.target) {
+        if links
+            .iter()
+            .any(|(_, link)| link.report.target != first.report.target)
+        {
             let error = Error::usage("the model has changed while it was read");
             return Err(match self.files {
                 Some(files) => error.in_file(files.path()),
@@ -302,9 +423,18 @@ impl Job<'_> {
             shard: self.shard,
             of: self.of,
             state: first.report.target.state,
-            folders: self.target.layout.iter().flat_map(|layout| layout.folders()).map(str::to_owned).collect(),
+            folders: self
+                .target
+                .layout
+                .iter()
+                .flat_map(|layout| layout.folders())
+                .map(str::to_owned)
+                .collect(),
             layout: first.layout,
-            table: StateTable { tensors: self.target.state.tensors().to_vec(), digests: first.report.target.clone() },
+            table: StateTable {
+                tensors: self.target.state.tensors().to_vec(),
+                digests: first.report.target.clone(),
+            },
             assets,
             links: links.iter().map(shard_link).collect(),
             session: rand::random(),

@@ -13,9 +13,9 @@ pub enum Model<'a> {
     Files(&'a SafetensorsState),
     /// Any other state, such as one in memory. Its layout is a single file without metadata.
     State(&'a dyn State),
-    /// A state that is spread over files as those are, and has their directory's other files: a model in training, like
-    /// the checkpoint that it began with. A tensor that the files do not have belongs to the last of them in the
-    /// longest folder that its name begins with.
+    /// A state that is spread over files as those are, and has their directory's other files: a
+    /// model in training, like the checkpoint that it began with. A tensor that the files do not
+    /// have belongs to the last of them in the longest folder that its name begins with.
     Like(&'a dyn State, &'a SafetensorsState),
 }
 
@@ -34,7 +34,9 @@ impl<'a> Model<'a> {
     pub(crate) fn layout(self) -> Result<Option<Cow<'a, Layout>>> {
         Ok(match self {
             Self::Files(files) => Some(Cow::Borrowed(files.layout())),
-            Self::Like(state, files) => Some(Cow::Owned(files.layout().carried_over(state.tensors())?)),
+            Self::Like(state, files) => {
+                Some(Cow::Owned(files.layout().carried_over(state.tensors())?))
+            }
             Self::State(_) => None,
         })
     }
@@ -66,8 +68,8 @@ pub(crate) struct End<'a> {
     pub(crate) state: &'a dyn State,
     /// `None` for a single file without metadata.
     pub(crate) layout: Option<&'a Layout>,
-    /// For a base, the digest of the layout that its version has in the chain, if the commit names it. If that is
-    /// another one, a link from it has to state the target's (R-PUB-12).
+    /// For a base, the digest of the layout that its version has in the chain, if the commit names
+    /// it. If that is another one, a link from it has to state the target's (R-PUB-12).
     pub(crate) named: Option<Digest>,
     /// If they are known: they are not computed again.
     pub(crate) digests: Option<&'a StateDigests>,

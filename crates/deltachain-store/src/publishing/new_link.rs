@@ -34,11 +34,20 @@ impl RouteCoding {
         if profiles.is_empty() {
             return Err(Error::usage("no profile is given"));
         }
-        if let Some(twice) = (1..).zip(profiles).find(|&(next, profile)| profiles[next..].contains(profile)) {
-            return Err(Error::usage(format!("duplicate profile {}", twice.1.name())));
+        if let Some(twice) = (1..)
+            .zip(profiles)
+            .find(|&(next, profile)| profiles[next..].contains(profile))
+        {
+            return Err(Error::usage(format!(
+                "duplicate profile {}",
+                twice.1.name()
+            )));
         }
         let sums = profiles.contains(&Profile::Local);
-        Ok(profiles.iter().map(|&profile| Self { profile, sums }).collect())
+        Ok(profiles
+            .iter()
+            .map(|&profile| Self { profile, sums })
+            .collect())
     }
 }
 
@@ -57,7 +66,8 @@ pub(crate) struct NewLink {
 }
 
 impl NewLink {
-    /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in `place`.
+    /// Makes the link from `base`, or from nothing, to `target`. The temporary file is made in
+    /// `place`.
     pub(crate) fn make(
         base: Option<End<'_>>,
         target: End<'_>,
@@ -67,7 +77,12 @@ impl NewLink {
     ) -> Result<Self> {
         let nothing = MemoryState::new();
         let is_snapshot = base.is_none();
-        let base = base.unwrap_or(End { state: &nothing, layout: None, named: None, digests: None });
+        let base = base.unwrap_or(End {
+            state: &nothing,
+            layout: None,
+            named: None,
+            digests: None,
+        });
         let tensors = target.state.tensors();
         // One file without a name, whose text is the same whatever its tensors are.
         let single = Layout::single_file(tensors);
@@ -76,29 +91,72 @@ impl NewLink {
         let has_moved = moved.is_some();
         let of_base = base.layout.unwrap_or(&single).digest();
         let follows = is_snapshot || base.named == Some(of_base);
-        let stated = if follows { moved } else { Some(layout.to_json()) };
-        let mut metadata: BTreeMap<_, _> = stated.into_iter().map(|layout| (LAYOUT_KEY.to_owned(), layout)).collect();
+        let stated = if follows {
+            moved
+        } else {
+            Some(layout.to_json())
+        };
+        let mut metadata: BTreeMap<_, _> = stated
+            .into_iter()
+            .map(|layout| (LAYOUT_KEY.to_owned(), layout))
+            .collect();
         // R-PUB-07: the same link is another file at every attempt.
-        metadata.insert(NONCE_KEY.to_owned(), format!("{:032x}", rand::random::<u128>()));
+        metadata.insert(
+            NONCE_KEY.to_owned(),
+            format!("{:032x}", rand::random::<u128>()),
+        );
         let work = total_bytes(base.state.tensors().iter().chain(tensors));
         let progress = InPhase::begin(observer, Phase::Compare, work);
 
         let file = unfinished::file(place);
-        let file = file.map_err(|error| Error::io("creating a temporary file", error).in_file(place))?;
-        let mut out = HashingWriter { file: BufWriter::new(file), hasher: blake3::Hasher::new() };
-        let options = DiffOptions::default().profile(profile).sums(sums).metadata(metadata).progress(&progress);
-        let report = diff(base.state, target.state, &options.base_digests(base.digests), &mut out)?;
+        let file =
+            file.map_err(|error| Error::io("creating a temporary file", error).in_file(place))?;
+        let mut out = HashingWriter {
+            file: BufWriter::new(file),
+            hasher: blake3::Hasher::new(),
+        };
+        let options = DiffOptions::default()
+            .profile(profile)
+            .sums(sums)
+            .metadata(metadata)
+            .progress(&progress);
+        let report = diff(
+            base.state,
+            target.state,
+            &options.base_digests(base.digests),
+            &mut out,
+        )?;
         let digest = Digest(*out.hasher.finalize().as_bytes());
-        let file = out.file.into_inner().map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
-        let reference = FileReference { digest, size: report.bytes };
-        let is_in_place = sums && (profile == Profile::Local || report.is_direct) && report.patches_alone;
-        Ok(Self { file, reference, report, is_in_place, layout: layout.digest(), has_moved })
+        let file = out
+            .file
+            .into_inner()
+            .map_err(|error| Error::io("writing a temporary file", error.into_error()))?;
+        let reference = FileReference {
+            digest,
+            size: report.bytes,
+        };
+        let is_in_place =
+            sums && (profile == Profile::Local || report.is_direct) && report.patches_alone;
+        Ok(Self {
+            file,
+            reference,
+            report,
+            is_in_place,
+            layout: layout.digest(),
+            has_moved,
+        })
     }
 
-    /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's to tell.
+    /// Stores the link. The observer has been told of a phase of uploads; its end is the caller's
+    /// to tell.
     pub(crate) fn upload(&self, store: &Store, observer: &dyn Observer) -> Result<()> {
         observer.begin(Phase::Upload, self.reference.size);
-        store.upload(self.file.path(), self.reference.name(), self.reference.size, observer)
+        store.upload(
+            self.file.path(),
+            self.reference.name(),
+            self.reference.size,
+            observer,
+        )
     }
 }
 

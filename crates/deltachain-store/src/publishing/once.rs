@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use deltachain::{Error, Result};
 
-/// Whether a version with this metadata would repeat a step: its entry `once` is not greater than that of the newest
-/// version. Without such an entry there, it would not.
+/// Whether a version with this metadata would repeat a step: its entry `once` is not greater than
+/// that of the newest version. Without such an entry there, it would not.
 ///
 /// # Errors
 /// USAGE if the entry is missing or no integer.
@@ -16,7 +16,9 @@ pub(crate) fn is_repeated(
 ) -> Result<bool> {
     let Some(name) = once else { return Ok(false) };
     let text = metadata.get(name).ok_or_else(|| {
-        Error::usage(format!("the metadata entry {name:?} is missing; it says which steps are published already"))
+        Error::usage(format!(
+            "the metadata entry {name:?} is missing; it says which steps are published already"
+        ))
     })?;
     let integer = |text: &String| text.parse::<i128>().ok();
     let own = integer(text).ok_or_else(|| {
@@ -24,7 +26,10 @@ pub(crate) fn is_repeated(
             "the metadata entry {name:?} must be an integer to be compared with the head's, not {text:?}"
         ))
     })?;
-    Ok(newest.and_then(|newest| newest.get(name)).and_then(integer).is_some_and(|newest| own <= newest))
+    Ok(newest
+        .and_then(|newest| newest.get(name))
+        .and_then(integer)
+        .is_some_and(|newest| own <= newest))
 }
 
 #[cfg(test)]
@@ -53,7 +58,13 @@ mod tests {
 
     #[test]
     fn what_is_no_integer_is_refused_by_name() {
-        for metadata in [("other", "1"), ("step", ""), ("step", "1.0"), ("step", " 1"), ("step", "tensor(1)")] {
+        for metadata in [
+            ("other", "1"),
+            ("step", ""),
+            ("step", "1.0"),
+            ("step", " 1"),
+            ("step", "tensor(1)"),
+        ] {
             let metadata = BTreeMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
             let error = is_repeated(Some("step"), &metadata, None).unwrap_err();
             assert_eq!(error.class(), deltachain::ErrorClass::Usage);

@@ -15,60 +15,65 @@ deltachain::setters! {
     /// How versions are published.
     #[derive(Debug, Clone)]
     pub struct PublishOptions {
-        /// How values are coded: for each of these, given once, a version gets a route from each version that it gets
-        /// routes from. So each more costs a reading of both versions, and the bytes of its links. A snapshot is coded
-        /// in the first way. If [`Profile::Local`] is among them, all links carry sums, and the routes that can be
-        /// taken in place are marked.
+        /// How values are coded: for each of these, given once, a version gets a route from each
+        /// version that it gets routes from. So each more costs a reading of both versions, and the
+        /// bytes of its links. A snapshot is coded in the first way. If [`Profile::Local`] is among
+        /// them, all links carry sums, and the routes that can be taken in place are marked.
         pub profiles: Vec<Profile> = vec![Profile::default()],
         /// Metadata of the commit: step number, run name.
         pub metadata: BTreeMap<String, String> = BTreeMap::new(),
         /// When a version gets a snapshot.
         pub snapshots: Snapshots = Snapshots::default(),
-        /// For each of these distances, a version whose number is a multiple of it gets a link from the version so far
-        /// before, for readers that are behind.
+        /// For each of these distances, a version whose number is a multiple of it gets a link from
+        /// the version so far before, for readers that are behind.
         pub skips: Vec<u64> = Vec::new(),
-        /// Whether the other files of the model's directory, such as configuration and tokenizer, are published as the
-        /// version's assets. If there are several shards, the assets belong to shard 0.
+        /// Whether the other files of the model's directory, such as configuration and tokenizer,
+        /// are published as the version's assets. If there are several shards, the assets belong to
+        /// shard 0.
         pub assets: bool = true,
         /// Publish nothing if state, layout and assets are the head's.
-        /// [`PublishReport::is_new`](crate::PublishReport::is_new) says what happened. Not for shards, which do not
-        /// know of each other.
+        /// [`PublishReport::is_new`](crate::PublishReport::is_new) says what happened. Not for
+        /// shards, which do not know of each other.
         pub if_changed: bool = false,
-        /// The name of a metadata entry, an integer such as the step. Publish nothing if it is not greater than the
-        /// head's: a writer that was restarted may repeat steps.
-        /// [`PublishReport::is_new`](crate::PublishReport::is_new) says what happened. A version without the entry is
-        /// refused as USAGE; a head without it does not count.
+        /// The name of a metadata entry, an integer such as the step. Publish nothing if it is not
+        /// greater than the head's: a writer that was restarted may repeat steps.
+        /// [`PublishReport::is_new`](crate::PublishReport::is_new) says what happened. A version
+        /// without the entry is refused as USAGE; a head without it does not count.
         pub once: Option<String> = None,
-        /// The share of the elements, from 0 to 1, that may differ from the head: a guard against publishing another
-        /// model by mistake, or one that was not loaded. Elements that are removed or added count; it is a share of
-        /// those before or after, whichever are more.
+        /// The share of the elements, from 0 to 1, that may differ from the head: a guard against
+        /// publishing another model by mistake, or one that was not loaded. Elements that are
+        /// removed or added count; it is a share of those before or after, whichever are more.
         pub max_changed: Option<f64> = None,
-        /// Whether a version with values that are not finite, NaN or infinities, is refused as USAGE: of all dtypes of
-        /// the table that have some. Values that an engine has computed with them may stay in its caches after a
-        /// rollback.
+        /// Whether a version with values that are not finite, NaN or infinities, is refused as
+        /// USAGE: of all dtypes of the table that have some. Values that an engine has computed
+        /// with them may stay in its caches after a rollback.
         pub refuse_nonfinite: bool = false,
-        /// Whether a version may have no tensors at all. Readers would empty their models, so it is refused as USAGE
-        /// otherwise.
+        /// Whether a version may have no tensors at all. Readers would empty their models, so it is
+        /// refused as USAGE otherwise.
         pub allow_empty: bool = false,
-        /// With which keys versions are signed. The note with their signatures is stored before the commit, by one
-        /// request.
+        /// With which keys versions are signed. The note with their signatures is stored before the
+        /// commit, by one request.
         pub sign: Vec<Arc<dyn Signer>> = Vec::new(),
-        /// The keys whose versions are followed: the head has to be signed by them, or R-SIG-03 (`CHAIN`) is reported.
-        /// The keys that sign must be among them (USAGE). If `None`, it is the keys that sign, of which one is enough;
-        /// without any, every head is followed. A publisher that signed the head itself does not ask; another one needs
-        /// a list, and a request for each note.
+        /// The keys whose versions are followed: the head has to be signed by them, or R-SIG-03
+        /// (`CHAIN`) is reported. The keys that sign must be among them (USAGE). If `None`, it is
+        /// the keys that sign, of which one is enough; without any, every head is followed. A
+        /// publisher that signed the head itself does not ask; another one needs a list, and a
+        /// request for each note.
         pub trust: Option<Trust> = None,
-        /// Digest of the bytes of a commit that is followed although it is not signed as [`trust`](Self::trust) wants:
-        /// so a chain that exists begins to be signed. A publisher that signs a version after it vouches for it, so
-        /// look at it before. It is also followed although later versions have been lost, whose numbers are used again
-        /// then (R-PUB-11). If no commit is left, the digest of the chain document stands for it.
+        /// Digest of the bytes of a commit that is followed although it is not signed as
+        /// [`trust`](Self::trust) wants: so a chain that exists begins to be signed. A publisher
+        /// that signs a version after it vouches for it, so look at it before. It is also followed
+        /// although later versions have been lost, whose numbers are used again then (R-PUB-11). If
+        /// no commit is left, the digest of the chain document stands for it.
         pub vouch: Option<Digest> = None,
-        /// [Prune](crate::prune()) from time to time and keep this many of the newest versions: after each version
-        /// whose number is a multiple of a tenth of this. A prune that fails is remarked and tried again then.
+        /// [Prune](crate::prune()) from time to time and keep this many of the newest versions:
+        /// after each version whose number is a multiple of a tenth of this. A prune that fails is
+        /// remarked and tried again then.
         pub keep_last: Option<u64> = None,
-        /// If there is no work directory: where links lie until they are stored, and where versions are built to make
-        /// links from. They lie in a private directory here ([`Scratch`](crate::Scratch)), or in the system's directory
-        /// for temporary files if `None`.
+        /// If there is no work directory: where links lie until they are stored, and where versions
+        /// are built to make links from. They lie in a private directory here
+        /// ([`Scratch`](crate::Scratch)), or in the system's directory for temporary files if
+        /// `None`.
         pub scratch: Option<PathBuf> = None,
         /// Limits for documents and links that are read.
         pub limits: Limits = Limits::default(),
@@ -96,14 +101,16 @@ impl PublishOptions {
 pub enum Base<'a> {
     /// Nowhere: the version gets a snapshot and no link from the head. There may be no head.
     Nothing,
-    /// In this model, wherever it is. The state that the link has been made from is compared with the head by digest.
+    /// In this model, wherever it is. The state that the link has been made from is compared with
+    /// the head by digest.
     State(Model<'a>),
-    /// In this model, which is what this publisher published last, unchanged since: it is not hashed. If it is anything
-    /// else, readers will refuse the link. If the publisher has published nothing, or the head is another one by now,
-    /// the head is taken from the chain.
+    /// In this model, which is what this publisher published last, unchanged since: it is not
+    /// hashed. If it is anything else, readers will refuse the link. If the publisher has published
+    /// nothing, or the head is another one by now, the head is taken from the chain.
     Last(Model<'a>),
     /// In the chain: the head is built in [`PublishOptions::scratch`].
     Chain,
-    /// In a directory that the publisher keeps as a [`Follower`](crate::Follower) does, and brings to the head first.
+    /// In a directory that the publisher keeps as a [`Follower`](crate::Follower) does, and brings
+    /// to the head first.
     Work(&'a Path),
 }

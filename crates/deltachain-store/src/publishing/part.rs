@@ -8,7 +8,8 @@ use deltachain::tensor::Digest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The facts that a commit needs to know of one shard whose links have been stored. A JSON document for serde.
+/// The facts that a commit needs to know of one shard whose links have been stored. A JSON document
+/// for serde.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct ShardPart {
@@ -35,7 +36,8 @@ pub struct ShardPart {
     pub(crate) links: Vec<ShardLink>,
     /// The same in the parts that were prepared together, a random number.
     pub(crate) session: u64,
-    /// The store's date before the first link of these parts was stored, in seconds since 1970, if it has told one.
+    /// The store's date before the first link of these parts was stored, in seconds since 1970, if
+    /// it has told one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<u64>,
     pub(crate) changed: u64,
@@ -60,7 +62,10 @@ pub(crate) struct ShardLink {
 
 impl ShardLink {
     pub(crate) fn file(&self) -> FileReference {
-        FileReference { digest: self.digest, size: self.size }
+        FileReference {
+            digest: self.digest,
+            size: self.size,
+        }
     }
 }
 
@@ -73,7 +78,8 @@ impl ShardPart {
         self.links.iter().find(|link| link.file() == file)
     }
 
-    /// By the store's clock, its links were not stored before this, nor those of the parts that were prepared with it.
+    /// By the store's clock, its links were not stored before this, nor those of the parts that
+    /// were prepared with it.
     pub(crate) fn began(&self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_secs(self.began?))
     }
@@ -89,10 +95,14 @@ impl<'de> Deserialize<'de> for ShardPart {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let part = Self::deserialize(from)?;
         if part.form != Self::FORM {
-            return Err(D::Error::custom("this part was made by another version of this program"));
+            return Err(D::Error::custom(
+                "this part was made by another version of this program",
+            ));
         }
         if part.state != part.table.digests.state {
-            return Err(D::Error::custom("the part is damaged: its tensors do not have its state digest"));
+            return Err(D::Error::custom(
+                "the part is damaged: its tensors do not have its state digest",
+            ));
         }
         Ok(part)
     }

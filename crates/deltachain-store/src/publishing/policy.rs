@@ -12,11 +12,12 @@ use crate::observer::Observer;
 /// The key of a commit's metadata that notes the cost of the path to its version (SPEC section 20).
 pub(crate) const PATH_BYTES_KEY: &str = "deltachain.path-bytes";
 
-/// How many commits before the head are read at most to find out what the path to it costs, where its own does not say.
+/// How many commits before the head are read at most to find out what the path to it costs, where
+/// its own does not say.
 const LOOK_BACK: u64 = 3;
 
-/// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from its parent leads
-/// to.
+/// When a version gets a snapshot. Version 0 always has one, and so has a version that no link from
+/// its parent leads to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Snapshots {
@@ -35,9 +36,15 @@ impl Default for Snapshots {
 }
 
 impl Snapshots {
-    /// Whether the version after `parent` gets a snapshot, whose link from the version before has `link` bytes; `path`
-    /// is what the path to that costs, if it is known.
-    pub(crate) fn want(self, parent: &Parent, path: Option<PathBytes>, link: u64, observer: &dyn Observer) -> bool {
+    /// Whether the version after `parent` gets a snapshot, whose link from the version before has
+    /// `link` bytes; `path` is what the path to that costs, if it is known.
+    pub(crate) fn want(
+        self,
+        parent: &Parent,
+        path: Option<PathBytes>,
+        link: u64,
+        observer: &dyn Observer,
+    ) -> bool {
         let times = match self {
             Self::Never => return false,
             Self::Every(every) => return every > 0 && parent.next_version().is_multiple_of(every),
@@ -64,12 +71,15 @@ pub(crate) struct PathBytes {
 }
 
 impl PathBytes {
-    /// The cost that a commit states itself: in its metadata, which may be wrong and decides nothing but when there is
-    /// a snapshot, or by a snapshot of its own.
+    /// The cost that a commit states itself: in its metadata, which may be wrong and decides
+    /// nothing but when there is a snapshot, or by a snapshot of its own.
     pub(crate) fn of(commit: &Commit) -> Option<Self> {
         let noted = commit.metadata.get(PATH_BYTES_KEY).and_then(|note| {
             let (snapshot, whole) = note.split_once(' ')?;
-            Some(Self { snapshot: snapshot.parse().ok()?, whole: whole.parse().ok()? })
+            Some(Self {
+                snapshot: snapshot.parse().ok()?,
+                whole: whole.parse().ok()?,
+            })
         });
         noted.or_else(|| Self::after(&commit.routes, |_| Ok(None)).ok().flatten())
     }
@@ -79,52 +89,82 @@ impl PathBytes {
         format!("{} {}", self.snapshot, self.whole)
     }
 
-    /// The cost of the path to the head. Where its commit does not say so, a few commits before it are read.
+    /// The cost of the path to the head. Where its commit does not say so, a few commits before it
+    /// are read.
     pub(crate) fn to_head(store: &Store, parent: &Parent, limits: &Limits) -> Result<Option<Self>> {
         let mut commit = parent.head().cloned();
         let mut links = 0_u128;
         for _ in 0..=LOOK_BACK {
-            let Some(Commit { version, routes, .. }) = &commit else { return Ok(None) };
+            let Some(Commit {
+                version, routes, ..
+            }) = &commit
+            else {
+                return Ok(None);
+            };
             if let Some(known) = commit.as_ref().and_then(Self::of) {
                 return Ok(Some(known.and(links)));
             }
-            let Some(before) = version.checked_sub(1) else { return Ok(None) };
-            let Some(link) = routes.iter().find(|route| route.from == Some(before)) else { return Ok(None) };
+            let Some(before) = version.checked_sub(1) else {
+                return Ok(None);
+            };
+            let Some(link) = routes.iter().find(|route| route.from == Some(before)) else {
+                return Ok(None);
+            };
             links = links.saturating_add(link.bytes());
             commit = usable_commit(store, before, limits)?;
         }
         Ok(None)
     }
 
-    /// The cost of the path to a version with these routes, as far as the costs of the paths to the versions that they
-    /// come from are known.
-    pub(crate) fn after(routes: &[Route], of: impl Fn(u64) -> Result<Option<Self>>) -> Result<Option<Self>> {
+    /// The cost of the path to a version with these routes, as far as the costs of the paths to the
+    /// versions that they come from are known.
+    pub(crate) fn after(
+        routes: &[Route],
+        of: impl Fn(u64) -> Result<Option<Self>>,
+    ) -> Result<Option<Self>> {
         let mut cheapest: Option<Self> = None;
         for route in routes {
-            let nothing = Self { snapshot: route.bytes(), whole: 0 };
-            let path = route.from.map_or(Ok(Some(nothing)), &of)?.map(|before| before.and(route.bytes()));
+            let nothing = Self {
+                snapshot: route.bytes(),
+                whole: 0,
+            };
+            let path = route
+                .from
+                .map_or(Ok(Some(nothing)), &of)?
+                .map(|before| before.and(route.bytes()));
             // The first of equally cheap paths is taken: nothing comes before all versions.
-            cheapest = cheapest.into_iter().chain(path).min_by_key(|path| path.whole);
+            cheapest = cheapest
+                .into_iter()
+                .chain(path)
+                .min_by_key(|path| path.whole);
         }
         Ok(cheapest)
     }
 
     /// The cost of this path with more links, given in bytes.
     fn and(self, links: u128) -> Self {
-        Self { whole: self.whole.saturating_add(links), ..self }
+        Self {
+            whole: self.whole.saturating_add(links),
+            ..self
+        }
     }
 
     /// Whether it costs more than this many times the snapshot that it begins with.
-    #[expect(clippy::cast_precision_loss, reason = "a few bytes more or less decide nothing")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a few bytes more or less decide nothing"
+    )]
     fn costs_more_than(self, times: f64) -> bool {
         self.whole as f64 > times * self.snapshot as f64
     }
 }
 
-/// The versions from which this one gets a link, given how far apart links of each kind are; the one before is none of
-/// them.
+/// The versions from which this one gets a link, given how far apart links of each kind are; the
+/// one before is none of them.
 pub(crate) fn skipped_from(version: u64, skips: &[u64]) -> BTreeSet<u64> {
-    let due = skips.iter().filter(|&&skip| skip > 1 && skip <= version && version.is_multiple_of(skip));
+    let due = skips
+        .iter()
+        .filter(|&&skip| skip > 1 && skip <= version && version.is_multiple_of(skip));
     due.map(|skip| version - skip).collect()
 }
 
@@ -146,7 +186,10 @@ mod tests {
 
     fn commit(version: u64, routes: &[(Option<u64>, u64)], note: Option<&str>) -> Commit {
         let digest = Digest::of_bytes(b"");
-        let route = |&(from, size)| Route { from, files: vec![FileReference { digest, size }] };
+        let route = |&(from, size)| Route {
+            from,
+            files: vec![FileReference { digest, size }],
+        };
         Commit {
             version,
             parent: digest,
@@ -154,13 +197,19 @@ mod tests {
             shards: vec![digest],
             routes: routes.iter().map(route).collect(),
             assets: Vec::new(),
-            metadata: note.map(|note| (PATH_BYTES_KEY.to_owned(), note.to_owned())).into_iter().collect(),
+            metadata: note
+                .map(|note| (PATH_BYTES_KEY.to_owned(), note.to_owned()))
+                .into_iter()
+                .collect(),
         }
     }
 
     #[test]
     fn a_path_costs_more_than_so_many_snapshots() {
-        let path = PathBytes { snapshot: 100, whole: 150 };
+        let path = PathBytes {
+            snapshot: 100,
+            whole: 150,
+        };
         assert!(!path.and(50).costs_more_than(2.0));
         assert!(path.and(51).costs_more_than(2.0));
         assert!(!path.and(149).costs_more_than(3.0));
@@ -175,20 +224,44 @@ mod tests {
         assert_eq!(of(&[(None, 7), link], None).as_deref(), Some("7 7"));
         assert_eq!(of(&[(None, 7), link], Some("x")).as_deref(), Some("7 7"));
         assert_eq!(of(&[link], None), None);
-        for note in ["", "10", "10  25", "10 25 ", "-1 5", "10 999999999999999999999999999999999999999999"] {
+        for note in [
+            "",
+            "10",
+            "10  25",
+            "10 25 ",
+            "-1 5",
+            "10 999999999999999999999999999999999999999999",
+        ] {
             assert_eq!(of(&[link], Some(note)), None, "{note:?}");
         }
     }
 
     #[test]
     fn the_cheapest_path_is_noted() {
-        let known = |version| Ok((version != 6).then_some(PathBytes { snapshot: 10, whole: u128::from(version) * 10 }));
-        let after =
-            |routes: &[_]| PathBytes::after(&commit(9, routes, None).routes, known).unwrap().map(PathBytes::noted);
+        let known = |version| {
+            Ok((version != 6).then_some(PathBytes {
+                snapshot: 10,
+                whole: u128::from(version) * 10,
+            }))
+        };
+        let after = |routes: &[_]| {
+            PathBytes::after(&commit(9, routes, None).routes, known)
+                .unwrap()
+                .map(PathBytes::noted)
+        };
         assert_eq!(after(&[(Some(8), 5)]).as_deref(), Some("10 85"));
-        assert_eq!(after(&[(Some(4), 20), (Some(8), 5)]).as_deref(), Some("10 60"));
-        assert_eq!(after(&[(None, 60), (Some(4), 20)]).as_deref(), Some("60 60"));
-        assert_eq!(after(&[(None, 61), (Some(4), 20)]).as_deref(), Some("10 60"));
+        assert_eq!(
+            after(&[(Some(4), 20), (Some(8), 5)]).as_deref(),
+            Some("10 60")
+        );
+        assert_eq!(
+            after(&[(None, 60), (Some(4), 20)]).as_deref(),
+            Some("60 60")
+        );
+        assert_eq!(
+            after(&[(None, 61), (Some(4), 20)]).as_deref(),
+            Some("10 60")
+        );
         assert_eq!(after(&[(Some(6), 1)]), None);
     }
 }

@@ -34,8 +34,8 @@ pub struct PublishReport {
     /// Whether the state is that of the previous head.
     pub unchanged_state: bool,
     /// `false` if it is the head that was, because nothing has changed
-    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the step is there already
-    /// ([`PublishOptions::once`](crate::PublishOptions::once)).
+    /// ([`PublishOptions::if_changed`](crate::PublishOptions::if_changed)) or the step is there
+    /// already ([`PublishOptions::once`](crate::PublishOptions::once)).
     #[serde(rename = "new")]
     pub is_new: bool,
 }
@@ -87,12 +87,25 @@ pub struct PublishedRoute {
 impl PublishedRoute {
     /// The routes of a commit, in its order.
     pub(crate) fn all(commit: &Commit) -> Vec<Self> {
-        let known = commit.direct_routes().into_iter().zip(commit.in_place_routes());
-        commit.routes.iter().zip(known).map(|(route, (direct, in_place))| Self::of(route, direct, in_place)).collect()
+        let known = commit
+            .direct_routes()
+            .into_iter()
+            .zip(commit.in_place_routes());
+        commit
+            .routes
+            .iter()
+            .zip(known)
+            .map(|(route, (direct, in_place))| Self::of(route, direct, in_place))
+            .collect()
     }
 
     pub(crate) fn of(route: &Route, is_direct: bool, is_in_place: bool) -> Self {
         let bytes = u64::try_from(route.bytes()).unwrap_or(u64::MAX);
-        Self { from: route.from, bytes, is_direct, is_in_place }
+        Self {
+            from: route.from,
+            bytes,
+            is_direct,
+            is_in_place,
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a version.
+//! Publishing versions (SPEC section 20): links are made and stored, and a commit makes them a
+//! version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -28,8 +29,8 @@ use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
 ///
-/// It remembers the head and the digests of what it published last, which saves requests and work. Nothing depends on
-/// that, so it does not matter whether it has been restarted.
+/// It remembers the head and the digests of what it published last, which saves requests and work.
+/// Nothing depends on that, so it does not matter whether it has been restarted.
 #[derive(Debug)]
 pub struct Publisher {
     store: Store,
@@ -44,7 +45,8 @@ pub struct Publisher {
     head: Option<(u64, Digest)>,
     /// Whether it is not certain that the head can be built: the next version gets a snapshot.
     is_cut_off: bool,
-    /// The same as it is given if a step is there already; `None` if there is none, or this publisher has not read it.
+    /// The same as it is given if a step is there already; `None` if there is none, or this
+    /// publisher has not read it.
     newest: Option<PublishReport>,
     /// The head as [`repeated`](Self::repeated) has just read it, for the call that comes next.
     read: Option<Parent>,
@@ -56,7 +58,8 @@ pub struct Publisher {
     documents: Documents,
 }
 
-/// The digests and assets that are remembered of the parts of a version that this publisher has made.
+/// The digests and assets that are remembered of the parts of a version that this publisher has
+/// made.
 #[derive(Debug, Default)]
 struct OwnParts {
     /// Digests of each shard, by its number.
@@ -68,8 +71,15 @@ struct OwnParts {
 impl OwnParts {
     fn of(parts: &[ShardPart]) -> Self {
         Self {
-            shards: parts.iter().map(|part| (part.shard, part.table.digests.clone())).collect(),
-            assets: parts.iter().flat_map(|part| &part.assets).cloned().collect(),
+            shards: parts
+                .iter()
+                .map(|part| (part.shard, part.table.digests.clone()))
+                .collect(),
+            assets: parts
+                .iter()
+                .flat_map(|part| &part.assets)
+                .cloned()
+                .collect(),
         }
     }
 }
@@ -90,16 +100,32 @@ impl Publisher {
     /// A publisher for the chain in this store. The head is not read before something is published.
     ///
     /// # Errors
-    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no profile or one twice,
-    /// or if one of the keys that sign is given twice or not trusted; IO.
+    /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no
+    /// profile or one twice, or if one of the keys that sign is given twice or not trusted; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         RouteCoding::of(&options.profiles)?;
         let chain = store.get(ObjectName::Chain)?;
-        let trust = trust_of(&options, Parent::read(chain.as_deref(), None, &options.limits)?.digest())?;
+        let trust = trust_of(
+            &options,
+            Parent::read(chain.as_deref(), None, &options.limits)?.digest(),
+        )?;
         let chain = chain.unwrap_or_default();
         let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
         let (is_cut_off, documents) = (false, Documents::new());
-        Ok(Self { store, options, chain, trust, signed, head, is_cut_off, newest, read, last, prepared, documents })
+        Ok(Self {
+            store,
+            options,
+            chain,
+            trust,
+            signed,
+            head,
+            is_cut_off,
+            newest,
+            read,
+            last,
+            prepared,
+            documents,
+        })
     }
 
     /// From now on, waits for the store end when this is stopped.
@@ -110,21 +136,28 @@ impl Publisher {
     /// The newest version; `None` if the chain has none. Asks the store.
     ///
     /// # Errors
-    /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not signed as
-    /// [`PublishOptions::trust`] wants; the rules of documents; IO.
+    /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not
+    /// signed as [`PublishOptions::trust`] wants; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
-        let head = |head: &Commit| Head { version: head.version, shards: head.shards.clone() };
+        let head = |head: &Commit| Head {
+            version: head.version,
+            shards: head.shards.clone(),
+        };
         Ok(self.parent()?.head().map(head))
     }
 
     /// The head, if a version with this metadata (and that of the options) would repeat a step:
-    /// [`PublishOptions::once`]. Then nothing is to be published. Asks the store, unless that option is not set; a
-    /// [`prepare`](Self::prepare) that follows at once does not ask again. [`publish`](Self::publish) does this by
-    /// itself.
+    /// [`PublishOptions::once`]. Then nothing is to be published. Asks the store, unless that
+    /// option is not set; a [`prepare`](Self::prepare) that follows at once does not ask again.
+    /// [`publish`](Self::publish) does this by itself.
     ///
     /// # Errors
-    /// USAGE if the metadata do not have the entry, or it is no integer; as for [`head`](Self::head).
-    pub fn repeated(&mut self, metadata: &BTreeMap<String, String>) -> Result<Option<PublishReport>> {
+    /// USAGE if the metadata do not have the entry, or it is no integer; as for
+    /// [`head`](Self::head).
+    pub fn repeated(
+        &mut self,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Option<PublishReport>> {
         self.read = None;
         if self.options.once.is_none() {
             return Ok(None);
@@ -135,16 +168,23 @@ impl Publisher {
         Ok(head)
     }
 
-    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or published: the store is
-    /// not asked.
+    /// As [`repeated`](Self::repeated), by the newest version that this publisher has seen or
+    /// published: the store is not asked.
     ///
     /// # Errors
     /// USAGE if the metadata do not have the entry, or it is no integer.
-    pub fn known_repeated(&self, metadata: &BTreeMap<String, String>) -> Result<Option<PublishReport>> {
+    pub fn known_repeated(
+        &self,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Option<PublishReport>> {
         let mut own = self.options.metadata.clone();
         own.extend(metadata.clone());
         let newest = self.newest.as_ref();
-        let is_repeated = is_repeated(self.options.once.as_deref(), &own, newest.map(|newest| &newest.metadata))?;
+        let is_repeated = is_repeated(
+            self.options.once.as_deref(),
+            &own,
+            newest.map(|newest| &newest.metadata),
+        )?;
         Ok(newest.filter(|_| is_repeated && !self.is_cut_off).cloned())
     }
 
@@ -153,22 +193,24 @@ impl Publisher {
         self.options.once = None;
     }
 
-    /// Publishes a model as the version after the head. It becomes visible at once and completely. A failure before
-    /// that leaves the chain unchanged. A state that equals the head's becomes a version too, unless
-    /// [`PublishOptions::if_changed`] is set.
+    /// Publishes a model as the version after the head. It becomes visible at once and completely.
+    /// A failure before that leaves the chain unchanged. A state that equals the head's becomes a
+    /// version too, unless [`PublishOptions::if_changed`] is set.
     ///
-    /// If other threads write to a state in memory meanwhile, some version of each piece is published, or nothing if
-    /// several links are needed.
+    /// If other threads write to a state in memory meanwhile, some version of each piece is
+    /// published, or nothing if several links are needed.
     ///
     /// # Errors
-    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer was first; R-SIG-03
-    /// (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants; R-PUB-11 (`CHAIN`) if versions have been
-    /// lost that this publisher knows, or that have routes documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the
-    /// version may be there and unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie
-    /// in a folder that an asset is called like, regarding case or not; USAGE if the metadata entry of
-    /// [`PublishOptions::once`] is missing or no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if
-    /// the model changes while it is read, or if there are more other files than assets can be; those of reading the
-    /// states; LIMIT; IO; what the observer wants it to end with.
+    /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer
+    /// was first; R-SIG-03 (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants;
+    /// R-PUB-11 (`CHAIN`) if versions have been lost that this publisher knows, or that have routes
+    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be there and
+    /// unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a
+    /// folder that an asset is called like, regarding case or not; USAGE if the metadata entry of
+    /// [`PublishOptions::once`] is missing or no integer; R-CHN and R-DOC rules if the head cannot
+    /// be read; USAGE if the model changes while it is read, or if there are more other files than
+    /// assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end
+    /// with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
@@ -181,30 +223,55 @@ impl Publisher {
         }
         let parent = self.parent()?;
         let path = self.path_to(&parent)?;
-        let made = self.make((&parent, path), (0, model.into(), base), 1, self.options.if_changed, observer)?;
-        let StoredLinks { part, attempt, work, is_head } = made;
+        let made = self.make(
+            (&parent, path),
+            (0, model.into(), base),
+            1,
+            self.options.if_changed,
+            observer,
+        )?;
+        let StoredLinks {
+            part,
+            attempt,
+            work,
+            is_head,
+        } = made;
         let own = OwnParts::of(slice::from_ref(&part));
         if let (true, Some(head)) = (is_head, parent.head()) {
             self.last = Some((parent.digest(), own));
             let (shards, elements) = (vec![part.table.digests], part.elements);
-            return Ok(PublishReport { shards, elements, ..PublishReport::head(head, parent.digest()) });
+            return Ok(PublishReport {
+                shards,
+                elements,
+                ..PublishReport::head(head, parent.digest())
+            });
         }
-        self.prepared = Some(PreparedParts { parent, path, attempt, session: part.session, own });
+        self.prepared = Some(PreparedParts {
+            parent,
+            path,
+            attempt,
+            session: part.session,
+            own,
+        });
         let published = self.commit(vec![part], BTreeMap::new(), observer)?;
         if let Some(mut work) = work {
             // The version has been published, even if the directory stays behind.
             if let Err(error) = work.bring_to(published.version, None, observer) {
-                observer.remark(&format!("the work directory stays at the previous version for now: {error}"));
+                observer.remark(&format!(
+                    "the work directory stays at the previous version for now: {error}"
+                ));
             }
         }
         Ok(published)
     }
 
-    /// Makes and stores the links of some shards of the version after the head: each with its number, of `of` shards in
-    /// all, the tensors that it consists of, and where to find the same shard of the head. If the head has another
-    /// number of shards, the shard is made from nothing. Nothing becomes visible before [`commit`](Self::commit), which
-    /// needs the parts of all shards, whichever processes prepared them. Metadata are known there, so ask
-    /// [`repeated`](Self::repeated) before if a step is to be published only [once](PublishOptions::once).
+    /// Makes and stores the links of some shards of the version after the head: each with its
+    /// number, of `of` shards in all, the tensors that it consists of, and where to find the same
+    /// shard of the head. If the head has another number of shards, the shard is made from nothing.
+    /// Nothing becomes visible before [`commit`](Self::commit), which needs the parts of all
+    /// shards, whichever processes prepared them. Metadata are known there, so ask
+    /// [`repeated`](Self::repeated) before if a step is to be published only
+    /// [once](PublishOptions::once).
     ///
     /// # Errors
     /// As for [`publish`](Self::publish), but R-PUB-03.
@@ -224,29 +291,45 @@ impl Publisher {
             attempt.get_or_insert(made.attempt);
             parts.push(made.part);
         }
-        let (attempt, session) = (attempt.unwrap_or_else(|| Attempt::begin(&self.store)), rand::random());
-        let began = attempt.earliest.and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
-        parts.iter_mut().for_each(|part| (part.session, part.began) = (session, began));
-        self.prepared = Some(PreparedParts { parent, path, attempt, session, own: OwnParts::of(&parts) });
+        let (attempt, session) = (
+            attempt.unwrap_or_else(|| Attempt::begin(&self.store)),
+            rand::random(),
+        );
+        let began = attempt
+            .earliest
+            .and_then(|date| Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs()));
+        parts
+            .iter_mut()
+            .for_each(|part| (part.session, part.began) = (session, began));
+        self.prepared = Some(PreparedParts {
+            parent,
+            path,
+            attempt,
+            session,
+            own: OwnParts::of(&parts),
+        });
         Ok(parts)
     }
 
-    /// Makes a version of all its shards, in any order: all of them become visible, or none. `metadata` is added to
-    /// that of the options. To be called again with the same parts if it is not known whether it succeeded. If the
-    /// version would repeat a step ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
+    /// Makes a version of all its shards, in any order: all of them become visible, or none.
+    /// `metadata` is added to that of the options. To be called again with the same parts if it is
+    /// not known whether it succeeded. If the version would repeat a step
+    /// ([`PublishOptions::once`]), nothing becomes visible, and the result is the head.
     ///
-    /// For the parts that this publisher did not prepare last, the store is asked for one link of each
-    /// [`prepare`](Self::prepare), and for their assets. A store that tells no dates, such as a directory, is asked for
-    /// the times of all links, and for the time: what was stored less than 20 hours ago cannot have been pruned.
+    /// For the parts that this publisher did not prepare last, the store is asked for one link of
+    /// each [`prepare`](Self::prepare), and for their assets. A store that tells no dates, such as
+    /// a directory, is asked for the times of all links, and for the time: what was stored less
+    /// than 20 hours ago cannot have been pruned.
     ///
     /// # Errors
-    /// USAGE if parts are missing or duplicate, or were made for different versions, or the metadata entry of
-    /// [`PublishOptions::once`] is missing or no integer; R-CHN-12 (`STATE_MISMATCH`) if two have a tensor of the same
-    /// name; R-CHN-09 or R-CHN-15 (`CHAIN`) if such a link, or an asset, is not in the store; R-PUB-01 (`CHAIN`) if the
-    /// parts were made to follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first;
-    /// R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was stored 20 hours ago:
-    /// prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like;
-    /// LIMIT; IO.
+    /// USAGE if parts are missing or duplicate, or were made for different versions, or the
+    /// metadata entry of [`PublishOptions::once`] is missing or no integer; R-CHN-12
+    /// (`STATE_MISMATCH`) if two have a tensor of the same name; R-CHN-09 or R-CHN-15 (`CHAIN`) if
+    /// such a link, or an asset, is not in the store; R-PUB-01 (`CHAIN`) if the parts were made to
+    /// follow another commit than the head's; R-PUB-03 (`CHAIN`) if another writer was first;
+    /// R-PUB-04 (`CHAIN`) if no route has a link for each shard; R-PUB-08 (`CHAIN`) if a link was
+    /// stored 20 hours ago: prepare the shards again; R-PUB-10 (`CHAIN`) if files of tensors lie in
+    /// a folder that an asset is called like; LIMIT; IO.
     pub fn commit(
         &mut self,
         mut parts: Vec<ShardPart>,
@@ -256,14 +339,25 @@ impl Publisher {
         parts.sort_by_key(|part| part.shard);
         let (version, follows) = check_complete(&parts)?;
         let name = ObjectName::Commit(version);
-        let own = self.prepared.as_ref().filter(|own| own.parent.check_follows(version, follows).is_ok());
+        let own = self
+            .prepared
+            .as_ref()
+            .filter(|own| own.parent.check_follows(version, follows).is_ok());
         let (parent, path, mut attempts, session) = match own {
-            Some(own) => (own.parent.clone(), own.path, vec![own.attempt], Some(own.session)),
+            Some(own) => (
+                own.parent.clone(),
+                own.path,
+                vec![own.attempt],
+                Some(own.session),
+            ),
             None => {
-                let read = documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
+                let read =
+                    documents::parent(&self.store, version.checked_sub(1), &self.options.limits)?;
                 read.check_follows(version, follows)?;
                 // The version may be there already.
-                if self.head.is_none_or(|(known, _)| known < version) || self.store.find(name)?.is_none() {
+                if self.head.is_none_or(|(known, _)| known < version)
+                    || self.store.find(name)?.is_none()
+                {
                     self.check_head(&read)?;
                 }
                 let path = read.head().and_then(PathBytes::of);
@@ -273,24 +367,43 @@ impl Publisher {
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
-        if is_repeated(options.once.as_deref(), &options.metadata, head.map(|head| &head.metadata))?
-            && let Some(head) = head.filter(|_| !self.is_cut_off)
+        if is_repeated(
+            options.once.as_deref(),
+            &options.metadata,
+            head.map(|head| &head.metadata),
+        )? && let Some(head) = head.filter(|_| !self.is_cut_off)
         {
             return Ok(PublishReport::head(head, parent.digest()));
         }
-        let foreign: Vec<&ShardPart> = parts.iter().filter(|part| Some(part.session) != session).collect();
+        let foreign: Vec<&ShardPart> = parts
+            .iter()
+            .filter(|part| Some(part.session) != session)
+            .collect();
         // From when the store is asked for the time, this machine's clock goes on.
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let signing = (&options, Digest::of_bytes(&self.chain), self.trust.as_ref());
-        let (published, is_certain) = commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
+        let (published, is_certain) =
+            commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
         if published.is_new {
             self.committed(published.version, published.commit);
-            let is_signed = self.trust.as_ref().is_some_and(|trust| self.options.sign.len() >= trust.quorum());
+            let is_signed = self
+                .trust
+                .as_ref()
+                .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
             self.signed = is_signed.then_some(published.commit);
             self.is_cut_off = !is_certain;
         }
-        let unhashed = PublishReport { shards: Vec::new(), changed: 0, elements: 0, ..published.clone() };
-        self.newest = Some(PublishReport { unchanged_state: true, is_new: false, ..unhashed });
+        let unhashed = PublishReport {
+            shards: Vec::new(),
+            changed: 0,
+            elements: 0,
+            ..published.clone()
+        };
+        self.newest = Some(PublishReport {
+            unchanged_state: true,
+            is_new: false,
+            ..unhashed
+        });
         if !is_certain {
             self.last = None;
             return Err(came_late(name));
@@ -304,7 +417,13 @@ impl Publisher {
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
         (self.head, self.newest) = (Some((version, commit)), None);
-        self.last = Some((commit, self.prepared.take().map(|prepared| prepared.own).unwrap_or_default()));
+        self.last = Some((
+            commit,
+            self.prepared
+                .take()
+                .map(|prepared| prepared.own)
+                .unwrap_or_default(),
+        ));
     }
 
     /// The commit that the next version follows, or the chain document.
@@ -316,7 +435,9 @@ impl Publisher {
         let parent = documents::head(&self.store, Some(&self.chain), known, &self.options.limits)?;
         self.check_head(&parent)?;
         self.head = parent.head().map(|head| (head.version, parent.digest()));
-        self.newest = parent.head().map(|head| PublishReport::head(head, parent.digest()));
+        self.newest = parent
+            .head()
+            .map(|head| PublishReport::head(head, parent.digest()));
         Ok(parent)
     }
 
@@ -333,28 +454,53 @@ impl Publisher {
         if let (Some(trust), Some(head)) = (&self.trust, parent.head())
             && self.signed != Some(commit)
         {
-            check_head(&self.store, Digest::of_bytes(&self.chain), (head.version, commit), trust)?;
+            check_head(
+                &self.store,
+                Digest::of_bytes(&self.chain),
+                (head.version, commit),
+                trust,
+            )?;
             self.signed = Some(commit);
         }
         Ok(())
     }
 
-    /// The checks before this publisher follows its first head: routes documents of versions above it, whose commits
-    /// must have been lost; and whether a route of its commit has its files, unless routes have been changed since.
+    /// The checks before this publisher follows its first head: routes documents of versions above
+    /// it, whose commits must have been lost; and whether a route of its commit has its files,
+    /// unless routes have been changed since.
     fn check_first(&mut self, parent: &Parent) -> Result<()> {
         let head = parent.head();
-        let versions = self.store.versions_with_routes(head.map_or(0, |head| head.version))?;
-        if let Some(&last) = versions.last().filter(|&&last| last >= parent.next_version())
+        let versions = self
+            .store
+            .versions_with_routes(head.map_or(0, |head| head.version))?;
+        if let Some(&last) = versions
+            .last()
+            .filter(|&&last| last >= parent.next_version())
             && self.store.find(ObjectName::Commit(last))?.is_none()
         {
             return Err(parent.head_lost(last));
         }
-        let Some(head) = head.filter(|head| !versions.contains(&head.version)) else { return Ok(()) };
-        let has_files = |route: &Route| {
-            let missing = route.files.iter().find_map(|file| check_there(&self.store, ChainFile::Link(*file)).err());
-            missing.map_or(Ok(true), |error| if error.rule().is_some() { Ok(false) } else { Err(error) })
+        let Some(head) = head.filter(|head| !versions.contains(&head.version)) else {
+            return Ok(());
         };
-        let mut whole = head.routes.iter().map(has_files).filter(|found| !matches!(found, Ok(false)));
+        let has_files = |route: &Route| {
+            let missing = route
+                .files
+                .iter()
+                .find_map(|file| check_there(&self.store, ChainFile::Link(*file)).err());
+            missing.map_or(Ok(true), |error| {
+                if error.rule().is_some() {
+                    Ok(false)
+                } else {
+                    Err(error)
+                }
+            })
+        };
+        let mut whole = head
+            .routes
+            .iter()
+            .map(has_files)
+            .filter(|found| !matches!(found, Ok(false)));
         self.is_cut_off = !whole.next().unwrap_or(Ok(false))?;
         Ok(())
     }
@@ -377,26 +523,62 @@ impl Publisher {
         observer: &dyn Observer,
     ) -> Result<StoredLinks> {
         let Self { store, options, .. } = self;
-        // All shards of a model that is like a checkpoint name the same other files: those are shard 0's, and none is
-        // left out.
-        let files = model.files().filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
+        // All shards of a model that is like a checkpoint name the same other files: those are
+        // shard 0's, and none is left out.
+        let files = model
+            .files()
+            .filter(|_| shard == 0 || !matches!(model, Model::Like(..)));
         let (layout, lent) = (model.layout()?, model.lent());
-        let target = End { state: &lent, layout: layout.as_deref(), named: None, digests: None };
-        let last = self.last.as_ref().filter(|(commit, _)| *commit == parent.digest());
+        let target = End {
+            state: &lent,
+            layout: layout.as_deref(),
+            named: None,
+            digests: None,
+        };
+        let last = self
+            .last
+            .as_ref()
+            .filter(|(commit, _)| *commit == parent.digest());
         let own = last.and_then(|(_, own)| own.shards.get(&shard));
         let known_assets = last.map_or(&[][..], |(_, own)| &own.assets);
         let is_cut_off = self.is_cut_off;
-        Job { store, parent, path, target, files, shard, of, known_assets, if_changed, is_cut_off, options, observer }
-            .run(base, own)
+        Job {
+            store,
+            parent,
+            path,
+            target,
+            files,
+            shard,
+            of,
+            known_assets,
+            if_changed,
+            is_cut_off,
+            options,
+            observer,
+        }
+        .run(base, own)
     }
 
     /// Prunes now and then. The version has been published, even if this fails.
     fn keep_last(&mut self, head: (u64, Digest), observer: &dyn Observer) {
-        let Some(last) = self.options.keep_last.filter(|last| head.0.is_multiple_of((last / 10).max(1))) else {
+        let Some(last) = self
+            .options
+            .keep_last
+            .filter(|last| head.0.is_multiple_of((last / 10).max(1)))
+        else {
             return;
         };
-        let keep = Keep { last, ..Keep::default() };
-        let pruned = plan_again(&self.store, &keep, std::mem::take(&mut self.documents), Some(head)).and_then(|plan| {
+        let keep = Keep {
+            last,
+            ..Keep::default()
+        };
+        let pruned = plan_again(
+            &self.store,
+            &keep,
+            std::mem::take(&mut self.documents),
+            Some(head),
+        )
+        .and_then(|plan| {
             prune(&self.store, &plan, observer)?;
             Ok(plan.read)
         });
@@ -407,22 +589,30 @@ impl Publisher {
     }
 }
 
-/// Checks that what other processes stored is there, and gives the attempt that began before all of it; `None` if there
-/// is nothing of theirs.
+/// Checks that what other processes stored is there, and gives the attempt that began before all of
+/// it; `None` if there is nothing of theirs.
 fn attempt_of(store: &Store, parts: &[&ShardPart]) -> Result<Option<Attempt>> {
     let mut sessions = BTreeSet::new();
     let mut earliest: Option<SystemTime> = None;
     for part in parts {
-        // One link of a session with a date shows that it was this store; otherwise the store is asked for the times of
-        // all links.
+        // One link of a session with a date shows that it was this store; otherwise the store is
+        // asked for the times of all links.
         let began = part.began().filter(|_| store.date().is_some());
-        let links = if began.is_none() || sessions.insert(part.session) { part.links.as_slice() } else { &[] };
+        let links = if began.is_none() || sessions.insert(part.session) {
+            part.links.as_slice()
+        } else {
+            &[]
+        };
         for link in &links[..links.len().min(began.map_or(usize::MAX, |_| 1))] {
             let stored = check_there(store, ChainFile::Link(link.file()))?;
             let first = began.unwrap_or(stored);
             earliest = Some(earliest.map_or(first, |earliest| earliest.min(first)));
         }
-        part.assets.iter().try_for_each(|asset| check_there(store, ChainFile::Asset(asset)).map(drop))?;
+        part.assets
+            .iter()
+            .try_for_each(|asset| check_there(store, ChainFile::Asset(asset)).map(drop))?;
     }
-    earliest.map(|earliest| Attempt::since(store, earliest)).transpose()
+    earliest
+        .map(|earliest| Attempt::since(store, earliest))
+        .transpose()
 }

@@ -1,12 +1,13 @@
-//! The store at another S3 server than the one that the other tests start: that whose address `DELTACHAIN_S3` has
-//! (`./task endurance` starts moto's). It has a bucket named `bucket` and takes any credentials.
+//! The store at another S3 server than the one that the other tests start: that whose address
+//! `DELTACHAIN_S3` has (`./task endurance` starts moto's). It has a bucket named `bucket` and takes
+//! any credentials.
 
 use std::env;
 
 use deltachain::files::SafetensorsState;
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, Store, StoreOptions,
-    compact, doctor, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher,
+    Store, StoreOptions, compact, doctor, fsck, init, plan_prune, prune,
 };
 
 use crate::support::models::Models;
@@ -21,15 +22,24 @@ fn a_chain_lives_at_another_server() {
         return;
     };
     let endpoint = endpoint.into_string().unwrap();
-    let settings =
-        [("endpoint", &*endpoint), ("region", "us-east-1"), ("access_key_id", "any"), ("secret_access_key", "any")];
-    let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let settings = [
+        ("endpoint", &*endpoint),
+        ("region", "us-east-1"),
+        ("access_key_id", "any"),
+        ("secret_access_key", "any"),
+    ];
+    let settings = settings
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec();
     let options = StoreOptions::default().settings(settings);
     let url = "s3://bucket/a chain";
 
     let store = Store::open(url, options).unwrap();
     let findings = doctor(&store).unwrap();
-    assert!(findings.iter().all(|finding| finding.works), "{findings:#?}");
+    assert!(
+        findings.iter().all(|finding| finding.works),
+        "{findings:#?}"
+    );
 
     init(&store).unwrap();
     let scratch = tempfile::tempdir().unwrap();
@@ -38,22 +48,41 @@ fn a_chain_lives_at_another_server() {
     let mut before: Option<SafetensorsState> = None;
     for version in 0..VERSIONS {
         let state = models.save(version, scratch.path());
-        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
-        Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, base, &()).unwrap();
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |base| Base::State(base.into()));
+        Publisher::open(store.clone(), PublishOptions::default())
+            .unwrap()
+            .publish(&state, base, &())
+            .unwrap();
         before = Some(state);
     }
-    compact(&store, &CompactOptions::new(scratch.path().join("compact")).snapshot(true), &()).unwrap();
+    compact(
+        &store,
+        &CompactOptions::new(scratch.path().join("compact")).snapshot(true),
+        &(),
+    )
+    .unwrap();
     let directory = scratch.path().join("follower");
-    let mut follower = Follower::in_directory(store.clone(), &directory, FollowerOptions::default()).unwrap();
+    let mut follower =
+        Follower::in_directory(store.clone(), &directory, FollowerOptions::default()).unwrap();
     for version in [1, VERSIONS - 1] {
         let prepared = follower.prepare(Some(version), &()).unwrap().unwrap();
         follower.apply(prepared).unwrap();
         assert_eq!(shown(&directory).as_ref(), Some(models.state(version)));
     }
-    let plan = plan_prune(&store, &Keep { last: 2, ..Keep::default() }).unwrap();
+    let plan = plan_prune(
+        &store,
+        &Keep {
+            last: 2,
+            ..Keep::default()
+        },
+    )
+    .unwrap();
     prune(&store, &plan, &()).unwrap();
     let late = scratch.path().join("late");
-    let mut follower = Follower::in_directory(store.clone(), &late, FollowerOptions::default()).unwrap();
+    let mut follower =
+        Follower::in_directory(store.clone(), &late, FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(shown(&late).as_ref(), Some(models.state(VERSIONS - 1)));

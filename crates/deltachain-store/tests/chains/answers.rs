@@ -1,7 +1,8 @@
-//! What stores answer that will not change: which requests come after it, what is said, and what is left behind. The
-//! store is a stand-in for the S3 gateway of Hugging Face's buckets, as its documentation describes it: the
-//! organization is a part of the path, objects are fetched from another server that must not see credentials, only a
-//! put knows conditions, and there is no metadata of users.
+//! What stores answer that will not change: which requests come after it, what is said, and what is
+//! left behind. The store is a stand-in for the S3 gateway of Hugging Face's buckets, as its
+//! documentation describes it: the organization is a part of the path, objects are fetched from
+//! another server that must not see credentials, only a put knows conditions, and there is no
+//! metadata of users.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Result, Write};
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use deltachain::files::SafetensorsState;
 use deltachain::{Error, ErrorClass};
 use deltachain_store::{
-    Base, CredentialSource, Credentials, Face, Finding, Follower, FollowerOptions, Keep, PublishOptions, Publisher,
-    Store, advice, doctor, init, plan_prune, prune,
+    Base, CredentialSource, Credentials, Face, Finding, Follower, FollowerOptions, Keep,
+    PublishOptions, Publisher, Store, advice, doctor, init, plan_prune, prune,
 };
 
 use crate::buckets::{head, serve};
@@ -60,10 +61,17 @@ impl Bucket {
     fn fetch(&self, mut stream: &TcpStream) -> Result<()> {
         let (line, headers) = head(&mut BufReader::new(stream))?;
         let key = line.split(' ').nth(1).unwrap_or_default();
-        assert!(header(&headers, "authorization").is_none(), "credentials went to another server");
-        let Some(content) = self.objects.lock().unwrap().get(key).cloned() else { return reply(stream, 404, "", b"") };
+        assert!(
+            header(&headers, "authorization").is_none(),
+            "credentials went to another server"
+        );
+        let Some(content) = self.objects.lock().unwrap().get(key).cloned() else {
+            return reply(stream, 404, "", b"");
+        };
         let size = content.len();
-        let (status, range, part) = match header(&headers, "range").and_then(|range| range.strip_prefix("bytes=")) {
+        let (status, range, part) = match header(&headers, "range")
+            .and_then(|range| range.strip_prefix("bytes="))
+        {
             Some(range) => {
                 let (first, last) = range.split_once('-').unwrap();
                 let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
@@ -71,12 +79,23 @@ impl Bucket {
                     return reply(stream, 416, "", b"");
                 }
                 let end = size.min(last + 1);
-                (206, format!("Content-Range: bytes {first}-{}/{size}\r\n", end - 1), &content[first..end])
+                (
+                    206,
+                    format!("Content-Range: bytes {first}-{}/{size}\r\n", end - 1),
+                    &content[first..end],
+                )
             }
             None => (200, String::new(), &content[..]),
         };
-        write!(stream, "HTTP/1.1 {status} OK\r\nContent-Length: {}\r\n{range}", part.len())?;
-        write!(stream, "ETag: \"e\"\r\nLast-Modified: {MODIFIED}\r\nConnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "HTTP/1.1 {status} OK\r\nContent-Length: {}\r\n{range}",
+            part.len()
+        )?;
+        write!(
+            stream,
+            "ETag: \"e\"\r\nLast-Modified: {MODIFIED}\r\nConnection: close\r\n\r\n"
+        )?;
         stream.write_all(part)
     }
 
@@ -87,32 +106,78 @@ impl Bucket {
             return Ok(());
         }
         let mut words = line.split(' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let mut body = vec![0; header(&headers, "content-length").map_or(0, |length| length.parse().unwrap())];
+        let (method, path) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
+        let mut body =
+            vec![0; header(&headers, "content-length").map_or(0, |length| length.parse().unwrap())];
         reader.read_exact(&mut body)?;
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let is_conditional = header(&headers, "if-none-match").is_some();
-        let refused = self.refusal.lock().unwrap().filter(|(first, _)| number >= *first).map(|(_, refusal)| refusal);
-        let refused = refused.or((self.knows_no_conditions && is_conditional).then_some((501, "NotImplemented")));
+        let refused = self
+            .refusal
+            .lock()
+            .unwrap()
+            .filter(|(first, _)| number >= *first)
+            .map(|(_, refusal)| refusal);
+        let refused = refused
+            .or((self.knows_no_conditions && is_conditional).then_some((501, "NotImplemented")));
         if let Some((status, code)) = refused {
-            let region = if status == 301 { "x-amz-bucket-region: eu-west-3\r\n" } else { "" };
-            let body = format!("<Error><Code>{code}</Code><Message>as it was told to</Message></Error>");
-            return reply(stream, status, region, if method == "HEAD" { b"" } else { body.as_bytes() });
+            let region = if status == 301 {
+                "x-amz-bucket-region: eu-west-3\r\n"
+            } else {
+                ""
+            };
+            let body =
+                format!("<Error><Code>{code}</Code><Message>as it was told to</Message></Error>");
+            return reply(
+                stream,
+                status,
+                region,
+                if method == "HEAD" {
+                    b""
+                } else {
+                    body.as_bytes()
+                },
+            );
         }
-        assert!(!headers.iter().any(|header| header.to_ascii_lowercase().starts_with("x-amz-meta-")), "{headers:?}");
+        assert!(
+            !headers
+                .iter()
+                .any(|header| header.to_ascii_lowercase().starts_with("x-amz-meta-")),
+            "{headers:?}"
+        );
         assert!(!is_conditional || method == "PUT", "{line}");
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let key = path.strip_prefix(ORGANIZATION).unwrap_or_else(|| panic!("{line}")).trim_start_matches('/');
+        let key = path
+            .strip_prefix(ORGANIZATION)
+            .unwrap_or_else(|| panic!("{line}"))
+            .trim_start_matches('/');
         let mut objects = self.objects.lock().unwrap();
         let key = format!("/{key}");
         match method {
-            "GET" if query.contains("list-type=2") => reply(stream, 200, "", listed(&objects, query).as_bytes()),
-            "GET" => reply(stream, 302, &format!("Location: http://{edge}{key}\r\n"), b""),
+            "GET" if query.contains("list-type=2") => {
+                reply(stream, 200, "", listed(&objects, query).as_bytes())
+            }
+            "GET" => reply(
+                stream,
+                302,
+                &format!("Location: http://{edge}{key}\r\n"),
+                b"",
+            ),
             "HEAD" => match objects.get(&key) {
                 Some(content) => {
                     let mut stream = stream;
-                    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", content.len())?;
-                    write!(stream, "ETag: \"e\"\r\nLast-Modified: {MODIFIED}\r\nConnection: close\r\n\r\n")
+                    write!(
+                        stream,
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n",
+                        content.len()
+                    )?;
+                    write!(
+                        stream,
+                        "ETag: \"e\"\r\nLast-Modified: {MODIFIED}\r\nConnection: close\r\n\r\n"
+                    )
                 }
                 None => reply(stream, 404, "", b""),
             },
@@ -123,11 +188,21 @@ impl Bucket {
             }
             "POST" if query.starts_with("delete") => {
                 let text = String::from_utf8(body).unwrap();
-                let keys = text.split("<Key>").skip(1).map(|part| part.split("</Key>").next().unwrap());
+                let keys = text
+                    .split("<Key>")
+                    .skip(1)
+                    .map(|part| part.split("</Key>").next().unwrap());
                 let deleted = keys.inspect(|key| drop(objects.remove(&format!("/{key}"))));
-                let deleted =
-                    deleted.map(|key| format!("<Deleted><Key>{key}</Key></Deleted>")).collect::<Vec<_>>().concat();
-                reply(stream, 200, "", format!("<DeleteResult>{deleted}</DeleteResult>").as_bytes())
+                let deleted = deleted
+                    .map(|key| format!("<Deleted><Key>{key}</Key></Deleted>"))
+                    .collect::<Vec<_>>()
+                    .concat();
+                reply(
+                    stream,
+                    200,
+                    "",
+                    format!("<DeleteResult>{deleted}</DeleteResult>").as_bytes(),
+                )
             }
             "DELETE" => {
                 objects.remove(&key);
@@ -140,17 +215,25 @@ impl Bucket {
 
 fn header<'h>(headers: &'h [String], name: &str) -> Option<&'h str> {
     let mut pairs = headers.iter().filter_map(|header| header.split_once(':'));
-    pairs.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    pairs
+        .find(|(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
 }
 
 fn reply(mut stream: &TcpStream, status: u16, headers: &str, body: &[u8]) -> Result<()> {
-    write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n", body.len())?;
+    write!(
+        stream,
+        "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}Connection: close\r\n\r\n",
+        body.len()
+    )?;
     stream.write_all(body)
 }
 
 fn listed(objects: &Objects, query: &str) -> String {
     let setting = |name: &str| {
-        let found = query.split('&').find_map(|setting| setting.strip_prefix(name)?.strip_prefix('='));
+        let found = query
+            .split('&')
+            .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('='));
         found.unwrap_or_default().replace("%2F", "/")
     };
     let (prefix, after) = (setting("prefix"), setting("start-after"));
@@ -176,8 +259,14 @@ fn open(endpoint: SocketAddr) -> Store {
         ("access_key_id", "key".to_owned()),
         ("secret_access_key", "secret".to_owned()),
     ];
-    let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    Store::open("s3://bucket/chain", quick().part_bytes(8 << 20).settings(settings)).unwrap()
+    let settings = settings
+        .map(|(key, value)| (key.to_owned(), value))
+        .to_vec();
+    Store::open(
+        "s3://bucket/chain",
+        quick().part_bytes(8 << 20).settings(settings),
+    )
+    .unwrap()
 }
 
 /// The states of two versions.
@@ -188,9 +277,19 @@ fn states(place: &Path) -> [SafetensorsState; 2] {
 
 type Operation<'a> = (&'static str, &'a dyn Fn() -> deltachain::Result<()>);
 
-fn publish(store: &Store, base: Option<&SafetensorsState>, state: &SafetensorsState) -> deltachain::Result<()> {
+fn publish(
+    store: &Store,
+    base: Option<&SafetensorsState>,
+    state: &SafetensorsState,
+) -> deltachain::Result<()> {
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
-    publisher.publish(state, base.map_or(Base::Nothing, |base| Base::State(base.into())), &()).map(drop)
+    publisher
+        .publish(
+            state,
+            base.map_or(Base::Nothing, |base| Base::State(base.into())),
+            &(),
+        )
+        .map(drop)
 }
 
 /// Each status of the table, at each request of publish, pull, prune and doctor.
@@ -205,17 +304,29 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
     let before = bucket.objects.lock().unwrap().clone();
     let pull = || {
         let directory = tempfile::tempdir().unwrap();
-        let mut follower = Follower::in_directory(store.clone(), directory.path(), FollowerOptions::default())?;
+        let mut follower =
+            Follower::in_directory(store.clone(), directory.path(), FollowerOptions::default())?;
         let prepared = follower.prepare(None, &())?.unwrap();
         follower.apply(prepared).map(drop)
     };
     let remove = || {
-        let plan = plan_prune(&store, &Keep { last: 1, ..Keep::default() })?;
+        let plan = plan_prune(
+            &store,
+            &Keep {
+                last: 1,
+                ..Keep::default()
+            },
+        )?;
         prune(&store, &plan, &()).map(drop)
     };
     let look = || {
-        let missing: Vec<_> = doctor(&store)?.into_iter().filter(Finding::is_fatal).collect();
-        missing.first().map_or(Ok(()), |missing| Err(Error::usage(missing.says.clone())))
+        let missing: Vec<_> = doctor(&store)?
+            .into_iter()
+            .filter(Finding::is_fatal)
+            .collect();
+        missing
+            .first()
+            .map_or(Ok(()), |missing| Err(Error::usage(missing.says.clone())))
     };
     let operations: [Operation<'_>; 4] = [
         ("publish", &|| publish(&store, Some(&first), &second)),
@@ -231,7 +342,10 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
         for (refusal, said) in [
             ((400, "ExpiredToken"), "the credentials have expired"),
             ((403, "AccessDenied"), "the store refuses these credentials"),
-            ((403, "RequestTimeTooSkewed"), "this machine's clock is not the store's"),
+            (
+                (403, "RequestTimeTooSkewed"),
+                "this machine's clock is not the store's",
+            ),
             ((301, "PermanentRedirect"), "its region is eu-west-3"),
             ((501, "NotImplemented"), "this store "),
             ((404, "NoSuchBucket"), "there is no such bucket"),
@@ -242,26 +356,44 @@ fn what_will_not_change_is_said_at_once_and_leaves_nothing_wrong() {
                 let (done, came) = bucket.counted(operation);
                 *bucket.refusal.lock().unwrap() = None;
                 // What is asked side by side, and what cleans up.
-                assert!(came <= first + 24, "{name} {refusal:?} at {first} of {requests}: {came} requests");
+                assert!(
+                    came <= first + 24,
+                    "{name} {refusal:?} at {first} of {requests}: {came} requests"
+                );
                 let Err(error) = done else {
                     // A request on which nothing depends, or the answer that an object is missing.
                     continue;
                 };
                 let text = format!("{error:#}");
                 // To a HEAD a server says no code.
-                let is_short = text.contains(&format!("HTTP {} (file", refusal.0)) || text.contains(": 404 Not Found");
+                let is_short = text.contains(&format!("HTTP {} (file", refusal.0))
+                    || text.contains(": 404 Not Found");
                 let is_gone = refusal.0 == 404 && error.class() == ErrorClass::Chain;
-                assert!(text.contains(said) || is_short || is_gone, "{name} {refusal:?} at {first}: {text}");
-                assert!(error.class() != ErrorClass::Io || !error.may_retry(), "{name} {refusal:?} at {first}: {text}");
+                assert!(
+                    text.contains(said) || is_short || is_gone,
+                    "{name} {refusal:?} at {first}: {text}"
+                );
+                assert!(
+                    error.class() != ErrorClass::Io || !error.may_retry(),
+                    "{name} {refusal:?} at {first}: {text}"
+                );
                 if error.class() == ErrorClass::Io {
-                    assert_ne!(advice(&error, Face::Tool), Error::io("", std::io::Error::other("")).advice());
+                    assert_ne!(
+                        advice(&error, Face::Tool),
+                        Error::io("", std::io::Error::other("")).advice()
+                    );
                 }
                 // Whatever was left behind, the same works now, and followers are right.
                 if name == "publish" {
-                    let version =
-                        bucket.objects.lock().unwrap().contains_key("/chain/commits/00000000000000000001.json");
+                    let version = bucket
+                        .objects
+                        .lock()
+                        .unwrap()
+                        .contains_key("/chain/commits/00000000000000000001.json");
                     if !version {
-                        operation().unwrap_or_else(|error| panic!("{name} {refusal:?} at {first}: {error:#}"));
+                        operation().unwrap_or_else(|error| {
+                            panic!("{name} {refusal:?} at {first}: {error:#}")
+                        });
                     }
                     pull().unwrap();
                 }
@@ -277,7 +409,12 @@ struct Renewed(Arc<AtomicUsize>);
 impl CredentialSource for Renewed {
     fn credentials(&self) -> deltachain::Result<Credentials> {
         let number = self.0.fetch_add(1, Ordering::SeqCst);
-        Ok(Credentials::new(format!("key{number}"), "secret".to_owned(), None, None))
+        Ok(Credentials::new(
+            format!("key{number}"),
+            "secret".to_owned(),
+            None,
+            None,
+        ))
     }
 }
 
@@ -288,13 +425,25 @@ fn credentials_that_can_be_renewed_are_renewed_once() {
         let server = serve(move |stream| {
             let (_, headers) = head(&mut BufReader::new(stream))?;
             if header(&headers, "authorization").is_some_and(|text| text.contains(good)) {
-                return reply(stream, 200, "ETag: \"e\"\r\nLast-Modified: Fri, 27 Nov 2026 05:00:00 GMT\r\n", b"{}");
+                return reply(
+                    stream,
+                    200,
+                    "ETag: \"e\"\r\nLast-Modified: Fri, 27 Nov 2026 05:00:00 GMT\r\n",
+                    b"{}",
+                );
             }
             reply(stream, 400, "", b"<Error><Code>ExpiredToken</Code></Error>")
         });
-        let settings = [("endpoint", format!("http://{server}")), ("region", "x".to_owned())];
-        let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-        let options = quick().settings(settings).credentials(Some(Arc::new(Renewed(Arc::clone(&count)))));
+        let settings = [
+            ("endpoint", format!("http://{server}")),
+            ("region", "x".to_owned()),
+        ];
+        let settings = settings
+            .map(|(key, value)| (key.to_owned(), value))
+            .to_vec();
+        let options = quick()
+            .settings(settings)
+            .credentials(Some(Arc::new(Renewed(Arc::clone(&count)))));
         let store = Store::open("s3://bucket/chain", options).unwrap();
         let read = deltachain_store::stored(&store, 0);
         assert_eq!(read.is_ok(), works, "{read:?}");
@@ -306,14 +455,30 @@ fn credentials_that_can_be_renewed_are_renewed_once() {
 fn a_store_without_conditions_is_told_by_doctor_and_by_publish() {
     let place = tempfile::tempdir().unwrap();
     let [first, _] = states(place.path());
-    let (bucket, address) = Bucket { knows_no_conditions: true, ..Bucket::default() }.start();
+    let (bucket, address) = Bucket {
+        knows_no_conditions: true,
+        ..Bucket::default()
+    }
+    .start();
     let store = open(address);
     let found = doctor(&store).unwrap();
-    let told: Vec<_> = found.iter().map(|finding| (finding.tried, finding.works)).collect();
-    assert_eq!(told, [("put, if the name is free", false), ("put", true), ("delete", true)], "{found:#?}");
+    let told: Vec<_> = found
+        .iter()
+        .map(|finding| (finding.tried, finding.works))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("put, if the name is free", false),
+            ("put", true),
+            ("delete", true)
+        ],
+        "{found:#?}"
+    );
     assert!(found[0].says.contains("If-None-Match"), "{found:?}");
     assert!(bucket.objects.lock().unwrap().is_empty());
-    let (refused, requests) = bucket.counted(|| init(&store).and_then(|_| publish(&store, None, &first)));
+    let (refused, requests) =
+        bucket.counted(|| init(&store).and_then(|_| publish(&store, None, &first)));
     assert!(format!("{:#}", refused.unwrap_err()).contains("two publishers could"));
     assert!(requests < 8, "{requests}");
 }
@@ -324,19 +489,38 @@ fn why_a_server_is_not_reached_is_said() {
     let place = tempfile::tempdir().unwrap();
     let (_, plain) = Bucket::default().start();
     // As servers do that get TLS where they expect a request.
-    let confused = serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
+    let confused = serve(|mut stream| {
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+    });
     let front = crate::support::tls::Front::https(plain, &place.path().join("certificate.pem"));
-    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
     for (endpoint, said, may_retry) in [
-        (format!("https://localhost:{}", front.address.port()), "does not trust the server's certificate", false),
+        (
+            format!("https://localhost:{}", front.address.port()),
+            "does not trust the server's certificate",
+            false,
+        ),
         (format!("https://{confused}"), "does not speak TLS", false),
         (format!("http://{nobody}"), "onnection refused", true),
         ("http://no-such-host.invalid".to_owned(), "dns error", true),
     ] {
-        let settings = [("endpoint", &*endpoint), ("region", "x"), ("access_key_id", "k"), ("secret_access_key", "s")];
-        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let settings = [
+            ("endpoint", &*endpoint),
+            ("region", "x"),
+            ("access_key_id", "k"),
+            ("secret_access_key", "s"),
+        ];
+        let settings = settings
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .to_vec();
         let store = Store::open("s3://bucket/chain", quick().settings(settings)).unwrap();
         let error = deltachain_store::stored(&store, 0).unwrap_err();
-        assert!(format!("{error:#}").contains(said) && error.may_retry() == may_retry, "{endpoint}: {error:#}");
+        assert!(
+            format!("{error:#}").contains(said) && error.may_retry() == may_retry,
+            "{endpoint}: {error:#}"
+        );
     }
 }

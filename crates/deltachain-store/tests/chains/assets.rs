@@ -1,5 +1,5 @@
-//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is said when they are
-//! wrong.
+//! Assets: the other files of a model directory, from the publisher to the subscriber, and what is
+//! said when they are wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,8 +12,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, State};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase, PublishOptions,
-    PublishReport, Publisher, RawObjects, Store, StoreOptions, SwitchReport, fsck, init, log, plan_prune, prune, show,
+    Base, Directory, Follower, FollowerOptions, FsckOptions, Keep, Observer, OtherFiles, Phase,
+    PublishOptions, PublishReport, Publisher, RawObjects, Store, StoreOptions, SwitchReport, fsck,
+    init, log, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
@@ -34,12 +35,20 @@ impl Place {
         let options = StoreOptions::default().attempts(1).part_bytes(1000);
         let store = Store::create(folder.path().join("chain").to_str().unwrap(), options).unwrap();
         init(&store).unwrap();
-        Self { folder, store, models: Models::new(1, 40) }
+        Self {
+            folder,
+            store,
+            models: Models::new(1, 40),
+        }
     }
 
     /// The directory of a version's model, with these other files.
     fn model(&mut self, version: u64, others: &[(&str, &[u8])]) -> SafetensorsState {
-        let path = self.models.save(version, self.folder.path()).path().to_owned();
+        let path = self
+            .models
+            .save(version, self.folder.path())
+            .path()
+            .to_owned();
         for (name, bytes) in others {
             fs::write(path.join(name), bytes).unwrap();
         }
@@ -47,7 +56,8 @@ impl Place {
     }
 
     fn publish(&self, model: &SafetensorsState) -> PublishReport {
-        self.publish_as(model, &PublishOptions::default(), &()).unwrap()
+        self.publish_as(model, &PublishOptions::default(), &())
+            .unwrap()
     }
 
     fn publish_as(
@@ -61,7 +71,12 @@ impl Place {
 
     fn open(&self, other_files: OtherFiles) -> Follower<Directory> {
         let options = FollowerOptions::default().other_files(other_files);
-        Follower::in_directory(self.store.clone(), &self.folder.path().join("follower"), options).unwrap()
+        Follower::in_directory(
+            self.store.clone(),
+            &self.folder.path().join("follower"),
+            options,
+        )
+        .unwrap()
     }
 
     fn current(&self) -> PathBuf {
@@ -74,19 +89,37 @@ impl Place {
 
     /// Objects of assets.
     fn stored(&self) -> usize {
-        self.store.objects().unwrap().iter().filter(|object| matches!(object.name, ObjectName::Asset(_))).count()
+        self.store
+            .objects()
+            .unwrap()
+            .iter()
+            .filter(|object| matches!(object.name, ObjectName::Asset(_)))
+            .count()
     }
 }
 
 fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchReport {
-    let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
+    let prepared = subscriber
+        .prepare(version, &())
+        .unwrap()
+        .expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
 
 /// Names and contents of the files in a directory, but for what is not an asset.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
-    entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())).collect()
+    let entries = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file());
+    entries
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_str().unwrap().to_owned(),
+                fs::read(path).unwrap(),
+            )
+        })
+        .collect()
 }
 
 fn names(assets: &[Asset]) -> Vec<&str> {
@@ -101,16 +134,35 @@ fn a_model_directory_comes_back_byte_for_byte() {
     let mut place = Place::new();
     // From version 6 on, the tensors stand in three files, with an index of two of them.
     for version in [0, 6] {
-        let others = [CONFIG, TOKENIZER, ("empty", b""), ("模型 é.txt", b"x"), ("modeling_tiny.py", b"pass\n")];
+        let others = [
+            CONFIG,
+            TOKENIZER,
+            ("empty", b""),
+            ("模型 é.txt", b"x"),
+            ("modeling_tiny.py", b"pass\n"),
+        ];
         let model = place.model(version, &others);
         let published = place.publish(&model);
         assert_eq!(
             names(&published.assets),
-            ["config.json", "empty", "modeling_tiny.py", "tokenizer.json", "模型 é.txt"]
+            [
+                "config.json",
+                "empty",
+                "modeling_tiny.py",
+                "tokenizer.json",
+                "模型 é.txt"
+            ]
         );
-        assert_eq!(show(&place.store, None, None).unwrap().assets, published.assets);
+        assert_eq!(
+            show(&place.store, None, None).unwrap().assets,
+            published.assets
+        );
         let switched = pull(&mut place.open(OtherFiles::Assets), None);
-        assert!(files(model.path()) == files(&switched.directory), "{:?}", files(&switched.directory).keys());
+        assert!(
+            files(model.path()) == files(&switched.directory),
+            "{:?}",
+            files(&switched.directory).keys()
+        );
         assert!(files(model.path()).len() >= 6);
     }
     let fetched = |index: usize| log(&place.store, None, None).unwrap()[index].assets.clone();
@@ -121,12 +173,23 @@ fn a_model_directory_comes_back_byte_for_byte() {
 #[test]
 fn what_cannot_be_an_asset_is_named() {
     let mut place = Place::new();
-    let others =
-        [CONFIG, (".gitattributes", b"x".as_slice()), ("deltachain.layout.json", b"{}"), ("stray.SAFETENSORS", b"x")];
+    let others = [
+        CONFIG,
+        (".gitattributes", b"x".as_slice()),
+        ("deltachain.layout.json", b"{}"),
+        ("stray.SAFETENSORS", b"x"),
+    ];
     let model = place.model(0, &others);
     fs::create_dir(model.path().join("checkpoint-500")).unwrap();
-    save(&MemoryState::new(), &model.path().join("checkpoint-500/deep"), false);
-    File::create(model.path().join("optimizer.pt")).unwrap().set_len(Asset::MOST_BYTES + 1).unwrap();
+    save(
+        &MemoryState::new(),
+        &model.path().join("checkpoint-500/deep"),
+        false,
+    );
+    File::create(model.path().join("optimizer.pt"))
+        .unwrap()
+        .set_len(Asset::MOST_BYTES + 1)
+        .unwrap();
     #[cfg(unix)]
     {
         fs::write(place.folder.path().join("elsewhere"), "behind a link").unwrap();
@@ -135,8 +198,12 @@ fn what_cannot_be_an_asset_is_named() {
     }
     let remarks = Notes::default();
     let model = SafetensorsState::open(model.path()).unwrap();
-    let published = place.publish_as(&model, &PublishOptions::default(), &remarks).unwrap();
-    let [remark] = &remarks.remarks()[..] else { panic!("one remark") };
+    let published = place
+        .publish_as(&model, &PublishOptions::default(), &remarks)
+        .unwrap();
+    let [remark] = &remarks.remarks()[..] else {
+        panic!("one remark")
+    };
     for (name, why) in [
         (".gitattributes", "hidden"),
         ("deltachain.layout.json", "reserved"),
@@ -146,10 +213,20 @@ fn what_cannot_be_an_asset_is_named() {
         #[cfg(unix)]
         ("broken", "cannot be read"),
     ] {
-        let told = remark.split_once(&format!("{name} (")).unwrap_or_else(|| panic!("{name}: {remark}")).1;
-        assert!(told.split_once(')').unwrap().0.contains(why), "{name}: {remark}");
+        let told = remark
+            .split_once(&format!("{name} ("))
+            .unwrap_or_else(|| panic!("{name}: {remark}"))
+            .1;
+        assert!(
+            told.split_once(')').unwrap().0.contains(why),
+            "{name}: {remark}"
+        );
     }
-    let taken = if cfg!(unix) { &["config.json", "linked"][..] } else { &["config.json"] };
+    let taken = if cfg!(unix) {
+        &["config.json", "linked"][..]
+    } else {
+        &["config.json"]
+    };
     assert_eq!(names(&published.assets), taken);
     let directory = pull(&mut place.open(OtherFiles::Assets), None).directory;
     #[cfg(unix)]
@@ -192,20 +269,48 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         (1, Phase::Compare, "model.safetensors"),
         (0, Phase::Compare, "model.safetensors"),
     ] {
-        let (model, base) = (place.model(1, &[CONFIG, ("a first.txt", &long)]), place.model(0, &[CONFIG]));
-        let path = if version == 1 { model.path() } else { base.path() }.join(changed);
+        let (model, base) = (
+            place.model(1, &[CONFIG, ("a first.txt", &long)]),
+            place.model(0, &[CONFIG]),
+        );
+        let path = if version == 1 {
+            model.path()
+        } else {
+            base.path()
+        }
+        .join(changed);
         let meddler = Meddler(phase, path.clone(), AtomicBool::new(true));
-        let mut publisher = Publisher::open(place.store.clone(), PublishOptions::default()).unwrap();
-        let error = publisher.publish(&model, Base::State((&base).into()), &meddler).unwrap_err();
-        assert!(error.message().contains("has changed while it was read"), "{changed}: {error:?}");
-        assert_eq!((error.class(), error.file()), (ErrorClass::Usage, path.to_str()));
+        let mut publisher =
+            Publisher::open(place.store.clone(), PublishOptions::default()).unwrap();
+        let error = publisher
+            .publish(&model, Base::State((&base).into()), &meddler)
+            .unwrap_err();
+        assert!(
+            error.message().contains("has changed while it was read"),
+            "{changed}: {error:?}"
+        );
+        assert_eq!(
+            (error.class(), error.file()),
+            (ErrorClass::Usage, path.to_str())
+        );
         assert_eq!(log(&place.store, None, None).unwrap().len(), 1, "{changed}");
     }
     // What has been read may change.
     let model = place.model(1, &[CONFIG]);
-    let meddler = Meddler(Phase::Compare, model.path().join("config.json"), AtomicBool::new(true));
-    let published = place.publish_as(&model, &PublishOptions::default(), &meddler).unwrap();
-    assert!(published.assets.iter().any(|asset| asset.file.digest == Digest::of_bytes(CONFIG.1)));
+    let meddler = Meddler(
+        Phase::Compare,
+        model.path().join("config.json"),
+        AtomicBool::new(true),
+    );
+    let published = place
+        .publish_as(&model, &PublishOptions::default(), &meddler)
+        .unwrap();
+    assert!(
+        published
+            .assets
+            .iter()
+            .any(|asset| asset.file.digest == Digest::of_bytes(CONFIG.1))
+    );
 }
 
 #[test]
@@ -215,14 +320,19 @@ fn no_more_are_published_than_a_commit_can_name() {
     for number in 0..=Asset::MOST {
         fs::write(model.path().join(number.to_string()), []).unwrap();
     }
-    let error = place.publish_as(&model, &PublishOptions::default(), &()).unwrap_err();
+    let error = place
+        .publish_as(&model, &PublishOptions::default(), &())
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.message().contains("1025"), "{error}");
     assert!(log(&place.store, None, None).unwrap().is_empty());
     fs::remove_file(model.path().join("0")).unwrap();
     assert_eq!(place.publish(&model).assets.len(), Asset::MOST);
     assert_eq!(place.stored(), 1, "all of them are empty");
-    assert_eq!(files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(), Asset::MOST + 1);
+    assert_eq!(
+        files(&pull(&mut place.open(OtherFiles::Assets), None).directory).len(),
+        Asset::MOST + 1
+    );
 }
 
 #[test]
@@ -232,17 +342,28 @@ fn files_that_may_be_two_models_are_named() {
     let told = || {
         let remarks = Notes::default();
         let model = SafetensorsState::open(model.path()).unwrap();
-        place.publish_as(&model, &PublishOptions::default(), &remarks).unwrap();
+        place
+            .publish_as(&model, &PublishOptions::default(), &remarks)
+            .unwrap();
         remarks.remarks()
     };
     assert_eq!(told(), Vec::<String>::new());
     let mut other = MemoryState::new();
-    other.insert("tok_embeddings.weight", Dtype::BF16, &[2], vec![0; 4]).unwrap();
+    other
+        .insert("tok_embeddings.weight", Dtype::BF16, &[2], vec![0; 4])
+        .unwrap();
     let folder = place.folder.path().join("other");
     save(&other, &folder, false);
-    fs::rename(folder.join("model.safetensors"), model.path().join("consolidated.safetensors")).unwrap();
+    fs::rename(
+        folder.join("model.safetensors"),
+        model.path().join("consolidated.safetensors"),
+    )
+    .unwrap();
     let told = told();
-    assert!(told[0].ends_with("consolidated.safetensors, model.safetensors"), "{told:?}");
+    assert!(
+        told[0].ends_with("consolidated.safetensors, model.safetensors"),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -251,7 +372,10 @@ fn nobody_has_to_publish_or_to_take_them() {
     let model = place.model(0, &[CONFIG]);
     let options = PublishOptions::default().assets(false);
     let remarks = Notes::default();
-    assert_eq!(place.publish_as(&model, &options, &remarks).unwrap().assets, []);
+    assert_eq!(
+        place.publish_as(&model, &options, &remarks).unwrap().assets,
+        []
+    );
     assert!(remarks.remarks()[0].contains("config.json"));
     assert_eq!(place.stored(), 0);
     let model = place.model(1, &[CONFIG]);
@@ -262,19 +386,38 @@ fn nobody_has_to_publish_or_to_take_them() {
     let mut subscriber = place.open(OtherFiles::None);
     assert_eq!(pull(&mut subscriber, Some(0)).routes, [(None, 0)]);
     pull(&mut subscriber, Some(1));
-    assert_eq!(files(&place.current()).into_keys().collect::<Vec<_>>(), ["model.safetensors"]);
+    assert_eq!(
+        files(&place.current()).into_keys().collect::<Vec<_>>(),
+        ["model.safetensors"]
+    );
     drop(subscriber);
     let weights = files(&place.current());
     // The tensors need not be fetched again when somebody thinks better of it.
     for (wanted, expected, downloaded) in [
-        (OtherFiles::Assets, &["config.json", "model.safetensors"][..], CONFIG.1.len() as u64),
-        (OtherFiles::Directory(others.path().to_owned()), &["generation_config.json", "model.safetensors"], 0),
-        (OtherFiles::Assets, &["config.json", "model.safetensors"], CONFIG.1.len() as u64),
+        (
+            OtherFiles::Assets,
+            &["config.json", "model.safetensors"][..],
+            CONFIG.1.len() as u64,
+        ),
+        (
+            OtherFiles::Directory(others.path().to_owned()),
+            &["generation_config.json", "model.safetensors"],
+            0,
+        ),
+        (
+            OtherFiles::Assets,
+            &["config.json", "model.safetensors"],
+            CONFIG.1.len() as u64,
+        ),
         (OtherFiles::None, &["model.safetensors"], 0),
     ] {
         let mut subscriber = place.open(wanted.clone());
         let switched = pull(&mut subscriber, None);
-        assert_eq!((switched.from, switched.version, switched.downloaded), (Some(1), 1, downloaded), "{wanted:?}");
+        assert_eq!(
+            (switched.from, switched.version, switched.downloaded),
+            (Some(1), 1, downloaded),
+            "{wanted:?}"
+        );
         assert_eq!(switched.routes, []);
         let now = files(&place.current());
         assert_eq!(now.keys().collect::<Vec<_>>(), expected, "{wanted:?}");
@@ -299,14 +442,30 @@ fn what_the_version_before_has_is_not_fetched() {
     }
     let mut subscriber = place.open(OtherFiles::Assets);
     let first = pull(&mut subscriber, Some(0)).directory;
-    let links = |version: u64| show(&place.store, Some(version), None).unwrap().routes.last().unwrap().files[0].size;
+    let links = |version: u64| {
+        show(&place.store, Some(version), None)
+            .unwrap()
+            .routes
+            .last()
+            .unwrap()
+            .files[0]
+            .size
+    };
     let second = pull(&mut subscriber, Some(1));
     assert_eq!(second.downloaded, links(1) + 2);
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
-        let inode = |directory: &Path| fs::metadata(directory.join("tokenizer.json")).unwrap().ino();
-        assert_eq!(inode(&first), inode(&second.directory), "a second name for the same file");
+        let inode = |directory: &Path| {
+            fs::metadata(directory.join("tokenizer.json"))
+                .unwrap()
+                .ino()
+        };
+        assert_eq!(
+            inode(&first),
+            inode(&second.directory),
+            "a second name for the same file"
+        );
     }
     assert!(first.join("old").exists() && !second.directory.join("old").exists());
     // What somebody has written into the directory is found out.
@@ -315,7 +474,10 @@ fn what_the_version_before_has_is_not_fetched() {
     let third = pull(&mut subscriber, Some(2));
     assert_eq!(third.downloaded, links(2) + 2 + 2500);
     assert_eq!(
-        (&*files(&third.directory)["tokenizer.json"], &*files(&third.directory)["config.json"]),
+        (
+            &*files(&third.directory)["tokenizer.json"],
+            &*files(&third.directory)["config.json"]
+        ),
         (TOKENIZER.1, &b"[]"[..])
     );
 }
@@ -335,7 +497,11 @@ fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
     for damaged in [&b"()"[..], b"[", b"[]x", b""] {
         fs::write(place.object(config), damaged).unwrap();
         let error = subscriber.prepare(Some(1), &()).unwrap_err();
-        assert_eq!(told(&error), named("R-CHN-16", ErrorClass::Corrupt), "{damaged:?}");
+        assert_eq!(
+            told(&error),
+            named("R-CHN-16", ErrorClass::Corrupt),
+            "{damaged:?}"
+        );
     }
     // Its size is right, so nobody stores it again: only who reads it finds out.
     fs::write(place.object(config), b"()").unwrap();
@@ -348,7 +514,10 @@ fn missing_and_damaged_ones_are_told_and_the_version_held_stays() {
         assert_eq!(report.assets, 3);
         report.problems.iter().map(told).collect::<Vec<_>>()
     };
-    assert_eq!((check(false), check(true)), (Vec::new(), vec![named("R-CHN-16", ErrorClass::Corrupt)]));
+    assert_eq!(
+        (check(false), check(true)),
+        (Vec::new(), vec![named("R-CHN-16", ErrorClass::Corrupt)])
+    );
     fs::write(place.object(config), b"[]x").unwrap();
     assert_eq!(check(false), [named("R-CHN-16", ErrorClass::Corrupt)]);
 
@@ -374,9 +543,20 @@ fn names_that_lead_elsewhere_are_refused() {
     place.publish(&model);
     let path = place.object(ObjectName::Commit(0));
     let commit = fs::read_to_string(&path).unwrap();
-    for name in ["../config.json", "/etc/config", "a\\\\b", ".bashrc", "con.json", "model.safetensors", "x."] {
+    for name in [
+        "../config.json",
+        "/etc/config",
+        "a\\\\b",
+        ".bashrc",
+        "con.json",
+        "model.safetensors",
+        "x.",
+    ] {
         fs::write(&path, commit.replace("config.json", name)).unwrap();
-        let error = place.open(OtherFiles::Assets).prepare(None, &()).unwrap_err();
+        let error = place
+            .open(OtherFiles::Assets)
+            .prepare(None, &())
+            .unwrap_err();
         assert_eq!(error.rule(), Some("R-DOC-08"), "{name}: {error}");
         assert!(!place.current().exists());
     }
@@ -386,7 +566,13 @@ fn names_that_lead_elsewhere_are_refused() {
 fn pruning_leaves_them() {
     let mut place = Place::new();
     for version in 0..3 {
-        let model = place.model(version, &[("config.json", format!("{{\"version\":{version}}}").as_bytes())]);
+        let model = place.model(
+            version,
+            &[(
+                "config.json",
+                format!("{{\"version\":{version}}}").as_bytes(),
+            )],
+        );
         place.publish(&model);
     }
     // Nobody has ever named this one.
@@ -395,13 +581,31 @@ fn pruning_leaves_them() {
     let old = std::time::UNIX_EPOCH + std::time::Duration::from_hours(100);
     for object in place.store.objects().unwrap() {
         if !matches!(object.name, ObjectName::Commit(_)) {
-            File::options().append(true).open(place.object(object.name)).unwrap().set_modified(old).unwrap();
+            File::options()
+                .append(true)
+                .open(place.object(object.name))
+                .unwrap()
+                .set_modified(old)
+                .unwrap();
         }
     }
-    let plan = plan_prune(&place.store, &Keep { last: 1, ..Keep::default() }).unwrap();
+    let plan = plan_prune(
+        &place.store,
+        &Keep {
+            last: 1,
+            ..Keep::default()
+        },
+    )
+    .unwrap();
     prune(&place.store, &plan, &()).unwrap();
     assert_eq!(place.stored(), 4);
-    assert_eq!(fsck(&place.store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+    assert_eq!(
+        fsck(&place.store, &FsckOptions::default(), &())
+            .unwrap()
+            .problems
+            .len(),
+        0
+    );
 }
 
 #[test]
@@ -409,7 +613,14 @@ fn those_of_several_shards_are_those_of_the_first() {
     let place = Place::new();
     let shard = |number: u8| {
         let mut state = MemoryState::new();
-        state.insert(&format!("t{number}"), deltachain::tensor::Dtype::U8, &[1], vec![number]).unwrap();
+        state
+            .insert(
+                &format!("t{number}"),
+                deltachain::tensor::Dtype::U8,
+                &[1],
+                vec![number],
+            )
+            .unwrap();
         let path = place.folder.path().join(format!("shard {number}"));
         save(&state, &path, false);
         fs::write(path.join("config.json"), format!("{{\"shard\":{number}}}")).unwrap();
@@ -421,12 +632,23 @@ fn those_of_several_shards_are_those_of_the_first() {
             let state = shard(number);
             assert_eq!(state.tensors().len(), 1);
             let options = PublishOptions::default();
-            let part =
-                publish_shard(&place.store, &state, Base::Nothing, number.into(), 2, &options, &remarks).unwrap();
+            let part = publish_shard(
+                &place.store,
+                &state,
+                Base::Nothing,
+                number.into(),
+                2,
+                &options,
+                &remarks,
+            )
+            .unwrap();
             serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
         })
         .collect();
-    assert_eq!(remarks.remarks(), ["not published (shard 0 publishes the other files): config.json"]);
+    assert_eq!(
+        remarks.remarks(),
+        ["not published (shard 0 publishes the other files): config.json"]
+    );
     let config = ObjectName::Asset(Digest::of_bytes(b"{\"shard\":0}"));
     let bytes = fs::read(place.object(config)).unwrap();
     fs::remove_file(place.object(config)).unwrap();
@@ -439,7 +661,10 @@ fn those_of_several_shards_are_those_of_the_first() {
     // A subscriber of one shard takes them too.
     let options = FollowerOptions::default().shards(Some(vec![1]));
     let directory = place.folder.path().join("half");
-    let directory =
-        pull(&mut Follower::in_directory(place.store.clone(), &directory, options).unwrap(), None).directory;
+    let directory = pull(
+        &mut Follower::in_directory(place.store.clone(), &directory, options).unwrap(),
+        None,
+    )
+    .directory;
     assert_eq!(files(&directory)["config.json"], bytes);
 }

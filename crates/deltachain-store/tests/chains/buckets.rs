@@ -1,5 +1,5 @@
-//! Buckets as they are: credentials that somebody else gives and that end soon, answers that send elsewhere, servers
-//! that know less than Amazon's.
+//! Buckets as they are: credentials that somebody else gives and that end soon, answers that send
+//! elsewhere, servers that know less than Amazon's.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -12,7 +12,8 @@ use std::thread;
 use deltachain::ErrorClass;
 use deltachain::files::SafetensorsState;
 use deltachain_store::{
-    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions, doctor, init,
+    Base, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
+    doctor, init,
 };
 
 use crate::support::child::{child, place};
@@ -33,11 +34,17 @@ pub(crate) fn head(stream: &mut BufReader<&TcpStream>) -> Result<(String, Vec<St
         }
         lines.push(line.trim_end().to_owned());
     }
-    if lines.is_empty() { Ok((String::new(), lines)) } else { Ok((lines.remove(0), lines)) }
+    if lines.is_empty() {
+        Ok((String::new(), lines))
+    } else {
+        Ok((lines.remove(0), lines))
+    }
 }
 
 /// A server that answers each connection once, until the program ends.
-pub(crate) fn serve(answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn serve(
+    answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -53,7 +60,10 @@ pub(crate) fn serve(answer: impl Fn(&TcpStream) -> Result<()> + Send + Sync + 's
 
 fn text(mut stream: &TcpStream, text: &str) -> Result<()> {
     let length = text.len();
-    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}")
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+    )
 }
 
 /// What of a chain can be done at a store: publishes two versions, and follows.
@@ -66,12 +76,15 @@ fn use_chain(open: impl Fn() -> Store) {
     let mut before: Option<SafetensorsState> = None;
     for version in 0..2 {
         let state = models.save(version, scratch.path());
-        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |base| Base::State(base.into()));
         publisher.publish(&state, base, &()).unwrap();
         before = Some(state);
     }
     let directory = scratch.path().join("follower");
-    let mut follower = Follower::in_directory(open(), &directory, FollowerOptions::default()).unwrap();
+    let mut follower =
+        Follower::in_directory(open(), &directory, FollowerOptions::default()).unwrap();
     let prepared = follower.prepare(None, &()).unwrap().unwrap();
     follower.apply(prepared).unwrap();
     assert_eq!(shown(&directory).as_ref(), Some(models.state(1)));
@@ -79,8 +92,15 @@ fn use_chain(open: impl Fn() -> Store) {
 
 fn open(endpoint: SocketAddr, settings: &[(&str, &str)]) -> Store {
     let endpoint = format!("http://{endpoint}");
-    let all = [&[("endpoint", &*endpoint), ("region", "nowhere-1")], settings].concat();
-    let settings = all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let all = [
+        &[("endpoint", &*endpoint), ("region", "nowhere-1")],
+        settings,
+    ]
+    .concat();
+    let settings = all
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
     Store::open("s3://bucket/chain", quick().settings(settings)).unwrap()
 }
 
@@ -111,13 +131,23 @@ fn credentials_of_a_machine_are_asked_for_again_when_they_end() {
 
 #[test]
 fn without_any_credentials_it_says_which_ones_are_needed() {
-    // Servers of tests listen on 127.0.0.1, so that this port may be another one's by now; here nobody does.
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    // Servers of tests listen on 127.0.0.1, so that this port may be another one's by now; here
+    // nobody does.
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let nobody = format!("http://127.77.0.1:{port}");
     let server = S3Server::start();
-    let error = open(server.address, &[("metadata_endpoint", &nobody)]).objects().unwrap_err();
+    let error = open(server.address, &[("metadata_endpoint", &nobody)])
+        .objects()
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io);
-    assert!(format!("{error:#}").contains("AWS_ACCESS_KEY_ID"), "{error:#}");
+    assert!(
+        format!("{error:#}").contains("AWS_ACCESS_KEY_ID"),
+        "{error:#}"
+    );
 }
 
 #[test]
@@ -127,10 +157,19 @@ fn a_list_that_is_refused_is_not_tried_again_and_says_whose_credentials() {
     let server = serve(move |mut stream| {
         head(&mut BufReader::new(stream))?;
         count.fetch_add(1, Ordering::Relaxed);
-        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        stream
+            .write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     });
-    let error = open(server, &[("access_key_id", KEY), ("secret_access_key", SECRET)]).objects().unwrap_err();
-    assert!(format!("{error:#}").contains("the store refuses these credentials"), "{error:#}");
+    let error = open(
+        server,
+        &[("access_key_id", KEY), ("secret_access_key", SECRET)],
+    )
+    .objects()
+    .unwrap_err();
+    assert!(
+        format!("{error:#}").contains("the store refuses these credentials"),
+        "{error:#}"
+    );
     assert!(!error.may_retry(), "{error:#}");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
@@ -149,20 +188,27 @@ fn a_failure_that_speaks_of_403_is_tried_again() {
             body.len()
         )
     });
-    let error = open(server, &[("access_key_id", KEY), ("secret_access_key", SECRET)]).objects().unwrap_err();
+    let error = open(
+        server,
+        &[("access_key_id", KEY), ("secret_access_key", SECRET)],
+    )
+    .objects()
+    .unwrap_err();
     assert!(error.may_retry(), "{error:#}");
     assert!(asked.load(Ordering::Relaxed) > 1, "{asked:?}");
 }
 
-/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy: all from the
-/// environment.
+/// Tokens of a service that lives for HTTPS, a certificate of one's own, and a way out by a proxy:
+/// all from the environment.
 #[test]
 #[ignore = "a process with an environment of its own"]
 fn a_process_behind_a_proxy() {
     let Some(place) = place() else { return };
     let endpoint = fs::read_to_string(place.join("endpoint")).unwrap();
     let settings = [("endpoint", endpoint), ("region", "nowhere-1".to_owned())];
-    let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    let settings = settings
+        .map(|(key, value)| (key.to_owned(), value))
+        .to_vec();
     use_chain(|| Store::open("s3://bucket/chain", quick().settings(settings.clone())).unwrap());
 }
 
@@ -174,7 +220,10 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
     let tokens = serve(move |stream| {
         let mut reader = BufReader::new(stream);
         let (line, _) = head(&mut reader)?;
-        assert!(line.contains("AssumeRoleWithWebIdentity") && line.contains("a-web-token"), "{line}");
+        assert!(
+            line.contains("AssumeRoleWithWebIdentity") && line.contains("a-web-token"),
+            "{line}"
+        );
         count.fetch_add(1, Ordering::Relaxed);
         // They end before the next request.
         let credentials = format!(
@@ -194,7 +243,11 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
     trusted += &fs::read_to_string(&certificates).unwrap();
     fs::write(&certificates, trusted).unwrap();
     let proxy = Front::proxy();
-    fs::write(place.join("endpoint"), format!("https://localhost:{}", front.address.port())).unwrap();
+    fs::write(
+        place.join("endpoint"),
+        format!("https://localhost:{}", front.address.port()),
+    )
+    .unwrap();
     fs::write(place.join("token"), "a-web-token").unwrap();
 
     let run = |certificates: &Path| {
@@ -203,11 +256,18 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
         process.env("HTTPS_PROXY", format!("http://{}", proxy.address));
         process.env("AWS_WEB_IDENTITY_TOKEN_FILE", place.join("token"));
         process.env("AWS_ROLE_ARN", "arn:aws:iam::1:role/a-role");
-        process.env("AWS_ENDPOINT_URL_STS", format!("https://localhost:{}", front_of_tokens.address.port()));
+        process.env(
+            "AWS_ENDPOINT_URL_STS",
+            format!("https://localhost:{}", front_of_tokens.address.port()),
+        );
         process.output().unwrap()
     };
     let output = run(&certificates);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     assert!(asked.load(Ordering::Relaxed) > 5, "{asked:?}");
     assert!(proxy.connections() > 1, "{}", proxy.connections());
     // Without the certificate nobody is trusted.
@@ -216,7 +276,8 @@ fn web_identity_certificate_and_proxy_come_from_the_environment() {
     assert!(!run(&nothing).status.success());
 }
 
-/// A server before another one: objects that are asked for are elsewhere, and what only Amazon knows is refused.
+/// A server before another one: objects that are asked for are elsewhere, and what only Amazon
+/// knows is refused.
 fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
     let (inner, elsewhere) = (server.address, elsewhere.url(""));
     serve(move |mut stream| {
@@ -224,22 +285,37 @@ fn plain_front(server: &S3Server, elsewhere: &WebServer) -> SocketAddr {
         let (line, headers) = head(&mut reader)?;
         let knows_too_much = |header: &String| {
             let header = header.to_ascii_lowercase();
-            ["x-amz-trailer", "x-amz-checksum", "aws-chunked", "x-amz-sdk-checksum"]
-                .iter()
-                .any(|new| header.contains(new))
+            [
+                "x-amz-trailer",
+                "x-amz-checksum",
+                "aws-chunked",
+                "x-amz-sdk-checksum",
+            ]
+            .iter()
+            .any(|new| header.contains(new))
         };
         if headers.iter().any(knows_too_much) {
-            return stream.write_all(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return stream.write_all(
+                b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            );
         }
         if line.starts_with("GET ") && !line.contains("list-type=") {
-            let path = line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+            let path = line
+                .split(' ')
+                .nth(1)
+                .unwrap_or_default()
+                .trim_start_matches('/');
             return write!(
                 stream,
                 "HTTP/1.1 307 Temporary Redirect\r\nLocation: {elsewhere}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             );
         }
         let mut behind = TcpStream::connect(inner)?;
-        write!(behind, "{line}\r\nConnection: close\r\n{}\r\n\r\n", headers.join("\r\n"))?;
+        write!(
+            behind,
+            "{line}\r\nConnection: close\r\n{}\r\n\r\n",
+            headers.join("\r\n")
+        )?;
         let mut back = behind.try_clone()?;
         let mut out = stream.try_clone()?;
         let answers = thread::spawn(move || {
@@ -275,10 +351,19 @@ fn the_doctor_finds_a_good_bucket_good() {
         ("access_key_id", KEY.to_owned()),
         ("secret_access_key", SECRET.to_owned()),
     ];
-    let settings = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    let store = Store::open("s3://bucket/chain", StoreOptions::default().settings(settings.clone())).unwrap();
+    let settings = settings
+        .map(|(key, value)| (key.to_owned(), value))
+        .to_vec();
+    let store = Store::open(
+        "s3://bucket/chain",
+        StoreOptions::default().settings(settings.clone()),
+    )
+    .unwrap();
     let found = doctor(&store).unwrap();
     assert!(found.iter().all(|finding| finding.works), "{found:?}");
-    let left = Store::open("s3://bucket/chain", quick().settings(settings)).unwrap().objects().unwrap();
+    let left = Store::open("s3://bucket/chain", quick().settings(settings))
+        .unwrap()
+        .objects()
+        .unwrap();
     assert_eq!(left, []);
 }

@@ -1,4 +1,5 @@
-//! Copies of a chain: right at any time, whenever the copying ends; and followers that change to them.
+//! Copies of a chain: right at any time, whenever the copying ends; and followers that change to
+//! them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use deltachain::chain::{ObjectName, Signer, SigningKey};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    FollowOptions, Follower, FollowerOptions, Memory, MirrorReport, Poller, RawObjects, Snapshots, Store, init, mirror,
-    plan_prune, prune, sign,
+    FollowOptions, Follower, FollowerOptions, Memory, MirrorReport, Poller, RawObjects, Snapshots,
+    Store, init, mirror, plan_prune, prune, sign,
 };
 use object_store::memory::InMemory;
 
@@ -19,7 +20,10 @@ use crate::support::verify::rebuild;
 
 fn empty() -> (Store, Arc<Control>) {
     let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
-    (Store::from_objects(objects, "", quick().attempts(1)).unwrap(), control)
+    (
+        Store::from_objects(objects, "", quick().attempts(1)).unwrap(),
+        control,
+    )
 }
 
 fn copy(source: &Store, destination: &Store) -> Result<MirrorReport> {
@@ -36,7 +40,11 @@ fn assert_right(chain: &mut Chain, copied: &Store) -> usize {
     // Routes come before their commit, so that no reader takes those of the commit that are gone.
     let early = format!("routes/{versions:020}-");
     let is_early = |error: &Error| error.file().is_some_and(|file| file.starts_with(&early));
-    assert!(report.problems.iter().all(is_early), "{:?}", report.problems);
+    assert!(
+        report.problems.iter().all(is_early),
+        "{:?}",
+        report.problems
+    );
     for version in 0..versions {
         match rebuild(copied, Some(version as u64)) {
             Ok(state) => assert_eq!(&state, chain.models.state(version as u64)),
@@ -103,7 +111,11 @@ fn lost_objects_come_back_from_a_copy() {
         chain.store.delete(&[*name]).unwrap();
         let back = copy(&copied, &chain.store);
         let back = back.unwrap_or_else(|error| panic!("{name}: {error:#}"));
-        assert_eq!(back.files, usize::from(matches!(name, ObjectName::File(_))), "{name}");
+        assert_eq!(
+            back.files,
+            usize::from(matches!(name, ObjectName::File(_))),
+            "{name}"
+        );
         assert_eq!(names(&chain.store), all, "{name}");
     }
     assert_eq!(assert_right(&mut chain, &copied), 4);
@@ -114,13 +126,19 @@ fn what_is_no_copy_of_the_chain_is_not_touched() {
     let chain = Chain::new(2, Snapshots::Never, &[]);
     let other = Chain::new(3, Snapshots::Never, &[]);
     let before = names(&other.store);
-    assert_eq!(copy(&chain.store, &other.store).unwrap_err().class(), ErrorClass::Chain);
+    assert_eq!(
+        copy(&chain.store, &other.store).unwrap_err().class(),
+        ErrorClass::Chain
+    );
     assert_eq!(names(&other.store), before);
     // The source was rolled back.
     let (copied, _) = empty();
     copy(&chain.store, &copied).unwrap();
     chain.store.delete(&[ObjectName::Commit(1)]).unwrap();
-    assert_eq!(copy(&chain.store, &copied).unwrap_err().class(), ErrorClass::Chain);
+    assert_eq!(
+        copy(&chain.store, &copied).unwrap_err().class(),
+        ErrorClass::Chain
+    );
     let (none, _) = empty();
     assert_eq!(copy(&none, &copied).unwrap_err().rule(), Some("R-CHN-01"));
     // A chain without versions is one.
@@ -135,8 +153,12 @@ fn follower(store: &Store) -> Follower<Memory> {
 }
 
 fn advance(follower: &mut Follower<Memory>) -> Result<Option<u64>> {
-    let Some(mut prepared) = follower.prepare(None, &())? else { return Ok(None) };
-    follower.apply(&mut prepared).map(|report| Some(report.version))
+    let Some(mut prepared) = follower.prepare(None, &())? else {
+        return Ok(None);
+    };
+    follower
+        .apply(&mut prepared)
+        .map(|report| Some(report.version))
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or says which object
-//! is at fault and keeps what it has.
+//! Each object of a chain is changed, cut short and removed in turn: a reader takes another way, or
+//! says which object is at fault and keeps what it has.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Observer, PublishOptions, Publisher, RawObjects,
-    Snapshots, Store, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Observer, PublishOptions,
+    Publisher, RawObjects, Snapshots, Store, compact, fsck, init,
 };
 
 use object_store::local::LocalFileSystem;
@@ -29,26 +29,44 @@ fn store(directory: &Path) -> Store {
     Store::create(directory.to_str().unwrap(), quick()).unwrap()
 }
 
-/// A chain with a snapshot of version 0, links that skip, and a version that has got more routes afterwards.
+/// A chain with a snapshot of version 0, links that skip, and a version that has got more routes
+/// afterwards.
 fn chain(scratch: &Path) -> (Store, Models) {
     let store = store(&scratch.join("store"));
     let mut models = Models::new(9, 30);
     init(&store).unwrap();
-    let options = PublishOptions::default().skips(vec![3]).snapshots(Snapshots::Never);
+    let options = PublishOptions::default()
+        .skips(vec![3])
+        .snapshots(Snapshots::Never);
     for version in 0..=HEAD {
         let state = models.save(version, scratch);
-        let before = version.checked_sub(1).map(|before| models.save(before, scratch));
-        let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
-        Publisher::open(store.clone(), options.clone()).unwrap().publish(&state, base, &()).unwrap();
+        let before = version
+            .checked_sub(1)
+            .map(|before| models.save(before, scratch));
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |base| Base::State(base.into()));
+        Publisher::open(store.clone(), options.clone())
+            .unwrap()
+            .publish(&state, base, &())
+            .unwrap();
     }
-    let options = CompactOptions::new(scratch.join("compact")).version(Some(5)).from(vec![1]).snapshot(true);
+    let options = CompactOptions::new(scratch.join("compact"))
+        .version(Some(5))
+        .from(vec![1])
+        .snapshot(true);
     compact(&store, &options, &()).unwrap();
     prove(&store);
     (store, models)
 }
 
-/// Brings a new reader to a version if one is given, then lets `damage` happen, and the reader go on to the head.
-fn read(store: &Store, held: Option<u64>, damage: impl FnOnce()) -> (Result<()>, Option<MemoryState>) {
+/// Brings a new reader to a version if one is given, then lets `damage` happen, and the reader go
+/// on to the head.
+fn read(
+    store: &Store,
+    held: Option<u64>,
+    damage: impl FnOnce(),
+) -> (Result<()>, Option<MemoryState>) {
     let directory = tempfile::tempdir().unwrap();
     let mut options = FollowerOptions::default();
     // No file is there already.
@@ -91,7 +109,8 @@ fn damage(path: &Path, damage: Damage) -> impl FnOnce() {
     move || fs::write(path, content).unwrap()
 }
 
-/// Whether an error is about an object: names it, or says that the version after it does not follow.
+/// Whether an error is about an object: names it, or says that the version after it does not
+/// follow.
 fn is_about(error: &Error, name: ObjectName) -> bool {
     let names = |name: ObjectName| error.file() == Some(name.to_string().as_str());
     let next = match name {
@@ -99,7 +118,9 @@ fn is_about(error: &Error, name: ObjectName) -> bool {
         ObjectName::Commit(version) => Some(version + 1),
         _ => None,
     };
-    names(name) || next.is_some_and(|next| error.rule() == Some("R-CHN-04") && names(ObjectName::Commit(next)))
+    names(name)
+        || next
+            .is_some_and(|next| error.rule() == Some("R-CHN-04") && names(ObjectName::Commit(next)))
 }
 
 #[test]
@@ -118,7 +139,11 @@ fn each_object_damaged_in_turn() {
                 let outcome = match result {
                     // The head's commit is no more: the version before is the head.
                     Ok(()) if shows.as_ref() == Some(models.state(HEAD - 1)) => {
-                        assert!(object.name == ObjectName::Commit(HEAD) && matches!(kind, Damage::Remove), "{case}");
+                        assert!(
+                            object.name == ObjectName::Commit(HEAD)
+                                && matches!(kind, Damage::Remove),
+                            "{case}"
+                        );
                         "the version before".to_owned()
                     }
                     Ok(()) => {
@@ -127,23 +152,38 @@ fn each_object_damaged_in_turn() {
                     }
                     Err(error) => {
                         assert!(is_about(&error, object.name), "{case}: {error:?}");
-                        assert_eq!(shows, held.map(|version| models.state(version).clone()), "{case}");
+                        assert_eq!(
+                            shows,
+                            held.map(|version| models.state(version).clone()),
+                            "{case}"
+                        );
                         format!("{} {}", error.class(), error.rule().unwrap())
                     }
                 };
                 *outcomes.entry(outcome).or_default() += 1;
                 undo.unwrap()();
             }
-            // fsck, which reads everything, finds it, unless it is a commit without which the chain is only shorter.
+            // fsck, which reads everything, finds it, unless it is a commit without which the chain
+            // is only shorter.
             let undo = damage(&path, kind);
             let report = fsck(&store, &FsckOptions::default(), &());
             let found = match &report {
-                Ok(report) => report.problems.iter().any(|problem| is_about(problem, object.name)),
+                Ok(report) => report
+                    .problems
+                    .iter()
+                    .any(|problem| is_about(problem, object.name)),
                 Err(error) => is_about(error, object.name),
             };
             let shorter = object.name == ObjectName::Commit(HEAD) && matches!(kind, Damage::Remove);
-            let withdrawn = matches!((object.name, kind), (ObjectName::Routes { .. }, Damage::Remove));
-            assert!(found || shorter || withdrawn, "{} {kind:?}: {report:?}", object.name);
+            let withdrawn = matches!(
+                (object.name, kind),
+                (ObjectName::Routes { .. }, Damage::Remove)
+            );
+            assert!(
+                found || shorter || withdrawn,
+                "{} {kind:?}: {report:?}",
+                object.name
+            );
             undo();
         }
     }
@@ -154,7 +194,13 @@ fn each_object_damaged_in_turn() {
     println!(
         "{objects} objects, each changed, cut short and removed, for readers of nothing and of version 4: {outcomes:?}"
     );
-    assert_eq!(fsck(&store, &FsckOptions::default(), &()).unwrap().problems.len(), 0);
+    assert_eq!(
+        fsck(&store, &FsckOptions::default(), &())
+            .unwrap()
+            .problems
+            .len(),
+        0
+    );
 }
 
 /// All files below a directory.
@@ -169,8 +215,8 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is damaged is built
-/// again, and nobody is told of a wrong base.
+/// Each file of a publisher's directory, with those of older versions, has flipped bits: what is
+/// damaged is built again, and nobody is told of a wrong base.
 #[test]
 fn a_damaged_work_directory_is_built_again() {
     let mut random = Random(5);
@@ -183,7 +229,9 @@ fn a_damaged_work_directory_is_built_again() {
         let work = scratch.path().join("work");
         let mut publish = |version: u64, observer: &dyn Observer| {
             let state = models.save(version, scratch.path());
-            let options = PublishOptions::default().skips(vec![2]).snapshots(Snapshots::Never);
+            let options = PublishOptions::default()
+                .skips(vec![2])
+                .snapshots(Snapshots::Never);
             let mut publisher = Publisher::open(store.clone(), options).unwrap();
             publisher.publish(&state, Base::Work(&work), observer)
         };
@@ -193,7 +241,15 @@ fn a_damaged_work_directory_is_built_again() {
         for version in 5..25 {
             let mut files = Vec::new();
             for directory in [work.clone(), work.join("skip-2")] {
-                files_below(directory.join("current").canonicalize().unwrap().parent().unwrap(), &mut files);
+                files_below(
+                    directory
+                        .join("current")
+                        .canonicalize()
+                        .unwrap()
+                        .parent()
+                        .unwrap(),
+                    &mut files,
+                );
                 files_below(&directory.join("cache"), &mut files);
             }
             files.sort();
@@ -201,19 +257,35 @@ fn a_damaged_work_directory_is_built_again() {
             let path = &files[usize::try_from(version).unwrap() * 5 % files.len()];
             let mut bytes = fs::read(path).unwrap();
             // In the header first, where there is one.
-            let most = if round % 2 == 0 { bytes.len().min(200) } else { bytes.len() };
+            let most = if round % 2 == 0 {
+                bytes.len().min(200)
+            } else {
+                bytes.len()
+            };
             bytes[usize::try_from(random.below(most as u64)).unwrap()] ^= 1 << random.below(8);
             fs::write(path, bytes).unwrap();
             let remarks = Notes::default();
-            let published = publish(version, &remarks).unwrap_or_else(|error| panic!("{path:?}: {error:#}"));
+            let published =
+                publish(version, &remarks).unwrap_or_else(|error| panic!("{path:?}: {error:#}"));
             let routes = if version.is_multiple_of(2) { 2 } else { 1 };
-            assert_eq!((published.version, published.routes.len()), (version, routes), "{path:?}");
+            assert_eq!(
+                (published.version, published.routes.len()),
+                (version, routes),
+                "{path:?}"
+            );
             tried += 1;
-            rebuilt += u64::from(remarks.remarks().iter().any(|text| text.contains("recreated")));
+            rebuilt += u64::from(
+                remarks
+                    .remarks()
+                    .iter()
+                    .any(|text| text.contains("recreated")),
+            );
         }
         // All routes, those that skip too.
         let proven = prove(&store);
-        (0..).zip(&proven).for_each(|(version, state)| assert_eq!(state, models.state(version)));
+        (0..)
+            .zip(&proven)
+            .for_each(|(version, state)| assert_eq!(state, models.state(version)));
     }
     assert!(rebuilt > rounds, "{rebuilt} of {tried}");
 }
@@ -225,9 +297,15 @@ fn one_damaged_read_of_a_document_is_not_final() {
     let inner = LocalFileSystem::new_with_prefix(scratch.path().join("store")).unwrap();
     let (objects, control) = FaultyStore::new(Arc::new(inner));
     let store = Store::from_objects(objects, "", quick()).unwrap();
-    let is_document = |name: &ObjectName| !matches!(name, ObjectName::File(_) | ObjectName::Asset(_));
-    let documents: Vec<_> =
-        clean.objects().unwrap().into_iter().map(|object| object.name).filter(is_document).collect();
+    let is_document =
+        |name: &ObjectName| !matches!(name, ObjectName::File(_) | ObjectName::Asset(_));
+    let documents: Vec<_> = clean
+        .objects()
+        .unwrap()
+        .into_iter()
+        .map(|object| object.name)
+        .filter(is_document)
+        .collect();
     let mut damaged = 0;
     for held in [None, Some(2), Some(HEAD - 1)] {
         for (number, name) in documents.iter().enumerate() {
@@ -240,7 +318,9 @@ fn one_damaged_read_of_a_document_is_not_final() {
                     (hit && first.swap(false, Ordering::Relaxed)).then_some(fault)
                 };
                 let (result, shown) = read(&store, held, || control.plan(plan));
-                result.unwrap_or_else(|error| panic!("{fault:?} of {name} ({number}), held {held:?}: {error:?}"));
+                result.unwrap_or_else(|error| {
+                    panic!("{fault:?} of {name} ({number}), held {held:?}: {error:?}")
+                });
                 assert_eq!(shown.as_ref(), Some(models.state(HEAD)));
                 damaged += 1;
                 control.heal();

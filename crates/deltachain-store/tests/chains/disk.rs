@@ -1,11 +1,14 @@
-//! Disks that are full and places that cannot be written: the reader and the chain keep what they have.
+//! Disks that are full and places that cannot be written: the reader and the chain keep what they
+//! have.
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
 use deltachain::{Error, ErrorClass};
-use deltachain_store::{Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, init};
+use deltachain_store::{
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, Snapshots, Store, init,
+};
 
 use crate::support::child::{child_with_short_files, place};
 use crate::support::foreign;
@@ -25,16 +28,27 @@ fn store(place: &Path) -> Store {
 fn publish(place: &Path, version: u64) -> Result<(), Error> {
     let mut models = Models::new(5, ROWS);
     let state = models.save(version, &place.join("models"));
-    let before = version.checked_sub(1).map(|before| models.save(before, &place.join("models")));
+    let before = version
+        .checked_sub(1)
+        .map(|before| models.save(before, &place.join("models")));
     let mut options = PublishOptions::default();
     // Files that are too long.
     options = options.snapshots(Snapshots::Every(1));
-    let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
-    Publisher::open(store(place), options)?.publish(&state, base, &()).map(drop)
+    let base = before
+        .as_ref()
+        .map_or(Base::Nothing, |base| Base::State(base.into()));
+    Publisher::open(store(place), options)?
+        .publish(&state, base, &())
+        .map(drop)
 }
 
 fn follower(place: &Path) -> Follower<Directory> {
-    Follower::in_directory(store(place), &place.join("model"), FollowerOptions::default()).unwrap()
+    Follower::in_directory(
+        store(place),
+        &place.join("model"),
+        FollowerOptions::default(),
+    )
+    .unwrap()
 }
 
 fn advance(place: &Path) -> Result<(), Error> {
@@ -60,7 +74,10 @@ fn chain() -> (tempfile::TempDir, Models) {
 fn assert_refused(error: &Error) {
     assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
     // Some errors of the operating system say where by themselves.
-    assert!(error.file().is_some() || format!("{error:#}").contains("at path"), "{error:?}");
+    assert!(
+        error.file().is_some() || format!("{error:#}").contains("at path"),
+        "{error:?}"
+    );
     // For the parent.
     println!("refused: {error:?}");
 }
@@ -80,11 +97,22 @@ fn full_follower() {
 }
 
 fn run(test: &str, place: &Path) {
-    let Output { status, stdout, stderr } =
-        child_with_short_files(&format!("disk::{test}"), place, BLOCKS).output().unwrap();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child_with_short_files(&format!("disk::{test}"), place, BLOCKS)
+        .output()
+        .unwrap();
     let said = String::from_utf8(stdout).unwrap();
-    assert!(status.success() && said.contains("refused: "), "{said}{}", String::from_utf8_lossy(&stderr));
-    said.lines().filter(|line| line.contains("refused: ")).for_each(|line| println!("{test}: {line}"));
+    assert!(
+        status.success() && said.contains("refused: "),
+        "{said}{}",
+        String::from_utf8_lossy(&stderr)
+    );
+    said.lines()
+        .filter(|line| line.contains("refused: "))
+        .for_each(|line| println!("{test}: {line}"));
 }
 
 #[test]
@@ -124,9 +152,13 @@ fn places_that_cannot_be_written_are_named() {
     let file = place.join("file");
     fs::write(&file, "").unwrap();
     for path in [file.join("below"), file.clone()] {
-        let error = Follower::in_directory(store(place), &path, FollowerOptions::default()).unwrap_err();
+        let error =
+            Follower::in_directory(store(place), &path, FollowerOptions::default()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
-        assert!(error.file().is_some_and(|named| named.contains("file")), "{error:?}");
+        assert!(
+            error.file().is_some_and(|named| named.contains("file")),
+            "{error:?}"
+        );
     }
     let error = Store::create(file.join("store").to_str().unwrap(), quick()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Io, "{error:?}");
@@ -137,7 +169,10 @@ fn places_that_cannot_be_written_are_named() {
         fs::rename(&folder, &aside).unwrap();
         fs::write(&folder, "").unwrap();
         let error = publish(place, 1).unwrap_err();
-        assert!([ErrorClass::Io, ErrorClass::Chain].contains(&error.class()), "{error:?}");
+        assert!(
+            [ErrorClass::Io, ErrorClass::Chain].contains(&error.class()),
+            "{error:?}"
+        );
         fs::remove_file(&folder).unwrap();
         fs::rename(&aside, &folder).unwrap();
     }

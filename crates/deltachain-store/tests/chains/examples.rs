@@ -21,7 +21,12 @@ fn what_one_publishes_the_other_follows() {
     let checkpoints: Vec<String> = (0..3)
         .map(|version| {
             models.save(version, folder.path());
-            folder.path().join(format!("version {version}")).to_str().unwrap().to_owned()
+            folder
+                .path()
+                .join(format!("version {version}"))
+                .to_str()
+                .unwrap()
+                .to_owned()
         })
         .collect();
     publish::publish(chain, &checkpoints[..2]).unwrap();
@@ -29,5 +34,11 @@ fn what_one_publishes_the_other_follows() {
     publish::publish(chain, &checkpoints[2..]).unwrap();
     follow::follow_until(chain, &directory, 2).unwrap();
     assert_eq!(shown(&directory).as_ref(), Some(models.state(2)));
-    assert!(fs::read_link(directory.join("current")).unwrap().to_str().unwrap().contains("00000000002-"));
+    assert!(
+        fs::read_link(directory.join("current"))
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .contains("00000000002-")
+    );
 }

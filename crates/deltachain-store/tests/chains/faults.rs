@@ -1,5 +1,6 @@
-//! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is lost, nothing is
-//! torn. `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds, `DELTACHAIN_FAULT_SEED` the first seed.
+//! Publishers and followers over stores that fail, in seeded rounds: nothing that was committed is
+//! lost, nothing is torn. `DELTACHAIN_FAULT_ROUNDS` sets the number of rounds,
+//! `DELTACHAIN_FAULT_SEED` the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,8 +11,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Digest, StateDigests};
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher,
-    RawObjects, Store, compact, fsck, init, plan_prune, prune,
+    Base, CompactOptions, Directory, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions,
+    Publisher, RawObjects, Store, compact, fsck, init, plan_prune, prune,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -47,14 +48,21 @@ fn clean(inner: &Arc<dyn ObjectStore>) -> Store {
 fn faulty(inner: &Arc<dyn ObjectStore>) -> (Store, Arc<Control>) {
     let (objects, control) = FaultyStore::new(Arc::clone(inner));
     let options = quick().timeout(Duration::from_millis(100));
-    (Store::from_objects(objects, "a chain", options).unwrap(), control)
+    (
+        Store::from_objects(objects, "a chain", options).unwrap(),
+        control,
+    )
 }
 
-/// Faults of a seed. In every third round they come so often that four attempts are often too few. A document whose
-/// bits have turned cannot always be told from a right one, so this happens to files only.
+/// Faults of a seed. In every third round they come so often that four attempts are often too few.
+/// A document whose bits have turned cannot always be told from a right one, so this happens to
+/// files only.
 fn storm(seed: u64) -> impl Fn(&Call<'_>) -> Option<Fault> + Send + Sync + 'static {
     let times = [1, 3, 6][usize::try_from(seed % 3).unwrap()];
-    let drawn = seeded(seed, RATES.map(|(fault, rate)| (fault, rate * times)).to_vec());
+    let drawn = seeded(
+        seed,
+        RATES.map(|(fault, rate)| (fault, rate * times)).to_vec(),
+    );
     move |call| drawn(call).filter(|fault| *fault != Fault::Flip || call.path.contains("/files/"))
 }
 
@@ -64,22 +72,41 @@ fn subscriber(store: &Store, directory: &Path) -> Result<Follower<Directory>> {
 
 /// Brings a subscriber to the head; whether there was anything to do.
 fn advance(follower: &mut Follower<Directory>) -> Result<bool> {
-    let Some(prepared) = follower.prepare(None, &())? else { return Ok(false) };
+    let Some(prepared) = follower.prepare(None, &())? else {
+        return Ok(false);
+    };
     follower.apply(prepared).map(|_| true)
 }
 
 fn commits(store: &Store) -> u64 {
-    store.objects().unwrap().iter().filter(|object| matches!(object.name, ObjectName::Commit(_))).count() as u64
+    store
+        .objects()
+        .unwrap()
+        .iter()
+        .filter(|object| matches!(object.name, ObjectName::Commit(_)))
+        .count() as u64
 }
 
 /// Publishes the version of a model with this number, which is the next one.
-fn publish(store: &Store, models: &mut Models, version: u64, scratch: &Path) -> Result<(u64, Digest)> {
+fn publish(
+    store: &Store,
+    models: &mut Models,
+    version: u64,
+    scratch: &Path,
+) -> Result<(u64, Digest)> {
     let options = PublishOptions::default().skips(vec![3]);
     let state = models.save(version, scratch);
-    let before = version.checked_sub(1).map(|before| models.save(before, scratch));
-    let base = before.as_ref().map_or(Base::Nothing, |base| Base::State(base.into()));
+    let before = version
+        .checked_sub(1)
+        .map(|before| models.save(before, scratch));
+    let base = before
+        .as_ref()
+        .map_or(Base::Nothing, |base| Base::State(base.into()));
     let published = Publisher::open(store.clone(), options)?.publish(&state, base, &())?;
-    assert_eq!(published.state, StateDigests::of(models.state(version), &()).unwrap().state);
+    assert_eq!(
+        published.state,
+        StateDigests::of(models.state(version), &()).unwrap().state
+    );
     Ok((published.version, published.commit))
 }
 
@@ -100,7 +127,14 @@ impl Tally {
     }
 
     fn refuse(&mut self, error: &Error) {
-        *self.refusals.entry(format!("{} {}", error.class(), error.rule().unwrap_or_default())).or_default() += 1;
+        *self
+            .refusals
+            .entry(format!(
+                "{} {}",
+                error.class(),
+                error.rule().unwrap_or_default()
+            ))
+            .or_default() += 1;
     }
 }
 
@@ -159,7 +193,9 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
         match advance(&mut follower) {
             Ok(switched) => tally.switches += u64::from(switched),
             // There may be nothing to follow yet.
-            Err(error) if commits(&clean) == 0 => assert!(error.rule() == Some("R-CHN-03") || error.rule().is_none()),
+            Err(error) if commits(&clean) == 0 => {
+                assert!(error.rule() == Some("R-CHN-03") || error.rule().is_none())
+            }
             Err(error) => {
                 assert_fault(&error);
                 tally.refuse(&error);
@@ -168,7 +204,11 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
         let now = follower.held().map(|held| held.version);
         assert!(now >= held && now < Some(commits(&clean)));
         let expected = now.map(|version| models.state(version).clone());
-        assert_eq!(shown(&directory), expected, "the directory is not at version {now:?}");
+        assert_eq!(
+            shown(&directory),
+            expected,
+            "the directory is not at version {now:?}"
+        );
         if random.below(4) == 0 {
             drop(follower);
             follower = subscriber(&reader, &directory).unwrap();
@@ -181,7 +221,10 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
         assert_eq!(state, models.state(version));
     }
     for (version, commit) in reported {
-        let bytes = clean.get(ObjectName::Commit(version)).unwrap().expect("a commit that was reported");
+        let bytes = clean
+            .get(ObjectName::Commit(version))
+            .unwrap()
+            .expect("a commit that was reported");
         assert_eq!(Digest::of_bytes(&bytes), commit);
     }
     reader_control.heal();
@@ -217,13 +260,22 @@ fn two_publishers_in_the_storm_make_one_chain() {
                         }
                         let state = models.save(attempt, scratch.path());
                         let publisher = Publisher::open(store.clone(), PublishOptions::default());
-                        match publisher.and_then(|mut publisher| publisher.publish(&state, Base::Work(&work), &())) {
+                        match publisher.and_then(|mut publisher| {
+                            publisher.publish(&state, Base::Work(&work), &())
+                        }) {
                             Ok(done) => {
                                 let state = models.state(attempt).clone();
-                                published.lock().unwrap().push((writer, done.version, done.commit, state));
+                                published.lock().unwrap().push((
+                                    writer,
+                                    done.version,
+                                    done.commit,
+                                    state,
+                                ));
                             }
                             Err(error) => {
-                                let lost = error.rule().is_some_and(|rule| ["R-PUB-01", "R-PUB-03"].contains(&rule));
+                                let lost = error
+                                    .rule()
+                                    .is_some_and(|rule| ["R-PUB-01", "R-PUB-03"].contains(&rule));
                                 if !lost {
                                     assert_fault(&error);
                                 }
@@ -238,19 +290,34 @@ fn two_publishers_in_the_storm_make_one_chain() {
         let states = prove(&clean);
         let mut seen = BTreeSet::new();
         for (writer, version, commit, state) in published.into_inner().unwrap() {
-            assert!(seen.insert(version), "two were told that version {version} is theirs");
+            assert!(
+                seen.insert(version),
+                "two were told that version {version} is theirs"
+            );
             assert_eq!(states[usize::try_from(version).unwrap()], state);
-            assert_eq!(Digest::of_bytes(&clean.get(ObjectName::Commit(version)).unwrap().unwrap()), commit);
+            assert_eq!(
+                Digest::of_bytes(&clean.get(ObjectName::Commit(version)).unwrap().unwrap()),
+                commit
+            );
             commits_of[usize::try_from(writer).unwrap()] += 1;
         }
         let refused = refused.into_inner().unwrap();
-        let rule = |rule: &str| refused.refusals.get(&format!("CHAIN {rule}")).copied().unwrap_or_default();
+        let rule = |rule: &str| {
+            refused
+                .refusals
+                .get(&format!("CHAIN {rule}"))
+                .copied()
+                .unwrap_or_default()
+        };
         taken += rule("R-PUB-01") + rule("R-PUB-03");
         for (fault, count) in refused.injected {
             *injected.injected.entry(fault).or_default() += count;
         }
     }
-    println!("commits by each: {commits_of:?}; the other one was first: {taken}; {:?}", injected.injected);
+    println!(
+        "commits by each: {commits_of:?}; the other one was first: {taken}; {:?}",
+        injected.injected
+    );
     assert!(commits_of.iter().all(|&commits| commits > 0));
 }
 
@@ -267,7 +334,8 @@ fn chain(versions: u64, scratch: &Path) -> (InMemory, Models) {
     (objects.fork(), models)
 }
 
-/// Lets a writer stop after each of its writes, one after another, then do it again; `check` looks at what is there.
+/// Lets a writer stop after each of its writes, one after another, then do it again; `check` looks
+/// at what is there.
 fn stop_after_each_write(
     chain: &InMemory,
     work: &mut dyn FnMut(&Store, &Control) -> Result<()>,
@@ -307,7 +375,11 @@ fn a_publisher_may_stop_after_any_write() {
     stop_after_each_write(&chain, &mut work, &mut |store, done| {
         let states = prove(store);
         assert!(states.len() == 7 || (states.len() == 6 && !done));
-        assert!((0..).zip(states).all(|(version, state)| state == *models.state(version)));
+        assert!(
+            (0..)
+                .zip(states)
+                .all(|(version, state)| state == *models.state(version))
+        );
     });
 }
 
@@ -315,14 +387,23 @@ fn a_publisher_may_stop_after_any_write() {
 fn a_compaction_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(6, scratch.path());
-    let options = CompactOptions::new(scratch.path().join("compact")).from(vec![0, 2]).snapshot(true);
+    let options = CompactOptions::new(scratch.path().join("compact"))
+        .from(vec![0, 2])
+        .snapshot(true);
     let mut work = |store: &Store, _: &Control| compact(store, &options, &()).map(drop);
     stop_after_each_write(&chain, &mut work, &mut |store, done| {
         assert_eq!(prove(store).len(), 6);
         for version in 0..6 {
-            assert_eq!(rebuild(store, Some(version)).unwrap(), *models.state(version));
+            assert_eq!(
+                rebuild(store, Some(version)).unwrap(),
+                *models.state(version)
+            );
         }
-        let routes = store.objects().unwrap().iter().any(|object| matches!(object.name, ObjectName::Routes { .. }));
+        let routes = store
+            .objects()
+            .unwrap()
+            .iter()
+            .any(|object| matches!(object.name, ObjectName::Routes { .. }));
         assert!(routes || !done);
     });
 }
@@ -332,7 +413,11 @@ fn a_prune_may_stop_after_any_write() {
     let scratch = tempfile::tempdir().unwrap();
     let (chain, mut models) = chain(8, scratch.path());
     let kept = [3, 6, 7];
-    let keep = Keep { last: 2, versions: vec![3], ..Keep::default() };
+    let keep = Keep {
+        last: 2,
+        versions: vec![3],
+        ..Keep::default()
+    };
     let mut work = |store: &Store, control: &Control| {
         control.set_other_stamps(-72);
         // What has been withdrawn is removed when a day has passed.
@@ -363,8 +448,9 @@ fn a_prune_may_stop_after_any_write() {
 
 #[test]
 fn young_files_stay_whatever_the_clock_does() {
-    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody was stored; while
-    // pruning, two days after routes were withdrawn. And whether what is old is removed in the end.
+    // Hours by which the store's clock is wrong: while the chain was made; when a file of nobody
+    // was stored; while pruning, two days after routes were withdrawn. And whether what is old is
+    // removed in the end.
     for (chain_at, file_at, prune_at, removes) in [
         (-72, 0, 0, true),
         (-72, -1, 0, true),
@@ -379,29 +465,48 @@ fn young_files_stay_whatever_the_clock_does() {
         let (store, control) = faulty(&inner);
         control.set_other_stamps(chain_at);
         control.set_clock(chain_at.max(prune_at) - 48);
-        let newest = Keep { last: 1, ..Keep::default() };
+        let newest = Keep {
+            last: 1,
+            ..Keep::default()
+        };
         prune(&store, &plan_prune(&store, &newest).unwrap(), &()).unwrap();
         control.set_clock(file_at);
         let content = b"a link that will be committed soon";
         let file = scratch.path().join("file");
         std::fs::write(&file, content).unwrap();
-        let reference =
-            deltachain::chain::FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
-        store.upload(&file, reference.name(), reference.size, &()).unwrap();
+        let reference = deltachain::chain::FileReference {
+            digest: Digest::of_bytes(content),
+            size: content.len() as u64,
+        };
+        store
+            .upload(&file, reference.name(), reference.size, &())
+            .unwrap();
         control.set_clock(prune_at);
         let before = files(&store);
         for _ in 0..3 {
             let plan = plan_prune(&store, &newest).unwrap();
             prune(&store, &plan, &()).unwrap();
-            assert!(store.get(reference.name()).unwrap().is_some(), "{chain_at} {file_at} {prune_at}");
+            assert!(
+                store.get(reference.name()).unwrap().is_some(),
+                "{chain_at} {file_at} {prune_at}"
+            );
             assert_eq!(rebuild(&clean(&inner), None).unwrap(), *models.state(4));
         }
-        assert_eq!(files(&store) < before, removes, "{chain_at} {file_at} {prune_at}");
+        assert_eq!(
+            files(&store) < before,
+            removes,
+            "{chain_at} {file_at} {prune_at}"
+        );
     }
 }
 
 fn files(store: &Store) -> usize {
-    store.objects().unwrap().iter().filter(|object| matches!(object.name, ObjectName::File(_))).count()
+    store
+        .objects()
+        .unwrap()
+        .iter()
+        .filter(|object| matches!(object.name, ObjectName::File(_)))
+        .count()
 }
 
 #[test]
@@ -422,7 +527,10 @@ fn turned_bits_in_documents_never_give_a_wrong_state() {
                 Err(error) => {
                     // It may be something else at each reading.
                     let is_io = error.class() == ErrorClass::Io;
-                    assert!((error.rule().is_some() || is_io) && error.file().is_some(), "{error:?}");
+                    assert!(
+                        (error.rule().is_some() || is_io) && error.file().is_some(),
+                        "{error:?}"
+                    );
                     format!("{} {}", error.class(), error.rule().unwrap_or_default())
                 }
             };
@@ -433,5 +541,8 @@ fn turned_bits_in_documents_never_give_a_wrong_state() {
         }
     }
     println!("{outcomes:?}");
-    assert!(outcomes.len() > 1 && outcomes.contains_key("fine"), "{outcomes:?}");
+    assert!(
+        outcomes.len() > 1 && outcomes.contains_key("fine"),
+        "{outcomes:?}"
+    );
 }

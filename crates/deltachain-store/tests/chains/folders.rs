@@ -1,4 +1,5 @@
-//! Models in folders: pipelines whose parts have tensors of the same names, and what a publisher leaves out.
+//! Models in folders: pipelines whose parts have tensors of the same names, and what a publisher
+//! leaves out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +10,8 @@ use deltachain::chain::ObjectName;
 use deltachain::files::{Layout, LayoutFile, SafetensorsState, StagedSafetensors};
 use deltachain::tensor::{MemoryState, State, StateWriter};
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, Health, OtherFiles, PublishOptions, PublishReport, Publisher, Store,
-    StoreOptions, SwitchReport, check_directory, init,
+    Base, Directory, Follower, FollowerOptions, Health, OtherFiles, PublishOptions, PublishReport,
+    Publisher, Store, StoreOptions, SwitchReport, check_directory, init,
 };
 use tempfile::TempDir;
 
@@ -81,9 +82,15 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A pipeline: two encoders with tensors of the same names, a part in two files, other files in folders.
+    /// A pipeline: two encoders with tensors of the same names, a part in two files, other files in
+    /// folders.
     fn pipeline(&self, name: &str, byte: u8) -> SafetensorsState {
-        let tensors = [("text/w", &[byte; 60][..]), ("text 2/w", &[7; 60]), ("unet/a", &[byte, 1]), ("unet/b", &[2])];
+        let tensors = [
+            ("text/w", &[byte; 60][..]),
+            ("text 2/w", &[7; 60]),
+            ("unet/a", &[byte, 1]),
+            ("unet/b", &[2]),
+        ];
         let files: [(&str, &[&str]); 4] = [
             ("text/model.safetensors", &["text/w"]),
             ("text 2/model.safetensors", &["text 2/w"]),
@@ -93,8 +100,11 @@ impl Place {
         let path = self.at(name);
         save(&path, &files, &state(&tensors));
         let step = byte.to_string();
-        let others =
-            [("model_index.json", "{}"), ("tokenizer/vocab.txt", "words"), ("scheduler/deep/config.json", &step)];
+        let others = [
+            ("model_index.json", "{}"),
+            ("tokenizer/vocab.txt", "words"),
+            ("scheduler/deep/config.json", &step),
+        ];
         write(&path, &others);
         SafetensorsState::open(path).unwrap()
     }
@@ -103,34 +113,65 @@ impl Place {
         self.publish_told(model, &Notes::default()).unwrap()
     }
 
-    fn publish_told(&self, model: &SafetensorsState, notes: &Notes) -> deltachain::Result<PublishReport> {
-        Publisher::open(self.store.clone(), PublishOptions::default())?.publish(model, Base::Chain, notes)
+    fn publish_told(
+        &self,
+        model: &SafetensorsState,
+        notes: &Notes,
+    ) -> deltachain::Result<PublishReport> {
+        Publisher::open(self.store.clone(), PublishOptions::default())?.publish(
+            model,
+            Base::Chain,
+            notes,
+        )
     }
 
     fn open(&self) -> Follower<Directory> {
-        Follower::in_directory(self.store.clone(), &self.at("follower"), FollowerOptions::default()).unwrap()
+        Follower::in_directory(
+            self.store.clone(),
+            &self.at("follower"),
+            FollowerOptions::default(),
+        )
+        .unwrap()
     }
 
     /// Names of the directories of versions.
     fn versions(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.at("follower/versions")).unwrap().map(|entry| entry.unwrap().path());
+        let entries = fs::read_dir(self.at("follower/versions"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         entries.collect()
     }
 }
 
 fn pull(subscriber: &mut Follower<Directory>, version: Option<u64>) -> SwitchReport {
-    let prepared = subscriber.prepare(version, &()).unwrap().expect("something to do");
+    let prepared = subscriber
+        .prepare(version, &())
+        .unwrap()
+        .expect("something to do");
     subscriber.apply(prepared).unwrap()
 }
 
 #[test]
 fn a_pipeline_comes_back_byte_for_byte() {
     let place = Place::new();
-    let models: Vec<_> = (0..4_u8).map(|step| place.pipeline(&format!("step {step}"), step)).collect();
+    let models: Vec<_> = (0..4_u8)
+        .map(|step| place.pipeline(&format!("step {step}"), step))
+        .collect();
     for model in &models {
         let published = place.publish(model);
-        let assets: Vec<_> = published.assets.iter().map(|asset| asset.name.as_str()).collect();
-        assert_eq!(assets, ["model_index.json", "scheduler/deep/config.json", "tokenizer/vocab.txt"]);
+        let assets: Vec<_> = published
+            .assets
+            .iter()
+            .map(|asset| asset.name.as_str())
+            .collect();
+        assert_eq!(
+            assets,
+            [
+                "model_index.json",
+                "scheduler/deep/config.json",
+                "tokenizer/vocab.txt"
+            ]
+        );
     }
     let mut subscriber = place.open();
     let mut vocabulary = Vec::new();
@@ -147,23 +188,37 @@ fn a_pipeline_comes_back_byte_for_byte() {
     {
         use std::os::unix::fs::MetadataExt as _;
         let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino();
-        assert_eq!(inode(&vocabulary[2]), inode(&vocabulary[3]), "a second name for the same file");
+        assert_eq!(
+            inode(&vocabulary[2]),
+            inode(&vocabulary[3]),
+            "a second name for the same file"
+        );
     }
     // Another process believes the files that are there.
     drop(subscriber);
     let mut subscriber = place.open();
     assert!(subscriber.prepare(None, &()).unwrap().is_none());
     drop(subscriber);
-    assert_eq!(check_directory(&place.at("follower"), &()).unwrap().tensors, 8);
+    assert_eq!(
+        check_directory(&place.at("follower"), &()).unwrap().tensors,
+        8
+    );
 
     // Without the other files, and with them again, the tensors are not fetched.
     let options = FollowerOptions::default().other_files(OtherFiles::None);
-    let mut bare = Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap();
+    let mut bare =
+        Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap();
     let switched = pull(&mut bare, None);
-    assert_eq!((switched.routes, names(&switched.directory)), (vec![], models[3].model_files()));
+    assert_eq!(
+        (switched.routes, names(&switched.directory)),
+        (vec![], models[3].model_files())
+    );
     drop(bare);
     let switched = pull(&mut place.open(), None);
-    assert_eq!((switched.routes, tree(&switched.directory)), (vec![], tree(models[3].path())));
+    assert_eq!(
+        (switched.routes, tree(&switched.directory)),
+        (vec![], tree(models[3].path()))
+    );
 }
 
 #[test]
@@ -180,21 +235,36 @@ fn what_happens_to_files_in_folders_is_noticed() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     let health = Health::of(&place.at("follower"), None).unwrap();
-    assert_eq!(health.problems, ["files are missing or have another length: scheduler/deep/config.json"]);
+    assert_eq!(
+        health.problems,
+        ["files are missing or have another length: scheduler/deep/config.json"]
+    );
     let report = check_directory(&place.at("follower"), &()).unwrap();
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(problems[0].contains("is missing") && problems[1].contains("\"text 2/w\""), "{problems:?}");
+    assert!(
+        problems[0].contains("is missing") && problems[1].contains("\"text 2/w\""),
+        "{problems:?}"
+    );
 
     // Damaged, so made anew; and what is not ours in a folder of ours stays, with its folder alone.
-    write(&first, &[("tokenizer/mine.txt", "precious"), ("text/mine/f", "precious")]);
+    write(
+        &first,
+        &[
+            ("tokenizer/mine.txt", "precious"),
+            ("text/mine/f", "precious"),
+        ],
+    );
     #[cfg(unix)]
     {
         fs::rename(first.join("unet"), place.at("elsewhere")).unwrap();
         std::os::unix::fs::symlink(place.at("elsewhere"), first.join("unet")).unwrap();
     }
     let mut subscriber = place.open();
-    assert_eq!(pull(&mut subscriber, Some(1)).routes, [(None, 0), (Some(0), 1)]);
+    assert_eq!(
+        pull(&mut subscriber, Some(1)).routes,
+        [(None, 0), (Some(0), 1)]
+    );
     pull(&mut subscriber, Some(2));
     let mut kept = vec!["text/mine/f".to_owned(), "tokenizer/mine.txt".to_owned()];
     if cfg!(unix) {
@@ -213,23 +283,56 @@ fn what_happens_to_files_in_folders_is_noticed() {
 fn checkpoints_and_chains_beside_the_model_are_not_published() {
     let place = Place::new();
     let model = place.at("output");
-    save(&model, &[("model.safetensors", &["w"])], &state(&[("w", &[1])]));
+    save(
+        &model,
+        &[("model.safetensors", &["w"])],
+        &state(&[("w", &[1])]),
+    );
     for step in 1..=40 {
         let step = model.join(format!("checkpoint-{step}00"));
-        save(&step, &[("model.safetensors", &["w"])], &state(&[("w", &[2])]));
+        save(
+            &step,
+            &[("model.safetensors", &["w"])],
+            &state(&[("w", &[2])]),
+        );
         write(&step, &[("optimizer.pt", "large")]);
     }
     write(
         &model,
-        &[("runs/now/events", "x"), (".git/config", "x"), ("store/chain.json", "{}"), ("store/files/f.dcf", "x")],
+        &[
+            ("runs/now/events", "x"),
+            (".git/config", "x"),
+            ("store/chain.json", "{}"),
+            ("store/files/f.dcf", "x"),
+        ],
     );
-    drop(Follower::in_directory(place.store.clone(), &model.join("follower"), FollowerOptions::default()).unwrap());
+    drop(
+        Follower::in_directory(
+            place.store.clone(),
+            &model.join("follower"),
+            FollowerOptions::default(),
+        )
+        .unwrap(),
+    );
     let notes = Notes::default();
-    let published = place.publish_told(&SafetensorsState::open(&model).unwrap(), &notes).unwrap();
-    assert_eq!(published.assets.iter().map(|asset| asset.name.as_str()).collect::<Vec<_>>(), ["runs/now/events"]);
+    let published = place
+        .publish_told(&SafetensorsState::open(&model).unwrap(), &notes)
+        .unwrap();
+    assert_eq!(
+        published
+            .assets
+            .iter()
+            .map(|asset| asset.name.as_str())
+            .collect::<Vec<_>>(),
+        ["runs/now/events"]
+    );
     assert_eq!(published.elements, 1);
     let remarks = notes.remarks();
-    let [told] = &remarks.iter().filter(|remark| remark.contains("not published")).collect::<Vec<_>>()[..] else {
+    let [told] = &remarks
+        .iter()
+        .filter(|remark| remark.contains("not published"))
+        .collect::<Vec<_>>()[..]
+    else {
         panic!("{remarks:?}")
     };
     for left in [
@@ -243,7 +346,10 @@ fn checkpoints_and_chains_beside_the_model_are_not_published() {
     // A directory of nothing but checkpoints is none of a model.
     fs::remove_file(model.join("model.safetensors")).unwrap();
     let error = SafetensorsState::open(&model).unwrap_err();
-    assert!(error.class() == ErrorClass::Usage && error.message().contains("checkpoint-100"), "{error}");
+    assert!(
+        error.class() == ErrorClass::Usage && error.message().contains("checkpoint-100"),
+        "{error}"
+    );
 }
 
 #[cfg(unix)]
@@ -254,18 +360,44 @@ fn no_file_of_tensors_lies_in_an_asset() {
     // Two files of these names are possible here, and not elsewhere.
     write(model.path(), &[("UNet", "x")]);
     let error = place.publish_told(&model, &Notes::default()).unwrap_err();
-    assert_eq!((error.rule(), error.class()), (None, ErrorClass::Usage), "{error}");
-    assert!(error.message().contains("\"UNet\" and \"unet\" differ in case only"), "{error}");
+    assert_eq!(
+        (error.rule(), error.class()),
+        (None, ErrorClass::Usage),
+        "{error}"
+    );
+    assert!(
+        error
+            .message()
+            .contains("\"UNet\" and \"unet\" differ in case only"),
+        "{error}"
+    );
 
     // The asset is one shard's, the file another's.
     let shards = [
-        save(&place.at("shard 0"), &[("model.safetensors", &["w"])], &state(&[("w", &[1])])),
-        save(&place.at("shard 1"), &[("unet/model.safetensors", &["unet/w"])], &state(&[("unet/w", &[1])])),
+        save(
+            &place.at("shard 0"),
+            &[("model.safetensors", &["w"])],
+            &state(&[("w", &[1])]),
+        ),
+        save(
+            &place.at("shard 1"),
+            &[("unet/model.safetensors", &["unet/w"])],
+            &state(&[("unet/w", &[1])]),
+        ),
     ];
     write(shards[0].path(), &[("unet", "x")]);
     let part = |number: usize| {
         let options = PublishOptions::default();
-        let part = publish_shard(&place.store, &shards[number], Base::Nothing, number, 2, &options, &()).unwrap();
+        let part = publish_shard(
+            &place.store,
+            &shards[number],
+            Base::Nothing,
+            number,
+            2,
+            &options,
+            &(),
+        )
+        .unwrap();
         serde_json::from_str(&serde_json::to_string(&part).unwrap()).unwrap()
     };
     let parts = [part(0), part(1)];
@@ -284,13 +416,23 @@ fn an_asset_that_is_a_folder_of_the_model_is_refused() {
     let commit = fs::read_to_string(&path).unwrap();
     fs::write(&path, commit.replace("tokenizer/vocab.txt", "unet")).unwrap();
     let error = subscriber.prepare(None, &()).unwrap_err();
-    assert_eq!((error.class(), error.rule()), (ErrorClass::Usage, None), "{error}");
+    assert_eq!(
+        (error.class(), error.rule()),
+        (ErrorClass::Usage, None),
+        "{error}"
+    );
     assert!(error.file().unwrap().ends_with("unet"), "{error}");
-    assert_eq!(tree(&place.at("follower/current")), tree(&place.at("step 0")));
+    assert_eq!(
+        tree(&place.at("follower/current")),
+        tree(&place.at("step 0"))
+    );
     // Who takes none is not concerned.
     drop(subscriber);
     let options = FollowerOptions::default().other_files(OtherFiles::None);
-    pull(&mut Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap(), None);
+    pull(
+        &mut Follower::in_directory(place.store.clone(), &place.at("follower"), options).unwrap(),
+        None,
+    );
 }
 
 #[test]
@@ -298,22 +440,28 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
     const LAYOUT: &str = r#"{"files":[{"name":"checkpoint-1/a.safetensors","metadata":null,"tensors":["checkpoint-1/a"]},{"name":"x/b.safetensors","metadata":null,"tensors":["x/b"]}]}"#;
     let mut chain = Chain::new();
     chain.layout = Some(LAYOUT);
-    let noise: Vec<u8> = (0..500_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect();
+    let noise: Vec<u8> = (0..500_u32)
+        .map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2])
+        .collect();
     let version = |byte: u8| state(&[("checkpoint-1/a", &noise), ("x/b", &[byte])]);
     chain.add(version(1), &[None]);
     chain.layout = None;
     chain.add(version(2), &[Some(0)]);
     let mut more = version(3);
-    more.insert("x/c", deltachain::tensor::Dtype::U8, &[1], vec![9]).unwrap();
+    more.insert("x/c", deltachain::tensor::Dtype::U8, &[1], vec![9])
+        .unwrap();
     chain.add(more, &[Some(1)]);
     let mut homeless = version(3);
-    homeless.insert("y", deltachain::tensor::Dtype::U8, &[1], vec![9]).unwrap();
+    homeless
+        .insert("y", deltachain::tensor::Dtype::U8, &[1], vec![9])
+        .unwrap();
     chain.add(homeless, &[Some(2)]);
 
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(others.path(), &[("x/chain.json", "{}"), ("x/y/z", "")]);
     let open = || {
-        let options = FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
+        let options =
+            FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
         Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap()
     };
     pull(&mut open(), Some(0));
@@ -322,13 +470,26 @@ fn folders_that_publishers_leave_out_are_followed_all_the_same() {
     let mut subscriber = open();
     let switched = pull(&mut subscriber, Some(2));
     assert_eq!(switched.routes, [(Some(1), 2)]);
-    assert_eq!(names(&switched.directory), ["checkpoint-1/a.safetensors", "x/b.safetensors"]);
-    assert_eq!(check_directory(folder.path(), &()).unwrap().problems.len(), 0);
+    assert_eq!(
+        names(&switched.directory),
+        ["checkpoint-1/a.safetensors", "x/b.safetensors"]
+    );
+    assert_eq!(
+        check_directory(folder.path(), &()).unwrap().problems.len(),
+        0
+    );
     // No file of the layout is there for a tensor in none of its folders.
     let error = subscriber.prepare(Some(3), &()).unwrap_err();
-    assert_eq!((error.rule(), error.class()), (Some("R-LAY-01"), ErrorClass::Malformed), "{error}");
+    assert_eq!(
+        (error.rule(), error.class()),
+        (Some("R-LAY-01"), ErrorClass::Malformed),
+        "{error}"
+    );
 
     fs::remove_file(others.path().join("x/chain.json")).unwrap();
     let switched = pull(&mut subscriber, Some(2));
-    assert_eq!(names(&switched.directory), ["checkpoint-1/a.safetensors", "x/b.safetensors", "x/y/z"]);
+    assert_eq!(
+        names(&switched.directory),
+        ["checkpoint-1/a.safetensors", "x/b.safetensors", "x/y/z"]
+    );
 }

@@ -1,4 +1,5 @@
-//! What documents and layouts could smuggle: no name in them leads out of the chain or out of the directory.
+//! What documents and layouts could smuggle: no name in them leads out of the chain or out of the
+//! directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +25,17 @@ fn commit() -> (String, String) {
         parent: Digest::of_bytes(&ChainDocument::new(1).to_bytes().unwrap()),
         state: Digest::of_empty_state(),
         shards: vec![Digest::of_empty_state()],
-        routes: vec![Route { from: None, files: vec![FileReference { digest, size: 4 }] }],
+        routes: vec![Route {
+            from: None,
+            files: vec![FileReference { digest, size: 4 }],
+        }],
         assets: Vec::new(),
         metadata: [("step".to_owned(), "1".to_owned())].into(),
     };
-    (String::from_utf8(commit.to_bytes().unwrap()).unwrap(), digest.to_string())
+    (
+        String::from_utf8(commit.to_bytes().unwrap()).unwrap(),
+        digest.to_string(),
+    )
 }
 
 /// What is written where a digest belongs.
@@ -59,8 +66,15 @@ fn names(digest: &str) -> Vec<String> {
         digest.repeat(1000),
     ];
     // One capital letter is enough.
-    let place = digest.find(|digit: char| digit.is_ascii_lowercase()).unwrap();
-    names.push(format!("{}{}{}", &digest[..place], digest[place..=place].to_uppercase(), &digest[place + 1..]));
+    let place = digest
+        .find(|digit: char| digit.is_ascii_lowercase())
+        .unwrap();
+    names.push(format!(
+        "{}{}{}",
+        &digest[..place],
+        digest[place..=place].to_uppercase(),
+        &digest[place + 1..]
+    ));
     names
 }
 
@@ -72,15 +86,30 @@ fn no_reference_is_anything_but_a_digest() {
         version: 0,
         generation: 1,
         commit: Digest::of_bytes(text.as_bytes()),
-        routes: Commit::parse(text.as_bytes(), &Limits::default()).unwrap().routes,
+        routes: Commit::parse(text.as_bytes(), &Limits::default())
+            .unwrap()
+            .routes,
         metadata: BTreeMap::new(),
     };
     let routes = String::from_utf8(routes.to_bytes().unwrap()).unwrap();
     for name in names(&digest) {
-        let error = Commit::parse(text.replace(&digest, &name).as_bytes(), &Limits::default()).unwrap_err();
-        assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-DOC-03")), "{name}");
-        let error = RoutesDocument::parse(routes.replace(&digest, &name).as_bytes(), &Limits::default()).unwrap_err();
-        assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-DOC-03")), "{name}");
+        let error =
+            Commit::parse(text.replace(&digest, &name).as_bytes(), &Limits::default()).unwrap_err();
+        assert_eq!(
+            (error.class(), error.rule()),
+            (ErrorClass::Malformed, Some("R-DOC-03")),
+            "{name}"
+        );
+        let error = RoutesDocument::parse(
+            routes.replace(&digest, &name).as_bytes(),
+            &Limits::default(),
+        )
+        .unwrap_err();
+        assert_eq!(
+            (error.class(), error.rule()),
+            (ErrorClass::Malformed, Some("R-DOC-03")),
+            "{name}"
+        );
     }
 }
 
@@ -101,15 +130,22 @@ fn a_reference_says_nothing_more() {
     ];
     for other in others {
         assert!(text.contains(&file));
-        let error = Commit::parse(text.replace(&file, &other).as_bytes(), &Limits::default()).unwrap_err();
-        assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-DOC-03")), "{other}");
+        let error =
+            Commit::parse(text.replace(&file, &other).as_bytes(), &Limits::default()).unwrap_err();
+        assert_eq!(
+            (error.class(), error.rule()),
+            (ErrorClass::Malformed, Some("R-DOC-03")),
+            "{other}"
+        );
     }
 }
 
 /// A state of two tensors, another one in each version.
 fn state(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
-    state.insert("a", Dtype::U8, &[4], vec![version; 4]).unwrap();
+    state
+        .insert("a", Dtype::U8, &[4], vec![version; 4])
+        .unwrap();
     state.insert("b", Dtype::U8, &[2], vec![7; 2]).unwrap();
     state
 }
@@ -120,47 +156,88 @@ fn commit_with_layout(store: &Store, version: u8, layout: Option<&str>) {
         None => (MemoryState::new(), ObjectName::Chain),
         Some(before) => (state(before), ObjectName::Commit(before.into())),
     };
-    let metadata = layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned())).into_iter().collect();
+    let metadata = layout
+        .map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()))
+        .into_iter()
+        .collect();
     let options = DiffOptions::default().metadata(metadata);
     let mut link = Vec::new();
     diff(&base, &state(version), &options, &mut link).unwrap();
-    let reference = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
+    let reference = FileReference {
+        digest: Digest::of_bytes(&link),
+        size: link.len() as u64,
+    };
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), &link).unwrap();
-    store.upload(file.path(), reference.name(), reference.size, &()).unwrap();
+    store
+        .upload(file.path(), reference.name(), reference.size, &())
+        .unwrap();
     let digest = StateDigests::of(&state(version), &()).unwrap().state;
     let commit = Commit {
         version: version.into(),
         parent: Digest::of_bytes(&store.get(parent).unwrap().unwrap()),
         state: digest,
         shards: vec![digest],
-        routes: vec![Route { from: version.checked_sub(1).map(u64::from), files: vec![reference] }],
+        routes: vec![Route {
+            from: version.checked_sub(1).map(u64::from),
+            files: vec![reference],
+        }],
         assets: Vec::new(),
         metadata: BTreeMap::new(),
     };
-    assert!(store.put_if_absent(ObjectName::Commit(version.into()), &commit.to_bytes().unwrap()).unwrap());
+    assert!(
+        store
+            .put_if_absent(
+                ObjectName::Commit(version.into()),
+                &commit.to_bytes().unwrap()
+            )
+            .unwrap()
+    );
 }
 
 /// A chain whose last version has this layout.
 fn chain(versions: u8, layout: &str) -> Store {
-    let store = Store::from_objects(std::sync::Arc::new(object_store::memory::InMemory::new()), "", quick()).unwrap();
-    store.put_if_absent(ObjectName::Chain, &ChainDocument::new(1).to_bytes().unwrap()).unwrap();
+    let store = Store::from_objects(
+        std::sync::Arc::new(object_store::memory::InMemory::new()),
+        "",
+        quick(),
+    )
+    .unwrap();
+    store
+        .put_if_absent(
+            ObjectName::Chain,
+            &ChainDocument::new(1).to_bytes().unwrap(),
+        )
+        .unwrap();
     for version in 0..versions {
         commit_with_layout(&store, version, (version + 1 == versions).then_some(layout));
     }
     store
 }
 
-/// Every path below a directory with the file's content, but for what a follower has fetched and its lock.
+/// Every path below a directory with the file's content, but for what a follower has fetched and
+/// its lock.
 fn everything_in(directory: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
     while let Some(next) = left.pop() {
         for entry in fs::read_dir(&next).unwrap().map(|entry| entry.unwrap()) {
-            let name = entry.path().strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
+            let name = entry
+                .path()
+                .strip_prefix(directory)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned();
             let kind = entry.file_type().unwrap();
             let content = if kind.is_symlink() {
-                Some(fs::read_link(entry.path()).unwrap().to_str().unwrap().into())
+                Some(
+                    fs::read_link(entry.path())
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .into(),
+                )
             } else {
                 kind.is_file().then(|| fs::read(entry.path()).unwrap())
             };
@@ -217,22 +294,33 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
     layouts.push(twins("model.safetensors", "model.safetensors"));
     layouts.push(twins("../evil.safetensors", "fine.safetensors"));
     layouts.push(r#"{"files":[]}"#.to_owned());
-    layouts.push(r#"{"files":[{"name":"x.safetensors","metadata":null,"tensors":null,"path":"/tmp"}]}"#.to_owned());
+    layouts.push(
+        r#"{"files":[{"name":"x.safetensors","metadata":null,"tensors":null,"path":"/tmp"}]}"#
+            .to_owned(),
+    );
     layouts.push("../evil".to_owned());
     for layout in layouts {
         for versions in [1, 2] {
             let store = chain(versions, &layout);
             let place = tempfile::tempdir().unwrap();
             let directory = place.path().join("outer/model");
-            let mut follower = Follower::in_directory(store, &directory, FollowerOptions::default()).unwrap();
+            let mut follower =
+                Follower::in_directory(store, &directory, FollowerOptions::default()).unwrap();
             if versions == 2 {
                 let prepared = follower.prepare(Some(0), &()).unwrap().unwrap();
                 follower.apply(prepared).unwrap();
             }
             let before = everything_in(place.path());
             let error = follower.prepare(None, &()).unwrap_err();
-            assert_eq!((error.class(), error.rule()), (ErrorClass::Malformed, Some("R-LAY-01")), "{layout}: {error:?}");
-            assert!(error.file().is_some_and(|file| file.contains("files/")), "{layout}: {error:?}");
+            assert_eq!(
+                (error.class(), error.rule()),
+                (ErrorClass::Malformed, Some("R-LAY-01")),
+                "{layout}: {error:?}"
+            );
+            assert!(
+                error.file().is_some_and(|file| file.contains("files/")),
+                "{layout}: {error:?}"
+            );
             drop(follower);
             assert_eq!(everything_in(place.path()), before, "{layout}");
             assert_eq!(shown(&directory), (versions == 2).then(|| state(0)));
@@ -242,7 +330,8 @@ fn no_file_of_a_layout_leads_out_of_the_directory() {
     for name in [&long[1..], "模型 é.safetensors"] {
         let place = tempfile::tempdir().unwrap();
         let store = chain(2, &one_file(name));
-        let mut follower = Follower::in_directory(store, place.path(), FollowerOptions::default()).unwrap();
+        let mut follower =
+            Follower::in_directory(store, place.path(), FollowerOptions::default()).unwrap();
         let prepared = follower.prepare(None, &()).unwrap().unwrap();
         let switched = follower.apply(prepared).unwrap();
         assert!(switched.directory.join(name).is_file());
@@ -274,22 +363,44 @@ fn a_commit_of_many_routes_that_lead_nowhere_costs_little() {
     let mut commit = commit_of(&chain.store, 0);
     let good = commit.routes.remove(0);
     let route = |number: u64| {
-        let files = vec![FileReference { digest: Digest::of_bytes(&number.to_le_bytes()), size: 1 }];
+        let files = vec![FileReference {
+            digest: Digest::of_bytes(&number.to_le_bytes()),
+            size: 1,
+        }];
         Route { from: None, files }
     };
     let mut nowhere: Vec<Route> = (0..500).map(route).collect();
     nowhere.sort_by_key(|route| route.files[0].digest);
     for (count, works) in [(20, true), (500, false)] {
-        commit.routes = nowhere[..count].iter().cloned().chain([good.clone()]).collect();
+        commit.routes = nowhere[..count]
+            .iter()
+            .cloned()
+            .chain([good.clone()])
+            .collect();
         chain.store.delete(&[ObjectName::Commit(0)]).unwrap();
-        assert!(chain.store.put_if_absent(ObjectName::Commit(0), &commit.to_bytes().unwrap()).unwrap());
+        assert!(
+            chain
+                .store
+                .put_if_absent(ObjectName::Commit(0), &commit.to_bytes().unwrap())
+                .unwrap()
+        );
         let told = Told::default();
-        let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default()).unwrap();
+        let mut follower =
+            Follower::in_memory(chain.store.clone(), FollowerOptions::default()).unwrap();
         let prepared = follower.prepare(None, &told);
         assert_eq!(prepared.is_ok(), works);
         assert!(prepared.is_ok() || prepared.err().unwrap().breaks(&["R-CHN-09"]));
-        assert!(told.0.lock().unwrap().len() <= 22, "{}", told.0.lock().unwrap().len());
-        let is_tried = |route: &Route| chain.control.calls(Operation::Get, &route.files[0].name().to_string()) > 0;
+        assert!(
+            told.0.lock().unwrap().len() <= 22,
+            "{}",
+            told.0.lock().unwrap().len()
+        );
+        let is_tried = |route: &Route| {
+            chain
+                .control
+                .calls(Operation::Get, &route.files[0].name().to_string())
+                > 0
+        };
         assert!(nowhere.iter().filter(|route| is_tried(route)).count() <= 64);
     }
 }

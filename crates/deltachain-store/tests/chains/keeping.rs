@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex};
 use deltachain::chain::{Commit, ObjectName};
 use deltachain::files::{Layout, SafetensorsState, StagedSafetensors};
 use deltachain::format::Index;
-use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo};
+use deltachain::tensor::{
+    Digest, Dtype, MemoryState, State, StateDigests, StateWriter, TensorInfo,
+};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Result};
 use deltachain_store::{
-    Base, Model, Observer, Phase, PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, init,
+    Base, Model, Observer, Phase, PublishOptions, PublishReport, Publisher, RawObjects, Snapshots,
+    Store, init,
 };
 use object_store::memory::InMemory;
 
@@ -27,7 +30,9 @@ fn new_chain() -> (Store, Arc<Control>) {
 }
 
 fn options() -> PublishOptions {
-    PublishOptions::default().snapshots(Snapshots::Every(3)).skips(vec![4])
+    PublishOptions::default()
+        .snapshots(Snapshots::Every(3))
+        .skips(vec![4])
 }
 
 fn publisher(store: &Store) -> Publisher {
@@ -76,8 +81,14 @@ fn publish(
 }
 
 fn save(state: &MemoryState, path: &Path) -> SafetensorsState {
-    let staged =
-        StagedSafetensors::create(path, state.tensors(), &Layout::single_file(state.tensors()), None, false).unwrap();
+    let staged = StagedSafetensors::create(
+        path,
+        state.tensors(),
+        &Layout::single_file(state.tensors()),
+        None,
+        false,
+    )
+    .unwrap();
     for (number, (_, data)) in state.iter().enumerate() {
         staged.write(number, 0, data).unwrap();
     }
@@ -92,7 +103,11 @@ fn links(store: &Store, version: u64) -> Vec<(Option<u64>, [Digest; 2], Index)> 
         let link = LinkReader::open(file, &Limits::default()).unwrap();
         let mut index = link.index().clone();
         index.metadata.remove("deltachain.nonce").unwrap();
-        (route.from, [link.header().base, link.header().target], index)
+        (
+            route.from,
+            [link.header().base, link.header().target],
+            index,
+        )
     });
     links.collect()
 }
@@ -102,21 +117,37 @@ fn memory_and_files_give_the_same_links() {
     let place = tempfile::tempdir().unwrap();
     let mut models = Models::new(1, 20);
     let chains = [new_chain().0, new_chain().0, new_chain().0];
-    let [mut from_files, mut from_memory, mut from_last] = [0, 1, 2].map(|chain| publisher(&chains[chain]));
+    let [mut from_files, mut from_memory, mut from_last] =
+        [0, 1, 2].map(|chain| publisher(&chains[chain]));
     let mut before: Option<(SafetensorsState, MemoryState)> = None;
     for version in 0..9 {
         let state = models.state(version).clone();
         let files = save(&state, &place.path().join(version.to_string()));
-        let base = before.as_ref().map_or(Base::Nothing, |(files, _)| Base::State(files.into()));
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |(files, _)| Base::State(files.into()));
         let expected = from_files.publish(&files, base, &()).unwrap();
 
-        let base = before.as_ref().map_or(Base::Nothing, |(_, state)| Base::State(state.into()));
+        let base = before
+            .as_ref()
+            .map_or(Base::Nothing, |(_, state)| Base::State(state.into()));
         let mut published = vec![from_memory.publish(&state, base, &()).unwrap()];
-        published.push(from_last.publish(&state, last(before.as_ref().map(|(_, state)| state)), &()).unwrap());
+        published.push(
+            from_last
+                .publish(&state, last(before.as_ref().map(|(_, state)| state)), &())
+                .unwrap(),
+        );
         for (store, published) in chains[1..].iter().zip(&published) {
             assert_eq!(published.state, expected.state);
-            assert_eq!(links(store, version), links(&chains[0], version), "version {version}");
-            assert_eq!((published.changed, published.elements), (expected.changed, expected.elements));
+            assert_eq!(
+                links(store, version),
+                links(&chains[0], version),
+                "version {version}"
+            );
+            assert_eq!(
+                (published.changed, published.elements),
+                (expected.changed, expected.elements)
+            );
         }
         assert_eq!(expected.state, StateDigests::of(&state, &()).unwrap().state);
         before = Some((files, state));
@@ -132,13 +163,19 @@ fn files_that_were_published_last_are_a_base_with_their_layout() {
     let (other, _) = new_chain();
     let (mut from_last, mut plain) = (publisher(&store), publisher(&other));
     // From version 6 on there are two files.
-    let states: Vec<SafetensorsState> = (4..9).map(|version| models.save(version, place.path())).collect();
+    let states: Vec<SafetensorsState> = (4..9)
+        .map(|version| models.save(version, place.path()))
+        .collect();
     let (mut base, mut last) = (Base::Nothing, Base::Nothing);
     for (version, state) in (0..).zip(&states) {
         plain.publish(state, base, &()).unwrap();
         from_last.publish(state, last, &()).unwrap();
         (base, last) = (Base::State(state.into()), Base::Last(state.into()));
-        assert_eq!(links(&store, version), links(&other, version), "version {version}");
+        assert_eq!(
+            links(&store, version),
+            links(&other, version),
+            "version {version}"
+        );
     }
 }
 
@@ -183,20 +220,36 @@ impl Accident {
         before: Option<&MemoryState>,
         state: &MemoryState,
     ) -> Error {
-        let fails = |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
+        let fails =
+            |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
         match self {
-            Self::HeadIsNotRead => fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore)),
-            Self::LinkIsNotStored => fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore)),
-            Self::CommitIsNotStored => fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore)),
-            Self::SuccessIsNotSeen => fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter)),
+            Self::HeadIsNotRead => {
+                fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore))
+            }
+            Self::LinkIsNotStored => {
+                fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore))
+            }
+            Self::CommitIsNotStored => {
+                fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore))
+            }
+            Self::SuccessIsNotSeen => {
+                fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter))
+            }
             Self::AnotherIsFirst => {}
         }
         let rival = matches!(self, Self::AnotherIsFirst).then(|| {
             let mut rivals = MemoryState::new();
-            rivals.insert("a rival's", Dtype::U8, &[1], vec![7]).unwrap();
-            (Publisher::open(store.clone(), PublishOptions::default()).unwrap(), rivals)
+            rivals
+                .insert("a rival's", Dtype::U8, &[1], vec![7])
+                .unwrap();
+            (
+                Publisher::open(store.clone(), PublishOptions::default()).unwrap(),
+                rivals,
+            )
         });
-        let error = publisher.publish(state, last(before), &Rival(Mutex::new(rival))).unwrap_err();
+        let error = publisher
+            .publish(state, last(before), &Rival(Mutex::new(rival)))
+            .unwrap_err();
         control.heal();
         error
     }
@@ -205,7 +258,12 @@ impl Accident {
 #[test]
 fn after_an_accident_the_next_version_is_right() {
     use Accident::{AnotherIsFirst, CommitIsNotStored, HeadIsNotRead, LinkIsNotStored};
-    for accident in [HeadIsNotRead, LinkIsNotStored, CommitIsNotStored, AnotherIsFirst] {
+    for accident in [
+        HeadIsNotRead,
+        LinkIsNotStored,
+        CommitIsNotStored,
+        AnotherIsFirst,
+    ] {
         let (store, control) = new_chain();
         let mut models = Models::new(3, 10);
         let mut publisher = publisher(&store);
@@ -214,23 +272,35 @@ fn after_an_accident_the_next_version_is_right() {
         // Versions with a link alone, with a snapshot, and with a link from an older version.
         for version in 0..8 {
             let state = models.state(version).clone();
-            let before = version.checked_sub(1).map(|before| models.state(before).clone());
+            let before = version
+                .checked_sub(1)
+                .map(|before| models.state(before).clone());
             let (published, is_own) = publish(&mut publisher, before.as_ref(), &state).unwrap();
             assert_eq!(published.version, expected.len() as u64);
             let has_skip = published.version.is_multiple_of(4) && published.version > 0;
-            assert!(is_own || is_lost || has_skip, "{accident:?}: the head is fetched at {version}");
-            assert_eq!(published.routes.iter().any(|route| route.from.is_some()), version > 0);
+            assert!(
+                is_own || is_lost || has_skip,
+                "{accident:?}: the head is fetched at {version}"
+            );
+            assert_eq!(
+                published.routes.iter().any(|route| route.from.is_some()),
+                version > 0
+            );
             expected.push(state.clone());
 
             let mut failing = models.state(version).clone();
-            failing.insert("fails", Dtype::U8, &[2], vec![1, 2]).unwrap();
+            failing
+                .insert("fails", Dtype::U8, &[2], vec![1, 2])
+                .unwrap();
             failing.remove("norm");
             let error = accident.happen(&store, &control, &mut publisher, Some(&state), &failing);
             is_lost = matches!(accident, AnotherIsFirst);
             if is_lost {
                 assert_eq!(error.rule(), Some("R-PUB-03"), "{error}");
                 let mut rivals = MemoryState::new();
-                rivals.insert("a rival's", Dtype::U8, &[1], vec![7]).unwrap();
+                rivals
+                    .insert("a rival's", Dtype::U8, &[1], vec![7])
+                    .unwrap();
                 expected.push(rivals);
             } else {
                 assert_eq!(error.class(), ErrorClass::Io, "{error}");
@@ -247,7 +317,13 @@ fn a_success_that_was_not_seen_is_found() {
     let mut publisher = publisher(&store);
     let states = [0, 1, 2].map(|version| models.state(version).clone());
     publish(&mut publisher, None, &states[0]).unwrap();
-    let error = Accident::SuccessIsNotSeen.happen(&store, &control, &mut publisher, Some(&states[0]), &states[1]);
+    let error = Accident::SuccessIsNotSeen.happen(
+        &store,
+        &control,
+        &mut publisher,
+        Some(&states[0]),
+        &states[1],
+    );
     assert_eq!(error.class(), ErrorClass::Io, "{error}");
     let (published, is_own) = publish(&mut publisher, Some(&states[0]), &states[2]).unwrap();
     assert_eq!((published.version, is_own), (2, false));
@@ -285,13 +361,24 @@ fn of_a_model_that_changes_meanwhile_one_link_is_right_and_several_are_not_made(
     let mut models = Models::new(5, 10);
     let reads = |version| AtomicU64::new(version * 41);
     let (store, _) = new_chain();
-    let mut publisher =
-        Publisher::open(store.clone(), options().snapshots(Snapshots::Every(2)).skips(Vec::new())).unwrap();
-    let restless =
-        |version, models: &mut Models| Restless { state: models.state(version).clone(), reads: reads(version) };
-    publisher.publish(Model::State(&restless(0, &mut models)), Base::Chain, &()).unwrap();
-    publisher.publish(Model::State(&restless(1, &mut models)), Base::Chain, &()).unwrap();
-    let error = publisher.publish(Model::State(&restless(2, &mut models)), Base::Chain, &()).unwrap_err();
+    let mut publisher = Publisher::open(
+        store.clone(),
+        options().snapshots(Snapshots::Every(2)).skips(Vec::new()),
+    )
+    .unwrap();
+    let restless = |version, models: &mut Models| Restless {
+        state: models.state(version).clone(),
+        reads: reads(version),
+    };
+    publisher
+        .publish(Model::State(&restless(0, &mut models)), Base::Chain, &())
+        .unwrap();
+    publisher
+        .publish(Model::State(&restless(1, &mut models)), Base::Chain, &())
+        .unwrap();
+    let error = publisher
+        .publish(Model::State(&restless(2, &mut models)), Base::Chain, &())
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert_eq!(prove(&store).len(), 2);
 }
@@ -300,25 +387,41 @@ fn of_a_model_that_changes_meanwhile_one_link_is_right_and_several_are_not_made(
 fn bases_are_hashed_unless_they_were_published_last() {
     let (store, _) = new_chain();
     let mut models = Models::new(6, 4);
-    let states: Vec<MemoryState> = (0..3).map(|version| models.state(version).clone()).collect();
+    let states: Vec<MemoryState> = (0..3)
+        .map(|version| models.state(version).clone())
+        .collect();
     let options = PublishOptions::default().snapshots(Snapshots::Never);
     let mut first = Publisher::open(store.clone(), options).unwrap();
     first.publish(&states[0], Base::Nothing, &()).unwrap();
-    let error = first.publish(&states[1], Base::State((&states[1]).into()), &()).unwrap_err();
+    let error = first
+        .publish(&states[1], Base::State((&states[1]).into()), &())
+        .unwrap_err();
     assert_eq!(error.rule(), Some("R-PUB-01"), "{error}");
     // Another publisher knows nothing, and takes the head from the chain.
     let downloads = Downloads::default();
-    publisher(&store).publish(&states[1], Base::Last((&states[2]).into()), &downloads).unwrap();
+    publisher(&store)
+        .publish(&states[1], Base::Last((&states[2]).into()), &downloads)
+        .unwrap();
     assert!(downloads.0.into_inner() > 0);
     // So does the first one, whose version is not the head any more.
     let downloads = Downloads::default();
-    first.publish(&states[2], Base::Last((&states[0]).into()), &downloads).unwrap();
+    first
+        .publish(&states[2], Base::Last((&states[0]).into()), &downloads)
+        .unwrap();
     assert!(downloads.0.into_inner() > 0);
     assert_eq!(prove(&store), states);
-    // A base that was changed meanwhile makes a version that no reader takes: it hides what has changed.
+    // A base that was changed meanwhile makes a version that no reader takes: it hides what has
+    // changed.
     let mut other = states[2].clone();
     let (info, data) = states[1].get("embedding").unwrap();
-    other.insert("embedding", info.dtype(), info.shape(), data.to_vec()).unwrap();
-    first.publish(&states[1], Base::Last((&other).into()), &()).unwrap();
-    assert_eq!(rebuild(&store, Some(3)).unwrap_err().rule(), Some("R-APP-04"));
+    other
+        .insert("embedding", info.dtype(), info.shape(), data.to_vec())
+        .unwrap();
+    first
+        .publish(&states[1], Base::Last((&other).into()), &())
+        .unwrap();
+    assert_eq!(
+        rebuild(&store, Some(3)).unwrap_err().rule(),
+        Some("R-APP-04")
+    );
 }

@@ -1,5 +1,6 @@
-//! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again and again, and go on
-//! with what they find. `DELTACHAIN_KILLS` sets how often, `DELTACHAIN_KILL_SEED` the seed of the instants.
+//! `kill -9` at any instant: publishers and followers of a chain in a directory are killed again
+//! and again, and go on with what they find. `DELTACHAIN_KILLS` sets how often,
+//! `DELTACHAIN_KILL_SEED` the seed of the instants.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher, RawObjects, Scratch,
-    Store, StoreOptions, compact, fsck, init,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, PublishOptions, Publisher,
+    RawObjects, Scratch, Store, StoreOptions, compact, fsck, init,
 };
 
 use crate::support::child::{child, place};
@@ -28,7 +29,11 @@ const VERSIONS: u64 = 9;
 const ROWS: u64 = 60;
 
 fn store(place: &Path) -> Store {
-    Store::create(place.join("store").to_str().unwrap(), StoreOptions::default()).unwrap()
+    Store::create(
+        place.join("store").to_str().unwrap(),
+        StoreOptions::default(),
+    )
+    .unwrap()
 }
 
 fn models() -> Models {
@@ -49,7 +54,9 @@ fn publish(store: &Store, models: &mut Models, place: &Path) {
     fs::write(state.path().join("tokenizer/version"), version.to_string()).unwrap();
     let options = PublishOptions::default().skips(vec![3]);
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
-    let published = publisher.publish(&state, Base::Work(&place.join("work")), &()).unwrap();
+    let published = publisher
+        .publish(&state, Base::Work(&place.join("work")), &())
+        .unwrap();
     assert_eq!(published.version, version);
 }
 
@@ -69,10 +76,17 @@ fn publisher() {
 #[ignore = "a process that is killed"]
 fn follower() {
     let Some(place) = place() else { return };
-    let mut follower = Follower::in_directory(store(&place), &place.join("model"), FollowerOptions::default()).unwrap();
+    let mut follower = Follower::in_directory(
+        store(&place),
+        &place.join("model"),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     for _ in 0..STEPS {
         // Round and round: from the head it goes to the beginning.
-        let next = follower.held().map_or(0, |held| (held.version + 1) % VERSIONS);
+        let next = follower
+            .held()
+            .map_or(0, |held| (held.version + 1) % VERSIONS);
         let prepared = follower.prepare(Some(next), &()).unwrap().unwrap();
         follower.apply(prepared).unwrap();
     }
@@ -90,11 +104,23 @@ fn looker() {
         if version < 6 {
             let options = PublishOptions::default().skips(vec![2]);
             let mut publisher = Publisher::open(store.clone(), options).unwrap();
-            publisher.publish(models.state(version), Base::Chain, &()).unwrap();
+            publisher
+                .publish(models.state(version), Base::Chain, &())
+                .unwrap();
         }
         let scratch = Scratch::new(None, &()).unwrap();
-        compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
-        let report = fsck(&store, &FsckOptions::default().deep(Some(scratch.path().to_owned())), &()).unwrap();
+        compact(
+            &store,
+            &CompactOptions::new(scratch.path()).snapshot(true),
+            &(),
+        )
+        .unwrap();
+        let report = fsck(
+            &store,
+            &FsckOptions::default().deep(Some(scratch.path().to_owned())),
+            &(),
+        )
+        .unwrap();
         assert!(report.problems.is_empty(), "{:?}", report.problems);
         let mut follower = Follower::in_memory(store.clone(), FollowerOptions::default()).unwrap();
         assert!(follower.prepare(None, &()).unwrap().is_some());
@@ -117,14 +143,21 @@ fn run(test: &str, place: &Path, until: Option<Duration>) -> bool {
         child.kill().unwrap();
     }
     let status = child.wait().unwrap();
-    assert!(status.success() || (until.is_some() && status.code().is_none()), "{test}: {status}");
+    assert!(
+        status.success() || (until.is_some() && status.code().is_none()),
+        "{test}: {status}"
+    );
     !status.success()
 }
 
-/// Lets a process run to its end once, in a place of its own, to see how long that takes; then kills it again and again
-/// at any instant of such a run. `check` gives the stage at which it was killed. Gives the place as the last run left
-/// it, which came to its end.
-fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnMut(&Path) -> u64) -> TempDir {
+/// Lets a process run to its end once, in a place of its own, to see how long that takes; then
+/// kills it again and again at any instant of such a run. `check` gives the stage at which it was
+/// killed. Gives the place as the last run left it, which came to its end.
+fn kill_again_and_again(
+    test: &str,
+    prepare: impl Fn(&Path),
+    mut check: impl FnMut(&Path) -> u64,
+) -> TempDir {
     let other = tempfile::tempdir().unwrap();
     prepare(other.path());
     let start = Instant::now();
@@ -139,14 +172,21 @@ fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnM
     let mut stages: BTreeMap<u64, u64> = BTreeMap::new();
     while kills < setting("DELTACHAIN_KILLS", 12) {
         let micros = u64::try_from(whole.as_micros()).unwrap();
-        let killed = run(test, place.path(), Some(Duration::from_micros(random.below(micros))));
+        let killed = run(
+            test,
+            place.path(),
+            Some(Duration::from_micros(random.below(micros))),
+        );
         let stage = check(place.path());
         runs += 1;
         if killed {
             kills += 1;
             *stages.entry(stage).or_default() += 1;
         }
-        assert!(runs < 100 + 10 * kills, "it always ends before it is killed");
+        assert!(
+            runs < 100 + 10 * kills,
+            "it always ends before it is killed"
+        );
     }
     println!(
         "{test}, seed {seed}: {kills} kills in {runs} runs of up to {whole:?}; by versions done before: {stages:?}"
@@ -159,10 +199,17 @@ fn kill_again_and_again(test: &str, prepare: impl Fn(&Path), mut check: impl FnM
 
 #[test]
 fn nothing_that_was_built_for_the_moment_is_left() {
-    let place = kill_again_and_again("looker", |_| {}, |place| head(&store(place)).map_or(0, |head| head + 1));
+    let place = kill_again_and_again(
+        "looker",
+        |_| {},
+        |place| head(&store(place)).map_or(0, |head| head + 1),
+    );
     let temporary = place.path().join("temporary");
     let private = names(&temporary);
-    assert!(private.len() == 1 && private[0].starts_with("deltachain-scratch"), "{private:?}");
+    assert!(
+        private.len() == 1 && private[0].starts_with("deltachain-scratch"),
+        "{private:?}"
+    );
     assert_eq!(names(&temporary.join(&private[0])), ["lock"]);
 }
 
@@ -180,7 +227,10 @@ fn a_publisher_that_is_killed_loses_nothing() {
             assert_eq!(state, models.state(version), "version {version}");
         }
         let shown = shown(&place.join("work"));
-        assert!(shown.is_none_or(|shown| states.contains(&shown)), "the work directory is at no version");
+        assert!(
+            shown.is_none_or(|shown| states.contains(&shown)),
+            "the work directory is at no version"
+        );
         let now = states.len() as u64;
         assert!(now >= before);
         now - std::mem::replace(&mut before, now)
@@ -195,7 +245,10 @@ fn a_follower_that_is_killed_has_one_version() {
         let (store, mut models) = (store(place), self::models());
         init(&store).unwrap();
         (0..VERSIONS).for_each(|_| publish(&store, &mut models, place));
-        drop(Follower::in_directory(store, &place.join("model"), FollowerOptions::default()).unwrap());
+        drop(
+            Follower::in_directory(store, &place.join("model"), FollowerOptions::default())
+                .unwrap(),
+        );
         foreign::put(&place.join("model"));
     };
     let mut before = VERSIONS - 1;
@@ -203,18 +256,27 @@ fn a_follower_that_is_killed_has_one_version() {
         let model = place.join("model");
         foreign::check(&model);
         let Some(state) = shown(&model) else { return 0 };
-        let version = (0..VERSIONS).find(|version| *models.state(*version) == state).expect("a version");
+        let version = (0..VERSIONS)
+            .find(|version| *models.state(*version) == state)
+            .expect("a version");
         let saved = tempfile::tempdir().unwrap();
         let expected = models.save(version, saved.path());
         // An index that was there stays, though one file needs none.
         let (files, needed) = (names(&model.join("current")), names(expected.path()));
         assert!(needed.iter().all(|name| files.contains(name)), "{files:?}");
-        assert_eq!(fs::read_to_string(model.join("current/tokenizer/version")).unwrap(), version.to_string());
+        assert_eq!(
+            fs::read_to_string(model.join("current/tokenizer/version")).unwrap(),
+            version.to_string()
+        );
         // The next follower agrees, and cleans up.
-        let mut follower = Follower::in_directory(store(place), &model, FollowerOptions::default()).unwrap();
+        let mut follower =
+            Follower::in_directory(store(place), &model, FollowerOptions::default()).unwrap();
         assert_eq!(follower.held().map(|held| held.version), Some(version));
         assert!(follower.prepare(Some(version), &()).unwrap().is_none());
-        let left = names(&model).into_iter().filter(|name| name.starts_with(".tmp-deltachain-")).count();
+        let left = names(&model)
+            .into_iter()
+            .filter(|name| name.starts_with(".tmp-deltachain-"))
+            .count();
         assert_eq!(left, 1, "that which is not ours");
         foreign::check(&model);
         let steps = (version + VERSIONS - before) % VERSIONS;
@@ -225,7 +287,9 @@ fn a_follower_that_is_killed_has_one_version() {
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let entries = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = entries.collect();
     names.sort();
     names

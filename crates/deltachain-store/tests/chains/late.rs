@@ -1,5 +1,6 @@
-//! A machine that sleeps, or is paused, in one of the last requests of a writer, while files become old and are
-//! removed: who is told that it has published has published something that can be built (R-PUB-08).
+//! A machine that sleeps, or is paused, in one of the last requests of a writer, while files become
+//! old and are removed: who is told that it has published has published something that can be built
+//! (R-PUB-08).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,15 +15,15 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, PublishOptions, PublishReport, Publisher, RawObjects, ShardPart,
-    Snapshots, Store, compact, init,
+    Base, CompactOptions, Follower, FollowerOptions, PublishOptions, PublishReport, Publisher,
+    RawObjects, ShardPart, Snapshots, Store, compact, init,
 };
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 
 use crate::support::faulty::{Control, FaultyStore};
@@ -76,18 +77,31 @@ impl Chain {
     fn new() -> Self {
         let (inner, control) = FaultyStore::new(Arc::new(InMemory::new()));
         let plan = Arc::<Mutex<Plan>>::default();
-        let sleepy = Arc::new(Sleepy { inner: Arc::clone(&inner), plan: Arc::clone(&plan) });
+        let sleepy = Arc::new(Sleepy {
+            inner: Arc::clone(&inner),
+            plan: Arc::clone(&plan),
+        });
         let store = Store::from_objects(sleepy, "", quick()).unwrap();
         let other = Store::from_objects(inner, "", quick()).unwrap();
         init(&store).unwrap();
-        let mut chain = Self { store, other, control, plan, models: Models::new(17, 10) };
+        let mut chain = Self {
+            store,
+            other,
+            control,
+            plan,
+            models: Models::new(17, 10),
+        };
         let mut publisher = chain.publisher();
         (0..3).for_each(|version| drop(chain.publish(&mut publisher, version).unwrap()));
         chain
     }
 
     fn publisher(&self) -> Publisher {
-        Publisher::open(self.store.clone(), PublishOptions::default().snapshots(Snapshots::Never)).unwrap()
+        Publisher::open(
+            self.store.clone(),
+            PublishOptions::default().snapshots(Snapshots::Never),
+        )
+        .unwrap()
     }
 
     fn state(&mut self, version: u64) -> MemoryState {
@@ -97,14 +111,25 @@ impl Chain {
     fn publish(&mut self, publisher: &mut Publisher, version: u64) -> Result<PublishReport> {
         let state = self.state(version);
         let before = version.checked_sub(1).map(|before| self.state(before));
-        publisher.publish(&state, before.as_ref().map_or(Base::Chain, |before| Base::Last(before.into())), &())
+        publisher.publish(
+            &state,
+            before
+                .as_ref()
+                .map_or(Base::Chain, |before| Base::Last(before.into())),
+            &(),
+        )
     }
 
-    /// Whoever stores something below this folder sleeps for 25 hours, this often. Meanwhile files go that no document
-    /// names.
+    /// Whoever stores something below this folder sleeps for 25 hours, this often. Meanwhile files
+    /// go that no document names.
     fn sleep_at(&self, folder: &'static str, sleep: Sleep, times: u32) {
         let (control, other) = (Arc::clone(&self.control), self.other.clone());
-        let needed: BTreeSet<ObjectName> = other.objects().unwrap().iter().map(|object| object.name).collect();
+        let needed: BTreeSet<ObjectName> = other
+            .objects()
+            .unwrap()
+            .iter()
+            .map(|object| object.name)
+            .collect();
         let mut hours = 0;
         let meanwhile = move || {
             hours += 25;
@@ -112,28 +137,50 @@ impl Chain {
             if sleep == Sleep::Lost {
                 return;
             }
-            let names = other.objects().unwrap().into_iter().map(|object| object.name);
-            let unnamed = names.filter(|name| matches!(name, ObjectName::File(_)) && !needed.contains(name));
+            let names = other
+                .objects()
+                .unwrap()
+                .into_iter()
+                .map(|object| object.name);
+            let unnamed =
+                names.filter(|name| matches!(name, ObjectName::File(_)) && !needed.contains(name));
             other.delete(&unnamed.collect::<Vec<_>>()).unwrap();
         };
         let meanwhile: Hook = Box::new(meanwhile);
-        *self.plan.lock().unwrap() = Plan { at: Some((folder, sleep)), times, meanwhile: Some(meanwhile) };
+        *self.plan.lock().unwrap() = Plan {
+            at: Some((folder, sleep)),
+            times,
+            meanwhile: Some(meanwhile),
+        };
     }
 
     /// A follower that holds nothing gets the version.
     fn assert_built(&mut self, version: u64, state: u64) {
         let directory = tempfile::tempdir().unwrap();
-        let mut follower =
-            Follower::in_directory(self.other.clone(), directory.path(), FollowerOptions::default()).unwrap();
-        let prepared = follower.prepare(Some(version), &()).unwrap_or_else(|error| panic!("{version}: {error:#}"));
+        let mut follower = Follower::in_directory(
+            self.other.clone(),
+            directory.path(),
+            FollowerOptions::default(),
+        )
+        .unwrap();
+        let prepared = follower
+            .prepare(Some(version), &())
+            .unwrap_or_else(|error| panic!("{version}: {error:#}"));
         follower.apply(prepared.unwrap()).unwrap();
-        assert!(shown(directory.path()).as_ref() == Some(self.models.state(state)), "version {version}");
+        assert!(
+            shown(directory.path()).as_ref() == Some(self.models.state(state)),
+            "version {version}"
+        );
     }
 }
 
 fn assert_late<T: fmt::Debug>(result: Result<T>, what: &str) {
     let error = result.unwrap_err();
-    assert_eq!((error.rule(), error.class()), (Some("R-PUB-08"), ErrorClass::Chain), "{error}");
+    assert_eq!(
+        (error.rule(), error.class()),
+        (Some("R-PUB-08"), ErrorClass::Chain),
+        "{error}"
+    );
     assert!(error.message().contains(what), "{error}");
 }
 
@@ -152,7 +199,10 @@ fn a_version_that_is_published_can_be_built() {
         let result = chain.publish(&mut publisher, 3);
         if is_late {
             assert_late(result, "version 3 is visible");
-            assert_eq!(rebuild(&chain.other, Some(3)).unwrap_err().rule(), Some("R-CHN-09"));
+            assert_eq!(
+                rebuild(&chain.other, Some(3)).unwrap_err().rule(),
+                Some("R-CHN-09")
+            );
         } else {
             assert_eq!(result.unwrap().version, 3, "{folder} {sleep:?}");
             chain.assert_built(3, 3);
@@ -161,7 +211,11 @@ fn a_version_that_is_published_can_be_built() {
         let other = chain.publish(&mut chain.publisher(), 4).unwrap();
         let own = chain.publish(&mut publisher, 5).unwrap();
         assert_eq!((other.version, own.version), (4, 5));
-        assert_eq!(other.routes.iter().any(|route| route.from.is_none()), is_late, "{folder} {sleep:?}");
+        assert_eq!(
+            other.routes.iter().any(|route| route.from.is_none()),
+            is_late,
+            "{folder} {sleep:?}"
+        );
         chain.assert_built(4, 4);
         chain.assert_built(5, 5);
     }
@@ -172,20 +226,38 @@ fn a_version_that_is_published_can_be_built() {
 fn a_version_that_came_late_is_published_again() {
     for is_known in [true, false] {
         let mut chain = Chain::new();
-        let options = PublishOptions::default().if_changed(true).once(Some("step".to_owned()));
+        let options = PublishOptions::default()
+            .if_changed(true)
+            .once(Some("step".to_owned()));
         let step = |step: u64| [("step".to_owned(), step.to_string())].into();
-        let open =
-            |step_number| Publisher::open(chain.store.clone(), options.clone().metadata(step(step_number))).unwrap();
+        let open = |step_number| {
+            Publisher::open(
+                chain.store.clone(),
+                options.clone().metadata(step(step_number)),
+            )
+            .unwrap()
+        };
         let mut publisher = open(3);
         let mut another = open(3);
         chain.sleep_at("commits", Sleep::Reset, 1);
         assert_late(chain.publish(&mut publisher, 3), "version 3 is visible");
         let state = chain.state(3);
-        let publisher = if is_known { &mut publisher } else { &mut another };
-        let published = publisher.publish(&state, Base::State((&state).into()), &()).unwrap();
+        let publisher = if is_known {
+            &mut publisher
+        } else {
+            &mut another
+        };
+        let published = publisher
+            .publish(&state, Base::State((&state).into()), &())
+            .unwrap();
         assert_eq!((published.version, published.is_new), (4, true));
         chain.assert_built(4, 3);
-        assert!(!publisher.publish(&state, Base::Last((&state).into()), &()).unwrap().is_new);
+        assert!(
+            !publisher
+                .publish(&state, Base::Last((&state).into()), &())
+                .unwrap()
+                .is_new
+        );
     }
 }
 
@@ -204,13 +276,21 @@ fn routes_that_come_into_force_can_be_used() {
         let mut chain = Chain::new();
         let scratch = tempfile::tempdir().unwrap();
         chain.sleep_at(folder, sleep, times);
-        let options = CompactOptions::new(scratch.path()).snapshot(true).from(vec![0]);
+        let options = CompactOptions::new(scratch.path())
+            .snapshot(true)
+            .from(vec![0]);
         let result = compact(&chain.store, &options, &());
         match generations {
             Some(generations) => {
                 assert_eq!(result.unwrap().routes.len(), 2);
                 let is_routes = |name: ObjectName| matches!(name, ObjectName::Routes { .. });
-                let documents = chain.other.objects().unwrap().iter().filter(|object| is_routes(object.name)).count();
+                let documents = chain
+                    .other
+                    .objects()
+                    .unwrap()
+                    .iter()
+                    .filter(|object| is_routes(object.name))
+                    .count();
                 assert_eq!(documents, generations, "{folder} {sleep:?}");
                 chain.assert_built(2, 2);
                 // Each route of its own.
@@ -223,20 +303,38 @@ fn routes_that_come_into_force_can_be_used() {
 
 #[test]
 fn shards_that_are_committed_can_be_built() {
-    for (sleep, is_late) in [(Sleep::Before, true), (Sleep::Reset, true), (Sleep::Lost, false)] {
+    for (sleep, is_late) in [
+        (Sleep::Before, true),
+        (Sleep::Reset, true),
+        (Sleep::Lost, false),
+    ] {
         let mut chain = Chain::new();
         let options = PublishOptions::default().snapshots(Snapshots::Never);
         let shard = |state: &MemoryState, shard: usize| {
             let mut part = MemoryState::new();
-            for (_, (info, data)) in state.iter().enumerate().filter(|(number, _)| number % 2 == shard) {
-                part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+            for (_, (info, data)) in state
+                .iter()
+                .enumerate()
+                .filter(|(number, _)| number % 2 == shard)
+            {
+                part.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+                    .unwrap();
             }
             part
         };
         let parts = |chain: &mut Chain, version: u64| -> Vec<ShardPart> {
             let state = chain.state(version);
             let part = |number: usize| {
-                publish_shard(&chain.store, &shard(&state, number), Base::Chain, number, 2, &options, &()).unwrap()
+                publish_shard(
+                    &chain.store,
+                    &shard(&state, number),
+                    Base::Chain,
+                    number,
+                    2,
+                    &options,
+                    &(),
+                )
+                .unwrap()
             };
             vec![part(0), part(1)]
         };
@@ -254,7 +352,10 @@ fn shards_that_are_committed_can_be_built() {
         // New processes see that files are missing, all of them the same.
         let next = parts(&mut chain, 5);
         let published = commit_shards(&chain.store, &next, &options, &()).unwrap();
-        assert_eq!(published.routes.iter().any(|route| route.from.is_none()), is_late);
+        assert_eq!(
+            published.routes.iter().any(|route| route.from.is_none()),
+            is_late
+        );
         chain.assert_built(5, 5);
         let next = parts(&mut chain, 6);
         let published = commit_shards(&chain.store, &next, &options, &()).unwrap();
@@ -265,14 +366,17 @@ fn shards_that_are_committed_can_be_built() {
 /// Makes all files of a directory a day older.
 fn age(directory: &FilePath) {
     for entry in std::fs::read_dir(directory).unwrap() {
-        let file = File::options().write(true).open(entry.unwrap().path()).unwrap();
+        let file = File::options()
+            .write(true)
+            .open(entry.unwrap().path())
+            .unwrap();
         let before = file.metadata().unwrap().modified().unwrap() - Duration::from_hours(25);
         file.set_modified(before).unwrap();
     }
 }
 
-/// A server tells by the dates of its answers that too much time may have passed, and by the times of its objects
-/// whether it has.
+/// A server tells by the dates of its answers that too much time may have passed, and by the times
+/// of its objects whether it has.
 #[test]
 fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
     for (number, is_old) in [false, true].into_iter().enumerate() {
@@ -282,7 +386,9 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
         let store = store_behind(proxy.address, &prefix, quick());
         init(&store).unwrap();
         let mut models = Models::new(18, 4);
-        let states: Vec<MemoryState> = (0..3).map(|version| models.state(version).clone()).collect();
+        let states: Vec<MemoryState> = (0..3)
+            .map(|version| models.state(version).clone())
+            .collect();
         let mut publisher = Publisher::open(store.clone(), PublishOptions::default()).unwrap();
         publisher.publish(&states[0], Base::Nothing, &()).unwrap();
         let files = server.directory(&prefix).join("files");
@@ -300,11 +406,22 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
         } else {
             drop(result.unwrap());
         }
-        let next = publisher.publish(&states[2], Base::Last((&states[1]).into()), &()).unwrap();
+        let next = publisher
+            .publish(&states[2], Base::Last((&states[1]).into()), &())
+            .unwrap();
         assert_eq!(next.routes.iter().any(|route| route.from.is_none()), is_old);
         // Parts bring the date from which on their links were stored.
         let part = |state: &MemoryState| {
-            publish_shard(&store, state, Base::Chain, 0, 1, &PublishOptions::default(), &()).unwrap()
+            publish_shard(
+                &store,
+                state,
+                Base::Chain,
+                0,
+                1,
+                &PublishOptions::default(),
+                &(),
+            )
+            .unwrap()
         };
         let parts = [part(&states[0])];
         let files = server.directory(&prefix).join("files");
@@ -314,7 +431,11 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
             }
         });
         let result = commit_shards(&store, &parts, &PublishOptions::default(), &());
-        if is_old { assert_late(result, "version 3 is visible") } else { drop(result.unwrap()) }
+        if is_old {
+            assert_late(result, "version 3 is visible")
+        } else {
+            drop(result.unwrap())
+        }
     }
 }
 
@@ -326,12 +447,19 @@ fn a_directory_is_asked_for_the_time() {
     init(&store).unwrap();
     let mut models = Models::new(19, 4);
     let options = PublishOptions::default();
-    let part = |state: &MemoryState| publish_shard(&store, state, Base::Chain, 0, 1, &options, &()).unwrap();
+    let part = |state: &MemoryState| {
+        publish_shard(&store, state, Base::Chain, 0, 1, &options, &()).unwrap()
+    };
     let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
-    let parts = publisher.prepare([(0, models.state(0).into(), Base::Nothing)], 1, &()).unwrap();
+    let parts = publisher
+        .prepare([(0, models.state(0).into(), Base::Nothing)], 1, &())
+        .unwrap();
     age(&place.path().join("files"));
     // No clock of this process has noticed anything.
-    assert_late(publisher.commit(parts, [].into(), &()), "version 0 is visible");
+    assert_late(
+        publisher.commit(parts, [].into(), &()),
+        "version 0 is visible",
+    );
     let parts = [part(models.state(1))];
     age(&place.path().join("files"));
     let error = commit_shards(&store, &parts, &options, &()).unwrap_err();
@@ -340,7 +468,11 @@ fn a_directory_is_asked_for_the_time() {
     let published = commit_shards(&store, &[part(models.state(1))], &options, &()).unwrap();
     assert_eq!(published.version, 1);
     assert!(
-        !place.path().join("probes").exists() || std::fs::read_dir(place.path().join("probes")).unwrap().count() == 0
+        !place.path().join("probes").exists()
+            || std::fs::read_dir(place.path().join("probes"))
+                .unwrap()
+                .count()
+                == 0
     );
 }
 
@@ -382,12 +514,20 @@ impl fmt::Display for Sleepy {
 
 #[async_trait]
 impl ObjectStore for Sleepy {
-    async fn put_opts(&self, path: &Path, content: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        content: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
         let sleep = self.sleep(path);
         if let Some(Sleep::Before | Sleep::Reset) = sleep {
             self.fall_asleep();
         }
-        let lost = || StoreError::Generic { store: "sleepy", source: "connection reset".into() };
+        let lost = || StoreError::Generic {
+            store: "sleepy",
+            source: "connection reset".into(),
+        };
         if sleep == Some(Sleep::Reset) {
             return Err(lost());
         }
@@ -395,7 +535,11 @@ impl ObjectStore for Sleepy {
         if let Some(Sleep::After | Sleep::Lost) = sleep {
             self.fall_asleep();
         }
-        if sleep == Some(Sleep::Lost) { Err(lost()) } else { result }
+        if sleep == Some(Sleep::Lost) {
+            Err(lost())
+        } else {
+            result
+        }
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store::Result<GetResult> {
@@ -433,7 +577,12 @@ impl ObjectStore for Sleepy {
         self.inner.list_with_delimiter(prefix).await
     }
 
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
         self.inner.copy_opts(from, to, options).await
     }
 }

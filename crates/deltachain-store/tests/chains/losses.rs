@@ -7,8 +7,8 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Keep, PruneReport, PublishOptions, Publisher, RawObjects, Snapshots, Store, init, plan_prune, prune,
-    undo_prune,
+    Base, Keep, PruneReport, PublishOptions, Publisher, RawObjects, Snapshots, Store, init,
+    plan_prune, prune, undo_prune,
 };
 use object_store::memory::InMemory;
 
@@ -32,7 +32,9 @@ fn rule(error: &Error) -> &str {
 /// The contents of some of the objects.
 fn copy(store: &Store, wanted: impl Fn(ObjectName) -> bool) -> BTreeMap<ObjectName, Vec<u8>> {
     let names = names(store).into_iter().filter(|&name| wanted(name));
-    names.map(|name| (name, store.get(name).unwrap().unwrap())).collect()
+    names
+        .map(|name| (name, store.get(name).unwrap().unwrap()))
+        .collect()
 }
 
 fn is_commit(name: ObjectName) -> bool {
@@ -45,9 +47,14 @@ fn is_routes(name: ObjectName) -> bool {
 
 impl Chain {
     /// These objects are lost. Gives their contents.
-    pub(crate) fn lose(&self, wanted: impl Fn(ObjectName) -> bool) -> BTreeMap<ObjectName, Vec<u8>> {
+    pub(crate) fn lose(
+        &self,
+        wanted: impl Fn(ObjectName) -> bool,
+    ) -> BTreeMap<ObjectName, Vec<u8>> {
         let lost = copy(&self.store, wanted);
-        self.store.delete(&lost.keys().copied().collect::<Vec<_>>()).unwrap();
+        self.store
+            .delete(&lost.keys().copied().collect::<Vec<_>>())
+            .unwrap();
         lost
     }
 
@@ -63,7 +70,8 @@ impl Chain {
     }
 }
 
-/// Commits are lost for a day or a year, and then restored, one by one and in any order, with prunes in between.
+/// Commits are lost for a day or a year, and then restored, one by one and in any order, with
+/// prunes in between.
 #[test]
 fn files_of_commits_that_are_lost_stay_until_they_are_restored() {
     let mut random = Random(3);
@@ -79,7 +87,8 @@ fn files_of_commits_that_are_lost_stay_until_they_are_restored() {
             chain.prune_without_removal(&rule, "lost");
             let mut hours = days * DAY;
             while !lost.is_empty() {
-                let (name, content) = lost.swap_remove(usize::try_from(random.below(lost.len() as u64)).unwrap());
+                let (name, content) =
+                    lost.swap_remove(usize::try_from(random.below(lost.len() as u64)).unwrap());
                 chain.restore(name, &content);
                 hours += 30;
                 chain.control.set_clock(hours);
@@ -99,10 +108,14 @@ fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
     let store = Store::from_objects(objects, "", quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(17, 10);
-    let options = PublishOptions::default().snapshots(Snapshots::Every(1)).keep_last(Some(2));
+    let options = PublishOptions::default()
+        .snapshots(Snapshots::Every(1))
+        .keep_last(Some(2));
     for version in 0..6 {
         let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
-        publisher.publish(&models.save(version, place.path()), Base::Chain, &()).unwrap();
+        publisher
+            .publish(&models.save(version, place.path()), Base::Chain, &())
+            .unwrap();
     }
     let lost = commit_of(&store, 5);
     let content = store.get(ObjectName::Commit(5)).unwrap().unwrap();
@@ -112,9 +125,18 @@ fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     let _ = publisher.publish(&models.save(6, place.path()), Base::Nothing, &());
     let there = names(&store);
-    assert!(lost.routes.iter().flat_map(|route| &route.files).all(|file| there.contains(&file.name())));
+    assert!(
+        lost.routes
+            .iter()
+            .flat_map(|route| &route.files)
+            .all(|file| there.contains(&file.name()))
+    );
     store.delete(&[ObjectName::Commit(5)]).unwrap();
-    assert!(store.put_if_absent(ObjectName::Commit(5), &content).unwrap());
+    assert!(
+        store
+            .put_if_absent(ObjectName::Commit(5), &content)
+            .unwrap()
+    );
     assert_eq!(&rebuild(&store, Some(5)).unwrap(), models.state(5));
 }
 
@@ -123,7 +145,9 @@ fn a_publisher_removes_no_file_of_a_commit_that_is_lost() {
 fn what_a_list_lacks_is_not_removed() {
     type Hidden = fn(&str) -> bool;
     let hidden: [(&str, Hidden); 3] = [
-        ("the newest commit", |name| name == ObjectName::Commit(5).to_string()),
+        ("the newest commit", |name| {
+            name == ObjectName::Commit(5).to_string()
+        }),
         ("all commits", |name| name.starts_with("commits/")),
         ("all routes documents", |name| name.starts_with("routes/")),
     ];
@@ -150,10 +174,16 @@ fn the_path_whose_files_are_there_stays() {
     for size in [None, Some(0), Some(1)] {
         let mut chain = Chain::new(6, Snapshots::Never, &[]);
         chain.compact(Some(5), &[], true).unwrap();
-        let snapshot = deltachain_store::show(&chain.store, Some(5), None).unwrap().routes[0].files[0];
+        let snapshot = deltachain_store::show(&chain.store, Some(5), None)
+            .unwrap()
+            .routes[0]
+            .files[0];
         chain.control.set_clock(3 * DAY);
         // It is lost, or cut.
-        let content = chain.lose(|name| name == snapshot.name()).remove(&snapshot.name()).unwrap();
+        let content = chain
+            .lose(|name| name == snapshot.name())
+            .remove(&snapshot.name())
+            .unwrap();
         if let Some(cut) = size {
             chain.restore(snapshot.name(), &content[..content.len() - 1 - cut]);
         }
@@ -162,13 +192,19 @@ fn the_path_whose_files_are_there_stays() {
             chain.control.set_clock(days * DAY);
             chain.prune_without_removal(&rule, "broken");
             if size.is_none() {
-                assert_eq!(&rebuild_without(&chain.store, snapshot.name()), chain.models.state(5));
+                assert_eq!(
+                    &rebuild_without(&chain.store, snapshot.name()),
+                    chain.models.state(5)
+                );
             }
         }
         // Who puts it back has both ways; and then the longer one goes.
         chain.lose(|name| name == snapshot.name());
         chain.restore(snapshot.name(), &content);
-        assert_eq!(&rebuild(&chain.store, Some(5)).unwrap(), chain.models.state(5));
+        assert_eq!(
+            &rebuild(&chain.store, Some(5)).unwrap(),
+            chain.models.state(5)
+        );
         for days in [12, 15] {
             chain.control.set_clock(days * DAY);
             prune_now(&chain.store, &rule).unwrap();
@@ -183,14 +219,27 @@ fn rebuild_without(store: &Store, missing: ObjectName) -> MemoryState {
     use deltachain::{Limits, LinkReader, apply};
     let mut planner = Planner::new(None, None, None, &Limits::default());
     loop {
-        let plan = planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names)).unwrap();
-        if let Some(hop) = plan.hops.iter().find(|hop| hop.files.iter().any(|file| file.name() == missing)) {
+        let plan = planner
+            .plan_with(
+                |from, _| store.listing(from),
+                |names, _| store.get_all(names),
+            )
+            .unwrap();
+        if let Some(hop) = plan
+            .hops
+            .iter()
+            .find(|hop| hop.files.iter().any(|file| file.name() == missing))
+        {
             planner.fail_file(&hop.files[0], hop.files[0].missing());
             continue;
         }
         return plan.hops.iter().fold(MemoryState::new(), |state, hop| {
             let content = store.get(hop.files[0].name()).unwrap().unwrap();
-            apply(&state, &LinkReader::open(content, &Limits::default()).unwrap()).unwrap()
+            apply(
+                &state,
+                &LinkReader::open(content, &Limits::default()).unwrap(),
+            )
+            .unwrap()
         });
     }
 }
@@ -201,7 +250,11 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
     let chain = Chain::new(6, Snapshots::Never, &[]);
     let told = |chain: &Chain| {
         let report = check(&chain.store, None);
-        let rules: Vec<String> = report.problems.iter().map(|problem| rule(problem).to_owned()).collect();
+        let rules: Vec<String> = report
+            .problems
+            .iter()
+            .map(|problem| rule(problem).to_owned())
+            .collect();
         (rules, report.hints.len())
     };
     let newest = chain.lose(|name| name == ObjectName::Commit(5));
@@ -232,8 +285,11 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
     for version in 2..5 {
         let mut state = chain.models.state(version).clone();
         state.insert("more", Dtype::U8, &[1], vec![7]).unwrap();
-        let mut publisher = Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
-        publisher.prepare([(0, (&state).into(), Base::Chain)], 1, &()).unwrap();
+        let mut publisher =
+            Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
+        publisher
+            .prepare([(0, (&state).into(), Base::Chain)], 1, &())
+            .unwrap();
     }
     chain.control.set_clock(0);
     assert_eq!(told(&chain), (vec![], 3));
@@ -242,12 +298,19 @@ fn a_check_fails_on_proof_of_a_loss_alone() {
 /// Without its first document a chain is nobody's; another one in its place would make two of it.
 #[test]
 fn no_chain_is_begun_where_one_was() {
-    for lost in [|name| name == ObjectName::Chain, |name| name == ObjectName::Chain || is_commit(name)] {
+    for lost in [
+        |name| name == ObjectName::Chain,
+        |name| name == ObjectName::Chain || is_commit(name),
+    ] {
         let chain = Chain::new(2, Snapshots::Never, &[]);
         let documents = chain.lose(lost);
         let before = names(&chain.store);
         let error = init(&chain.store).unwrap_err();
-        assert_eq!((rule(&error), error.class().name()), ("R-CHN-01", "CHAIN"), "{error}");
+        assert_eq!(
+            (rule(&error), error.class().name()),
+            ("R-CHN-01", "CHAIN"),
+            "{error}"
+        );
         assert_eq!(names(&chain.store), before);
         for (name, content) in documents {
             chain.restore(name, &content);
@@ -283,14 +346,19 @@ fn leave_a_file(chain: &mut Chain, version: u64) -> ObjectName {
     let before = names(&chain.store);
     let mut publisher = Publisher::open(chain.store.clone(), chain.options.clone()).unwrap();
     let state = chain.models.state(version).clone();
-    publisher.prepare([(0, (&state).into(), Base::Chain)], 1, &()).unwrap();
+    publisher
+        .prepare([(0, (&state).into(), Base::Chain)], 1, &())
+        .unwrap();
     *names(&chain.store).difference(&before).next().unwrap()
 }
 
 #[test]
 fn files_that_nothing_names_are_counted_and_removed_by_hand() {
     let mut chain = Chain::new(4, Snapshots::Never, &[]);
-    let by_hand = Keep { abandoned: true, ..keep(u64::MAX, None, &[]) };
+    let by_hand = Keep {
+        abandoned: true,
+        ..keep(u64::MAX, None, &[])
+    };
     let left = leave_a_file(&mut chain, 4);
     let size = chain.store.find(left).unwrap().unwrap().size;
     chain.control.set_clock(DAY);
@@ -298,12 +366,25 @@ fn files_that_nothing_names_are_counted_and_removed_by_hand() {
     // By nobody else, however old they are.
     for rule in [keep(4, None, &[]), keep(u64::MAX, Some(2), &[])] {
         let plan = plan_prune(&chain.store, &rule).unwrap();
-        assert_eq!((plan.expected.unnamed.len(), plan.expected.removed.len(), plan.expected.young.len()), (2, 0, 0));
+        assert_eq!(
+            (
+                plan.expected.unnamed.len(),
+                plan.expected.removed.len(),
+                plan.expected.young.len()
+            ),
+            (2, 0, 0)
+        );
         let pruned = prune(&chain.store, &plan, &()).unwrap();
-        assert_eq!((pruned.unnamed, pruned.removed), (plan.expected.unnamed, Vec::new()));
+        assert_eq!(
+            (pruned.unnamed, pruned.removed),
+            (plan.expected.unnamed, Vec::new())
+        );
     }
     let report = check(&chain.store, None);
-    assert_eq!((report.problems.len(), report.unnamed, report.orphans), (0, 2, 2));
+    assert_eq!(
+        (report.problems.len(), report.unnamed, report.orphans),
+        (0, 2, 2)
+    );
     assert!(report.unnamed_bytes > size && report.unnamed_bytes == report.orphan_bytes);
     let pruned = prune_now(&chain.store, &by_hand).unwrap();
     assert_eq!((pruned.removed, pruned.unnamed), (vec![left], vec![young]));
@@ -315,12 +396,22 @@ fn files_that_nothing_names_are_counted_and_removed_by_hand() {
 #[test]
 fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
     let rule = keep(3, None, &[]);
-    let by_hand = Keep { abandoned: true, ..rule.clone() };
-    let accepted = Keep { accept_loss: true, ..by_hand.clone() };
+    let by_hand = Keep {
+        abandoned: true,
+        ..rule.clone()
+    };
+    let accepted = Keep {
+        accept_loss: true,
+        ..by_hand.clone()
+    };
     let refused = |chain: &Chain, keep: &Keep| {
         let before = names(&chain.store);
         let error = prune_now(&chain.store, keep).unwrap_err();
-        assert_eq!((rule_of(&error), names(&chain.store)), ("R-RET-05".to_owned(), before), "{error}");
+        assert_eq!(
+            (rule_of(&error), names(&chain.store)),
+            ("R-RET-05".to_owned(), before),
+            "{error}"
+        );
         assert_eq!(error.class().name(), "CHAIN");
     };
     // A link from a state without a commit.
@@ -336,7 +427,11 @@ fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
     let mut chain = Chain::new(3, Snapshots::Never, &[]);
     leave_a_file(&mut chain, 3);
     let digest = deltachain::tensor::Digest::of_bytes(b"note");
-    let note = ObjectName::Signature { version: 3, commit: digest, note: digest };
+    let note = ObjectName::Signature {
+        version: 3,
+        commit: digest,
+        note: digest,
+    };
     chain.restore(note, b"note");
     chain.control.set_clock(3 * DAY);
     assert_eq!(prune_now(&chain.store, &rule).unwrap().unnamed.len(), 1);
@@ -344,7 +439,8 @@ fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
     assert_eq!(prune_now(&chain.store, &accepted).unwrap().removed.len(), 1);
     assert!(names(&chain.store).contains(&note));
 
-    // Files of a publisher whose first version was not to be, or of a chain that has lost all commits.
+    // Files of a publisher whose first version was not to be, or of a chain that has lost all
+    // commits.
     for versions in [0, 3] {
         let mut chain = Chain::new(versions, Snapshots::Never, &[]);
         leave_a_file(&mut chain, versions);
@@ -352,7 +448,12 @@ fn files_that_speak_of_a_loss_are_not_removed_by_hand() {
         chain.control.set_clock(3 * DAY);
         refused(&chain, &rule);
         refused(&chain, &by_hand);
-        assert!(prune_now(&chain.store, &accepted).unwrap().unnamed.is_empty());
+        assert!(
+            prune_now(&chain.store, &accepted)
+                .unwrap()
+                .unnamed
+                .is_empty()
+        );
         assert_eq!(files(&chain.store), 0);
     }
 }
@@ -368,21 +469,26 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
     for version in [4, 5] {
         let mut chain = Chain::new(6, Snapshots::Never, &[]);
         chain.compact(Some(version), &[], true).unwrap();
-        let snapshot = deltachain_store::show(&chain.store, Some(version), None).unwrap().routes[0].files[0].name();
+        let snapshot = deltachain_store::show(&chain.store, Some(version), None)
+            .unwrap()
+            .routes[0]
+            .files[0]
+            .name();
         chain.control.set_clock(3 * DAY);
         let lost = chain.lose(|name| matches!(name, ObjectName::Commit(lost) if lost >= version));
         if version == 4 {
             // Another version has its number.
             let state = chain.models.save(9, chain.place.path());
-            let _ = Publisher::open(chain.store.clone(), chain.options.clone()).unwrap().publish(
-                &state,
-                Base::Nothing,
-                &(),
-            );
+            let _ = Publisher::open(chain.store.clone(), chain.options.clone())
+                .unwrap()
+                .publish(&state, Base::Nothing, &());
         }
         let before = names(&chain.store);
         let error = plan_prune(&chain.store, &rule).unwrap_err();
-        assert_eq!((rule_of(&error), names(&chain.store)), ("R-RET-05".to_owned(), before));
+        assert_eq!(
+            (rule_of(&error), names(&chain.store)),
+            ("R-RET-05".to_owned(), before)
+        );
         if version == 5 {
             for (name, content) in &lost {
                 chain.restore(*name, content);
@@ -391,13 +497,27 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
             chain.lose(|name| name == ObjectName::Commit(5));
         }
         // Given up, the document goes, and the prunes that follow go on.
-        let accepted = Keep { accept_loss: true, ..rule.clone() };
+        let accepted = Keep {
+            accept_loss: true,
+            ..rule.clone()
+        };
         let pruned = prune_now(&chain.store, &accepted).unwrap();
-        assert!(pruned.removed.contains(&ObjectName::Routes { version, generation: 1 }));
+        assert!(pruned.removed.contains(&ObjectName::Routes {
+            version,
+            generation: 1
+        }));
         assert!(names(&chain.store).contains(&snapshot));
         chain.control.set_clock(6 * DAY);
         assert!(prune_now(&chain.store, &rule).is_ok());
-        let removed = prune_now(&chain.store, &Keep { abandoned: true, ..accepted }).unwrap().removed;
+        let removed = prune_now(
+            &chain.store,
+            &Keep {
+                abandoned: true,
+                ..accepted
+            },
+        )
+        .unwrap()
+        .removed;
         assert!(removed.contains(&snapshot));
         chain.assert_sound();
     }
@@ -408,7 +528,12 @@ fn a_prune_is_refused_until_lost_commits_are_back_or_given_up() {
 fn a_file_that_the_list_lacks_is_asked_for_by_name() {
     let mut chain = Chain::new(6, Snapshots::Never, &[]);
     chain.compact(Some(5), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(5), None).unwrap().routes[0].files[0].name().to_string();
+    let snapshot = deltachain_store::show(&chain.store, Some(5), None)
+        .unwrap()
+        .routes[0]
+        .files[0]
+        .name()
+        .to_string();
     chain.control.hide(move |name| name == snapshot);
     let plan = plan_prune(&chain.store, &keep(1, None, &[])).unwrap();
     assert_eq!(plan.expected.withdrawn, [0, 1, 2, 3, 4]);
@@ -424,21 +549,35 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
     let content = chain.lose(|name| name == file).remove(&file).unwrap();
     let before = names(&chain.store);
     let error = plan_prune(&chain.store, &keep(2, None, &[])).unwrap_err();
-    assert_eq!((rule(&error), error.file()), ("R-RET-01", Some(&*file.to_string())));
+    assert_eq!(
+        (rule(&error), error.file()),
+        ("R-RET-01", Some(&*file.to_string()))
+    );
     assert!(error.message().contains("version 4"), "{error}");
     assert_eq!(names(&chain.store), before);
     // It is lost after the plan was made, or after routes were withdrawn.
     chain.restore(file, &content);
     chain.compact(Some(4), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(4), None).unwrap().routes[0].files[0].name();
+    let snapshot = deltachain_store::show(&chain.store, Some(4), None)
+        .unwrap()
+        .routes[0]
+        .files[0]
+        .name();
     let plan = plan_prune(&chain.store, &keep(2, None, &[])).unwrap();
     prune(&chain.store, &plan, &()).unwrap();
     chain.control.set_clock(3 * DAY);
     let plan = plan_prune(&chain.store, &keep(2, None, &[])).unwrap();
-    let content = chain.lose(|name| name == snapshot).remove(&snapshot).unwrap();
+    let content = chain
+        .lose(|name| name == snapshot)
+        .remove(&snapshot)
+        .unwrap();
     let before = files(&chain.store);
     let error = prune(&chain.store, &plan, &()).unwrap_err();
-    assert_eq!((rule(&error), files(&chain.store)), ("R-RET-05", before), "{error}");
+    assert_eq!(
+        (rule(&error), files(&chain.store)),
+        ("R-RET-05", before),
+        "{error}"
+    );
     chain.restore(snapshot, &content);
     assert!(prune(&chain.store, &plan, &()).is_ok());
 }
@@ -448,14 +587,31 @@ fn nothing_is_pruned_where_a_version_that_stays_has_no_whole_path() {
 fn a_missing_file_of_several_routes_rules_all_of_them_out() {
     let chain = Chain::new(4, Snapshots::Every(1), &[]);
     let snapshot = commit_of(&chain.store, 3).routes[0].clone();
-    let commit = deltachain::tensor::Digest::of_bytes(&chain.store.get(ObjectName::Commit(2)).unwrap().unwrap());
+    let commit = deltachain::tensor::Digest::of_bytes(
+        &chain.store.get(ObjectName::Commit(2)).unwrap().unwrap(),
+    );
     let routes = vec![snapshot.clone()];
     let (version, generation, metadata) = (2, 1, BTreeMap::new());
-    let document = deltachain::chain::RoutesDocument { version, generation, commit, routes, metadata };
-    chain.restore(ObjectName::Routes { version, generation }, &document.to_bytes().unwrap());
+    let document = deltachain::chain::RoutesDocument {
+        version,
+        generation,
+        commit,
+        routes,
+        metadata,
+    };
+    chain.restore(
+        ObjectName::Routes {
+            version,
+            generation,
+        },
+        &document.to_bytes().unwrap(),
+    );
     chain.lose(|name| name == snapshot.files[0].name());
     let error = plan_prune(&chain.store, &keep(1, None, &[])).unwrap_err();
-    assert_eq!((rule(&error), error.file()), ("R-RET-01", Some(&*snapshot.files[0].name().to_string())));
+    assert_eq!(
+        (rule(&error), error.file()),
+        ("R-RET-01", Some(&*snapshot.files[0].name().to_string()))
+    );
 }
 
 #[test]
@@ -464,17 +620,29 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     let everything = [0, 1, 2, 3, 4, 5];
     let wrong = keep(1, None, &[]);
     chain.control.set_clock(3 * DAY);
-    assert_eq!(undo_prune(&chain.store, &()).unwrap_err().class().name(), "USAGE");
+    assert_eq!(
+        undo_prune(&chain.store, &()).unwrap_err().class().name(),
+        "USAGE"
+    );
     prune_now(&chain.store, &wrong).unwrap();
     assert_eq!(chain.reachable(), [3, 4, 5]);
     chain.control.set_clock(3 * DAY + 19);
     assert_eq!(undo_prune(&chain.store, &()).unwrap(), [0, 1, 2, 3]);
     assert_eq!(chain.reachable(), everything);
-    assert_eq!(undo_prune(&chain.store, &()).unwrap_err().class().name(), "USAGE");
+    assert_eq!(
+        undo_prune(&chain.store, &()).unwrap_err().class().name(),
+        "USAGE"
+    );
     // Their files are needed again.
     for days in [6, 9] {
         chain.control.set_clock(days * DAY);
-        assert!(prune_now(&chain.store, &keep(6, None, &[])).unwrap().removed.into_iter().all(is_routes));
+        assert!(
+            prune_now(&chain.store, &keep(6, None, &[]))
+                .unwrap()
+                .removed
+                .into_iter()
+                .all(is_routes)
+        );
         assert_eq!(chain.reachable(), everything);
     }
     // Of two prunes in a row, both are taken back. What lacks a file stays withdrawn.
@@ -483,7 +651,10 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     let lost = commit_of(&chain.store, 1).routes[0].files[0].name();
     let content = chain.lose(|name| name == lost);
     assert_eq!(undo_prune(&chain.store, &()).unwrap(), [0, 2, 3]);
-    assert_eq!(rule(&undo_prune(&chain.store, &()).unwrap_err()), "R-CHN-09");
+    assert_eq!(
+        rule(&undo_prune(&chain.store, &()).unwrap_err()),
+        "R-CHN-09"
+    );
     chain.restore(lost, &content[&lost]);
     assert_eq!(undo_prune(&chain.store, &()).unwrap(), [1]);
     assert_eq!(chain.reachable(), everything);
@@ -491,8 +662,14 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     prune_now(&chain.store, &wrong).unwrap();
     chain.control.set_clock(9 * DAY + 20);
     let before = names(&chain.store);
-    assert_eq!(undo_prune(&chain.store, &()).unwrap_err().class().name(), "USAGE");
-    assert_eq!((names(&chain.store), chain.reachable()), (before, vec![3, 4, 5]));
+    assert_eq!(
+        undo_prune(&chain.store, &()).unwrap_err().class().name(),
+        "USAGE"
+    );
+    assert_eq!(
+        (names(&chain.store), chain.reachable()),
+        (before, vec![3, 4, 5])
+    );
 }
 
 /// Each withdraws what the path of the other needs.
@@ -505,30 +682,52 @@ fn two_prunes_with_different_plans_lose_nothing() {
     chain.control.set_clock(3 * DAY);
     assert!(prune(&chain.store, &plans[1].0, &()).is_ok());
     for (plan, _) in [&plans[0], &plans[2]] {
-        assert_eq!(rule(&prune(&chain.store, plan, &()).unwrap_err()), "R-PUB-06");
+        assert_eq!(
+            rule(&prune(&chain.store, plan, &()).unwrap_err()),
+            "R-PUB-06"
+        );
     }
     chain.control.set_clock(6 * DAY);
     let plan = plan_prune(&chain.store, &plans[1].1).unwrap();
-    assert!(!prune_now(&chain.store, &plans[1].1).unwrap().removed.is_empty());
+    assert!(
+        !prune_now(&chain.store, &plans[1].1)
+            .unwrap()
+            .removed
+            .is_empty()
+    );
     // What the other one has removed meanwhile is missed.
     assert!(prune(&chain.store, &plan, &()).is_err());
     assert_eq!(chain.reachable(), [3, 4, 5]);
     chain.assert_sound();
 }
 
-/// A file that was restored has a new date, so it stays for a day, and with it what tells that it was withdrawn.
+/// A file that was restored has a new date, so it stays for a day, and with it what tells that it
+/// was withdrawn.
 #[test]
 fn what_tells_of_a_withdrawal_goes_after_the_files() {
     let chain = Chain::new(3, Snapshots::Never, &[]);
     chain.compact(Some(2), &[], true).unwrap();
-    let snapshot = deltachain_store::show(&chain.store, Some(2), None).unwrap().routes[0].files[0].name();
+    let snapshot = deltachain_store::show(&chain.store, Some(2), None)
+        .unwrap()
+        .routes[0]
+        .files[0]
+        .name();
     chain.compact(Some(2), &[], true).unwrap();
-    let first = ObjectName::Routes { version: 2, generation: 1 };
+    let first = ObjectName::Routes {
+        version: 2,
+        generation: 1,
+    };
     chain.control.set_clock(DAY);
     let content = chain.lose(|name| name == snapshot);
     chain.restore(snapshot, &content[&snapshot]);
     let rule = keep(3, None, &[]);
-    assert_eq!(prune_now(&chain.store, &rule).unwrap().young, [first, snapshot]);
+    assert_eq!(
+        prune_now(&chain.store, &rule).unwrap().young,
+        [first, snapshot]
+    );
     chain.control.set_clock(2 * DAY);
-    assert_eq!(prune_now(&chain.store, &rule).unwrap().removed, [first, snapshot]);
+    assert_eq!(
+        prune_now(&chain.store, &rule).unwrap().removed,
+        [first, snapshot]
+    );
 }

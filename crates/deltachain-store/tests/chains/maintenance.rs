@@ -11,8 +11,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Dtype, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, LinkReader, Profile, Result};
 use deltachain_store::{
-    Base, CompactOptions, CompactReport, FsckOptions, FsckReport, Keep, LogRoute, PrunePlan, PublishOptions, Publisher,
-    RawObjects, Snapshots, Store, compact, fsck, init, log, plan_prune, prune, show,
+    Base, CompactOptions, CompactReport, FsckOptions, FsckReport, Keep, LogRoute, PrunePlan,
+    PublishOptions, Publisher, RawObjects, Snapshots, Store, compact, fsck, init, log, plan_prune,
+    prune, show,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::memory::InMemory;
@@ -39,9 +40,17 @@ impl Chain {
         let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
         let store = Store::from_objects(objects, "", quick()).unwrap();
         init(&store).unwrap();
-        let options = PublishOptions::default().snapshots(snapshots).skips(skips.to_vec());
+        let options = PublishOptions::default()
+            .snapshots(snapshots)
+            .skips(skips.to_vec());
         let place = tempfile::tempdir().unwrap();
-        let mut chain = Self { place, store, control, models: Models::new(11, 10), options };
+        let mut chain = Self {
+            place,
+            store,
+            control,
+            models: Models::new(11, 10),
+            options,
+        };
         for version in 0..versions {
             chain.publish(version);
         }
@@ -49,14 +58,31 @@ impl Chain {
     }
 
     pub(crate) fn publish(&mut self, version: u64) {
-        let (state, work) = (self.models.save(version, self.place.path()), self.place.path().join("work"));
+        let (state, work) = (
+            self.models.save(version, self.place.path()),
+            self.place.path().join("work"),
+        );
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
-        assert_eq!(publisher.publish(&state, Base::Work(&work), &()).unwrap().version, version);
+        assert_eq!(
+            publisher
+                .publish(&state, Base::Work(&work), &())
+                .unwrap()
+                .version,
+            version
+        );
     }
 
-    pub(crate) fn compact(&self, version: Option<u64>, from: &[u64], snapshot: bool) -> Result<CompactReport> {
+    pub(crate) fn compact(
+        &self,
+        version: Option<u64>,
+        from: &[u64],
+        snapshot: bool,
+    ) -> Result<CompactReport> {
         let scratch = tempfile::tempdir_in(self.place.path()).unwrap();
-        let options = CompactOptions::new(scratch.path()).version(version).from(from.to_vec()).snapshot(snapshot);
+        let options = CompactOptions::new(scratch.path())
+            .version(version)
+            .from(from.to_vec())
+            .snapshot(snapshot);
         compact(&self.store, &options, &())
     }
 
@@ -87,30 +113,53 @@ impl Chain {
 
 pub(crate) fn check(store: &Store, deep: Option<&Path>) -> FsckReport {
     let scratch = deep.map(|place| tempfile::tempdir_in(place).unwrap());
-    let options = FsckOptions::default().deep(scratch.as_ref().map(|scratch| scratch.path().to_owned()));
+    let options =
+        FsckOptions::default().deep(scratch.as_ref().map(|scratch| scratch.path().to_owned()));
     fsck(store, &options, &()).unwrap()
 }
 
 pub(crate) fn keep(last: u64, every: Option<u64>, versions: &[u64]) -> Keep {
-    Keep { last, every, versions: versions.to_vec(), ..Keep::default() }
+    Keep {
+        last,
+        every,
+        versions: versions.to_vec(),
+        ..Keep::default()
+    }
 }
 
 pub(crate) fn names(store: &Store) -> BTreeSet<ObjectName> {
-    store.objects().unwrap().iter().map(|object| object.name).collect()
+    store
+        .objects()
+        .unwrap()
+        .iter()
+        .map(|object| object.name)
+        .collect()
 }
 
 pub(crate) fn files(store: &Store) -> usize {
-    names(store).iter().filter(|name| matches!(name, ObjectName::File(_))).count()
+    names(store)
+        .iter()
+        .filter(|name| matches!(name, ObjectName::File(_)))
+        .count()
 }
 
 pub(crate) fn commit_of(store: &Store, version: u64) -> Commit {
-    Commit::parse(&store.get(ObjectName::Commit(version)).unwrap().unwrap(), &Limits::default()).unwrap()
+    Commit::parse(
+        &store.get(ObjectName::Commit(version)).unwrap().unwrap(),
+        &Limits::default(),
+    )
+    .unwrap()
 }
 
 /// The plan of a late joiner.
 fn plan(store: &Store, version: u64) -> Plan {
     let mut planner = Planner::new(Some(version), None, None, &Limits::default());
-    planner.plan_with(|from, _| store.listing(from), |names, _| store.get_all(names)).unwrap()
+    planner
+        .plan_with(
+            |from, _| store.listing(from),
+            |names, _| store.get_all(names),
+        )
+        .unwrap()
 }
 
 fn from(compacted: &CompactReport) -> Vec<Option<u64>> {
@@ -124,18 +173,31 @@ fn a_late_joiner_reads_less_after_a_compaction() {
     assert_eq!(before.hops.len(), 12);
 
     let compacted = chain.compact(None, &[8, 2], false).unwrap();
-    assert_eq!((compacted.version, from(&compacted)), (11, vec![Some(2), Some(8)]));
+    assert_eq!(
+        (compacted.version, from(&compacted)),
+        (11, vec![Some(2), Some(8)])
+    );
     let skipping = plan(&chain.store, 11);
     assert!(skipping.bytes < before.bytes && skipping.hops.len() < before.hops.len());
     let compacted = chain.compact(Some(11), &[8], true).unwrap();
     assert_eq!(from(&compacted), [None, Some(8)]);
     let entry = show(&chain.store, Some(11), None).unwrap();
-    assert_eq!(entry.routes.iter().map(|route| route.from).collect::<Vec<_>>(), [None, Some(2), Some(8), Some(10)]);
+    assert_eq!(
+        entry
+            .routes
+            .iter()
+            .map(|route| route.from)
+            .collect::<Vec<_>>(),
+        [None, Some(2), Some(8), Some(10)]
+    );
     assert_eq!(plan(&chain.store, 11).hops.len(), 1);
     assert!(plan(&chain.store, 11).bytes < skipping.bytes);
     // The commit is what it was, and the version too.
     assert_eq!(commit_of(&chain.store, 11).routes.len(), 1);
-    assert_eq!(&rebuild(&chain.store, None).unwrap(), chain.models.state(11));
+    assert_eq!(
+        &rebuild(&chain.store, None).unwrap(),
+        chain.models.state(11)
+    );
     let report = chain.assert_sound();
     // The second link from version 8 has replaced the first.
     assert_eq!((report.versions, report.pruned, report.orphans), (12, 0, 1));
@@ -156,19 +218,34 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     assert_eq!(commit.metadata["deltachain.direct"], "0 1");
     // A routes document says it of the routes that stay, and of the new one.
     let document = |generation| {
-        let name = ObjectName::Routes { version: 4, generation };
+        let name = ObjectName::Routes {
+            version: 4,
+            generation,
+        };
         RoutesDocument::parse(&store_bytes(&chain.store, name), &Limits::default()).unwrap()
     };
     let compact = |from: &[u64], profile, generation| {
         let scratch = tempfile::tempdir_in(chain.place.path()).unwrap();
-        let options = CompactOptions::new(scratch.path()).from(from.to_vec()).snapshot(true).profiles(vec![profile]);
+        let options = CompactOptions::new(scratch.path())
+            .from(from.to_vec())
+            .snapshot(true)
+            .profiles(vec![profile]);
         compact(&chain.store, &options, &()).unwrap();
         document(generation)
     };
     // Those from nothing, 0, 2 and 3; then that from 2 is another one; then also one from 1.
-    assert_eq!(compact(&[0], Profile::Compact, 1).direct_routes(), [true, false, true, true]);
-    assert_eq!(compact(&[2], Profile::Compact, 2).direct_routes(), [true, false, false, true]);
-    assert_eq!(compact(&[1], Profile::Direct, 3).direct_routes(), [true, false, true, false, true]);
+    assert_eq!(
+        compact(&[0], Profile::Compact, 1).direct_routes(),
+        [true, false, true, true]
+    );
+    assert_eq!(
+        compact(&[2], Profile::Compact, 2).direct_routes(),
+        [true, false, false, true]
+    );
+    assert_eq!(
+        compact(&[1], Profile::Direct, 3).direct_routes(),
+        [true, false, true, false, true]
+    );
     let (direct, others) = marks(&chain.store);
     assert!(direct > 3 && others > 3);
     // A prune takes some away.
@@ -176,20 +253,42 @@ fn direct_routes_are_marked_as_long_as_they_stay() {
     prune(&chain.store, &plan, &()).unwrap();
     marks(&chain.store);
     let routes = show(&chain.store, Some(4), None).unwrap().routes;
-    let routes: Vec<_> = routes.into_iter().map(|LogRoute { from, files, .. }| Route { from, files }).collect();
-    assert_eq!(routes.iter().map(|route| route.from).collect::<Vec<_>>(), [None, Some(1), Some(3)]);
+    let routes: Vec<_> = routes
+        .into_iter()
+        .map(|LogRoute { from, files, .. }| Route { from, files })
+        .collect();
+    assert_eq!(
+        routes.iter().map(|route| route.from).collect::<Vec<_>>(),
+        [None, Some(1), Some(3)]
+    );
     let document = document(4);
-    assert_eq!((document.routes, document.metadata["deltachain.direct"].as_str()), (routes, "1 2"));
+    assert_eq!(
+        (
+            document.routes,
+            document.metadata["deltachain.direct"].as_str()
+        ),
+        (routes, "1 2")
+    );
 }
 
 #[test]
 fn a_compaction_that_makes_no_sense_is_refused() {
     let chain = Chain::new(3, Snapshots::Never, &[]);
     let before = names(&chain.store);
-    for (version, from, snapshot) in [(None, &[][..], false), (Some(1), &[1], false), (Some(1), &[0, 2], true)] {
-        assert_eq!(chain.compact(version, from, snapshot).unwrap_err().class(), ErrorClass::Usage);
+    for (version, from, snapshot) in [
+        (None, &[][..], false),
+        (Some(1), &[1], false),
+        (Some(1), &[0, 2], true),
+    ] {
+        assert_eq!(
+            chain.compact(version, from, snapshot).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
-    assert_eq!(chain.compact(Some(3), &[], true).unwrap_err().rule(), Some("R-CHN-03"));
+    assert_eq!(
+        chain.compact(Some(3), &[], true).unwrap_err().rule(),
+        Some("R-CHN-03")
+    );
     assert_eq!(names(&chain.store), before);
 }
 
@@ -203,13 +302,23 @@ fn shards_are_compacted_each_by_itself() {
         let parts: Vec<_> = (0..of)
             .map(|shard| {
                 let mut state = MemoryState::new();
-                let data = (0..=255).map(|byte: u8| if byte == version { 0 } else { byte }).collect();
-                state.insert(&format!("tensor.{shard}"), Dtype::U8, &[256], data).unwrap();
+                let data = (0..=255)
+                    .map(|byte: u8| if byte == version { 0 } else { byte })
+                    .collect();
+                state
+                    .insert(&format!("tensor.{shard}"), Dtype::U8, &[256], data)
+                    .unwrap();
                 let path = place.path().join(format!("{version} {shard}"));
                 save(&state, &path, false);
-                let (state, work) =
-                    (SafetensorsState::open(&path).unwrap(), place.path().join(format!("work {shard}")));
-                let base = if version < 2 { Base::Nothing } else { Base::Work(&work) };
+                let (state, work) = (
+                    SafetensorsState::open(&path).unwrap(),
+                    place.path().join(format!("work {shard}")),
+                );
+                let base = if version < 2 {
+                    Base::Nothing
+                } else {
+                    Base::Work(&work)
+                };
                 publish_shard(&store, &state, base, shard, of, &options, &()).unwrap()
             })
             .collect();
@@ -218,11 +327,17 @@ fn shards_are_compacted_each_by_itself() {
     let scratch = place.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
     let mut options = CompactOptions::new(scratch).snapshot(true).from(vec![1]);
-    assert_eq!(from(&compact(&store, &options, &()).unwrap()), [None, Some(1)]);
+    assert_eq!(
+        from(&compact(&store, &options, &()).unwrap()),
+        [None, Some(1)]
+    );
     let routes = show(&store, None, None).unwrap().routes;
     assert!(routes.iter().all(|route| route.files.len() == 2));
     options = options.from(vec![0]);
-    assert_eq!(compact(&store, &options, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        compact(&store, &options, &()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     let report = check(&store, Some(place.path()));
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert_eq!(report.rebuilt, 4);
@@ -241,12 +356,22 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
     assert!(!young.young.is_empty());
     let before = files(&chain.store);
     let pruned = prune(&chain.store, &plan, &()).unwrap();
-    assert_eq!((pruned.done, &pruned.kept, &pruned.withdrawn), (true, &young.kept, &young.withdrawn));
+    assert_eq!(
+        (pruned.done, &pruned.kept, &pruned.withdrawn),
+        (true, &young.kept, &young.withdrawn)
+    );
     assert_eq!((pruned.removed.len(), files(&chain.store)), (0, before));
     let report = chain.assert_sound();
-    assert_eq!((report.pruned, report.orphans), (young.withdrawn.len(), pruned.young.len()));
     assert_eq!(
-        log(&chain.store, None, None).unwrap().iter().filter(|entry| entry.routes.is_empty()).count(),
+        (report.pruned, report.orphans),
+        (young.withdrawn.len(), pruned.young.len())
+    );
+    assert_eq!(
+        log(&chain.store, None, None)
+            .unwrap()
+            .iter()
+            .filter(|entry| entry.routes.is_empty())
+            .count(),
         report.pruned
     );
 
@@ -254,7 +379,13 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
     let reachable = chain.reachable();
     assert!(kept.iter().all(|version| reachable.contains(version)));
     assert!(!reachable.contains(&15) && young.withdrawn.contains(&15));
-    assert!(plan_prune(&chain.store, &rule).unwrap().expected.withdrawn.is_empty());
+    assert!(
+        plan_prune(&chain.store, &rule)
+            .unwrap()
+            .expected
+            .withdrawn
+            .is_empty()
+    );
 
     // A day later, and one version.
     chain.control.set_clock(25);
@@ -264,13 +395,23 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
     assert!(!expected.removed.is_empty() && expected.removed_bytes > 0);
     let all = names(&chain.store);
     let pruned = prune(&chain.store, &plan, &()).unwrap();
-    assert_eq!((&pruned.removed, pruned.removed_bytes), (&expected.removed, expected.removed_bytes));
+    assert_eq!(
+        (&pruned.removed, pruned.removed_bytes),
+        (&expected.removed, expected.removed_bytes)
+    );
     let gone: BTreeSet<ObjectName> = all.difference(&names(&chain.store)).copied().collect();
     assert_eq!(gone, expected.removed.iter().copied().collect());
-    assert!(gone.iter().all(|name| matches!(name, ObjectName::File(_) | ObjectName::Routes { .. })));
+    assert!(
+        gone.iter()
+            .all(|name| matches!(name, ObjectName::File(_) | ObjectName::Routes { .. }))
+    );
     chain.assert_sound();
     let reachable = chain.reachable();
-    assert!([0, 10, 20, 30, 40, 41, 42, 43].iter().all(|version| reachable.contains(version)));
+    assert!(
+        [0, 10, 20, 30, 40, 41, 42, 43]
+            .iter()
+            .all(|version| reachable.contains(version))
+    );
     chain.publish(44);
     chain.assert_sound();
 }
@@ -279,7 +420,9 @@ fn what_is_kept_can_be_built_and_the_rest_goes() {
 fn what_was_withdrawn_stays_for_a_day_and_a_resting_chain_is_pruned() {
     let mut chain = Chain::new(8, Snapshots::Every(4), &[]);
     let rule = keep(1, None, &[]);
-    let pruned_now = |chain: &Chain| prune(&chain.store, &plan_prune(&chain.store, &rule).unwrap(), &()).unwrap();
+    let pruned_now = |chain: &Chain| {
+        prune(&chain.store, &plan_prune(&chain.store, &rule).unwrap(), &()).unwrap()
+    };
     // The files were stored long ago, but somebody may have planned to read them just now.
     chain.control.set_clock(100);
     let first = pruned_now(&chain);
@@ -312,15 +455,25 @@ fn a_publisher_keeps_the_newest_versions() {
     let store = Store::from_objects(objects, "", quick()).unwrap();
     init(&store).unwrap();
     let mut models = Models::new(16, 10);
-    let options = PublishOptions::default().snapshots(Snapshots::Every(5)).keep_last(Some(10));
+    let options = PublishOptions::default()
+        .snapshots(Snapshots::Every(5))
+        .keep_last(Some(10));
     let mut publisher = Publisher::open(store.clone(), options).unwrap();
     for version in 0..40 {
         control.set_clock(i64::try_from(version).unwrap() * 30);
-        publisher.publish(&models.save(version, place.path()), Base::Chain, &()).unwrap();
+        publisher
+            .publish(&models.save(version, place.path()), Base::Chain, &())
+            .unwrap();
         let entries = log(&store, None, None).unwrap();
-        let whole = entries.iter().filter(|entry| !entry.routes.is_empty()).count();
+        let whole = entries
+            .iter()
+            .filter(|entry| !entry.routes.is_empty())
+            .count();
         // Those that are kept, and those that they are made from.
-        assert!((10.min(entries.len())..=15).contains(&whole), "{whole} at {version}");
+        assert!(
+            (10.min(entries.len())..=15).contains(&whole),
+            "{whole} at {version}"
+        );
     }
     assert!(files(&store) <= 15 + 3 + 2, "{}", files(&store));
     rebuild(&store, Some(30)).unwrap();
@@ -340,12 +493,24 @@ fn what_lost_documents_leave_behind_is_told() {
     let commit = store_bytes(&chain.store, lost);
     chain.store.delete(&[lost]).unwrap();
     let hints = check(&chain.store, None).hints;
-    assert!(hints.len() == 1 && hints[0].contains("leads on from the head, version 3"), "{hints:?}");
+    assert!(
+        hints.len() == 1 && hints[0].contains("leads on from the head, version 3"),
+        "{hints:?}"
+    );
     assert!(chain.store.put_if_absent(lost, &commit).unwrap());
     chain.compact(Some(4), &[], true).unwrap();
-    chain.store.delete(&[ObjectName::Routes { version: 4, generation: 1 }]).unwrap();
+    chain
+        .store
+        .delete(&[ObjectName::Routes {
+            version: 4,
+            generation: 1,
+        }])
+        .unwrap();
     let hints = check(&chain.store, None).hints;
-    assert!(hints.len() == 1 && hints[0].contains("leads to version 4, but no route names it"), "{hints:?}");
+    assert!(
+        hints.len() == 1 && hints[0].contains("leads to version 4, but no route names it"),
+        "{hints:?}"
+    );
 }
 
 #[test]
@@ -356,10 +521,21 @@ fn unfinished_files_in_a_directory_are_removed_when_they_are_old() {
     for number in [1, 2] {
         fs::write(partial(number), b"half").unwrap();
     }
-    let day_before_yesterday = fs::metadata(partial(1)).unwrap().modified().unwrap() - Duration::from_hours(48);
-    fs::File::options().write(true).open(partial(1)).unwrap().set_modified(day_before_yesterday).unwrap();
+    let day_before_yesterday =
+        fs::metadata(partial(1)).unwrap().modified().unwrap() - Duration::from_hours(48);
+    fs::File::options()
+        .write(true)
+        .open(partial(1))
+        .unwrap()
+        .set_modified(day_before_yesterday)
+        .unwrap();
     assert_eq!(check(&store, None).partials.len(), 2);
-    let pruned = prune(&store, &plan_prune(&store, &keep(9, None, &[])).unwrap(), &()).unwrap();
+    let pruned = prune(
+        &store,
+        &plan_prune(&store, &keep(9, None, &[])).unwrap(),
+        &(),
+    )
+    .unwrap();
     assert_eq!(pruned.partials, [partial(1)]);
     assert!(!partial(1).exists() && partial(2).exists());
     assert!(check(&store, None).problems.is_empty());
@@ -373,7 +549,10 @@ fn probes_are_removed_and_nothing_else_is() {
     let store = Store::from_objects(faulty, "chain", quick()).unwrap();
     init(&store).unwrap();
     let state = Models::new(15, 10).save(0, place.path());
-    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, Base::Nothing, &()).unwrap();
+    Publisher::open(store.clone(), PublishOptions::default())
+        .unwrap()
+        .publish(&state, Base::Nothing, &())
+        .unwrap();
     let left = "0123456789abcdef0123456789abcdef";
     let foreign = [
         format!("chain/probes/{left}0"),
@@ -382,12 +561,34 @@ fn probes_are_removed_and_nothing_else_is() {
         format!("probes/{left}"),
         format!("chain/files/{left}"),
     ];
-    let put = |name: &str| objects.put(&name.into(), "x".into()).now_or_never().unwrap().unwrap();
-    foreign.iter().chain([&format!("chain/probes/{left}")]).for_each(|name| drop(put(name)));
+    let put = |name: &str| {
+        objects
+            .put(&name.into(), "x".into())
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+    };
+    foreign
+        .iter()
+        .chain([&format!("chain/probes/{left}")])
+        .for_each(|name| drop(put(name)));
     control.set_other_stamps(-30);
-    prune(&store, &plan_prune(&store, &keep(1, None, &[])).unwrap(), &()).unwrap();
-    let listed: Vec<_> = objects.list(None).try_collect().now_or_never().unwrap().unwrap();
-    let names: BTreeSet<String> = listed.into_iter().map(|meta| meta.location.to_string()).collect();
+    prune(
+        &store,
+        &plan_prune(&store, &keep(1, None, &[])).unwrap(),
+        &(),
+    )
+    .unwrap();
+    let listed: Vec<_> = objects
+        .list(None)
+        .try_collect()
+        .now_or_never()
+        .unwrap()
+        .unwrap();
+    let names: BTreeSet<String> = listed
+        .into_iter()
+        .map(|meta| meta.location.to_string())
+        .collect();
     assert!(foreign.iter().all(|name| names.contains(name)), "{names:?}");
     assert_eq!(names.len(), foreign.len() + 3, "{names:?}");
 }
@@ -401,16 +602,28 @@ fn no_two_attempts_store_a_file_of_the_same_name() {
         let chain = place.path().join(format!("chain {number}"));
         let store = Store::create(chain.to_str().unwrap(), quick()).unwrap();
         init(&store).unwrap();
-        Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&state, Base::Nothing, &()).unwrap();
+        Publisher::open(store.clone(), PublishOptions::default())
+            .unwrap()
+            .publish(&state, Base::Nothing, &())
+            .unwrap();
         let file = commit_of(&store, 0).routes[0].files[0];
-        let link = LinkReader::open(std::fs::read(chain.join(file.name().to_string())).unwrap(), &Limits::default());
-        (file, link.unwrap().index().metadata["deltachain.nonce"].clone())
+        let link = LinkReader::open(
+            std::fs::read(chain.join(file.name().to_string())).unwrap(),
+            &Limits::default(),
+        );
+        (
+            file,
+            link.unwrap().index().metadata["deltachain.nonce"].clone(),
+        )
     };
     let (first, second) = (stored(0), stored(1));
     assert!(first.0 != second.0 && first.1 != second.1);
     for (_, nonce) in [first, second] {
         assert!(
-            nonce.len() == 32 && nonce.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
+            nonce.len() == 32
+                && nonce
+                    .bytes()
+                    .all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
         );
     }
 }
@@ -428,7 +641,10 @@ fn shards_that_were_stored_a_day_ago_are_not_committed() {
     let part = publish();
     control.set_clock(20);
     let error = commit_shards(&store, &[part], &options, &()).unwrap_err();
-    assert_eq!((error.rule(), error.class()), (Some("R-PUB-08"), ErrorClass::Chain));
+    assert_eq!(
+        (error.rule(), error.class()),
+        (Some("R-PUB-08"), ErrorClass::Chain)
+    );
     let part = publish();
     control.set_clock(39);
     commit_shards(&store, &[part], &options, &()).unwrap();
@@ -438,14 +654,28 @@ fn shards_that_were_stored_a_day_ago_are_not_committed() {
 fn what_cannot_be_built_cannot_be_kept() {
     let chain = Chain::new(6, Snapshots::Never, &[]);
     chain.compact(Some(4), &[], true).unwrap();
-    prune(&chain.store, &plan_prune(&chain.store, &keep(1, None, &[])).unwrap(), &()).unwrap();
+    prune(
+        &chain.store,
+        &plan_prune(&chain.store, &keep(1, None, &[])).unwrap(),
+        &(),
+    )
+    .unwrap();
     let refused = |keep: &Keep| plan_prune(&chain.store, keep).unwrap_err();
     let error = refused(&keep(1, None, &[2]));
-    assert_eq!((error.rule(), error.class()), (Some("R-RET-01"), ErrorClass::Chain));
+    assert_eq!(
+        (error.rule(), error.class()),
+        (Some("R-RET-01"), ErrorClass::Chain)
+    );
     assert!(error.message().contains("version 2") && error.message().contains("snapshot"));
     assert_eq!(refused(&keep(1, None, &[6])).rule(), Some("R-CHN-03"));
     // But those that are gone need not be there for a rule.
-    assert_eq!(plan_prune(&chain.store, &keep(4, Some(2), &[])).unwrap().expected.kept, [4, 5]);
+    assert_eq!(
+        plan_prune(&chain.store, &keep(4, Some(2), &[]))
+            .unwrap()
+            .expected
+            .kept,
+        [4, 5]
+    );
 }
 
 #[test]
@@ -457,7 +687,10 @@ fn a_chain_that_has_changed_is_not_pruned_by_an_old_plan() {
     chain.compact(Some(4), &[2], false).unwrap();
     let before = names(&chain.store);
     let error = prune(&chain.store, &stale, &()).unwrap_err();
-    assert_eq!((error.rule(), error.class()), (Some("R-PUB-06"), ErrorClass::Chain));
+    assert_eq!(
+        (error.rule(), error.class()),
+        (Some("R-PUB-06"), ErrorClass::Chain)
+    );
     assert_eq!(names(&chain.store), before);
 
     // A version more is looked after, even if it names a file that was to go.
@@ -468,12 +701,23 @@ fn a_chain_that_has_changed_is_not_pruned_by_an_old_plan() {
     let plan = plan_prune(&chain.store, &rule).unwrap();
     assert!(plan.expected.removed.contains(&orphan.name()));
     let (version, commit) = (7, commit_of(&chain.store, 6));
-    let parent = deltachain::tensor::Digest::of_bytes(&store_bytes(&chain.store, ObjectName::Commit(6)));
+    let parent =
+        deltachain::tensor::Digest::of_bytes(&store_bytes(&chain.store, ObjectName::Commit(6)));
     let mut routes = vec![commit.routes[1].clone()];
     routes[0].from = Some(6);
     routes[0].files = vec![orphan];
-    let next = Commit { version, parent, routes, ..commit };
-    assert!(chain.store.put_if_absent(ObjectName::Commit(7), &next.to_bytes().unwrap()).unwrap());
+    let next = Commit {
+        version,
+        parent,
+        routes,
+        ..commit
+    };
+    assert!(
+        chain
+            .store
+            .put_if_absent(ObjectName::Commit(7), &next.to_bytes().unwrap())
+            .unwrap()
+    );
     let pruned = prune(&chain.store, &plan, &()).unwrap();
     assert_eq!(pruned.removed.len(), plan.expected.removed.len() - 1);
     assert!(names(&chain.store).contains(&orphan.name()));
@@ -486,14 +730,25 @@ fn store_bytes(store: &Store, name: ObjectName) -> Vec<u8> {
 #[test]
 fn neither_a_wrong_clock_nor_a_leap_makes_files_old() {
     let mut chain = Chain::new(4, Snapshots::Every(1), &[]);
-    let removed = |plan: &PrunePlan| plan.expected.removed.iter().filter(|name| is_file(**name)).count();
+    let removed = |plan: &PrunePlan| {
+        plan.expected
+            .removed
+            .iter()
+            .filter(|name| is_file(**name))
+            .count()
+    };
     // For one commit the clock was wrong.
     chain.control.set_clock(1000);
     chain.publish(4);
     chain.control.set_clock(0);
     chain.publish(5);
     let before = files(&chain.store);
-    prune(&chain.store, &plan_prune(&chain.store, &keep(1, None, &[])).unwrap(), &()).unwrap();
+    prune(
+        &chain.store,
+        &plan_prune(&chain.store, &keep(1, None, &[])).unwrap(),
+        &(),
+    )
+    .unwrap();
     assert_eq!(files(&chain.store), before);
     let plan = plan_prune(&chain.store, &keep(1, None, &[])).unwrap();
     assert!(plan.expected.withdrawn.is_empty() && removed(&plan) > 0);
@@ -514,26 +769,43 @@ fn on_disk(versions: u64) -> (tempfile::TempDir, Store) {
     let mut models = Models::new(12, 10);
     let options = PublishOptions::default().snapshots(Snapshots::Every(4));
     for version in 0..versions {
-        let base = version.checked_sub(1).map(|before| models.save(before, place.path()));
+        let base = version
+            .checked_sub(1)
+            .map(|before| models.save(before, place.path()));
         let state = models.save(version, place.path());
         let mut publisher = Publisher::open(store.clone(), options.clone()).unwrap();
-        publisher.publish(&state, base.as_ref().map_or(Base::Nothing, |base| Base::State(base.into())), &()).unwrap();
+        publisher
+            .publish(
+                &state,
+                base.as_ref()
+                    .map_or(Base::Nothing, |base| Base::State(base.into())),
+                &(),
+            )
+            .unwrap();
     }
     (place, store)
 }
 
 fn told(problems: &[Error]) -> Vec<(&str, String)> {
-    problems.iter().map(|problem| (problem.rule().unwrap(), problem.file().unwrap().to_owned())).collect()
+    problems
+        .iter()
+        .map(|problem| (problem.rule().unwrap(), problem.file().unwrap().to_owned()))
+        .collect()
 }
 
 #[test]
 fn every_fault_is_told() {
     let (place, store) = on_disk(7);
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
-    let file = |version, route: usize| -> FileReference { commit_of(&store, version).routes[route].files[0] };
+    let file = |version, route: usize| -> FileReference {
+        commit_of(&store, version).routes[route].files[0]
+    };
     let whole = check(&store, Some(place.path()));
     assert!(whole.problems.is_empty());
-    assert_eq!((whole.versions, whole.files, whole.rebuilt, whole.pruned), (7, 8, 7, 0));
+    assert_eq!(
+        (whole.versions, whole.files, whole.rebuilt, whole.pruned),
+        (7, 8, 7, 0)
+    );
 
     // A flipped bit, a shorter file, none at all, and two that nobody needs.
     let (flipped, short, missing) = (file(1, 0).name(), file(2, 0).name(), file(4, 0).name());
@@ -543,14 +815,21 @@ fn every_fault_is_told() {
     let bytes = fs::read(path(short)).unwrap();
     fs::write(path(short), &bytes[..bytes.len() - 1]).unwrap();
     fs::remove_file(path(missing)).unwrap();
-    fs::write(path(ObjectName::File(deltachain::tensor::Digest::of_bytes(b"a"))), b"abc").unwrap();
+    fs::write(
+        path(ObjectName::File(deltachain::tensor::Digest::of_bytes(b"a"))),
+        b"abc",
+    )
+    .unwrap();
     fs::write(place.path().join("chain/files/note.txt"), b"abc").unwrap();
     for deep in [None, Some(place.path())] {
         let report = check(&store, deep);
         let mut problems = told(&report.problems);
         problems.sort();
-        let mut expected =
-            vec![("R-CHN-10", flipped.to_string()), ("R-CHN-10", short.to_string()), ("R-CHN-09", missing.to_string())];
+        let mut expected = vec![
+            ("R-CHN-10", flipped.to_string()),
+            ("R-CHN-10", short.to_string()),
+            ("R-CHN-09", missing.to_string()),
+        ];
         expected.sort();
         assert_eq!(problems, expected);
         assert_eq!((report.orphans, report.orphan_bytes), (1, 3));
@@ -565,8 +844,17 @@ fn documents_are_told_that_do_not_fit() {
     let path = |name: ObjectName| place.path().join("chain").join(name.to_string());
     let commit = commit_of(&store, 3);
     let (parent, metadata) = (commit.parent, BTreeMap::new());
-    let routes = RoutesDocument { version: 3, generation: 2, commit: parent, routes: commit.routes.clone(), metadata };
-    let name = ObjectName::Routes { version: 3, generation: 2 };
+    let routes = RoutesDocument {
+        version: 3,
+        generation: 2,
+        commit: parent,
+        routes: commit.routes.clone(),
+        metadata,
+    };
+    let name = ObjectName::Routes {
+        version: 3,
+        generation: 2,
+    };
     fs::create_dir_all(path(name).parent().unwrap()).unwrap();
     fs::write(path(name), routes.to_bytes().unwrap()).unwrap();
     let mut fork = commit_of(&store, 1);
@@ -584,8 +872,14 @@ fn documents_are_told_that_do_not_fit() {
         ]
     );
     // Nobody can tell what is needed.
-    assert_eq!(plan_prune(&store, &keep(1, None, &[])).unwrap_err().rule(), Some("R-CHN-03"));
-    assert_eq!(log(&store, None, None).unwrap_err().rule(), Some("R-CHN-03"));
+    assert_eq!(
+        plan_prune(&store, &keep(1, None, &[])).unwrap_err().rule(),
+        Some("R-CHN-03")
+    );
+    assert_eq!(
+        log(&store, None, None).unwrap_err().rule(),
+        Some("R-CHN-03")
+    );
     assert_eq!(log(&store, Some(1), None).unwrap().len(), 1);
 }
 
@@ -594,33 +888,76 @@ fn links_are_told_that_lead_elsewhere() {
     let (place, store) = on_disk(4);
     // Version 3 as if reached by the link to version 2, and from nothing by the link to itself.
     let commit = commit_of(&store, 3);
-    let mut routes = [commit_of(&store, 2).routes[0].clone(), commit.routes[0].clone()];
+    let mut routes = [
+        commit_of(&store, 2).routes[0].clone(),
+        commit.routes[0].clone(),
+    ];
     (routes[0].from, routes[1].from) = (Some(1), None);
     routes.reverse();
     let digest = deltachain::tensor::Digest::of_bytes(&store_bytes(&store, ObjectName::Commit(3)));
     let metadata = BTreeMap::new();
-    let document = RoutesDocument { version: 3, generation: 1, commit: digest, routes: routes.to_vec(), metadata };
-    let name = ObjectName::Routes { version: 3, generation: 1 };
-    assert!(store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
+    let document = RoutesDocument {
+        version: 3,
+        generation: 1,
+        commit: digest,
+        routes: routes.to_vec(),
+        metadata,
+    };
+    let name = ObjectName::Routes {
+        version: 3,
+        generation: 1,
+    };
+    assert!(
+        store
+            .put_if_absent(name, &document.to_bytes().unwrap())
+            .unwrap()
+    );
     for deep in [None, Some(place.path())] {
         let report = check(&store, deep);
         let mut problems = told(&report.problems);
         problems.sort();
         assert_eq!(
             problems,
-            [("R-APP-01", routes[0].files[0].name().to_string()), ("R-CHN-11", routes[1].files[0].name().to_string())]
+            [
+                ("R-APP-01", routes[0].files[0].name().to_string()),
+                ("R-CHN-11", routes[1].files[0].name().to_string())
+            ]
         );
     }
     // A file that is not a link, but what the commit says.
     let bytes = b"no link".to_vec();
-    let reference = FileReference { digest: deltachain::tensor::Digest::of_bytes(&bytes), size: 7 };
+    let reference = FileReference {
+        digest: deltachain::tensor::Digest::of_bytes(&bytes),
+        size: 7,
+    };
     assert!(LinkReader::open(bytes.clone(), &Limits::default()).is_err());
-    fs::write(place.path().join("chain").join(reference.name().to_string()), &bytes).unwrap();
+    fs::write(
+        place
+            .path()
+            .join("chain")
+            .join(reference.name().to_string()),
+        &bytes,
+    )
+    .unwrap();
     let mut routes = routes.to_vec();
     routes.truncate(1);
     routes[0].files = vec![reference];
-    let document = RoutesDocument { generation: 2, routes, ..document };
-    let name = ObjectName::Routes { version: 3, generation: 2 };
-    assert!(store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
-    assert_eq!(told(&check(&store, None).problems), [("R-HDR-01", reference.name().to_string())]);
+    let document = RoutesDocument {
+        generation: 2,
+        routes,
+        ..document
+    };
+    let name = ObjectName::Routes {
+        version: 3,
+        generation: 2,
+    };
+    assert!(
+        store
+            .put_if_absent(name, &document.to_bytes().unwrap())
+            .unwrap()
+    );
+    assert_eq!(
+        told(&check(&store, None).problems),
+        [("R-HDR-01", reference.name().to_string())]
+    );
 }

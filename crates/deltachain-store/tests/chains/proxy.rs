@@ -1,7 +1,7 @@
-//! A publisher, a follower and a prune at a real S3 server behind a proxy that does whatever networks do, in seeded
-//! rounds: no wrong state, nothing lost, and everything goes on when the storm is over. `DELTACHAIN_STORMS` sets the
-//! number of rounds, `DELTACHAIN_STORM_SEED` the first seed. And a line so slow that each part takes longer than the
-//! time limit.
+//! A publisher, a follower and a prune at a real S3 server behind a proxy that does whatever
+//! networks do, in seeded rounds: no wrong state, nothing lost, and everything goes on when the
+//! storm is over. `DELTACHAIN_STORMS` sets the number of rounds, `DELTACHAIN_STORM_SEED` the first
+//! seed. And a line so slow that each part takes longer than the time limit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use deltachain::Result;
 use deltachain::chain::ObjectName;
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
-    fsck, init, plan_prune, prune,
+    Base, Follower, FollowerOptions, FsckOptions, Keep, PublishOptions, Publisher, RawObjects,
+    Store, StoreOptions, fsck, init, plan_prune, prune,
 };
 
 use crate::support::models::Models;
@@ -25,15 +25,20 @@ use crate::support::{quick, setting};
 const STEPS: u64 = 12;
 
 fn publish(store: &Store, models: &mut Models, version: u64) -> Result<(u64, Digest)> {
-    let before = version.checked_sub(1).map(|before| models.state(before).clone());
-    let base = before.as_ref().map_or(Base::Nothing, |before| Base::State(before.into()));
+    let before = version
+        .checked_sub(1)
+        .map(|before| models.state(before).clone());
+    let base = before
+        .as_ref()
+        .map_or(Base::Nothing, |before| Base::State(before.into()));
     let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
     let published = publisher.publish(models.state(version), base, &())?;
     Ok((published.version, published.commit))
 }
 
 fn advance(store: &Store, directory: &Path) -> Result<u64> {
-    let mut follower = Follower::in_directory(store.clone(), directory, FollowerOptions::default())?;
+    let mut follower =
+        Follower::in_directory(store.clone(), directory, FollowerOptions::default())?;
     if let Some(prepared) = follower.prepare(None, &())? {
         follower.apply(prepared)?;
     }
@@ -58,10 +63,17 @@ impl Tally {
         match result {
             Ok(done) => Some(done),
             Err(error) => {
-                assert!(error.rule().is_some() || error.file().is_some(), "it does not say where: {error:?}");
+                assert!(
+                    error.rule().is_some() || error.file().is_some(),
+                    "it does not say where: {error:?}"
+                );
                 *self
                     .refusals
-                    .entry(format!("{what} {} {}", error.class(), error.rule().unwrap_or("-")))
+                    .entry(format!(
+                        "{what} {} {}",
+                        error.class(),
+                        error.rule().unwrap_or("-")
+                    ))
                     .or_default() += 1;
                 None
             }
@@ -82,7 +94,10 @@ fn no_fault_of_a_network_makes_a_wrong_state() {
             *injected.entry(fault).or_default() += count;
         }
     }
-    println!("{tally:#?}\n{} faults: {injected:?}", injected.values().sum::<u64>());
+    println!(
+        "{tally:#?}\n{} faults: {injected:?}",
+        injected.values().sum::<u64>()
+    );
     assert!(tally.commits > 0 && tally.switches > 0 && injected.len() > 10);
 }
 
@@ -99,7 +114,9 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
     let mut reported = BTreeMap::new();
     for _ in 0..STEPS {
         let version = head(&clean);
-        if let Some((published, commit)) = tally.count("publish", publish(&stormy, &mut models, version)) {
+        if let Some((published, commit)) =
+            tally.count("publish", publish(&stormy, &mut models, version))
+        {
             assert_eq!(published, version);
             reported.insert(version, commit);
             tally.commits += 1;
@@ -116,7 +133,10 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
             }
             None => assert_eq!(shown(&directory), before),
         }
-        let keep = Keep { last: 3, ..Keep::default() };
+        let keep = Keep {
+            last: 3,
+            ..Keep::default()
+        };
         let pruned = plan_prune(&stormy, &keep).and_then(|plan| prune(&stormy, &plan, &()));
         tally.prunes += u64::from(tally.count("prune", pruned).is_some());
     }
@@ -127,7 +147,10 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
         return;
     }
     for (version, commit) in reported {
-        let bytes = clean.get(ObjectName::Commit(version)).unwrap().expect("a commit that was reported");
+        let bytes = clean
+            .get(ObjectName::Commit(version))
+            .unwrap()
+            .expect("a commit that was reported");
         assert_eq!(Digest::of_bytes(&bytes), commit);
     }
     let problems = fsck(&clean, &FsckOptions::default(), &()).unwrap().problems;
@@ -143,13 +166,21 @@ fn one_storm(server: &S3Server, proxy: &Proxy, seed: u64, tally: &mut Tally) {
 fn a_slow_line_is_none_that_is_silent() {
     let server = S3Server::start();
     let proxy = Proxy::start(server.address);
-    let options = StoreOptions::default().timeout(Duration::from_millis(700)).attempts(1);
+    let options = StoreOptions::default()
+        .timeout(Duration::from_millis(700))
+        .attempts(1);
     let slow = store_behind(proxy.address, "slow", options);
     init(&slow).unwrap();
     proxy.bytes_per_second(30_000);
     let mut models = Models::new(9, 500);
     publish(&slow, &mut models, 0).unwrap();
-    let stored: u64 = slow.objects().unwrap().iter().map(|object| object.size).max().unwrap();
+    let stored: u64 = slow
+        .objects()
+        .unwrap()
+        .iter()
+        .map(|object| object.size)
+        .max()
+        .unwrap();
     assert!(stored > 45_000, "{stored}");
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("follower");

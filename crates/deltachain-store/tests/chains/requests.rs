@@ -1,5 +1,5 @@
-//! How many requests a publish takes: the same for short and long chains. And how many a follower's look at one where
-//! nothing is new.
+//! How many requests a publish takes: the same for short and long chains. And how many a follower's
+//! look at one where nothing is new.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,8 +12,9 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, Dtype, MemoryState, StateDigests};
 use deltachain::{Error, Limits};
 use deltachain_store::{
-    Base, CompactOptions, Directory, FollowOptions, Follower, FollowerOptions, Keep, Memory, Observer, Phase, Poller,
-    PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, compact, init, plan_prune, prune,
+    Base, CompactOptions, Directory, FollowOptions, Follower, FollowerOptions, Keep, Memory,
+    Observer, Phase, Poller, PublishOptions, PublishReport, Publisher, RawObjects, Snapshots,
+    Store, compact, init, plan_prune, prune,
 };
 
 use object_store::path::Path as ObjectPath;
@@ -31,7 +32,8 @@ use crate::support::s3::{S3Server, store_behind};
 /// What a new process may ask for, and a publisher that has just published the version before.
 const NEW: u64 = 20;
 const WARM: u64 = 8;
-/// What each further process asks for that stores shards, beside one for each link, and what is asked about it.
+/// What each further process asks for that stores shards, beside one for each link, and what is
+/// asked about it.
 const FURTHER: u64 = 4;
 
 const KEY: &str = "deltachain.path-bytes";
@@ -62,9 +64,21 @@ impl Chain {
         let parent = Digest::of_bytes(&init(&store).unwrap().unwrap().to_bytes().unwrap());
         let digest = StateDigests::of(&state, &()).unwrap().state;
         // The link to each version but the first. It is looked for and not read.
-        assert!(store.put_if_absent(ObjectName::File(digest), &[0; 10]).unwrap());
+        assert!(
+            store
+                .put_if_absent(ObjectName::File(digest), &[0; 10])
+                .unwrap()
+        );
         let state = SafetensorsState::open(folder.path().join("model")).unwrap();
-        Self { objects, store, state, digest, versions: 0, parent, _folder: folder }
+        Self {
+            objects,
+            store,
+            state,
+            digest,
+            versions: 0,
+            parent,
+            _folder: folder,
+        }
     }
 
     /// Adds versions up to a number. What the path costs is noted with the last one, or nowhere.
@@ -80,13 +94,26 @@ impl Chain {
                 parent: self.parent,
                 state,
                 shards: vec![state],
-                routes: vec![Route { from, files: vec![FileReference { digest: state, size }] }],
+                routes: vec![Route {
+                    from,
+                    files: vec![FileReference {
+                        digest: state,
+                        size,
+                    }],
+                }],
                 assets: Vec::new(),
-                metadata: note.map(|note| (KEY.to_owned(), note.to_owned())).into_iter().collect(),
+                metadata: note
+                    .map(|note| (KEY.to_owned(), note.to_owned()))
+                    .into_iter()
+                    .collect(),
             };
             let bytes = commit.to_bytes().unwrap();
             self.parent = Digest::of_bytes(&bytes);
-            assert!(self.store.put_if_absent(ObjectName::Commit(version), &bytes).unwrap());
+            assert!(
+                self.store
+                    .put_if_absent(ObjectName::Commit(version), &bytes)
+                    .unwrap()
+            );
             self.versions += 1;
         }
         self.objects.requests();
@@ -97,9 +124,12 @@ impl Chain {
         Publisher::open(self.store.clone(), options).unwrap()
     }
 
-    /// Publishes the next version, and says how many requests that took since they were counted last.
+    /// Publishes the next version, and says how many requests that took since they were counted
+    /// last.
     fn publish(&mut self, publisher: &mut Publisher) -> (PublishReport, u64) {
-        let published = publisher.publish(&self.state, Base::State((&self.state).into()), &()).unwrap();
+        let published = publisher
+            .publish(&self.state, Base::State((&self.state).into()), &())
+            .unwrap();
         let requests = self.objects.requests() - times(published.routes.len());
         self.parent = published.commit;
         self.versions = published.version + 1;
@@ -107,19 +137,29 @@ impl Chain {
     }
 
     fn metadata(&self, version: u64) -> BTreeMap<String, String> {
-        let bytes = self.store.get(ObjectName::Commit(version)).unwrap().unwrap();
+        let bytes = self
+            .store
+            .get(ObjectName::Commit(version))
+            .unwrap()
+            .unwrap();
         self.objects.requests();
         Commit::parse(&bytes, &Limits::default()).unwrap().metadata
     }
 }
 
-/// A store that tells no dates is asked for the times of the commit and of its files. Servers tell dates.
+/// A store that tells no dates is asked for the times of the commit and of its files. Servers tell
+/// dates.
 fn times(files: usize) -> u64 {
     1 + files as u64
 }
 
 fn link_of(published: &PublishReport) -> u64 {
-    published.routes.iter().find(|route| route.from.is_some()).unwrap().bytes
+    published
+        .routes
+        .iter()
+        .find(|route| route.from.is_some())
+        .unwrap()
+        .bytes
 }
 
 #[test]
@@ -138,7 +178,11 @@ fn a_publish_takes_as_many_requests_whatever_the_length_of_the_chain() {
 
         let (published, requests) = chain.publish(&mut publisher);
         assert_eq!(published.version, versions + 1);
-        assert!(requests <= WARM, "{requests} requests at version {}", versions + 1);
+        assert!(
+            requests <= WARM,
+            "{requests} requests at version {}",
+            versions + 1
+        );
     }
 }
 
@@ -150,12 +194,20 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
     let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
     init(&store).unwrap();
     let options = PublishOptions::default().snapshots(Snapshots::Never);
-    let mut publishers: Vec<Publisher> =
-        (0..PROCESSES).map(|_| Publisher::open(store.clone(), options.clone()).unwrap()).collect();
+    let mut publishers: Vec<Publisher> = (0..PROCESSES)
+        .map(|_| Publisher::open(store.clone(), options.clone()).unwrap())
+        .collect();
     let shards = |version: u8| -> Vec<MemoryState> {
         let shard = |number: usize| {
             let mut state = MemoryState::new();
-            state.insert(&format!("tensor.{number}"), Dtype::U8, &[3], vec![version; 3]).unwrap();
+            state
+                .insert(
+                    &format!("tensor.{number}"),
+                    Dtype::U8,
+                    &[3],
+                    vec![version; 3],
+                )
+                .unwrap();
             state
         };
         (0..SHARDS).map(shard).collect()
@@ -167,24 +219,51 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
         for (process, publisher) in publishers.iter_mut().enumerate() {
             objects.requests();
             let own = (process..SHARDS).step_by(PROCESSES);
-            let own = own.map(|shard| (shard, (&states[shard]).into(), Base::Last((&before[shard]).into())));
+            let own = own.map(|shard| {
+                (
+                    shard,
+                    (&states[shard]).into(),
+                    Base::Last((&before[shard]).into()),
+                )
+            });
             let stored = publisher.prepare(own, SHARDS, &()).unwrap();
             requests.push(objects.requests() - stored.len() as u64);
             // From process to process as JSON.
-            parts.extend(stored.iter().map(|part| serde_json::to_string(part).unwrap()));
+            parts.extend(
+                stored
+                    .iter()
+                    .map(|part| serde_json::to_string(part).unwrap()),
+            );
         }
-        let parts = parts.iter().map(|part| serde_json::from_str(part).unwrap()).collect();
+        let parts = parts
+            .iter()
+            .map(|part| serde_json::from_str(part).unwrap())
+            .collect();
         objects.requests();
         let published = publishers[0].commit(parts, BTreeMap::new(), &()).unwrap();
         let commit = objects.requests();
-        publishers[1..].iter_mut().for_each(|other| other.committed(published.version, published.commit));
-        assert_eq!((published.version, published.shards.len()), (version.into(), SHARDS));
+        publishers[1..]
+            .iter_mut()
+            .for_each(|other| other.committed(published.version, published.commit));
+        assert_eq!(
+            (published.version, published.shards.len()),
+            (version.into(), SHARDS)
+        );
         // Without dates, links of other processes are looked at before, too.
         let others = (SHARDS - SHARDS / PROCESSES) as u64;
-        let (first, further) = (requests[0] + commit - others - times(SHARDS), &requests[1..]);
+        let (first, further) = (
+            requests[0] + commit - others - times(SHARDS),
+            &requests[1..],
+        );
         if version > 1 {
-            assert!(first < WARM, "{first} requests beside links at version {version}");
-            assert!(further.iter().all(|&requests| requests < FURTHER), "{further:?} at version {version}");
+            assert!(
+                first < WARM,
+                "{first} requests beside links at version {version}"
+            );
+            assert!(
+                further.iter().all(|&requests| requests < FURTHER),
+                "{further:?} at version {version}"
+            );
         }
     }
 }
@@ -200,13 +279,21 @@ fn a_snapshot_takes_one_request_more() {
         assert!(requests <= NEW, "{requests} requests at version {versions}");
         // The cheaper of the two ways is noted.
         let (snapshot, links) = (published.routes[0].bytes, 20 + link_of(&published));
-        let noted = if snapshot <= links { format!("{snapshot} {snapshot}") } else { format!("10 {links}") };
+        let noted = if snapshot <= links {
+            format!("{snapshot} {snapshot}")
+        } else {
+            format!("10 {links}")
+        };
         assert_eq!(chain.metadata(versions)[KEY], noted);
         let mut publisher = chain.publisher(Snapshots::Every(1));
         chain.publish(&mut publisher);
         let (published, requests) = chain.publish(&mut publisher);
         assert_eq!(published.routes.len(), 2);
-        assert!(requests <= WARM, "{requests} requests at version {}", published.version);
+        assert!(
+            requests <= WARM,
+            "{requests} requests at version {}",
+            published.version
+        );
     }
 }
 
@@ -218,12 +305,22 @@ fn without_a_note_a_few_commits_are_read() {
         chain.grow(versions, None);
         let mut publisher = chain.publisher(Snapshots::default());
         let (published, requests) = chain.publish(&mut publisher);
-        assert!(requests <= NEW + 2, "{requests} requests at version {versions}");
+        assert!(
+            requests <= NEW + 2,
+            "{requests} requests at version {versions}"
+        );
         let is_found = versions == 4;
-        assert_eq!(published.routes.len(), if is_found { 1 } else { 2 }, "version {versions}");
+        assert_eq!(
+            published.routes.len(),
+            if is_found { 1 } else { 2 },
+            "version {versions}"
+        );
         let noted = &chain.metadata(versions)[KEY];
         if is_found {
-            assert_eq!(*noted, format!("{SNAPSHOT} {}", SNAPSHOT + 3 * LINK + link_of(&published)));
+            assert_eq!(
+                *noted,
+                format!("{SNAPSHOT} {}", SNAPSHOT + 3 * LINK + link_of(&published))
+            );
         } else {
             let snapshot = published.routes[0].bytes;
             assert_eq!(*noted, format!("{snapshot} {snapshot}"));
@@ -240,13 +337,19 @@ fn without_a_note_a_few_commits_are_read() {
 fn the_head_is_found_whatever_the_length_and_the_order_of_lists() {
     let mut chain = Chain::new();
     let mut warm = chain.publisher(Snapshots::Never);
-    for versions in [1, 2, 998, 1_000, 1_002, 2_000, 2_999, 8_999, 9_002, 9_999, 10_000, 17_000, 18_000] {
+    for versions in [
+        1, 2, 998, 1_000, 1_002, 2_000, 2_999, 8_999, 9_002, 9_999, 10_000, 17_000, 18_000,
+    ] {
         chain.grow(versions, None);
         for backwards in [false, true] {
             chain.objects.backwards.store(backwards, Ordering::Relaxed);
             let mut publisher = chain.publisher(Snapshots::Never);
             let expected = chain.versions;
-            assert_eq!(chain.publish(&mut publisher).0.version, expected, "{backwards}");
+            assert_eq!(
+                chain.publish(&mut publisher).0.version,
+                expected,
+                "{backwards}"
+            );
         }
         // Others have published meanwhile.
         let expected = chain.versions;
@@ -273,22 +376,32 @@ fn a_server_is_asked_for_no_times() {
     let states: Vec<MemoryState> = (0..6_u8)
         .map(|version| {
             let mut state = MemoryState::new();
-            state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+            state
+                .insert("a", Dtype::U8, &[3], vec![version; 3])
+                .unwrap();
             state
         })
         .collect();
-    let open = || Publisher::open(store.clone(), PublishOptions::default().snapshots(Snapshots::Never)).unwrap();
+    let open = || {
+        Publisher::open(
+            store.clone(),
+            PublishOptions::default().snapshots(Snapshots::Never),
+        )
+        .unwrap()
+    };
     let mut publisher = open();
     for (version, state) in states.iter().enumerate() {
         if version == 4 {
             publisher = open();
         }
         proxy.requests();
-        let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+        let base = version.checked_sub(1).map_or(Base::Nothing, |before| {
+            Base::State((&states[before]).into())
+        });
         publisher.publish(state, base, &()).unwrap();
         let requests = proxy.requests();
-        // A list of commits, the head twice, the link, the commit. At first also the commit before the head, a list of
-        // routes documents, and a look at the head's link.
+        // A list of commits, the head twice, the link, the commit. At first also the commit before
+        // the head, a list of routes documents, and a look at the head's link.
         let expected = match version {
             0 => 6,
             4 => 8,
@@ -313,7 +426,9 @@ fn names_that_are_no_commits_do_not_hide_the_head() {
     let runtime = Runtime::new().unwrap();
     for number in 0..2_500 {
         let other = ObjectPath::from(format!("prefix/commits/other {number}"));
-        runtime.block_on(chain.objects.put(&other, PutPayload::new())).unwrap();
+        runtime
+            .block_on(chain.objects.put(&other, PutPayload::new()))
+            .unwrap();
     }
     for backwards in [false, true] {
         chain.objects.backwards.store(backwards, Ordering::Relaxed);
@@ -338,7 +453,11 @@ impl Observer for Looks<'_> {
     }
 
     fn advance(&self, _phase: Phase, _bytes: u64) -> deltachain::Result<()> {
-        if self.requests.lock().unwrap().len() < self.most { Ok(()) } else { Err(Error::usage("enough")) }
+        if self.requests.lock().unwrap().len() < self.most {
+            Ok(())
+        } else {
+            Err(Error::usage("enough"))
+        }
     }
 
     fn end(&self, _phase: Phase) {}
@@ -351,8 +470,14 @@ impl Observer for Looks<'_> {
 /// The requests of each of 41 looks.
 fn look(subscriber: &mut Follower<Directory>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
-    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
-    let looks = Looks { objects, requests: Mutex::default(), most: 41 };
+    let options = FollowOptions::default()
+        .poll(Duration::from_micros(1))
+        .poll_longest(Duration::from_micros(1));
+    let looks = Looks {
+        objects,
+        requests: Mutex::default(),
+        most: 41,
+    };
     follow(subscriber, &options, &looks, &mut |_, _| Ok(())).unwrap_err();
     looks.requests.into_inner().unwrap()
 }
@@ -360,14 +485,23 @@ fn look(subscriber: &mut Follower<Directory>, objects: &CountingStore) -> Vec<u6
 /// The same for memory.
 fn look_in_memory(subscriber: &mut Follower<Memory>, objects: &CountingStore) -> Vec<u64> {
     objects.requests();
-    let options = FollowOptions::default().poll(Duration::from_micros(1)).poll_longest(Duration::from_micros(1));
-    let looks = Looks { objects, requests: Mutex::default(), most: 41 };
+    let options = FollowOptions::default()
+        .poll(Duration::from_micros(1))
+        .poll_longest(Duration::from_micros(1));
+    let looks = Looks {
+        objects,
+        requests: Mutex::default(),
+        most: 41,
+    };
     let mut poller = Poller::new(&options);
     loop {
         if let Some(mut prepared) = poller.poll(subscriber, &looks).unwrap() {
             subscriber.apply(&mut prepared).unwrap();
         }
-        if poller.wait(&looks, || Ok(ControlFlow::Continue(()))).is_err() {
+        if poller
+            .wait(&looks, || Ok(ControlFlow::Continue(())))
+            .is_err()
+        {
             return looks.requests.into_inner().unwrap();
         }
     }
@@ -383,14 +517,30 @@ fn a_look_that_finds_nothing_is_one_request_nearly_always() {
     let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
     init(&store).unwrap();
     let model = SafetensorsState::open(folder.path().join("model")).unwrap();
-    Publisher::open(store.clone(), PublishOptions::default()).unwrap().publish(&model, Base::Nothing, &()).unwrap();
-    let mut subscriber =
-        Follower::in_directory(store, &folder.path().join("follower"), FollowerOptions::default()).unwrap();
+    Publisher::open(store.clone(), PublishOptions::default())
+        .unwrap()
+        .publish(&model, Base::Nothing, &())
+        .unwrap();
+    let mut subscriber = Follower::in_directory(
+        store,
+        &folder.path().join("follower"),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     let requests = look(&mut subscriber, &objects);
-    let short: Vec<usize> = (0..requests.len()).filter(|&look| requests[look] == 1).collect();
+    let short: Vec<usize> = (0..requests.len())
+        .filter(|&look| requests[look] == 1)
+        .collect();
     // The first look takes the version; every 20th lists the chain.
-    assert_eq!(short, (1..20).chain(21..40).collect::<Vec<_>>(), "{requests:?}");
-    assert!(requests.iter().skip(1).all(|&requests| requests <= 4), "{requests:?}");
+    assert_eq!(
+        short,
+        (1..20).chain(21..40).collect::<Vec<_>>(),
+        "{requests:?}"
+    );
+    assert!(
+        requests.iter().skip(1).all(|&requests| requests <= 4),
+        "{requests:?}"
+    );
 }
 
 #[test]
@@ -403,56 +553,97 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
     let paths = [0, 1].map(|version: u8| folder.path().join(format!("model-{version}")));
     let commits = [0, 1].map(|version: u8| {
         let mut state = MemoryState::new();
-        state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+        state
+            .insert("a", Dtype::U8, &[3], vec![version; 3])
+            .unwrap();
         save(&state, &paths[usize::from(version)], false);
         let model = SafetensorsState::open(&paths[usize::from(version)]).unwrap();
-        publisher.publish(&model, Base::Nothing, &()).unwrap().commit
+        publisher
+            .publish(&model, Base::Nothing, &())
+            .unwrap()
+            .commit
     });
-    let is_cheap = |requests: &[u64]| assert!(requests.iter().all(|&requests| requests <= 4), "{requests:?}");
+    let is_cheap = |requests: &[u64]| {
+        assert!(
+            requests.iter().all(|&requests| requests <= 4),
+            "{requests:?}"
+        )
+    };
 
     let directory = folder.path().join("follower");
     let options = FollowerOptions::default().allow_rollback(Some(commits[0]));
-    let mut subscriber = Follower::in_directory(store.clone(), &directory, options.clone()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(store.clone(), &directory, options.clone()).unwrap();
     let in_memory = FollowerOptions::default().allow_rollback(Some(commits[0]));
     let mut memory = Follower::in_memory(store.clone(), in_memory).unwrap();
     look_in_memory(&mut memory, &objects);
     look(&mut subscriber, &objects);
-    assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (1, 1));
+    assert_eq!(
+        (
+            subscriber.held().unwrap().version,
+            memory.held().unwrap().version
+        ),
+        (1, 1)
+    );
 
     store.delete(&[ObjectName::Commit(1)]).unwrap();
     is_cheap(&look(&mut subscriber, &objects)[1..]);
     is_cheap(&look_in_memory(&mut memory, &objects)[1..]);
-    assert_eq!((subscriber.held().unwrap().version, memory.held().unwrap().version), (0, 0));
+    assert_eq!(
+        (
+            subscriber.held().unwrap().version,
+            memory.held().unwrap().version
+        ),
+        (0, 0)
+    );
     // Nor by another process that begins with what the directory holds.
     drop(subscriber);
-    is_cheap(&look(&mut Follower::in_directory(store.clone(), &directory, options).unwrap(), &objects));
+    is_cheap(&look(
+        &mut Follower::in_directory(store.clone(), &directory, options).unwrap(),
+        &objects,
+    ));
 }
 
-/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and documents, which are read
-/// once or written.
+/// Three lists, a probe (which is stored, asked for, and removed, which costs nothing), and
+/// documents, which are read once or written.
 #[test]
 fn a_prune_takes_a_list_to_plan_and_two_to_carry_it_out() {
     let folder = tempfile::tempdir().unwrap();
     let objects = CountingStore::new();
     let store = Store::from_objects(Arc::clone(&objects) as _, "", quick()).unwrap();
     init(&store).unwrap();
-    let mut publisher =
-        Publisher::open(store.clone(), PublishOptions::default().snapshots(Snapshots::Every(1))).unwrap();
+    let mut publisher = Publisher::open(
+        store.clone(),
+        PublishOptions::default().snapshots(Snapshots::Every(1)),
+    )
+    .unwrap();
     for version in 0..4_u8 {
         let mut state = MemoryState::new();
-        state.insert("a", Dtype::U8, &[3], vec![version; 3]).unwrap();
+        state
+            .insert("a", Dtype::U8, &[3], vec![version; 3])
+            .unwrap();
         let path = folder.path().join(version.to_string());
         save(&state, &path, false);
-        publisher.publish(&SafetensorsState::open(path).unwrap(), Base::Nothing, &()).unwrap();
+        publisher
+            .publish(&SafetensorsState::open(path).unwrap(), Base::Nothing, &())
+            .unwrap();
     }
     let requests = |last| {
         objects.requests();
-        let plan = plan_prune(&store, &Keep { last, ..Keep::default() }).unwrap();
+        let plan = plan_prune(
+            &store,
+            &Keep {
+                last,
+                ..Keep::default()
+            },
+        )
+        .unwrap();
         let planned = objects.requests();
         prune(&store, &plan, &()).unwrap();
         (planned, objects.requests())
     };
-    // Documents: the chain and 4 commits. Three versions are withdrawn, each by a document that is then read.
+    // Documents: the chain and 4 commits. Three versions are withdrawn, each by a document that is
+    // then read.
     assert_eq!(requests(4), (1 + 5, 2 + 2));
     assert_eq!(requests(1), (1 + 5, 2 + 2 + 3 + 3));
     assert_eq!(requests(1), (1 + 8, 2 + 2));

@@ -1,5 +1,6 @@
-//! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps what it holds, or
-//! goes to a version that a trusted key has signed; and a publisher that signs follows no stranger.
+//! Signed chains under attack: whatever a stranger writes or removes, a follower with trust keeps
+//! what it holds, or goes to a version that a trusted key has signed; and a publisher that signs
+//! follows no stranger.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +11,9 @@ use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust, TrustedKe
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Poller, PublishOptions,
-    PublishReport, Publisher, RawObjects, Signers, Store, TrustStatus, fsck, init, log, plan_prune, prune, sign,
+    Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Poller,
+    PublishOptions, PublishReport, Publisher, RawObjects, Signers, Store, TrustStatus, fsck, init,
+    log, plan_prune, prune, sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -54,7 +56,11 @@ impl Chain {
     fn over(objects: Arc<dyn ObjectStore>) -> Self {
         let store = Store::from_objects(Arc::clone(&objects), "chain", quick()).unwrap();
         init(&store).unwrap().unwrap();
-        Self { objects, store, place: tempfile::tempdir().unwrap() }
+        Self {
+            objects,
+            store,
+            place: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// One with versions that `a` has signed.
@@ -70,7 +76,11 @@ impl Chain {
     fn publish(&self, options: PublishOptions) -> Result<PublishReport> {
         let mut publisher = Publisher::open(self.store.clone(), options)?;
         let version = publisher.head()?.map_or(0, |head| head.version + 1);
-        let base = if version == 0 { Base::Nothing } else { Base::Chain };
+        let base = if version == 0 {
+            Base::Nothing
+        } else {
+            Base::Chain
+        };
         publisher.publish(&number(version), base, &())
     }
 
@@ -84,7 +94,10 @@ impl Chain {
 
     /// Own notes of keys on a version.
     fn own_notes(&self, version: u64, names: &[&str]) -> Vec<ObjectName> {
-        names.iter().map(|name| key(name).public().own_note(version, self.commit(version))).collect()
+        names
+            .iter()
+            .map(|name| key(name).public().own_note(version, self.commit(version)))
+            .collect()
     }
 
     /// Puts another object in the place of one, as somebody can who may write and remove.
@@ -94,8 +107,17 @@ impl Chain {
     }
 
     fn notes(&self, version: u64) -> Vec<ObjectName> {
-        let names = self.store.objects().unwrap().into_iter().map(|object| object.name);
-        names.filter(|name| matches!(name, ObjectName::Signature { version: of, .. } if *of == version)).collect()
+        let names = self
+            .store
+            .objects()
+            .unwrap()
+            .into_iter()
+            .map(|object| object.name);
+        names
+            .filter(
+                |name| matches!(name, ObjectName::Signature { version: of, .. } if *of == version),
+            )
+            .collect()
     }
 
     fn directory(&self) -> PathBuf {
@@ -107,7 +129,8 @@ impl Chain {
     }
 
     fn follower(&self) -> Follower<Directory> {
-        self.open(FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap()
+        self.open(FollowerOptions::default().trust(Some(trust(&["a"]))))
+            .unwrap()
     }
 }
 
@@ -118,7 +141,10 @@ fn advance(follower: &mut Follower<Directory>) -> Result<u64> {
     }
     let held = follower.held().unwrap();
     let file = fs::read(held.directory.join("model.safetensors")).unwrap();
-    assert!(file.ends_with(&[u8::try_from(held.version).unwrap(); 40]), "another version than it says");
+    assert!(
+        file.ends_with(&[u8::try_from(held.version).unwrap(); 40]),
+        "another version than it says"
+    );
     Ok(held.version)
 }
 
@@ -136,7 +162,10 @@ fn keeps(follower: &mut Follower<Directory>, version: u64, refused_by: &str) {
 /// Version and commit of the newest signed head that a directory has met.
 fn seen(trust: &TrustStatus) -> (u64, String) {
     let seen = &serde_json::to_value(trust).unwrap()["seen"];
-    (seen["version"].as_u64().unwrap(), seen["commit"].as_str().unwrap().to_owned())
+    (
+        seen["version"].as_u64().unwrap(),
+        seen["commit"].as_str().unwrap().to_owned(),
+    )
 }
 
 #[test]
@@ -147,7 +176,9 @@ fn a_stranger_on_top_is_skipped_and_told() {
     // Without a key, and with one that nobody trusts.
     chain.publish(PublishOptions::default()).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 2);
-    let stranger = signing(&["stranger"]).trust(Some(trust(&["stranger"]))).vouch(Some(chain.commit(3)));
+    let stranger = signing(&["stranger"])
+        .trust(Some(trust(&["stranger"])))
+        .vouch(Some(chain.commit(3)));
     chain.publish(stranger).unwrap();
     let notes = Notes::default();
     for _ in 0..3 {
@@ -156,16 +187,28 @@ fn a_stranger_on_top_is_skipped_and_told() {
     let text = "version 4 exists, but none of the trusted keys has signed it";
     assert_eq!(notes.remarks(), [text]);
     let status = Health::of(&chain.directory(), None).unwrap().trust.unwrap();
-    assert_eq!((status.unsigned.as_deref(), status.problem()), (Some(text), None));
+    assert_eq!(
+        (status.unsigned.as_deref(), status.problem()),
+        (Some(text), None)
+    );
     let error = follower.prepare(Some(3), &()).unwrap_err();
-    assert_eq!((rule(&error), error.class()), ("R-SIG-01", ErrorClass::Chain));
+    assert_eq!(
+        (rule(&error), error.class()),
+        ("R-SIG-01", ErrorClass::Chain)
+    );
     // Another one, that has nothing, gets the same.
-    let mut other =
-        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    let mut other = Follower::in_memory(
+        chain.store.clone(),
+        FollowerOptions::default().trust(Some(trust(&["a"]))),
+    )
+    .unwrap();
     assert_eq!(other.prepare(None, &()).unwrap().unwrap().held().version, 2);
     // The honest publisher does not vouch for it.
     let error = chain.publish(signing(&["a"])).unwrap_err();
-    assert_eq!((rule(&error), error.class()), ("R-SIG-03", ErrorClass::Chain));
+    assert_eq!(
+        (rule(&error), error.class()),
+        ("R-SIG-03", ErrorClass::Chain)
+    );
     assert!(error.message().contains(&chain.commit(4).to_string()));
     assert_eq!(chain.store.listing(0).unwrap().head(), Some(4));
     // Until its operator says so.
@@ -213,12 +256,22 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     let files = |chain: &Chain| -> Vec<ObjectName> {
-        let names = chain.store.objects().unwrap().into_iter().map(|object| object.name);
-        names.filter(|name| matches!(name, ObjectName::File(_))).collect()
+        let names = chain
+            .store
+            .objects()
+            .unwrap()
+            .into_iter()
+            .map(|object| object.name);
+        names
+            .filter(|name| matches!(name, ObjectName::File(_)))
+            .collect()
     };
     let before = files(&chain);
     let published = chain.publish(signing(&["a"])).unwrap();
-    let after: Vec<ObjectName> = files(&chain).into_iter().filter(|file| !before.contains(file)).collect();
+    let after: Vec<ObjectName> = files(&chain)
+        .into_iter()
+        .filter(|file| !before.contains(file))
+        .collect();
     chain.store.delete(&after).unwrap();
     // Nothing below leads there any more.
     let error = follower.prepare(None, &()).unwrap_err();
@@ -226,8 +279,15 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     drop(follower);
     let status = Health::of(&chain.directory(), None).unwrap();
     let recorded = status.trust.unwrap();
-    assert_eq!((status.version, seen(&recorded)), (Some(2), (3, published.commit.to_string())));
-    assert_eq!(recorded.signed_by, vec![key("a").public().clone()], "of the version that is here");
+    assert_eq!(
+        (status.version, seen(&recorded)),
+        (Some(2), (3, published.commit.to_string()))
+    );
+    assert_eq!(
+        recorded.signed_by,
+        vec![key("a").public().clone()],
+        "of the version that is here"
+    );
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
     let mut follower = chain.follower();
     keeps(&mut follower, 2, "R-CHN-14");
@@ -236,10 +296,16 @@ fn what_was_seen_counts_although_it_could_not_be_built() {
     let chain = Chain::signed(2);
     let before = files(&chain);
     chain.publish(signing(&["a"])).unwrap();
-    let after: Vec<ObjectName> = files(&chain).into_iter().filter(|file| !before.contains(file)).collect();
+    let after: Vec<ObjectName> = files(&chain)
+        .into_iter()
+        .filter(|file| !before.contains(file))
+        .collect();
     chain.store.delete(&after).unwrap();
-    let mut follower =
-        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    let mut follower = Follower::in_memory(
+        chain.store.clone(),
+        FollowerOptions::default().trust(Some(trust(&["a"]))),
+    )
+    .unwrap();
     assert_eq!(rule(&follower.prepare(None, &()).unwrap_err()), "R-CHN-09");
     chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
     assert_eq!(rule(&follower.prepare(None, &()).unwrap_err()), "R-CHN-14");
@@ -252,7 +318,9 @@ fn a_fork_by_a_removed_key_is_refused() {
         chain.publish(signing(&["a", "old"])).unwrap();
     }
     let both = trust(&["a", "old"]);
-    let mut follower = chain.open(FollowerOptions::default().trust(Some(both.clone()))).unwrap();
+    let mut follower = chain
+        .open(FollowerOptions::default().trust(Some(both.clone())))
+        .unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     drop(follower);
     // Whoever has the old key takes the next version.
@@ -260,11 +328,16 @@ fn a_fork_by_a_removed_key_is_refused() {
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     // Or the place of a version that is held.
-    chain.store.delete(&[ObjectName::Commit(3), ObjectName::Commit(2)]).unwrap();
+    chain
+        .store
+        .delete(&[ObjectName::Commit(3), ObjectName::Commit(2)])
+        .unwrap();
     chain.publish(signing(&["old"])).unwrap();
     keeps(&mut follower, 2, "R-CHN-14");
     drop(follower);
-    let mut trusting = chain.open(FollowerOptions::default().trust(Some(both))).unwrap();
+    let mut trusting = chain
+        .open(FollowerOptions::default().trust(Some(both)))
+        .unwrap();
     keeps(&mut trusting, 2, "R-CHN-05");
 }
 
@@ -279,8 +352,17 @@ fn a_commit_of_another_chain_does_not_count() {
     }
     assert_eq!(advance(&mut follower).unwrap(), 1);
     // The whole other chain in its place.
-    for name in other.store.objects().unwrap().into_iter().map(|object| object.name) {
-        if matches!(name, ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Signature { .. }) {
+    for name in other
+        .store
+        .objects()
+        .unwrap()
+        .into_iter()
+        .map(|object| object.name)
+    {
+        if matches!(
+            name,
+            ObjectName::Chain | ObjectName::Commit(_) | ObjectName::Signature { .. }
+        ) {
             let _ = chain.store.delete(&[name]);
             assert!(chain.store.put_if_absent(name, &other.get(name)).unwrap());
         }
@@ -296,15 +378,26 @@ fn signatures_that_were_tampered_with_do_not_count() {
     let published = chain.publish(signing(&["a"])).unwrap();
     let own = chain.own_notes(2, &["a"])[0];
     let good = chain.get(own);
-    let named =
-        |bytes: &[u8]| ObjectName::Signature { version: 2, commit: published.commit, note: Digest::of_bytes(bytes) };
+    let named = |bytes: &[u8]| ObjectName::Signature {
+        version: 2,
+        commit: published.commit,
+        note: Digest::of_bytes(bytes),
+    };
     let name = named(&good);
     let doubled = [good.as_slice(), &good].concat();
     let mut flipped = good.clone();
     let last = flipped.len() - 8;
     flipped[last] ^= 1;
     let long = vec![b'x'; 1 << 20];
-    for bytes in [&good[..good.len() - 1], &good[..good.len() / 2], &doubled, &flipped, b"", b"rubbish", &long] {
+    for bytes in [
+        &good[..good.len() - 1],
+        &good[..good.len() / 2],
+        &doubled,
+        &flipped,
+        b"",
+        b"rubbish",
+        &long,
+    ] {
         // In their places, or under a name of its own.
         chain.replace(own, bytes);
         chain.replace(name, bytes);
@@ -318,12 +411,23 @@ fn signatures_that_were_tampered_with_do_not_count() {
     // 64 before it occupy its place; others do not.
     let rubbish = |first: u8| {
         (0..64_u8).map(move |number| {
-            let note = Digest(std::array::from_fn(|place| if place == 0 { first } else { number }));
-            ObjectName::Signature { version: 2, commit: published.commit, note }
+            let note = Digest(std::array::from_fn(
+                |place| if place == 0 { first } else { number },
+            ));
+            ObjectName::Signature {
+                version: 2,
+                commit: published.commit,
+                note,
+            }
         })
     };
-    let ObjectName::Signature { note, .. } = name else { panic!("{name}") };
-    assert!(note.0[0] > 0 && note.0[0] < 0xff, "another key is needed for this test");
+    let ObjectName::Signature { note, .. } = name else {
+        panic!("{name}")
+    };
+    assert!(
+        note.0[0] > 0 && note.0[0] < 0xff,
+        "another key is needed for this test"
+    );
     assert!(chain.store.put_if_absent(name, &good).unwrap());
     for name in rubbish(0) {
         assert!(chain.store.put_if_absent(name, b"rubbish").unwrap());
@@ -331,12 +435,24 @@ fn signatures_that_were_tampered_with_do_not_count() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let error = chain.publish(signing(&["a"])).unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
-    // They do not occupy that of an own note: not for readers, new ones neither, nor for the publisher.
+    // They do not occupy that of an own note: not for readers, new ones neither, nor for the
+    // publisher.
     assert!(chain.store.put_if_absent(own, &good).unwrap());
-    let mut new =
-        Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap();
+    let mut new = Follower::in_memory(
+        chain.store.clone(),
+        FollowerOptions::default().trust(Some(trust(&["a"]))),
+    )
+    .unwrap();
     assert_eq!(new.prepare(None, &()).unwrap().unwrap().held().version, 2);
-    assert_eq!(Publisher::open(chain.store.clone(), signing(&["a"])).unwrap().head().unwrap().unwrap().version, 2);
+    assert_eq!(
+        Publisher::open(chain.store.clone(), signing(&["a"]))
+            .unwrap()
+            .head()
+            .unwrap()
+            .unwrap()
+            .version,
+        2
+    );
     chain.store.delete(&[own]).unwrap();
     chain.store.delete(&rubbish(0).collect::<Vec<_>>()).unwrap();
     for name in rubbish(0xff) {
@@ -354,11 +470,17 @@ fn trust_is_not_forgotten_at_a_restart() {
     // Also if nothing has been taken yet, and the record cannot be read.
     let fresh = Chain::new();
     fresh.follower();
-    assert_eq!(fresh.open(FollowerOptions::default()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        fresh.open(FollowerOptions::default()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     let record = chain.directory().join("trust.json");
     let text = fs::read(&record).unwrap();
     fs::write(&record, b"").unwrap();
-    for options in [FollowerOptions::default(), FollowerOptions::default().trust(Some(trust(&["a"])))] {
+    for options in [
+        FollowerOptions::default(),
+        FollowerOptions::default().trust(Some(trust(&["a"]))),
+    ] {
         assert_eq!(chain.open(options).unwrap_err().class(), ErrorClass::Usage);
     }
     fs::write(&record, text).unwrap();
@@ -367,17 +489,26 @@ fn trust_is_not_forgotten_at_a_restart() {
     let options = || FollowerOptions::default().trust(Some(trust(&["b"])));
     assert_eq!(advance(&mut chain.open(options()).unwrap()).unwrap(), 2);
     let status = Health::of(&chain.directory(), None).unwrap().trust.unwrap();
-    assert_eq!((status.trust, status.signed_by), (trust(&["b"]), vec![key("b").public().clone()]));
+    assert_eq!(
+        (status.trust, status.signed_by),
+        (trust(&["b"]), vec![key("b").public().clone()])
+    );
     // What was seen is forgotten with the trust that was taken back.
     chain.store.delete(&[ObjectName::Commit(2)]).unwrap();
     fs::remove_file(chain.directory().join("current")).unwrap();
-    let refused =
-        chain.open(FollowerOptions::default().trust(Some(trust(&["a"])))).unwrap().prepare(None, &()).unwrap_err();
+    let refused = chain
+        .open(FollowerOptions::default().trust(Some(trust(&["a"]))))
+        .unwrap()
+        .prepare(None, &())
+        .unwrap_err();
     assert_eq!(rule(&refused), "R-CHN-14");
     let taken_back = FollowerOptions::default().forget_trust(true);
     assert_eq!(advance(&mut chain.open(taken_back).unwrap()).unwrap(), 1);
     assert!(!record.exists());
-    assert_eq!(advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(), 1);
+    assert_eq!(
+        advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(),
+        1
+    );
     assert_eq!(Health::of(&chain.directory(), None).unwrap().trust, None);
 }
 
@@ -385,28 +516,47 @@ fn trust_is_not_forgotten_at_a_restart() {
 fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     let chain = Chain::signed(3);
     chain.publish(PublishOptions::default()).unwrap();
-    assert_eq!(advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(), 3);
+    assert_eq!(
+        advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(),
+        3
+    );
     let health = || Health::of(&chain.directory(), None).unwrap();
     assert!(health().healthy);
     // The stranger's version stays, since no signed one is as new.
     let mut follower = chain.follower();
     keeps(&mut follower, 3, "R-CHN-14");
-    let problem = "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
-    assert_eq!((health().healthy, health().problems), (false, vec![problem.to_owned()]));
-    chain.publish(signing(&["a"]).vouch(Some(chain.commit(3)))).unwrap();
+    let problem =
+        "the version held is not known to be signed by the trusted keys (0 of 1 signatures)";
+    assert_eq!(
+        (health().healthy, health().problems),
+        (false, vec![problem.to_owned()])
+    );
+    chain
+        .publish(signing(&["a"]).vouch(Some(chain.commit(3))))
+        .unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 4);
     assert!(health().healthy, "{:?}", health().problems);
     drop(follower);
     // Nor does a key count that has been removed; one of two is not enough.
     let two = Trust::new(["a", "b"].map(|name| key(name).public().clone()), 2).unwrap();
     for (trust, by) in [(trust(&["b"]), "0 of 1"), (two, "1 of 2")] {
-        let mut follower = chain.open(FollowerOptions::default().trust(Some(trust))).unwrap();
+        let mut follower = chain
+            .open(FollowerOptions::default().trust(Some(trust)))
+            .unwrap();
         keeps(&mut follower, 4, "R-CHN-14");
         assert!(health().problems[0].contains(by), "{:?}", health().problems);
     }
     // A version of before that is signed is as good as a new one.
     sign(&chain.store, 4, chain.commit(4), &[key("b")]).unwrap();
-    assert_eq!(advance(&mut chain.open(FollowerOptions::default().trust(Some(trust(&["b"])))).unwrap()).unwrap(), 4);
+    assert_eq!(
+        advance(
+            &mut chain
+                .open(FollowerOptions::default().trust(Some(trust(&["b"]))))
+                .unwrap()
+        )
+        .unwrap(),
+        4
+    );
     assert!(health().healthy, "{:?}", health().problems);
 }
 
@@ -418,7 +568,10 @@ fn a_directory_that_was_removed_keeps_its_trust() {
     fs::remove_dir_all(chain.directory()).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     drop(follower);
-    assert_eq!(chain.open(FollowerOptions::default()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        chain.open(FollowerOptions::default()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
 }
 
 #[test]
@@ -429,9 +582,14 @@ fn a_step_back_has_to_be_signed_and_is_taken_once() {
     drop(follower);
     let back = chain.commit(2);
     chain.store.delete(&[ObjectName::Commit(3)]).unwrap();
-    let options = || FollowerOptions::default().trust(Some(trust(&["a"]))).allow_rollback(Some(back));
+    let options = || {
+        FollowerOptions::default()
+            .trust(Some(trust(&["a"])))
+            .allow_rollback(Some(back))
+    };
     let notes = chain.notes(2);
-    let kept: Vec<(ObjectName, Vec<u8>)> = notes.iter().map(|name| (*name, chain.get(*name))).collect();
+    let kept: Vec<(ObjectName, Vec<u8>)> =
+        notes.iter().map(|name| (*name, chain.get(*name))).collect();
     chain.store.delete(&notes).unwrap();
     let mut follower = chain.open(options()).unwrap();
     assert!(["R-SIG-01", "R-CHN-14"].contains(&rule(&follower.prepare(None, &()).unwrap_err())));
@@ -450,29 +608,48 @@ fn a_quorum_is_made_up_later() {
     let chain = Chain::new();
     let two = Trust::new(["a", "b"].map(|name| key(name).public().clone()), 2).unwrap();
     chain.publish(signing(&["a"])).unwrap();
-    let mut follower = chain.open(FollowerOptions::default().trust(Some(two.clone()))).unwrap();
+    let mut follower = chain
+        .open(FollowerOptions::default().trust(Some(two.clone())))
+        .unwrap();
     let error = follower.prepare(None, &()).unwrap_err();
     let notes = Notes::default();
     for _ in 0..2 {
         assert!(rule(&error) == "R-SIG-01" && follower.is_missing(None, &error, &notes));
     }
-    assert_eq!(notes.remarks(), ["version 0 exists, but 1 of the trusted keys signed it, not 2"]);
+    assert_eq!(
+        notes.remarks(),
+        ["version 0 exists, but 1 of the trusted keys signed it, not 2"]
+    );
     let commit = chain.commit(0);
     let error = sign(&chain.store, 0, Digest([7; 32]), &[key("b")]).unwrap_err();
-    assert_eq!((error.class(), chain.notes(0).len()), (ErrorClass::Usage, 2));
-    assert_eq!(sign(&chain.store, 9, commit, &[key("b")]).unwrap_err().rule(), Some("R-CHN-03"));
+    assert_eq!(
+        (error.class(), chain.notes(0).len()),
+        (ErrorClass::Usage, 2)
+    );
+    assert_eq!(
+        sign(&chain.store, 9, commit, &[key("b")])
+            .unwrap_err()
+            .rule(),
+        Some("R-CHN-03")
+    );
     // The publisher waits for the other one, too.
     let options = || signing(&["a"]).trust(Some(two.clone()));
     assert_eq!(rule(&chain.publish(options()).unwrap_err()), "R-SIG-03");
     let (name, taken) = sign(&chain.store, 0, commit, &[key("b")]).unwrap();
-    assert_eq!(sign(&chain.store, 0, commit, &[key("b")]).unwrap(), (name, taken.clone()));
+    assert_eq!(
+        sign(&chain.store, 0, commit, &[key("b")]).unwrap(),
+        (name, taken.clone())
+    );
     assert_eq!(taken, []);
     assert_eq!(advance(&mut follower).unwrap(), 0);
     assert_eq!(chain.publish(options()).unwrap().version, 1);
     assert_eq!(advance(&mut follower).unwrap(), 0);
     // One process does not follow its own version either, as long as others have not signed.
     let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
-    assert_eq!(rule(&publisher.publish(&number(2), Base::Chain, &()).unwrap_err()), "R-SIG-03");
+    assert_eq!(
+        rule(&publisher.publish(&number(2), Base::Chain, &()).unwrap_err()),
+        "R-SIG-03"
+    );
     // Somebody else was first to take the name of the own note: the other one counts all the same.
     let own = chain.own_notes(1, &["b"]);
     assert!(chain.store.put_if_absent(own[0], b"rubbish").unwrap());
@@ -481,37 +658,65 @@ fn a_quorum_is_made_up_later() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     assert!(chain.notes(1).contains(&note));
     publisher.publish(&number(2), Base::Chain, &()).unwrap();
-    assert_eq!(rule(&publisher.publish(&number(3), Base::Chain, &()).unwrap_err()), "R-SIG-03");
+    assert_eq!(
+        rule(&publisher.publish(&number(3), Base::Chain, &()).unwrap_err()),
+        "R-SIG-03"
+    );
     // Rubbish in the place of a note that is wanted again.
     chain.replace(name, b"rubbish");
     let error = sign(&chain.store, 0, commit, &[key("b")]).unwrap_err();
-    assert_eq!((rule(&error), error.class()), ("R-SIG-02", ErrorClass::Chain));
+    assert_eq!(
+        (rule(&error), error.class()),
+        ("R-SIG-02", ErrorClass::Chain)
+    );
 }
 
 #[test]
 fn who_signs_trusts_itself_and_signs_once() {
     let chain = Chain::new();
     let open = |options: PublishOptions| {
-        Publisher::open(chain.store.clone(), options).map(drop).map_err(|error| error.class())
+        Publisher::open(chain.store.clone(), options)
+            .map(drop)
+            .map_err(|error| error.class())
     };
-    assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b"])))), Err(ErrorClass::Usage));
+    assert_eq!(
+        open(signing(&["a"]).trust(Some(trust(&["b"])))),
+        Err(ErrorClass::Usage)
+    );
     assert_eq!(open(signing(&["a", "a"])), Err(ErrorClass::Usage));
-    assert_eq!(open(signing(&["a"]).trust(Some(trust(&["b", "a"])))), Ok(()));
+    assert_eq!(
+        open(signing(&["a"]).trust(Some(trust(&["b", "a"])))),
+        Ok(())
+    );
     // Two keys make one note, which has a name by its digest and one for each.
     chain.publish(signing(&["a", "b"])).unwrap();
     let mut notes = chain.notes(0);
     let content: Vec<_> = notes.iter().map(|name| chain.get(*name)).collect();
     assert!(notes.len() == 3 && content.iter().all(|note| *note == content[0]));
     notes.retain(|name| {
-        *name != ObjectName::Signature { version: 0, commit: chain.commit(0), note: Digest::of_bytes(&content[0]) }
+        *name
+            != ObjectName::Signature {
+                version: 0,
+                commit: chain.commit(0),
+                note: Digest::of_bytes(&content[0]),
+            }
     });
     assert_eq!(
         notes,
-        chain.own_notes(0, &["a", "b"]).into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        chain
+            .own_notes(0, &["a", "b"])
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
     );
     // Who only trusts checks, too.
-    chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap();
-    let error = chain.publish(PublishOptions::default().trust(Some(trust(&["b"])))).unwrap_err();
+    chain
+        .publish(PublishOptions::default().trust(Some(trust(&["b"]))))
+        .unwrap();
+    let error = chain
+        .publish(PublishOptions::default().trust(Some(trust(&["b"]))))
+        .unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
     // A chain that exists begins to be signed.
     sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
@@ -522,25 +727,53 @@ fn who_signs_trusts_itself_and_signs_once() {
 fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
     let chain = Chain::signed(3);
     sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
-    let names = |signers: &Signers| signers.claimed.iter().map(|signer| signer.name.clone()).collect::<Vec<_>>();
+    let names = |signers: &Signers| {
+        signers
+            .claimed
+            .iter()
+            .map(|signer| signer.name.clone())
+            .collect::<Vec<_>>()
+    };
     let entries = log(&chain.store, None, None).unwrap();
     assert_eq!(
-        entries.iter().map(|entry| names(&entry.signers)).collect::<Vec<_>>(),
+        entries
+            .iter()
+            .map(|entry| names(&entry.signers))
+            .collect::<Vec<_>>(),
         [vec!["a"], vec!["a", "b"], vec!["a"]]
     );
-    assert!(entries.iter().all(|entry| (entry.signers.signed, &entry.signers.signed_by) == (None, &None)));
-    let shown = deltachain_store::show(&chain.store, Some(1), Some(&trust(&["b", "c"]))).unwrap().signers;
-    assert_eq!((shown.signed, shown.signed_by), (Some(true), Some(vec![key("b").public().clone()])));
+    assert!(
+        entries
+            .iter()
+            .all(|entry| (entry.signers.signed, &entry.signers.signed_by) == (None, &None))
+    );
+    let shown = deltachain_store::show(&chain.store, Some(1), Some(&trust(&["b", "c"])))
+        .unwrap()
+        .signers;
+    assert_eq!(
+        (shown.signed, shown.signed_by),
+        (Some(true), Some(vec![key("b").public().clone()]))
+    );
     assert_eq!(log(&chain.store, Some(1), None).unwrap().len(), 1);
 
     let whole = fsck(&chain.store, &FsckOptions::default(), &()).unwrap();
-    assert!(whole.problems.is_empty() && whole.hints.is_empty() && whole.orphans == 0, "{whole:?}");
+    assert!(
+        whole.problems.is_empty() && whole.hints.is_empty() && whole.orphans == 0,
+        "{whole:?}"
+    );
     assert_eq!(
-        (whole.signatures[1].version, names(&whole.signatures[1].signers)),
+        (
+            whole.signatures[1].version,
+            names(&whole.signatures[1].signers)
+        ),
         (1, vec!["a".to_owned(), "b".to_owned()])
     );
     let stray = |version, bytes: &[u8]| {
-        let name = ObjectName::Signature { version, commit: chain.commit(2), note: Digest::of_bytes(bytes) };
+        let name = ObjectName::Signature {
+            version,
+            commit: chain.commit(2),
+            note: Digest::of_bytes(bytes),
+        };
         assert!(chain.store.put_if_absent(name, bytes).unwrap());
     };
     stray(2, b"rubbish");
@@ -549,9 +782,16 @@ fn log_show_and_fsck_tell_who_signed_and_prune_leaves_notes_alone() {
     assert!(report.problems.is_empty() && report.orphans == 0);
     assert_eq!(report.hints.len(), 2, "{:?}", report.hints);
 
-    let notes = |chain: &Chain| (0..9).map(|version| chain.notes(version).len()).sum::<usize>();
+    let notes = |chain: &Chain| {
+        (0..9)
+            .map(|version| chain.notes(version).len())
+            .sum::<usize>()
+    };
     let before = notes(&chain);
-    let keep = Keep { last: 1, ..Keep::default() };
+    let keep = Keep {
+        last: 1,
+        ..Keep::default()
+    };
     let plan = plan_prune(&chain.store, &keep).unwrap();
     prune(&chain.store, &plan, &()).unwrap();
     assert_eq!((before, notes(&chain)), (10, 10));
@@ -565,15 +805,23 @@ fn a_web_server_is_enough_for_trust() {
     let store = Store::create(path.to_str().unwrap(), quick()).unwrap();
     init(&store).unwrap().unwrap();
     let publish = |version, options| {
-        let base = if version == 0 { Base::Nothing } else { Base::Chain };
-        Publisher::open(store.clone(), options).unwrap().publish(&number(version), base, &()).unwrap()
+        let base = if version == 0 {
+            Base::Nothing
+        } else {
+            Base::Chain
+        };
+        Publisher::open(store.clone(), options)
+            .unwrap()
+            .publish(&number(version), base, &())
+            .unwrap()
     };
     publish(0, signing(&["a"]));
     publish(1, signing(&["a"]));
     let server = WebServer::start(place.path());
     let web = || Store::open(&server.url("chain/"), quick()).unwrap();
     let options = |names: &[&str]| FollowerOptions::default().trust(Some(trust(names)));
-    let mut follower = Follower::in_directory(web(), &place.path().join("follower"), options(&["a"])).unwrap();
+    let mut follower =
+        Follower::in_directory(web(), &place.path().join("follower"), options(&["a"])).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     for version in 2..12 {
         publish(version, PublishOptions::default());
@@ -581,7 +829,8 @@ fn a_web_server_is_enough_for_trust() {
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let prepare = |names: &[&str], version| {
         let mut new = Follower::in_memory(web(), options(names)).unwrap();
-        new.prepare(version, &()).map(|prepared| prepared.unwrap().held().version)
+        new.prepare(version, &())
+            .map(|prepared| prepared.unwrap().held().version)
     };
     assert_eq!(prepare(&["a"], None).unwrap(), 1);
     assert_eq!(rule(&prepare(&["a"], Some(2)).unwrap_err()), "R-SIG-01");
@@ -598,7 +847,10 @@ fn a_key_for_one_chain_does_not_open_another() {
     let (chain, other) = (Chain::signed(2), Chain::signed(3));
     let digest = |chain: &Chain| Digest::of_bytes(&chain.get(ObjectName::Chain));
     let only = |names: &[&str], quorum, chain: &Chain| {
-        let key = |name| TrustedKey { chains: [digest(chain)].into(), ..key(name).public().clone().into() };
+        let key = |name| TrustedKey {
+            chains: [digest(chain)].into(),
+            ..key(name).public().clone().into()
+        };
         Trust::new(names.iter().map(|name| key(*name)), quorum).unwrap()
     };
     let options = |trust| FollowerOptions::default().trust(Some(trust));
@@ -607,17 +859,35 @@ fn a_key_for_one_chain_does_not_open_another() {
     drop(follower);
     // Whatever the user allows besides.
     let here = only(&["a"], 1, &chain);
-    let allowed = options(here.clone()).adopt(true).allow_rollback(Some(other.commit(2)));
-    let mut follower = Follower::in_directory(other.store.clone(), &chain.directory(), allowed).unwrap();
+    let allowed = options(here.clone())
+        .adopt(true)
+        .allow_rollback(Some(other.commit(2)));
+    let mut follower =
+        Follower::in_directory(other.store.clone(), &chain.directory(), allowed).unwrap();
     keeps(&mut follower, 1, "R-SIG-05");
     let mut new = Follower::in_memory(other.store.clone(), options(here.clone())).unwrap();
     assert_eq!(rule(&new.prepare(None, &()).unwrap_err()), "R-SIG-05");
     // Nor does it make up a quorum there; and a publisher does not follow.
-    let keys = here.keys().iter().cloned().chain([key("b").public().clone().into()]);
+    let keys = here
+        .keys()
+        .iter()
+        .cloned()
+        .chain([key("b").public().clone().into()]);
     let mixed = Trust::new(keys, 2).unwrap();
-    let error = other.publish(PublishOptions::default().trust(Some(mixed))).unwrap_err();
-    assert_eq!((rule(&error), error.class()), ("R-SIG-05", ErrorClass::Chain));
-    assert_eq!(other.publish(signing(&["a"]).trust(Some(only(&["a"], 1, &other)))).unwrap().version, 3);
+    let error = other
+        .publish(PublishOptions::default().trust(Some(mixed)))
+        .unwrap_err();
+    assert_eq!(
+        (rule(&error), error.class()),
+        ("R-SIG-05", ErrorClass::Chain)
+    );
+    assert_eq!(
+        other
+            .publish(signing(&["a"]).trust(Some(only(&["a"], 1, &other))))
+            .unwrap()
+            .version,
+        3
+    );
 }
 
 #[test]
@@ -634,7 +904,11 @@ fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
         // Nobody finds an unsigned head.
         let mut follower = chain.follower();
         let head = chain.store.listing(0).unwrap().head().unwrap();
-        assert_eq!(advance(&mut follower).unwrap(), head, "after {writes} writes");
+        assert_eq!(
+            advance(&mut follower).unwrap(),
+            head,
+            "after {writes} writes"
+        );
         // The next honest publisher goes on, and followers with it.
         let next = chain.publish(signing(&["a"])).unwrap();
         assert_eq!(next.version, head + 1);
@@ -650,7 +924,8 @@ fn a_publisher_killed_at_any_write_leaves_no_unsigned_head() {
 
 #[test]
 fn what_signatures_cost() {
-    // Of each: a publisher that has just begun, one that goes on, a whole look at an unchanged chain, and a short one.
+    // Of each: a publisher that has just begun, one that goes on, a whole look at an unchanged
+    // chain, and a short one.
     let costs = |options: &dyn Fn() -> PublishOptions, trust: Option<Trust>| {
         let objects = CountingStore::new();
         let chain = Chain::over(Arc::clone(&objects) as Arc<dyn ObjectStore>);
@@ -658,11 +933,17 @@ fn what_signatures_cost() {
         objects.requests();
         let (before, state) = (number(0), number(1));
         let mut publisher = Publisher::open(chain.store.clone(), options()).unwrap();
-        publisher.publish(&state, Base::State((&before).into()), &()).unwrap();
+        publisher
+            .publish(&state, Base::State((&before).into()), &())
+            .unwrap();
         let new = objects.requests();
-        publisher.publish(&before, Base::State((&state).into()), &()).unwrap();
+        publisher
+            .publish(&before, Base::State((&state).into()), &())
+            .unwrap();
         let warm = objects.requests();
-        let mut follower = Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(trust)).unwrap();
+        let mut follower =
+            Follower::in_memory(chain.store.clone(), FollowerOptions::default().trust(trust))
+                .unwrap();
         let mut prepared = follower.prepare(None, &()).unwrap().unwrap();
         follower.apply(&mut prepared).unwrap();
         objects.requests();
@@ -675,12 +956,20 @@ fn what_signatures_cost() {
     let without = costs(&PublishOptions::default, None);
     let signed = costs(&|| signing(&["a"]), Some(trust(&["a"])));
     let by_two = costs(&|| signing(&["a", "b"]), Some(trust(&["a"])));
-    let more: Vec<u64> = signed.iter().zip(without).map(|(signed, without)| signed - without).collect();
-    // The note under two names; and of a publisher that has not signed the head itself, the own note on it. Of a look
-    // likewise.
+    let more: Vec<u64> = signed
+        .iter()
+        .zip(without)
+        .map(|(signed, without)| signed - without)
+        .collect();
+    // The note under two names; and of a publisher that has not signed the head itself, the own
+    // note on it. Of a look likewise.
     assert_eq!(more, [3, 2, 1, 0]);
     // A name more, and another key whose own note is asked for.
-    let two: Vec<u64> = by_two.iter().zip(signed).map(|(by_two, signed)| by_two - signed).collect();
+    let two: Vec<u64> = by_two
+        .iter()
+        .zip(signed)
+        .map(|(by_two, signed)| by_two - signed)
+        .collect();
     assert_eq!(two, [2, 1, 0, 0]);
     assert_eq!(without[3], 1);
 }

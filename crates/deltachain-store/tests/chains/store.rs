@@ -1,4 +1,5 @@
-//! The store: directories, an S3 server, memory and a web server, all by the same calls; retries, time-outs, names.
+//! The store: directories, an S3 server, memory and a web server, all by the same calls; retries,
+//! time-outs, names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,9 @@ use std::time::Duration;
 use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
-use deltachain_store::{Follower, FollowerOptions, Observer, Phase, RawObjects, Store, StoreOptions};
+use deltachain_store::{
+    Follower, FollowerOptions, Observer, Phase, RawObjects, Store, StoreOptions,
+};
 use object_store::ObjectStore;
 #[cfg(target_os = "linux")]
 use object_store::local::LocalFileSystem;
@@ -41,7 +44,10 @@ fn on_all_kinds(test: impl Fn(&Store)) {
 
 /// A file on disk, with what a route would say of it.
 fn file(directory: &Path, content: &[u8]) -> (std::path::PathBuf, FileReference) {
-    let reference = FileReference { digest: Digest::of_bytes(content), size: content.len() as u64 };
+    let reference = FileReference {
+        digest: Digest::of_bytes(content),
+        size: content.len() as u64,
+    };
     let path = directory.join(reference.digest.to_string());
     fs::write(&path, content).unwrap();
     (path, reference)
@@ -75,11 +81,20 @@ fn what_is_stored_is_read_again() {
         assert!(store.put_if_absent(ObjectName::Chain, b"one").unwrap());
         assert!(!store.put_if_absent(ObjectName::Chain, b"two").unwrap());
         assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), b"one");
-        let routes = ObjectName::Routes { version: 7, generation: 1 };
+        let routes = ObjectName::Routes {
+            version: 7,
+            generation: 1,
+        };
         for name in [ObjectName::Commit(0), ObjectName::Commit(7), routes] {
-            assert!(store.put_if_absent(name, name.to_string().as_bytes()).unwrap());
+            assert!(
+                store
+                    .put_if_absent(name, name.to_string().as_bytes())
+                    .unwrap()
+            );
         }
-        let all = store.get_all(&[ObjectName::Commit(7), routes, ObjectName::Commit(8)]).unwrap();
+        let all = store
+            .get_all(&[ObjectName::Commit(7), routes, ObjectName::Commit(8)])
+            .unwrap();
         assert_eq!(all.len(), 3);
         for (name, content) in all {
             let expected = (name != ObjectName::Commit(8)).then(|| name.to_string().into_bytes());
@@ -90,12 +105,19 @@ fn what_is_stored_is_read_again() {
         // In one go, exactly one part, and several parts of which the last is shorter.
         let mut references = Vec::new();
         for length in [1, 70_000, PART, PART + 1, 2 * PART + 300] {
-            let (path, reference) = file(scratch.path(), &Random(length).bytes(usize::try_from(length).unwrap()));
+            let (path, reference) = file(
+                scratch.path(),
+                &Random(length).bytes(usize::try_from(length).unwrap()),
+            );
             let counter = Counter::default();
-            store.upload(&path, reference.name(), reference.size, &counter).unwrap();
+            store
+                .upload(&path, reference.name(), reference.size, &counter)
+                .unwrap();
             assert_eq!(counter.0.into_inner(), length);
             // Storing it again is not a fault.
-            store.upload(&path, reference.name(), reference.size, &()).unwrap();
+            store
+                .upload(&path, reference.name(), reference.size, &())
+                .unwrap();
             let content = store.get(reference.name()).unwrap().unwrap();
             assert!(content == fs::read(&path).unwrap()[..content.len()]);
             references.push(reference);
@@ -103,11 +125,24 @@ fn what_is_stored_is_read_again() {
 
         let objects = store.objects().unwrap();
         assert!(objects.is_sorted_by_key(|object| object.name));
-        let sizes = references.iter().map(|reference| (reference.name(), reference.size));
+        let sizes = references
+            .iter()
+            .map(|reference| (reference.name(), reference.size));
         let documents = [ObjectName::Commit(0), ObjectName::Commit(7), routes];
-        let documents = documents.into_iter().map(|name| (name, name.to_string().len() as u64));
-        let expected: BTreeSet<_> = sizes.chain(documents).chain([(ObjectName::Chain, 3)]).collect();
-        assert_eq!(objects.iter().map(|object| (object.name, object.size)).collect::<BTreeSet<_>>(), expected);
+        let documents = documents
+            .into_iter()
+            .map(|name| (name, name.to_string().len() as u64));
+        let expected: BTreeSet<_> = sizes
+            .chain(documents)
+            .chain([(ObjectName::Chain, 3)])
+            .collect();
+        assert_eq!(
+            objects
+                .iter()
+                .map(|object| (object.name, object.size))
+                .collect::<BTreeSet<_>>(),
+            expected
+        );
 
         let gone: Vec<_> = references.iter().map(FileReference::name).collect();
         store.delete(&gone).unwrap();
@@ -121,17 +156,35 @@ fn what_is_stored_is_read_again() {
 #[test]
 fn a_list_shows_what_a_reader_of_a_version_needs() {
     on_all_kinds(|store| {
-        let routes = |version, generation| ObjectName::Routes { version, generation };
-        let names = [routes(2, 1), routes(3, 1), routes(3, 9_999_999_999), routes(4, 1), routes(10, 2)];
-        for name in (0..12).map(ObjectName::Commit).chain(names).chain([ObjectName::Chain]) {
+        let routes = |version, generation| ObjectName::Routes {
+            version,
+            generation,
+        };
+        let names = [
+            routes(2, 1),
+            routes(3, 1),
+            routes(3, 9_999_999_999),
+            routes(4, 1),
+            routes(10, 2),
+        ];
+        for name in (0..12)
+            .map(ObjectName::Commit)
+            .chain(names)
+            .chain([ObjectName::Chain])
+        {
             store.put_if_absent(name, b"x").unwrap();
         }
         let listing = |names: Vec<ObjectName>| {
-            deltachain::chain::Listing::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())
+            deltachain::chain::Listing::new(
+                names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            )
         };
         let all: Vec<_> = (0..12).map(ObjectName::Commit).chain(names).collect();
         assert_eq!(store.listing(0).unwrap(), listing(all.clone()));
-        let above: Vec<_> = (3..12).map(ObjectName::Commit).chain(names[1..].to_vec()).collect();
+        let above: Vec<_> = (3..12)
+            .map(ObjectName::Commit)
+            .chain(names[1..].to_vec())
+            .collect();
         assert_eq!(store.listing(3).unwrap(), listing(above));
     });
 }
@@ -143,9 +196,16 @@ fn of_several_who_create_a_name_one_succeeds() {
             let name = ObjectName::Commit(version);
             let created: Vec<u64> = std::thread::scope(|scope| {
                 let writers: Vec<_> = (0..8_u64)
-                    .map(|writer| scope.spawn(move || store.put_if_absent(name, &writer.to_le_bytes()).unwrap()))
+                    .map(|writer| {
+                        scope.spawn(move || {
+                            store.put_if_absent(name, &writer.to_le_bytes()).unwrap()
+                        })
+                    })
                     .collect();
-                (0..).zip(writers).filter_map(|(writer, thread)| thread.join().unwrap().then_some(writer)).collect()
+                (0..)
+                    .zip(writers)
+                    .filter_map(|(writer, thread)| thread.join().unwrap().then_some(writer))
+                    .collect()
             });
             assert_eq!(created.len(), 1, "{store}: version {version}");
             assert_eq!(store.get(name).unwrap().unwrap(), created[0].to_le_bytes());
@@ -178,9 +238,17 @@ fn other_objects_are_ignored() {
     }
     // A directory is not an object, whatever its name.
     fs::create_dir_all(directory.path().join("commits/00000000000000000004.json")).unwrap();
-    let names: Vec<_> = store.objects().unwrap().iter().map(|object| object.name).collect();
+    let names: Vec<_> = store
+        .objects()
+        .unwrap()
+        .iter()
+        .map(|object| object.name)
+        .collect();
     assert_eq!(names, [ObjectName::Commit(0)]);
-    assert_eq!(store.listing(0).unwrap(), deltachain::chain::Listing::new(["commits/00000000000000000000.json"]));
+    assert_eq!(
+        store.listing(0).unwrap(),
+        deltachain::chain::Listing::new(["commits/00000000000000000000.json"])
+    );
 }
 
 #[test]
@@ -192,7 +260,10 @@ fn a_document_that_is_too_long_is_refused_as_such() {
             store.put_if_absent(name, &vec![b'{'; length]).unwrap();
             let content = store.get(name).unwrap().unwrap();
             assert_eq!(content.len(), length.min(longest + 1));
-            let rule = Commit::parse(&content, &Limits::default()).unwrap_err().rule().unwrap();
+            let rule = Commit::parse(&content, &Limits::default())
+                .unwrap_err()
+                .rule()
+                .unwrap();
             assert_eq!(rule == "R-LIM-05", length > longest);
         }
     });
@@ -225,7 +296,14 @@ fn urls_that_make_no_sense_are_the_callers_fault() {
     let store = Store::create(path.to_str().unwrap(), quick()).unwrap();
     store.put_if_absent(ObjectName::Chain, b"here").unwrap();
     let url = url::Url::from_directory_path(&path).unwrap();
-    assert_eq!(Store::open(url.as_str(), quick()).unwrap().get(ObjectName::Chain).unwrap().unwrap(), b"here");
+    assert_eq!(
+        Store::open(url.as_str(), quick())
+            .unwrap()
+            .get(ObjectName::Chain)
+            .unwrap()
+            .unwrap(),
+        b"here"
+    );
 }
 
 #[test]
@@ -233,9 +311,15 @@ fn a_stranger_is_refused_at_once() {
     let server = S3Server::start();
     let store = server.store_of_stranger(PREFIX, quick());
     let error = store.get(ObjectName::Chain).unwrap_err();
-    assert_eq!((error.class(), error.file()), (ErrorClass::Io, Some("chain.json")));
+    assert_eq!(
+        (error.class(), error.file()),
+        (ErrorClass::Io, Some("chain.json"))
+    );
     let error = store.put_if_absent(ObjectName::Chain, b"x").unwrap_err();
-    assert_eq!((error.class(), error.file()), (ErrorClass::Io, Some("chain.json")));
+    assert_eq!(
+        (error.class(), error.file()),
+        (ErrorClass::Io, Some("chain.json"))
+    );
     assert!(!server.directory(PREFIX).join("chain.json").exists());
 }
 
@@ -248,22 +332,47 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
     let store = Store::open(&server.url("some%20prefix/模型 é/"), quick()).unwrap();
     assert!(!store.can_list());
     assert_eq!(store.objects().unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(store.listing(0).unwrap(), deltachain::chain::Listing::of_head(None));
+    assert_eq!(
+        store.listing(0).unwrap(),
+        deltachain::chain::Listing::of_head(None)
+    );
     for head in 0..=40 {
-        writer.put_if_absent(ObjectName::Commit(head), b"x").unwrap();
+        writer
+            .put_if_absent(ObjectName::Commit(head), b"x")
+            .unwrap();
         let expected = deltachain::chain::Listing::of_head(Some(head));
         for from in [0, head / 2, head] {
-            assert_eq!(store.listing(from).unwrap(), expected, "head {head}, from {from}");
+            assert_eq!(
+                store.listing(from).unwrap(),
+                expected,
+                "head {head}, from {from}"
+            );
         }
-        assert_eq!(store.listing(head + 1).unwrap(), deltachain::chain::Listing::of_head(None));
+        assert_eq!(
+            store.listing(head + 1).unwrap(),
+            deltachain::chain::Listing::of_head(None)
+        );
     }
     // Not one request per version.
     let before = server.requests();
     store.listing(0).unwrap();
-    assert!(server.requests() - before <= 13, "{} requests", server.requests() - before);
+    assert!(
+        server.requests() - before <= 13,
+        "{} requests",
+        server.requests() - before
+    );
     assert_eq!(store.get(ObjectName::Chain).unwrap(), None);
-    assert_eq!(store.put_if_absent(ObjectName::Chain, b"x").unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!(store.delete(&[ObjectName::Chain]).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        store
+            .put_if_absent(ObjectName::Chain, b"x")
+            .unwrap_err()
+            .class(),
+        ErrorClass::Usage
+    );
+    assert_eq!(
+        store.delete(&[ObjectName::Chain]).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     assert_eq!(writer.get(ObjectName::Chain).unwrap(), None);
 }
 
@@ -273,19 +382,32 @@ fn a_web_server_without_ranges_is_refused_at_once() {
     chain.add(state(&[("a", &[1, 2, 3])]), &[None]);
     let pull = |server: &WebServer| {
         let store = Store::open(&server.url(""), quick()).unwrap();
-        Follower::in_memory(store, FollowerOptions::default()).unwrap().prepare(None, &()).map(drop)
+        Follower::in_memory(store, FollowerOptions::default())
+            .unwrap()
+            .prepare(None, &())
+            .map(drop)
     };
-    let (whole, ranges) = (WebServer::without_ranges(chain.folder.path()), WebServer::start(chain.folder.path()));
+    let (whole, ranges) = (
+        WebServer::without_ranges(chain.folder.path()),
+        WebServer::start(chain.folder.path()),
+    );
     pull(&ranges).unwrap();
     let error = pull(&whole).unwrap_err();
-    assert_eq!((error.class(), error.rule()), (ErrorClass::Io, None), "{error}");
-    assert!(format!("{error:#}").contains("sends the whole file"), "{error:#}");
+    assert_eq!(
+        (error.class(), error.rule()),
+        (ErrorClass::Io, None),
+        "{error}"
+    );
+    assert!(
+        format!("{error:#}").contains("sends the whole file"),
+        "{error:#}"
+    );
     // Nothing was asked for twice; only how long the file is.
     assert_eq!(whole.requests(), ranges.requests() + 1);
 }
 
-/// What a directory says of which others may see nothing is final. Where the system makes no difference between users,
-/// nothing is tried.
+/// What a directory says of which others may see nothing is final. Where the system makes no
+/// difference between users, nothing is tried.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_the_system_does_not_allow_is_not_tried_again() {
@@ -295,7 +417,9 @@ fn what_the_system_does_not_allow_is_not_tried_again() {
     let document = ObjectName::Chain.to_string();
     fs::write(place.path().join(&document), "x").unwrap();
     fs::create_dir(place.path().join("commits")).unwrap();
-    let set_mode = |name: &str, mode| fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode));
+    let set_mode = |name: &str, mode| {
+        fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(mode))
+    };
     set_mode("", 0o555).unwrap();
     set_mode(&document, 0o000).unwrap();
     set_mode("commits", 0o000).unwrap();
@@ -304,10 +428,16 @@ fn what_the_system_does_not_allow_is_not_tried_again() {
     set_mode("commits", 0o755).unwrap();
     match ended {
         Ok(ended) if !matches!(ended.status.code(), Some(126 | 127)) => {
-            let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
-            assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+            let text =
+                String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+            assert!(
+                ended.status.success() && text.contains("1 passed"),
+                "{text}"
+            );
         }
-        not_started => println!("SKIPPED: a process without privileges cannot be started: {not_started:?}"),
+        not_started => {
+            println!("SKIPPED: a process without privileges cannot be started: {not_started:?}")
+        }
     }
 }
 
@@ -316,15 +446,32 @@ fn what_the_system_does_not_allow_is_not_tried_again() {
 #[ignore = "a part of what_the_system_does_not_allow_is_not_tried_again"]
 fn a_process_that_may_not() {
     let Some(place) = place() else { return };
-    let (objects, control) = FaultyStore::new(Arc::new(LocalFileSystem::new_with_prefix(place).unwrap()));
+    let (objects, control) =
+        FaultyStore::new(Arc::new(LocalFileSystem::new_with_prefix(place).unwrap()));
     let store = Store::from_objects(objects, "", quick()).unwrap();
-    let refused = |error: Error| assert!(format!("{error:#}").contains("Permission denied"), "{error:#}");
+    let refused = |error: Error| {
+        assert!(
+            format!("{error:#}").contains("Permission denied"),
+            "{error:#}"
+        )
+    };
     refused(store.get(ObjectName::Chain).unwrap_err());
     refused(store.listing(0).unwrap_err());
-    refused(store.put_if_absent(ObjectName::Commit(0), b"x").unwrap_err());
+    refused(
+        store
+            .put_if_absent(ObjectName::Commit(0), b"x")
+            .unwrap_err(),
+    );
     let commit = ObjectName::Commit(0).to_string();
-    let calls = [(Operation::Get, "chain.json"), (Operation::List, "commits"), (Operation::Create, commit.as_str())];
-    assert_eq!(calls.map(|(operation, path)| control.calls(operation, path)), [1, 1, 1]);
+    let calls = [
+        (Operation::Get, "chain.json"),
+        (Operation::List, "commits"),
+        (Operation::Create, commit.as_str()),
+    ];
+    assert_eq!(
+        calls.map(|(operation, path)| control.calls(operation, path)),
+        [1, 1, 1]
+    );
 }
 
 /// A store of memory in which things fail, and what is really in it.
@@ -332,12 +479,20 @@ fn faulty(options: StoreOptions) -> (Store, Arc<Control>, Store) {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let (objects, control) = FaultyStore::new(Arc::clone(&inner));
     let store = Store::from_objects(objects, "", options).unwrap();
-    (store, control, Store::from_objects(inner, "", quick()).unwrap())
+    (
+        store,
+        control,
+        Store::from_objects(inner, "", quick()).unwrap(),
+    )
 }
 
 /// Checks that an error is of class IO and names the object.
 fn assert_given_up(error: &Error, name: ObjectName) {
-    assert_eq!((error.class(), error.file()), (ErrorClass::Io, Some(name.to_string().as_str())), "{error}");
+    assert_eq!(
+        (error.class(), error.file()),
+        (ErrorClass::Io, Some(name.to_string().as_str())),
+        "{error}"
+    );
 }
 
 #[test]
@@ -352,11 +507,16 @@ fn what_fails_is_tried_again_and_given_up() {
             let (store, control, clean) = faulty(options.clone());
             let document = ChainDocument::new(7).to_bytes().unwrap();
             clean.put_if_absent(ObjectName::Chain, &document).unwrap();
-            let of_a_file = |call: &Call<'_>| matches!(call.operation, Operation::Part | Operation::Complete);
+            let of_a_file =
+                |call: &Call<'_>| matches!(call.operation, Operation::Part | Operation::Complete);
             control.plan(move |call| (call.number < failures && !of_a_file(call)).then_some(fault));
             let given_up = failures == attempts;
             let check = |result: Result<()>, name: ObjectName, operation| {
-                assert_eq!(control.calls(operation, &name.to_string()), attempts, "{fault:?} {operation:?} {name}");
+                assert_eq!(
+                    control.calls(operation, &name.to_string()),
+                    attempts,
+                    "{fault:?} {operation:?} {name}"
+                );
                 match result {
                     Ok(()) => assert!(!given_up, "{fault:?} {operation:?}"),
                     Err(error) => {
@@ -365,9 +525,13 @@ fn what_fails_is_tried_again_and_given_up() {
                     }
                 }
             };
-            let got = store.get(ObjectName::Chain).map(|content| assert_eq!(content.unwrap(), document));
+            let got = store
+                .get(ObjectName::Chain)
+                .map(|content| assert_eq!(content.unwrap(), document));
             check(got, ObjectName::Chain, Operation::Get);
-            let put = store.put_if_absent(ObjectName::Commit(0), b"x").map(|created| assert!(created));
+            let put = store
+                .put_if_absent(ObjectName::Commit(0), b"x")
+                .map(|created| assert!(created));
             check(put, ObjectName::Commit(0), Operation::Create);
             check(
                 store.upload(&short, short_reference.name(), short_reference.size, &()),
@@ -379,11 +543,21 @@ fn what_fails_is_tried_again_and_given_up() {
                 long_reference.name(),
                 Operation::Begin,
             );
-            check(store.delete(&[ObjectName::Commit(3)]), ObjectName::Commit(3), Operation::Delete);
+            check(
+                store.delete(&[ObjectName::Commit(3)]),
+                ObjectName::Commit(3),
+                Operation::Delete,
+            );
             assert_eq!(store.objects().is_err(), given_up);
             assert_eq!(control.calls(Operation::List, ""), attempts);
-            assert_eq!(clean.get(short_reference.name()).unwrap().is_some(), !given_up);
-            assert_eq!(clean.get(long_reference.name()).unwrap().is_some(), !given_up);
+            assert_eq!(
+                clean.get(short_reference.name()).unwrap().is_some(),
+                !given_up
+            );
+            assert_eq!(
+                clean.get(long_reference.name()).unwrap().is_some(),
+                !given_up
+            );
             assert_eq!(control.injected()[&fault], 6 * failures);
         }
     }
@@ -394,15 +568,26 @@ fn parts_of_a_file_are_tried_again() {
     let scratch = tempfile::tempdir().unwrap();
     let (path, reference) = file(scratch.path(), &Random(1).bytes(11 << 20));
     for failing in [Operation::Begin, Operation::Part, Operation::Complete] {
-        for fault in [Fault::FailBefore, Fault::FailAfter, Fault::SilentBefore, Fault::SilentAfter] {
+        for fault in [
+            Fault::FailBefore,
+            Fault::FailAfter,
+            Fault::SilentBefore,
+            Fault::SilentAfter,
+        ] {
             let options = quick().timeout(Duration::from_millis(20));
             let (store, control, clean) = faulty(options);
-            control.plan(move |call| (call.operation == failing && call.number == 0).then_some(fault));
-            store.upload(&path, reference.name(), reference.size, &()).unwrap();
+            control
+                .plan(move |call| (call.operation == failing && call.number == 0).then_some(fault));
+            store
+                .upload(&path, reference.name(), reference.size, &())
+                .unwrap();
             assert_eq!(control.injected()[&fault], 1);
             let objects = clean.objects().unwrap();
             assert_eq!(
-                objects.iter().map(|object| (object.name, object.size)).collect::<Vec<_>>(),
+                objects
+                    .iter()
+                    .map(|object| (object.name, object.size))
+                    .collect::<Vec<_>>(),
                 [(reference.name(), 11 << 20)]
             );
         }
@@ -415,8 +600,14 @@ fn what_cannot_get_better_is_not_tried_again() {
     assert_eq!(store.get(ObjectName::Chain).unwrap(), None);
     assert_eq!(control.calls(Operation::Get, "chain.json"), 1);
     control.stop_after(0);
-    assert_given_up(&store.get(ObjectName::Commit(1)).unwrap_err(), ObjectName::Commit(1));
-    assert_eq!(control.calls(Operation::Get, "commits/00000000000000000001.json"), 1);
+    assert_given_up(
+        &store.get(ObjectName::Commit(1)).unwrap_err(),
+        ObjectName::Commit(1),
+    );
+    assert_eq!(
+        control.calls(Operation::Get, "commits/00000000000000000001.json"),
+        1
+    );
 }
 
 #[test]
@@ -428,7 +619,10 @@ fn a_success_that_nobody_saw_is_no_second_one() {
         // A caller that needs to know compares what the object holds.
         assert!(!store.put_if_absent(ObjectName::Commit(0), b"mine").unwrap());
         assert_eq!(clean.get(ObjectName::Commit(0)).unwrap().unwrap(), b"mine");
-        assert_eq!(control.calls(Operation::Create, "commits/00000000000000000000.json"), 2);
+        assert_eq!(
+            control.calls(Operation::Create, "commits/00000000000000000000.json"),
+            2
+        );
     }
 }
 
@@ -439,7 +633,12 @@ fn a_conflict_is_no_taken_name() {
     assert!(store.put_if_absent(ObjectName::Commit(0), b"mine").unwrap());
     assert_eq!(control.injected()[&Fault::Conflict], 2);
     control.plan(|call| (call.operation == Operation::Create).then_some(Fault::Conflict));
-    assert_given_up(&store.put_if_absent(ObjectName::Commit(1), b"mine").unwrap_err(), ObjectName::Commit(1));
+    assert_given_up(
+        &store
+            .put_if_absent(ObjectName::Commit(1), b"mine")
+            .unwrap_err(),
+        ObjectName::Commit(1),
+    );
     assert_eq!(clean.get(ObjectName::Commit(1)).unwrap(), None);
 }
 
@@ -452,7 +651,10 @@ fn a_document_that_came_in_part_is_asked_for_again() {
     assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), document);
     assert_eq!(control.injected()[&Fault::Truncate], 2);
     control.plan(|_| Some(Fault::Truncate));
-    assert_given_up(&store.get(ObjectName::Chain).unwrap_err(), ObjectName::Chain);
+    assert_given_up(
+        &store.get(ObjectName::Chain).unwrap_err(),
+        ObjectName::Chain,
+    );
 }
 
 #[test]
@@ -464,7 +666,10 @@ fn a_document_that_came_damaged_is_asked_for_once_more() {
     store.put_if_absent(ObjectName::Commit(0), damaged).unwrap();
     // What is damaged in the store stays so, and is looked at twice.
     assert_eq!(store.get(ObjectName::Commit(0)).unwrap().unwrap(), damaged);
-    assert_eq!(control.calls(Operation::Get, "commits/00000000000000000000.json"), 2);
+    assert_eq!(
+        control.calls(Operation::Get, "commits/00000000000000000000.json"),
+        2
+    );
     assert_eq!(store.get(ObjectName::Chain).unwrap().unwrap(), document);
     assert_eq!(control.calls(Operation::Get, "chain.json"), 1);
 }
@@ -483,6 +688,12 @@ fn who_watches_can_stop_an_upload() {
     let scratch = tempfile::tempdir().unwrap();
     let (path, reference) = file(scratch.path(), &vec![1; 50 << 20]);
     let store = Store::from_objects(Arc::new(InMemory::new()), "", quick()).unwrap();
-    assert_eq!(store.upload(&path, reference.name(), reference.size, &Stop).unwrap_err().message(), "enough");
+    assert_eq!(
+        store
+            .upload(&path, reference.name(), reference.size, &Stop)
+            .unwrap_err()
+            .message(),
+        "enough"
+    );
     assert_eq!(store.get(reference.name()).unwrap(), None);
 }

@@ -7,8 +7,8 @@ use super::*;
 /// Routes in force, by the version that they lead to.
 type Graph = BTreeMap<u64, Vec<(Route, bool)>>;
 
-/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of routes, versions, and
-/// which route of its version's each is.
+/// What orders paths, and where each starts: bytes of routes that are avoided, bytes, number of
+/// routes, versions, and which route of its version's each is.
 type Cost = (u128, u128, usize, Vec<u64>, Vec<usize>);
 
 /// All paths to `wanted` along these routes, each of which is avoided or not.
@@ -17,27 +17,45 @@ fn all_paths(graph: &Graph, held: Option<u64>, wanted: u64) -> Vec<(Cost, Option
     for (place, (route, is_avoided)) in graph.get(&wanted).into_iter().flatten().enumerate() {
         let avoided = if *is_avoided { route.bytes() } else { 0 };
         if route.from.is_none() || route.from == held {
-            paths.push(((avoided, route.bytes(), 1, vec![wanted], vec![place]), route.from));
+            paths.push((
+                (avoided, route.bytes(), 1, vec![wanted], vec![place]),
+                route.from,
+            ));
         }
-        for ((before, bytes, count, mut versions, mut places), start) in
-            route.from.into_iter().flat_map(|from| all_paths(graph, held, from))
+        for ((before, bytes, count, mut versions, mut places), start) in route
+            .from
+            .into_iter()
+            .flat_map(|from| all_paths(graph, held, from))
         {
             versions.push(wanted);
             places.push(place);
-            paths.push(((before + avoided, bytes + route.bytes(), count + 1, versions, places), start));
+            paths.push((
+                (
+                    before + avoided,
+                    bytes + route.bytes(),
+                    count + 1,
+                    versions,
+                    places,
+                ),
+                start,
+            ));
         }
     }
     paths
 }
 
-/// For each version its routes: sizes by where they come from. Sizes are small, so that many paths cost the same.
+/// For each version its routes: sizes by where they come from. Sizes are small, so that many paths
+/// cost the same.
 fn any_routes() -> impl Strategy<Value = Vec<Vec<(Option<u64>, Vec<u64>)>>> {
     let route = (proptest::option::of(0..7_u64), 1..4_u64, 0..3_u64);
     proptest::collection::vec(proptest::collection::vec(route, 0..5), 1..8).prop_map(|versions| {
         let routes = (0..).zip(versions).map(|(version, mut routes)| {
             routes.retain(|(from, ..)| *from < Some(version));
             // Routes of equal cost with different files.
-            routes.into_iter().map(|(from, size, other)| (from, vec![size + other, 3 - other])).collect()
+            routes
+                .into_iter()
+                .map(|(from, size, other)| (from, vec![size + other, 3 - other]))
+                .collect()
         });
         routes.collect()
     })
@@ -51,7 +69,8 @@ proptest! {
         given in any_routes(),
         held in proptest::option::of(0..8_u64),
         failing in proptest::collection::vec(any::<proptest::sample::Index>(), 16),
-        // For each version a bit for each route; the cheapest path, the cheapest direct one, or the cheapest in place.
+        // For each version a bit for each route; the cheapest path, the cheapest direct one, or the
+        // cheapest in place.
         marks in proptest::collection::vec(any::<u8>(), 8),
         order in 0..3,
     ) {
@@ -65,7 +84,8 @@ proptest! {
             store = if is_in_place && !routes.is_empty() {
                 store.add_in_place(&routes, &marked)
             } else {
-                // The commit has routes that are not in force, so that all can be given by a document.
+                // The commit has routes that are not in force, so that all can be given by a
+                // document.
                 store.add(&[(None, &[1, 1])])
             };
             store = store.with_routes(version, 1, &routes);

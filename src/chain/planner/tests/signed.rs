@@ -14,7 +14,8 @@ fn trust(names: &[&str], quorum: usize) -> Trust {
 }
 
 impl Store {
-    /// Stores a note on the commit of a version, signed by these, under its own digest and as their own notes.
+    /// Stores a note on the commit of a version, signed by these, under its own digest and as their
+    /// own notes.
     fn sign(self, version: u64, names: &[&str]) -> Self {
         let commit = self.digest(commit(version));
         let (mut store, note) = self.sign_as_1_1(version, names);
@@ -43,7 +44,11 @@ impl Store {
 
     /// A chain whose versions are signed by `a`.
     fn signed(versions: u64) -> Self {
-        let add = |store: Self, version: u64| store.add(&[(version.checked_sub(1), &[10])]).sign(version, &["a"]);
+        let add = |store: Self, version: u64| {
+            store
+                .add(&[(version.checked_sub(1), &[10])])
+                .sign(version, &["a"])
+        };
         (0..versions).fold(Self::new(), add)
     }
 
@@ -57,7 +62,9 @@ impl Store {
     }
 
     fn seen(&self, version: u64) -> Option<(u64, Digest)> {
-        self.objects.get(&commit(version).to_string()).map(|bytes| (version, Digest::of_bytes(bytes)))
+        self.objects
+            .get(&commit(version).to_string())
+            .map(|bytes| (version, Digest::of_bytes(bytes)))
     }
 
     fn planned(
@@ -67,7 +74,9 @@ impl Store {
         trust: &Trust,
         seen: Option<(u64, Digest)>,
     ) -> Outcome {
-        self.drive(&mut planner(wanted, held).trust(trust.clone(), seen)).map(|(plan, _)| plan).map_err(Box::new)
+        self.drive(&mut planner(wanted, held).trust(trust.clone(), seen))
+            .map(|(plan, _)| plan)
+            .map_err(Box::new)
     }
 }
 
@@ -97,7 +106,14 @@ fn the_head_is_the_highest_signed_version() {
     assert_eq!(short(&plan), Ok(5));
     assert_eq!(path(plan.as_ref().unwrap()), (Some(4), vec![5]));
     let by = vec![key("a").public().clone()];
-    assert_eq!(of_plan(plan), SignatureCheck { by, seen: store.seen(5), unsigned_head: None });
+    assert_eq!(
+        of_plan(plan),
+        SignatureCheck {
+            by,
+            seen: store.seen(5),
+            unsigned_head: None
+        }
+    );
 
     // A stranger on top, with notes of its own or without.
     for signers in [&["stranger"][..], &[]] {
@@ -111,14 +127,26 @@ fn the_head_is_the_highest_signed_version() {
             let signed = of_plan(plan);
             let unsigned = signed.unsigned_head.unwrap().to_string();
             assert_eq!(signed.seen, store.seen(5));
-            assert_eq!(unsigned, "version 7 exists, but none of the trusted keys has signed it");
+            assert_eq!(
+                unsigned,
+                "version 7 exists, but none of the trusted keys has signed it"
+            );
         }
         // Also if it is not a document, or of another version.
         stranger.put(commit(7), b"{}".to_vec());
         stranger.put(commit(6), stranger.objects[&commit(5).to_string()].clone());
-        assert_eq!(short(&stranger.planned(None, store.held(4), &a, None)), Ok(5));
-        assert_eq!(short(&stranger.planned(Some(7), None, &a, None)), Err(("R-SIG-01", Some(7))));
-        assert_eq!(short(&stranger.planned(Some(8), None, &a, None)), Err(("R-CHN-03", Some(8))));
+        assert_eq!(
+            short(&stranger.planned(None, store.held(4), &a, None)),
+            Ok(5)
+        );
+        assert_eq!(
+            short(&stranger.planned(Some(7), None, &a, None)),
+            Err(("R-SIG-01", Some(7)))
+        );
+        assert_eq!(
+            short(&stranger.planned(Some(8), None, &a, None)),
+            Err(("R-CHN-03", Some(8)))
+        );
     }
     let stranger = Store::signed(5).add(&[(Some(4), &[10])]);
     let plan = stranger.planned(None, stranger.held(4), &a, None);
@@ -133,52 +161,100 @@ fn trust_that_does_not_fit_is_no_rollback() {
         let error = outcome.unwrap_err();
         (
             error.rule().unwrap(),
-            error.unsigned().map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)),
+            error
+                .unsigned()
+                .map(|unsigned| (unsigned.version, unsigned.signed_by, unsigned.quorum)),
         )
     };
     // Of those that wait for another signature, the newest is named.
     let both = trust(&["a", "b"], 2);
     let by_a = Some((5, 1, 2));
-    assert_eq!(unsigned(store.planned(None, None, &both, None)), ("R-SIG-01", by_a));
-    assert_eq!(unsigned(store.planned(Some(5), None, &both, None)), ("R-SIG-01", by_a));
+    assert_eq!(
+        unsigned(store.planned(None, None, &both, None)),
+        ("R-SIG-01", by_a)
+    );
+    assert_eq!(
+        unsigned(store.planned(Some(5), None, &both, None)),
+        ("R-SIG-01", by_a)
+    );
     for held in [store.held(4), store.held(5)] {
-        assert_eq!(unsigned(store.planned(None, held, &both, None)), ("R-CHN-14", by_a));
+        assert_eq!(
+            unsigned(store.planned(None, held, &both, None)),
+            ("R-CHN-14", by_a)
+        );
         let removed = store.planned(None, held, &trust(&["b"], 1), None);
         assert_eq!(unsigned(removed), ("R-CHN-14", Some((5, 0, 1))));
     }
-    assert_eq!(unsigned(store.planned(None, None, &trust(&["b"], 1), store.seen(5))), ("R-CHN-14", Some((5, 0, 1))));
+    assert_eq!(
+        unsigned(store.planned(None, None, &trust(&["b"], 1), store.seen(5))),
+        ("R-CHN-14", Some((5, 0, 1)))
+    );
     // A rollback, and no version at all, have nothing to do with signatures.
     let a = trust(&["a"], 1);
-    assert_eq!(unsigned(Store::signed(4).planned(None, store.held(5), &a, None)), ("R-CHN-14", None));
-    assert_eq!(unsigned(Store::signed(0).planned(None, None, &a, None)), ("R-SIG-01", None));
+    assert_eq!(
+        unsigned(Store::signed(4).planned(None, store.held(5), &a, None)),
+        ("R-CHN-14", None)
+    );
+    assert_eq!(
+        unsigned(Store::signed(0).planned(None, None, &a, None)),
+        ("R-SIG-01", None)
+    );
 }
 
 #[test]
 fn a_signed_version_vouches_for_those_below() {
     let a = trust(&["a"], 1);
     let store = Store::signed(6).unsign(3).unsign(4);
-    assert_eq!(path(store.planned(None, None, &a, None).as_ref().unwrap()), (None, vec![0, 1, 2, 3, 4, 5]));
-    assert_eq!(short(&store.planned(Some(4), None, &a, None)), Err(("R-SIG-01", Some(4))));
+    assert_eq!(
+        path(store.planned(None, None, &a, None).as_ref().unwrap()),
+        (None, vec![0, 1, 2, 3, 4, 5])
+    );
+    assert_eq!(
+        short(&store.planned(Some(4), None, &a, None)),
+        Err(("R-SIG-01", Some(4)))
+    );
     assert_eq!(short(&store.planned(Some(2), None, &a, None)), Ok(2));
     // A stranger's commit between two honest ones.
     let mut between = store.clone();
-    between.change_commit(3, |commit| commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]));
-    assert_eq!(short(&between.planned(None, store.held(2), &a, None)), Err(("R-CHN-04", Some(4))));
-    assert_eq!(short(&between.planned(None, None, &a, None)), Err(("R-CHN-04", Some(4))));
+    between.change_commit(3, |commit| {
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+    });
+    assert_eq!(
+        short(&between.planned(None, store.held(2), &a, None)),
+        Err(("R-CHN-04", Some(4)))
+    );
+    assert_eq!(
+        short(&between.planned(None, None, &a, None)),
+        Err(("R-CHN-04", Some(4)))
+    );
     // One that is signed and no document is a fault of the chain.
     let mut broken = Store::signed(2);
     broken.put(commit(1), b"{}".to_vec());
     let broken = broken.sign(1, &["a"]);
-    assert_eq!(short(&broken.planned(None, None, &a, None)), Err(("R-DOC-01", Some(1))));
-    assert_eq!(short(&broken.planned(Some(1), None, &a, None)), Err(("R-DOC-01", Some(1))));
+    assert_eq!(
+        short(&broken.planned(None, None, &a, None)),
+        Err(("R-DOC-01", Some(1)))
+    );
+    assert_eq!(
+        short(&broken.planned(Some(1), None, &a, None)),
+        Err(("R-DOC-01", Some(1)))
+    );
     // A note without its commit, as a publisher leaves it that has stopped.
     let mut stopped = Store::signed(6);
     stopped.remove(commit(5));
-    assert_eq!(short(&stopped.planned(None, store.held(4), &a, None)), Ok(4));
+    assert_eq!(
+        short(&stopped.planned(None, store.held(4), &a, None)),
+        Ok(4)
+    );
     // A commit that is too long is not signed.
-    let short_limit = Limits { document_bytes: 600, ..Limits::default() };
+    let short_limit = Limits {
+        document_bytes: 600,
+        ..Limits::default()
+    };
     let mut long = Store::signed(2);
-    long.change_commit(1, |commit| commit.metadata = BTreeMap::from([("a".to_owned(), "b".repeat(400))]));
+    long.change_commit(1, |commit| {
+        commit.metadata = BTreeMap::from([("a".to_owned(), "b".repeat(400))])
+    });
     let long = long.sign(1, &["a"]);
     let mut planner = Planner::new(None, None, None, &short_limit).trust(a, None);
     assert_eq!(long.drive(&mut planner).unwrap().0.version, 0);
@@ -188,31 +264,64 @@ fn a_signed_version_vouches_for_those_below() {
 fn there_has_to_be_a_signed_version() {
     let a = trust(&["a"], 1);
     let unsigned = line();
-    assert_eq!(short(&unsigned.planned(None, None, &a, None)), Err(("R-SIG-01", None)));
-    assert_eq!(short(&unsigned.planned(Some(3), None, &a, None)), Err(("R-SIG-01", Some(3))));
-    assert_eq!(short(&Store::new().planned(None, None, &a, None)), Err(("R-SIG-01", None)));
-    assert_eq!(short(&unsigned.planned(None, unsigned.held(3), &a, None)), Err(("R-CHN-14", Some(3))));
+    assert_eq!(
+        short(&unsigned.planned(None, None, &a, None)),
+        Err(("R-SIG-01", None))
+    );
+    assert_eq!(
+        short(&unsigned.planned(Some(3), None, &a, None)),
+        Err(("R-SIG-01", Some(3)))
+    );
+    assert_eq!(
+        short(&Store::new().planned(None, None, &a, None)),
+        Err(("R-SIG-01", None))
+    );
+    assert_eq!(
+        short(&unsigned.planned(None, unsigned.held(3), &a, None)),
+        Err(("R-CHN-14", Some(3)))
+    );
     // What is held need not be signed.
     let later = unsigned.add(&[(Some(3), &[10])]).sign(4, &["a"]);
     let held = later.held(3);
-    assert_eq!(path(later.planned(None, held, &a, None).as_ref().unwrap()), (Some(3), vec![4]));
+    assert_eq!(
+        path(later.planned(None, held, &a, None).as_ref().unwrap()),
+        (Some(3), vec![4])
+    );
     // Other keys.
-    assert_eq!(short(&later.planned(None, held, &trust(&["b", "c"], 1), None)), Err(("R-CHN-14", Some(3))));
+    assert_eq!(
+        short(&later.planned(None, held, &trust(&["b", "c"], 1), None)),
+        Err(("R-CHN-14", Some(3)))
+    );
 }
 
 #[test]
 fn a_quorum_has_to_sign() {
     let two = trust(&["a", "b", "c"], 2);
-    let store = line().sign(1, &["a", "b"]).sign(2, &["a", "x"]).sign(2, &["a"]).sign(2, &["a", "y"]).sign(3, &["c"]);
+    let store = line()
+        .sign(1, &["a", "b"])
+        .sign(2, &["a", "x"])
+        .sign(2, &["a"])
+        .sign(2, &["a", "y"])
+        .sign(3, &["c"]);
     assert_eq!(short(&store.planned(None, None, &two, None)), Ok(1));
-    assert_eq!(short(&store.planned(None, None, &trust(&["a", "b", "c"], 1), None)), Ok(3));
+    assert_eq!(
+        short(&store.planned(None, None, &trust(&["a", "b", "c"], 1), None)),
+        Ok(3)
+    );
     let later = store.sign(3, &["b"]);
     let plan = later.planned(None, None, &two, None);
     assert_eq!(short(&plan), Ok(3));
-    let mut names: Vec<String> = of_plan(plan).by.iter().map(|key| key.name().to_owned()).collect();
+    let mut names: Vec<String> = of_plan(plan)
+        .by
+        .iter()
+        .map(|key| key.name().to_owned())
+        .collect();
     names.sort();
     assert_eq!(names, ["b", "c"]);
-    assert_eq!(short(&later.planned(None, None, &trust(&["a", "b", "c"], 3), None)), Err(("R-SIG-01", None)));
+    assert_eq!(
+        short(&later.planned(None, None, &trust(&["a", "b", "c"], 3), None)),
+        Err(("R-SIG-01", None))
+    );
 }
 
 #[test]
@@ -222,17 +331,38 @@ fn a_signed_head_does_not_go_back() {
     let mut back = store.clone();
     back.remove(commit(6));
     // Held or seen.
-    assert_eq!(short(&back.planned(None, store.held(6), &a, None)), Err(("R-CHN-14", Some(6))));
-    assert_eq!(short(&back.planned(None, store.held(4), &a, store.seen(6))), Err(("R-CHN-14", Some(6))));
-    assert_eq!(short(&back.planned(None, None, &a, store.seen(6))), Err(("R-CHN-14", Some(6))));
+    assert_eq!(
+        short(&back.planned(None, store.held(6), &a, None)),
+        Err(("R-CHN-14", Some(6)))
+    );
+    assert_eq!(
+        short(&back.planned(None, store.held(4), &a, store.seen(6))),
+        Err(("R-CHN-14", Some(6)))
+    );
+    assert_eq!(
+        short(&back.planned(None, None, &a, store.seen(6))),
+        Err(("R-CHN-14", Some(6)))
+    );
     // It is there, and the notes on it are gone.
     let hidden = store.clone().unsign(6);
-    assert_eq!(short(&hidden.planned(None, store.held(6), &a, None)), Err(("R-CHN-14", Some(6))));
-    assert_eq!(short(&hidden.planned(None, None, &a, store.seen(6))), Err(("R-CHN-14", Some(6))));
+    assert_eq!(
+        short(&hidden.planned(None, store.held(6), &a, None)),
+        Err(("R-CHN-14", Some(6)))
+    );
+    assert_eq!(
+        short(&hidden.planned(None, None, &a, store.seen(6))),
+        Err(("R-CHN-14", Some(6)))
+    );
     assert_eq!(short(&store.planned(None, None, &a, store.seen(6))), Ok(6));
     // What is held is newer.
-    assert_eq!(short(&store.planned(None, store.held(6), &a, Some((5, Digest([7; 32]))))), Ok(6));
-    assert_eq!(short(&store.planned(None, store.held(6), &a, Some((6, Digest([7; 32]))))), Ok(6));
+    assert_eq!(
+        short(&store.planned(None, store.held(6), &a, Some((5, Digest([7; 32]))))),
+        Ok(6)
+    );
+    assert_eq!(
+        short(&store.planned(None, store.held(6), &a, Some((6, Digest([7; 32]))))),
+        Ok(6)
+    );
 }
 
 #[test]
@@ -249,12 +379,24 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
         .sign(7, &["a"]);
     let (seen, held) = (store.seen(5), store.held(4));
     for held in [None, held] {
-        assert_eq!(short(&fork.planned(None, held, &a, seen)), Err(("R-CHN-05", Some(5))));
-        assert_eq!(short(&fork.planned(None, held, &a, store.seen(6))), Err(("R-CHN-05", Some(6))));
+        assert_eq!(
+            short(&fork.planned(None, held, &a, seen)),
+            Err(("R-CHN-05", Some(5)))
+        );
+        assert_eq!(
+            short(&fork.planned(None, held, &a, store.seen(6))),
+            Err(("R-CHN-05", Some(6)))
+        );
         assert_eq!(short(&fork.planned(None, held, &a, None)), Ok(7));
         // By its number, too, with the commits up to the one seen.
-        assert_eq!(short(&fork.planned(Some(7), held, &a, seen)), Err(("R-CHN-05", Some(5))));
-        assert_eq!(short(&fork.planned(Some(4), held, &a, seen)), Err(("R-CHN-05", Some(5))));
+        assert_eq!(
+            short(&fork.planned(Some(7), held, &a, seen)),
+            Err(("R-CHN-05", Some(5)))
+        );
+        assert_eq!(
+            short(&fork.planned(Some(4), held, &a, seen)),
+            Err(("R-CHN-05", Some(5)))
+        );
         let plan = store.planned(Some(4), held, &a, seen);
         assert_eq!(path(plan.as_ref().unwrap()).0, None);
         assert_eq!(of_plan(plan).seen, seen);
@@ -262,13 +404,30 @@ fn a_fork_is_refused_by_who_has_seen_the_head() {
     // The commits since are checked.
     let mut gap = store.clone();
     gap.remove(commit(5));
-    assert_eq!(short(&gap.planned(None, None, &a, store.seen(4))), Err(("R-CHN-03", Some(5))));
-    assert_eq!(short(&gap.planned(None, None, &a, None)), Err(("R-CHN-03", Some(5))));
+    assert_eq!(
+        short(&gap.planned(None, None, &a, store.seen(4))),
+        Err(("R-CHN-03", Some(5)))
+    );
+    assert_eq!(
+        short(&gap.planned(None, None, &a, None)),
+        Err(("R-CHN-03", Some(5)))
+    );
     let snapshot = gap.with_routes(6, 1, &[(None, &[1])]);
     assert_eq!(short(&snapshot.planned(None, None, &a, None)), Ok(6));
-    assert_eq!(short(&snapshot.planned(None, None, &a, store.seen(4))), Err(("R-CHN-03", Some(5))));
+    assert_eq!(
+        short(&snapshot.planned(None, None, &a, store.seen(4))),
+        Err(("R-CHN-03", Some(5)))
+    );
     // No path begins at what was only seen.
-    assert_eq!(path(store.planned(None, held, &a, store.seen(5)).as_ref().unwrap()), (Some(4), vec![5, 6]));
+    assert_eq!(
+        path(
+            store
+                .planned(None, held, &a, store.seen(5))
+                .as_ref()
+                .unwrap()
+        ),
+        (Some(4), vec![5, 6])
+    );
     let plan = store.planned(None, None, &a, store.seen(5));
     assert_eq!(path(plan.as_ref().unwrap()).0, None);
     assert_eq!(plan.unwrap().start, None);
@@ -281,7 +440,12 @@ fn who_was_away_compares_only_what_was_seen() {
     let away = |store: &Store, held, seen| {
         let mut planner = planner(None, held).trust(a.clone(), seen);
         planner.long_time = 2;
-        short(&store.drive(&mut planner).map(|(plan, _)| plan).map_err(Box::new))
+        short(
+            &store
+                .drive(&mut planner)
+                .map(|(plan, _)| plan)
+                .map_err(Box::new),
+        )
     };
     let mut gap = store.clone().with_routes(6, 1, &[(None, &[1])]);
     gap.remove(commit(4));
@@ -291,8 +455,14 @@ fn who_was_away_compares_only_what_was_seen() {
     assert_eq!(away(&gap, None, store.seen(4)), Err(("R-CHN-03", Some(4))));
     let other = |version| Some((version, Digest([7; 32])));
     assert_eq!(away(&gap, None, other(2)), Err(("R-CHN-05", Some(2))));
-    assert_eq!(away(&gap, store.held(1), other(2)), Err(("R-CHN-05", Some(2))));
-    assert_eq!(away(&gap, store.held(1), other(5)), Err(("R-CHN-05", Some(5))));
+    assert_eq!(
+        away(&gap, store.held(1), other(2)),
+        Err(("R-CHN-05", Some(2)))
+    );
+    assert_eq!(
+        away(&gap, store.held(1), other(5)),
+        Err(("R-CHN-05", Some(5)))
+    );
 }
 
 #[test]
@@ -301,8 +471,12 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
     let store = Store::signed(5);
     let plan = |store: &Store, wanted, held, seen, version| {
         let accept = Some(store.digest(commit(version)));
-        let mut planner = Planner::new(wanted, held, accept, &Limits::default()).trust(a.clone(), seen);
-        store.drive(&mut planner).map(|(plan, _)| plan).map_err(Box::new)
+        let mut planner =
+            Planner::new(wanted, held, accept, &Limits::default()).trust(a.clone(), seen);
+        store
+            .drive(&mut planner)
+            .map(|(plan, _)| plan)
+            .map_err(Box::new)
     };
     let mut back = store.clone();
     back.remove(commit(4));
@@ -314,18 +488,42 @@ fn to_accept_a_commit_does_not_set_trust_aside() {
     let by_number = plan(&back, Some(3), None, store.seen(4), 3);
     assert_eq!(of_plan(by_number).seen, store.seen(3));
     // Another one is not accepted.
-    assert_eq!(short(&plan(&back, None, store.held(4), None, 2)), Err(("R-CHN-14", Some(4))));
-    assert_eq!(short(&plan(&back, None, None, store.seen(4), 2)), Err(("R-CHN-14", Some(4))));
+    assert_eq!(
+        short(&plan(&back, None, store.held(4), None, 2)),
+        Err(("R-CHN-14", Some(4)))
+    );
+    assert_eq!(
+        short(&plan(&back, None, None, store.seen(4), 2)),
+        Err(("R-CHN-14", Some(4)))
+    );
     // Not signed, or signed below.
     let below = back.clone().unsign(3);
-    assert_eq!(short(&plan(&below, None, store.held(4), None, 3)), Err(("R-CHN-14", Some(4))));
-    assert_eq!(short(&plan(&below, Some(3), store.held(4), None, 3)), Err(("R-SIG-01", Some(3))));
+    assert_eq!(
+        short(&plan(&below, None, store.held(4), None, 3)),
+        Err(("R-CHN-14", Some(4)))
+    );
+    assert_eq!(
+        short(&plan(&below, Some(3), store.held(4), None, 3)),
+        Err(("R-SIG-01", Some(3)))
+    );
     let none = (0..3).fold(below, Store::unsign);
-    assert_eq!(short(&plan(&none, None, store.held(4), None, 3)), Err(("R-SIG-01", None)));
-    assert_eq!(short(&plan(&none, None, None, store.seen(4), 3)), Err(("R-SIG-01", None)));
-    assert_eq!(short(&plan(&none, None, None, None, 3)), Err(("R-SIG-01", None)));
+    assert_eq!(
+        short(&plan(&none, None, store.held(4), None, 3)),
+        Err(("R-SIG-01", None))
+    );
+    assert_eq!(
+        short(&plan(&none, None, None, store.seen(4), 3)),
+        Err(("R-SIG-01", None))
+    );
+    assert_eq!(
+        short(&plan(&none, None, None, None, 3)),
+        Err(("R-SIG-01", None))
+    );
     // The commit held has no effect.
-    assert_eq!(short(&plan(&back, None, store.held(3), store.seen(4), 3)), Err(("R-CHN-14", Some(4))));
+    assert_eq!(
+        short(&plan(&back, None, store.held(3), store.seen(4), 3)),
+        Err(("R-CHN-14", Some(4)))
+    );
 }
 
 #[test]
@@ -339,20 +537,32 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
         store.put(name, bytes.to_vec());
         short(&store.planned(None, None, &a, None))
     };
-    let named = |bytes: &[u8]| ObjectName::Signature { version: 3, commit: digest, note: Digest::of_bytes(bytes) };
+    let named = |bytes: &[u8]| ObjectName::Signature {
+        version: 3,
+        commit: digest,
+        note: Digest::of_bytes(bytes),
+    };
     let (name, good) = Note::make(chain, 3, digest, &signer).unwrap();
     assert_eq!(put(name, &good), Ok(3));
     // Of another chain, version, commit.
-    for (chain, version, commit) in
-        [(Digest([7; 32]), 3, digest), (chain, 2, digest), (chain, 3, store.digest(commit(2)))]
-    {
+    for (chain, version, commit) in [
+        (Digest([7; 32]), 3, digest),
+        (chain, 2, digest),
+        (chain, 3, store.digest(commit(2))),
+    ] {
         let (own, note) = Note::make(chain, version, commit, &signer).unwrap();
         assert_eq!(put(named(&note), &note), Ok(2));
         assert_eq!(put(own, &note), Ok(2));
     }
     // Cut, doubled, under another name, of somebody else, occupied.
     let doubled = [good.as_slice(), &good].concat();
-    for bytes in [&good[..good.len() - 1], &good[1..], &doubled, b"", &vec![0xff; 40_000]] {
+    for bytes in [
+        &good[..good.len() - 1],
+        &good[1..],
+        &doubled,
+        b"",
+        &vec![0xff; 40_000],
+    ] {
         assert_eq!(put(named(bytes), bytes), Ok(2));
         assert_eq!(put(name, bytes), Ok(2));
     }
@@ -361,9 +571,19 @@ fn a_note_that_does_not_count_is_as_if_it_were_not_there() {
     let mut planner = planner(None, None).trust(a.clone(), None);
     let listing = gone.listing(0);
     gone.remove(name);
-    let fetch =
-        |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, gone.objects.get(&name.to_string()))).collect());
-    assert_eq!(planner.plan_with(|_, _| Ok(listing.clone()), fetch).unwrap().version, 2);
+    let fetch = |names: &[ObjectName], _| {
+        Ok(names
+            .iter()
+            .map(|name| (*name, gone.objects.get(&name.to_string())))
+            .collect())
+    };
+    assert_eq!(
+        planner
+            .plan_with(|_, _| Ok(listing.clone()), fetch)
+            .unwrap()
+            .version,
+        2
+    );
 }
 
 #[test]
@@ -382,7 +602,14 @@ fn of_many_notes_the_first_64_are_looked_at() {
                 31 => number,
                 _ => 0,
             }));
-            store.put(ObjectName::Signature { version: 3, commit: digest, note }, vec![number]);
+            store.put(
+                ObjectName::Signature {
+                    version: 3,
+                    commit: digest,
+                    note,
+                },
+                vec![number],
+            );
         }
         short(&store.planned(None, None, &a, None))
     };
@@ -393,7 +620,14 @@ fn of_many_notes_the_first_64_are_looked_at() {
     let mut others = store.clone();
     for number in 0..200 {
         let (commit, note) = (Digest([number; 32]), Digest([0; 32]));
-        others.put(ObjectName::Signature { version: 3, commit, note }, vec![number]);
+        others.put(
+            ObjectName::Signature {
+                version: 3,
+                commit,
+                note,
+            },
+            vec![number],
+        );
     }
     assert_eq!(short(&others.planned(None, None, &a, None)), Ok(3));
 }
@@ -403,17 +637,30 @@ fn what_is_above_the_head_costs_few_rounds() {
     let a = trust(&["a"], 1);
     let mut store = Store::signed(3);
     for version in 3..200 {
-        store = store.add(&[(Some(version - 1), &[10])]).sign(version, &["stranger"]);
+        store = store
+            .add(&[(Some(version - 1), &[10])])
+            .sign(version, &["stranger"]);
     }
     let mut planner = planner(None, None).trust(a.clone(), None);
     let (mut rounds, mut fetched) = (0, 0);
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
-        Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect())
+        Ok(names
+            .iter()
+            .map(|name| (*name, store.objects.get(&name.to_string())))
+            .collect())
     };
-    let plan = planner.plan_with(|from, _| Ok(store.listing(from)), fetch).unwrap();
-    assert_eq!((plan.version, plan.signed.unwrap().unsigned_head.unwrap().version), (2, 199));
+    let plan = planner
+        .plan_with(|from, _| Ok(store.listing(from)), fetch)
+        .unwrap();
+    assert_eq!(
+        (
+            plan.version,
+            plan.signed.unwrap().unsigned_head.unwrap().version
+        ),
+        (2, 199)
+    );
     assert!(rounds < 15 && fetched < 650, "{rounds} {fetched}");
     // Who cannot list asks for own notes only.
     let mut planner = self::planner(None, None).trust(a.clone(), None);
@@ -421,7 +668,10 @@ fn what_is_above_the_head_costs_few_rounds() {
     let fetch = |names: &[ObjectName], _| {
         rounds += 1;
         fetched += names.len();
-        Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect())
+        Ok(names
+            .iter()
+            .map(|name| (*name, store.objects.get(&name.to_string())))
+            .collect())
     };
     let list = |_, notes: bool| {
         assert!(!notes);
@@ -430,16 +680,29 @@ fn what_is_above_the_head_costs_few_rounds() {
     assert_eq!(planner.plan_with(list, fetch).unwrap().version, 2);
     assert!(rounds < 15 && fetched < 450, "{rounds} {fetched}");
 
-    // Where there is nothing above, the chain, the commit and the own note are all, and no notes are listed.
+    // Where there is nothing above, the chain, the commit and the own note are all, and no notes
+    // are listed.
     let store = Store::signed(3);
     let mut planner = self::planner(None, store.held(2)).trust(a, None);
-    assert_eq!(planner.step().unwrap(), PlannerStep::List { from: 2, notes: false });
+    assert_eq!(
+        planner.step().unwrap(),
+        PlannerStep::List {
+            from: 2,
+            notes: false
+        }
+    );
     planner.list(store.listing(2));
     let own = key("a").public().own_note(2, store.digest(commit(2)));
     for expected in [vec![ObjectName::Chain, commit(2)], vec![own]] {
-        assert_eq!(planner.step().unwrap(), PlannerStep::Fetch(expected.clone()));
+        assert_eq!(
+            planner.step().unwrap(),
+            PlannerStep::Fetch(expected.clone())
+        );
         for name in expected {
-            planner.supply(name, store.objects.get(&name.to_string()).map(Vec::as_slice));
+            planner.supply(
+                name,
+                store.objects.get(&name.to_string()).map(Vec::as_slice),
+            );
         }
     }
     assert!(matches!(planner.step().unwrap(), PlannerStep::Follow(_)));
@@ -450,40 +713,87 @@ fn a_commit_that_was_not_listed_is_looked_for_once_more() {
     let a = trust(&["a"], 1);
     let store = Store::signed(4);
     let mut lists = [store.listing(9), store.listing(2)].into_iter();
-    let fetch =
-        |names: &[ObjectName], _| Ok(names.iter().map(|name| (*name, store.objects.get(&name.to_string()))).collect());
+    let fetch = |names: &[ObjectName], _| {
+        Ok(names
+            .iter()
+            .map(|name| (*name, store.objects.get(&name.to_string())))
+            .collect())
+    };
     let mut planner = planner(None, store.held(3)).trust(a, None);
-    assert_eq!(planner.plan_with(|_, _| Ok(lists.next().unwrap()), fetch).unwrap().version, 3);
+    assert_eq!(
+        planner
+            .plan_with(|_, _| Ok(lists.next().unwrap()), fetch)
+            .unwrap()
+            .version,
+        3
+    );
 }
 
 #[test]
 fn keys_are_told_apart_by_more_than_their_names() {
-    let other: VerifierKey = SigningKey::from_seed("a", [9; 32]).unwrap().public().clone();
+    let other: VerifierKey = SigningKey::from_seed("a", [9; 32])
+        .unwrap()
+        .public()
+        .clone();
     let store = Store::signed(3);
-    assert_eq!(short(&store.planned(None, None, &Trust::new([other], 1).unwrap(), None)), Err(("R-SIG-01", None)));
+    assert_eq!(
+        short(&store.planned(None, None, &Trust::new([other], 1).unwrap(), None)),
+        Err(("R-SIG-01", None))
+    );
 }
 
 #[test]
 fn keys_are_trusted_for_their_chains() {
     let store = Store::signed(3);
-    let only = |name: &str, chain| TrustedKey { chains: [chain].into(), ..key(name).public().clone().into() };
+    let only = |name: &str, chain| TrustedKey {
+        chains: [chain].into(),
+        ..key(name).public().clone().into()
+    };
     let (here, other) = (store.digest(ObjectName::Chain), Digest([7; 32]));
     let trusted = |keys: Vec<TrustedKey>, quorum| Trust::new(keys, quorum).unwrap();
-    assert_eq!(short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)), Ok(2));
+    assert_eq!(
+        short(&store.planned(None, None, &trusted(vec![only("a", here)], 1), None)),
+        Ok(2)
+    );
     // Before anything else of the chain, whatever is held, and whatever the caller accepts.
     let of_other = trusted(vec![only("a", other)], 1);
-    let held_of_other = store.held(1).map(|held| VersionId { chain: other, ..held });
+    let held_of_other = store.held(1).map(|held| VersionId {
+        chain: other,
+        ..held
+    });
     for held in [None, store.held(1), held_of_other] {
         for accept in [None, Some(store.digest(commit(2)))] {
             for wanted in [None, Some(2), Some(9)] {
-                let mut planner = Planner::new(wanted, held, accept, &Limits::default()).trust(of_other.clone(), None);
-                assert_eq!(rule_and_file(&store.drive(&mut planner).unwrap_err()), ("R-SIG-05", "chain.json".into()));
+                let mut planner = Planner::new(wanted, held, accept, &Limits::default())
+                    .trust(of_other.clone(), None);
+                assert_eq!(
+                    rule_and_file(&store.drive(&mut planner).unwrap_err()),
+                    ("R-SIG-05", "chain.json".into())
+                );
             }
         }
     }
     // As if such a key were not there; the quorum counts the others.
-    let both = |quorum| trusted(vec![only("a", other), key("b").public().clone().into()], quorum);
-    assert_eq!(short(&store.planned(None, None, &both(1), None)), Err(("R-SIG-01", None)));
-    assert_eq!(short(&store.planned(None, None, &both(2), None)), Err(("R-SIG-05", None)));
-    assert_eq!(short(&store.sign(1, &["a", "b"]).planned(None, None, &both(1), None)), Ok(1));
+    let both = |quorum| {
+        trusted(
+            vec![only("a", other), key("b").public().clone().into()],
+            quorum,
+        )
+    };
+    assert_eq!(
+        short(&store.planned(None, None, &both(1), None)),
+        Err(("R-SIG-01", None))
+    );
+    assert_eq!(
+        short(&store.planned(None, None, &both(2), None)),
+        Err(("R-SIG-05", None))
+    );
+    assert_eq!(
+        short(
+            &store
+                .sign(1, &["a", "b"])
+                .planned(None, None, &both(1), None)
+        ),
+        Ok(1)
+    );
 }

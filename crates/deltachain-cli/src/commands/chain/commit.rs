@@ -11,7 +11,11 @@ use crate::watcher::watched;
 
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let store = args.chain.open()?;
-    let parts = args.parts.iter().map(|path| read_part(path)).collect::<Result<Vec<ShardPart>>>()?;
+    let parts = args
+        .parts
+        .iter()
+        .map(|path| read_part(path))
+        .collect::<Result<Vec<ShardPart>>>()?;
     let notes = notes(&args.notes)?;
     let options = PublishOptions::default()
         .once(args.once.clone())
@@ -22,5 +26,8 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
     let url = args.chain.name();
-    output.summary(|| describe(&url, &published), || report_on(("url", &url), &published))
+    output.summary(
+        || describe(&url, &published),
+        || report_on(("url", &url), &published),
+    )
 }

@@ -20,11 +20,18 @@ pub(crate) fn run(args: &CompactArgs, output: Output) -> Result<()> {
             .limits(args.limits.limits());
         compact(&store, &options, watcher)
     })?;
-    output.summary(|| as_text(&url, &compacted), || report_on(("url", &url), &compacted))
+    output.summary(
+        || as_text(&url, &compacted),
+        || report_on(("url", &url), &compacted),
+    )
 }
 
 fn as_text(url: &str, compacted: &CompactReport) -> String {
-    let mut lines = vec![format!("version {} of {} has new routes", compacted.version, printable(url))];
+    let mut lines = vec![format!(
+        "version {} of {} has new routes",
+        compacted.version,
+        printable(url)
+    )];
     lines.extend(compacted.routes.iter().map(route_as_text));
     lines.join("\n")
 }

@@ -1,5 +1,5 @@
-//! `doctor`: tries whether a place can do what chains and followers need. The program fails if something needed is
-//! missing.
+//! `doctor`: tries whether a place can do what chains and followers need. The program fails if
+//! something needed is missing.
 
 use deltachain::Result;
 use deltachain_store::{Finding, doctor};
@@ -26,19 +26,31 @@ fn as_text(url: &str, missing: usize, findings: &[Finding]) -> String {
     let url = printable(url);
     lines.push(match missing {
         0 => format!("{url}: everything needed is there"),
-        missing => format!("{url}: {} that is needed", counted(missing, "thing is missing", "things are missing")),
+        missing => format!(
+            "{url}: {} that is needed",
+            counted(missing, "thing is missing", "things are missing")
+        ),
     });
     lines.join("\n")
 }
 
 fn line(finding: &Finding) -> String {
-    let Finding { tried, says, breaks, .. } = finding;
+    let Finding {
+        tried,
+        says,
+        breaks,
+        ..
+    } = finding;
     let says = printable(says);
     match finding.works {
         true if says.is_empty() => format!("good     {tried}"),
         true => format!("good     {tried}: {says}"),
         false => {
-            let verdict = if finding.is_needed { "missing" } else { "warning" };
+            let verdict = if finding.is_needed {
+                "missing"
+            } else {
+                "warning"
+            };
             format!("{verdict}  {tried}: {says}\n         without it: {breaks}")
         }
     }

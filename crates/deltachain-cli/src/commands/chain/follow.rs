@@ -12,13 +12,15 @@ use clap::ValueEnum as _;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_engines::{AttemptResult, Fleet, News, Target};
 use deltachain_store::{
-    FollowEvent, FollowOptions, FollowStatus, Health, HeldVersion, MaxLag, Observer, Phase, Records, ServersRecord,
-    SwitchReport, Time,
+    FollowEvent, FollowOptions, FollowStatus, Health, HeldVersion, MaxLag, Observer, Phase,
+    Records, ServersRecord, SwitchReport, Time,
 };
 use serde_json::json;
 
 use crate::chain_args::FollowArgs;
-use crate::commands::chain::pull::{as_json, describe, describe_held, held_as_json, open, signed_by, with_signers};
+use crate::commands::chain::pull::{
+    as_json, describe, describe_held, held_as_json, open, signed_by, with_signers,
+};
 use crate::engine_args::EngineKind;
 use crate::interrupt;
 use crate::operation::command::{CommandOptions, CommandResult, Commander};
@@ -42,7 +44,9 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let mut operation = Operation::new(args, &watcher, has_tensors, port)?;
     let (poll, longest) = args.poll;
     let options = FollowOptions::default().poll(poll).poll_longest(longest);
-    let result = follower.follow(&options, &watcher, &mut |follower, event| operation.happened(follower.held(), event));
+    let result = follower.follow(&options, &watcher, &mut |follower, event| {
+        operation.happened(follower.held(), event)
+    });
     service::ends();
     operation.servers_end()?;
     let Err(error) = result else { return Ok(()) };
@@ -56,22 +60,35 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
 
 /// Whether servers read the directory. If none answers, as it was before.
 fn needs_tensors(args: &FollowArgs, watcher: &Watcher) -> Result<bool> {
-    let Some(kind) = args.engine.engine else { return Ok(true) };
+    let Some(kind) = args.engine.engine else {
+        return Ok(true);
+    };
     let records = Records::in_directory(&args.directory.directory);
     let before = || (servers_before(&records, kind).download, "before, a server");
     let (downloads, who) = args.engine.downloads()?.unwrap_or_else(before);
     if downloads {
-        watcher.remark(&format!("{who} downloads the chain itself, so no tensors are kept here (--no-tensors)"));
+        watcher.remark(&format!(
+            "{who} downloads the chain itself, so no tensors are kept here (--no-tensors)"
+        ));
     }
     Ok(!downloads)
 }
 
-/// The record of the servers of this engine. A record that cannot be read is as none: then each server is updated once
-/// more.
+/// The record of the servers of this engine. A record that cannot be read is as none: then each
+/// server is updated once more.
 fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
-    let engine = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    let before = records.servers().ok().flatten().filter(|before| before.engine == engine);
-    before.unwrap_or_else(|| ServersRecord { engine, ..ServersRecord::default() })
+    let engine = kind
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned());
+    let before = records
+        .servers()
+        .ok()
+        .flatten()
+        .filter(|before| before.engine == engine);
+    before.unwrap_or_else(|| ServersRecord {
+        engine,
+        ..ServersRecord::default()
+    })
 }
 
 /// The address of --listen.
@@ -81,7 +98,10 @@ fn open_port(args: &FollowArgs) -> Result<Option<Port>> {
         && args.engine.engine.is_some()
         && matches!(args.max_lag, MaxLag::Time(most) if most <= longest)
     {
-        let text = format!("--max-lag must be longer than the maximum of --poll ({} s)", longest.as_secs_f64());
+        let text = format!(
+            "--max-lag must be longer than the maximum of --poll ({} s)",
+            longest.as_secs_f64()
+        );
         return Err(Error::usage(text));
     }
     args.listen.map(Port::open).transpose()
@@ -110,7 +130,12 @@ struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    fn new(args: &'a FollowArgs, watcher: &'a Watcher, has_tensors: bool, port: Option<Port>) -> Result<Self> {
+    fn new(
+        args: &'a FollowArgs,
+        watcher: &'a Watcher,
+        has_tensors: bool,
+        port: Option<Port>,
+    ) -> Result<Self> {
         let records = Records::in_directory(&args.directory.directory);
         let wanted = args.exec.command.as_ref().map(|command| CommandOptions {
             command: command.clone(),
@@ -122,9 +147,20 @@ impl<'a> Operation<'a> {
         let (poll, _) = args.poll;
         let fleet = match args.engine.engine {
             Some(kind) => {
-                let engine = args.engine.engine(kind, records.directory(), has_tensors, poll)?;
-                let before = ServersRecord { download: !has_tensors, ..servers_before(&records, kind) };
-                Some(Arc::new(Fleet::start(engine, args.engine.servers()?, records.clone(), before, poll)?))
+                let engine = args
+                    .engine
+                    .engine(kind, records.directory(), has_tensors, poll)?;
+                let before = ServersRecord {
+                    download: !has_tensors,
+                    ..servers_before(&records, kind)
+                };
+                Some(Arc::new(Fleet::start(
+                    engine,
+                    args.engine.servers()?,
+                    records.clone(),
+                    before,
+                    poll,
+                )?))
             }
             None => {
                 records.write_servers(None)?;
@@ -134,12 +170,25 @@ impl<'a> Operation<'a> {
         // A status that cannot be read is written anew.
         let mut status = records.status().ok().flatten().unwrap_or_default();
         status.begins();
-        status.command = commander.as_ref().map(|commander| commander.status(None, false));
-        let readiness =
-            fleet.as_ref().map(|fleet| Arc::new(Readiness::new(Arc::clone(fleet), args.max_lag, status.clone())));
+        status.command = commander
+            .as_ref()
+            .map(|commander| commander.status(None, false));
+        let readiness = fleet.as_ref().map(|fleet| {
+            Arc::new(Readiness::new(
+                Arc::clone(fleet),
+                args.max_lag,
+                status.clone(),
+            ))
+        });
         let metrics = Metrics::default();
-        let pages: Vec<_> = [metrics.page()].into_iter().chain(readiness.as_ref().map(Readiness::page)).collect();
-        for (port, page) in port.iter().flat_map(|port| pages.iter().map(move |page| (port, page))) {
+        let pages: Vec<_> = [metrics.page()]
+            .into_iter()
+            .chain(readiness.as_ref().map(Readiness::page))
+            .collect();
+        for (port, page) in port
+            .iter()
+            .flat_map(|port| pages.iter().map(move |page| (port, page)))
+        {
             watcher.remark(&format!("serving http://{}{}", port.address, page.path));
         }
         let http = port.map(|port| port.serve(pages)).transpose()?;
@@ -162,10 +211,17 @@ impl<'a> Operation<'a> {
     }
 
     /// Does what an event asks for.
-    fn happened(&mut self, held: Option<&HeldVersion>, event: FollowEvent) -> Result<ControlFlow<()>> {
+    fn happened(
+        &mut self,
+        held: Option<&HeldVersion>,
+        event: FollowEvent,
+    ) -> Result<ControlFlow<()>> {
         let is_pause = matches!(event, FollowEvent::Pause);
         if !is_pause {
-            self.status.command = self.commander.as_ref().map(|commander| commander.status(held, false));
+            self.status.command = self
+                .commander
+                .as_ref()
+                .map(|commander| commander.status(held, false));
         }
         match event {
             FollowEvent::Switched(switched) => self.switched(&switched)?,
@@ -187,7 +243,10 @@ impl<'a> Operation<'a> {
             self.run_command(held)?;
             self.bring_servers(held)?;
             let is_reached = self.args.until.is_some_and(|until| held.version >= until)
-                && self.commander.as_ref().is_none_or(|commander| commander.has_succeeded(held))
+                && self
+                    .commander
+                    .as_ref()
+                    .is_none_or(|commander| commander.has_succeeded(held))
                 && self.fleet.as_ref().is_none_or(|fleet| fleet.has());
             self.tell_of_readiness()?;
             if self.args.once && !is_pause {
@@ -211,22 +270,46 @@ impl<'a> Operation<'a> {
         self.metrics.command_is_new();
         service::says(&format!("at version {}", switched.version));
         // SPEC section 24.5.
-        let is_whole = switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
+        let is_whole =
+            switched.from.is_some() && !switched.metadata.contains_key("deltachain.in-place");
         let whole = (is_whole && !self.has_tensors && self.fleet.is_some()).then(|| {
             let what = "has no links that can be taken in place, so servers load it as a whole";
-            format!("version {} {what}: publish with --profile local", switched.version)
+            format!(
+                "version {} {what}: publish with --profile local",
+                switched.version
+            )
         });
         let before = std::mem::replace(&mut self.status.whole, whole);
-        self.status.whole.iter().filter(|_| before.is_none()).for_each(|text| self.watcher.remark(text));
-        self.found(switched.version, &switched.state.to_string(), switched.version.saturating_add(lag.versions));
+        self.status
+            .whole
+            .iter()
+            .filter(|_| before.is_none())
+            .for_each(|text| self.watcher.remark(text));
+        self.found(
+            switched.version,
+            &switched.state.to_string(),
+            switched.version.saturating_add(lag.versions),
+        );
         let went_back = switched.from.filter(|from| *from > switched.version);
         if let Some(from) = went_back {
-            self.watcher.remark(&format!("the chain was rolled back: from version {from} to {}", switched.version));
+            self.watcher.remark(&format!(
+                "the chain was rolled back: from version {from} to {}",
+                switched.version
+            ));
         }
-        let event = if went_back.is_some() { "rolled-back" } else { "switched" };
+        let event = if went_back.is_some() {
+            "rolled-back"
+        } else {
+            "switched"
+        };
         let (time, signed_by) = (Time::now(), signed_by(&self.args.directory)?);
         self.watcher.event(
-            || format!("{}\n  time   {time}", describe_with_lag(self.records.directory(), switched)),
+            || {
+                format!(
+                    "{}\n  time   {time}",
+                    describe_with_lag(self.records.directory(), switched)
+                )
+            },
             || {
                 let mut json = with_signers(as_json(switched), signed_by);
                 json["event"] = event.into();
@@ -283,12 +366,18 @@ impl<'a> Operation<'a> {
         let shown = Health::of(self.records.directory(), None).ok();
         self.status.unsigned = shown.and_then(|shown| shown.trust?.problem());
         self.metrics.looked(held, &self.status);
-        self.readiness.iter().for_each(|readiness| readiness.polled(&self.status));
+        self.readiness
+            .iter()
+            .for_each(|readiness| readiness.polled(&self.status));
         self.write_status();
     }
 
     fn write_status(&mut self) {
-        let unwritten = self.records.write_status(&self.status).err().map(|error| format!("{error:#}"));
+        let unwritten = self
+            .records
+            .write_status(&self.status)
+            .err()
+            .map(|error| format!("{error:#}"));
         self.complain(unwritten);
     }
 
@@ -302,12 +391,18 @@ impl<'a> Operation<'a> {
 
     /// Runs the command for the version held, if it is time.
     fn run_command(&mut self, held: &HeldVersion) -> Result<()> {
-        let Some(commander) = self.commander.as_mut().filter(|commander| commander.is_due(held)) else {
+        let Some(commander) = self
+            .commander
+            .as_mut()
+            .filter(|commander| commander.is_due(held))
+        else {
             return Ok(());
         };
         self.status.command = Some(commander.status(Some(held), true));
         self.write_status();
-        let Some(commander) = &mut self.commander else { return Ok(()) };
+        let Some(commander) = &mut self.commander else {
+            return Ok(());
+        };
         let began = Instant::now();
         // An interruption is seen by the command itself.
         let result = commander.run(held, &interrupt::happened);
@@ -315,7 +410,9 @@ impl<'a> Operation<'a> {
         let pause = commander.pause().unwrap_or_default();
         if result == CommandResult::Succeeded {
             // It has succeeded all the same.
-            commander.record().unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
+            commander
+                .record()
+                .unwrap_or_else(|error| self.watcher.remark(&format!("{error:#}")));
         }
         self.write_status();
         let (result, text) = match result {
@@ -326,19 +423,32 @@ impl<'a> Operation<'a> {
         };
         self.metrics.ran(result, began.elapsed());
         if let Some(text) = text {
-            let again =
-                if self.args.once { String::new() } else { format!("; retrying in {:.1} s", pause.as_secs_f64()) };
-            self.watcher.remark(&format!("the command of --exec for version {}: {text}{again}", held.version));
+            let again = if self.args.once {
+                String::new()
+            } else {
+                format!("; retrying in {:.1} s", pause.as_secs_f64())
+            };
+            self.watcher.remark(&format!(
+                "the command of --exec for version {}: {text}{again}",
+                held.version
+            ));
         }
         Ok(())
     }
 
     /// Tells the servers which version is wanted, and what happened to them.
     fn bring_servers(&mut self, held: &HeldVersion) -> Result<()> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let Some(fleet) = &self.fleet else {
+            return Ok(());
+        };
         let commit = held.commit.to_string();
         if !fleet.wants(&commit) {
-            fleet.bring_to(Target::new(held.version, held.state.to_string(), commit, &held.directory)?);
+            fleet.bring_to(Target::new(
+                held.version,
+                held.state.to_string(),
+                commit,
+                &held.directory,
+            )?);
         }
         // The next version but one takes the place of files that a server still reads.
         while fleet.is_at_an_older_version() || self.args.once && !fleet.has_been_tried() {
@@ -349,14 +459,21 @@ impl<'a> Operation<'a> {
     }
 
     fn tell_of_servers(&mut self) -> Result<()> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let Some(fleet) = &self.fleet else {
+            return Ok(());
+        };
         let (news, unwritten) = (fleet.news(), fleet.unwritten());
         self.complain(unwritten);
         news.iter().try_for_each(|news| self.tell_of_server(news))
     }
 
     fn tell_of_server(&self, news: &News) -> Result<()> {
-        let News { server, version, took, result } = news;
+        let News {
+            server,
+            version,
+            took,
+            result,
+        } = news;
         let time = Time::now();
         let mut json = json!({
             "event": "server",
@@ -370,16 +487,36 @@ impl<'a> Operation<'a> {
                 self.metrics.server_has(server, *version, *paused);
                 json["result"] = "updated".into();
                 json["paused_seconds"] = paused.map(|time| time.as_secs_f64()).into();
-                let stood = paused.map(|time| format!(", paused for {:.2} s", time.as_secs_f64())).unwrap_or_default();
-                format!("server {} has version {version}{stood}\n  time   {time}", printable(server))
+                let stood = paused
+                    .map(|time| format!(", paused for {:.2} s", time.as_secs_f64()))
+                    .unwrap_or_default();
+                format!(
+                    "server {} has version {version}{stood}\n  time   {time}",
+                    printable(server)
+                )
             }
-            AttemptResult::Failed { text, stays_paused, is_waited_for, pause } => {
+            AttemptResult::Failed {
+                text,
+                stays_paused,
+                is_waited_for,
+                pause,
+            } => {
                 self.metrics.server_failed(server);
                 if !self.watcher.takes_json() {
-                    let paused = if *stays_paused { "; it stays paused" } else { "" };
+                    let paused = if *stays_paused {
+                        "; it stays paused"
+                    } else {
+                        ""
+                    };
                     let retrying = || format!("; retrying in {:.1} s", pause.as_secs_f64());
-                    let again = if *is_waited_for { "; waits for the server".to_owned() } else { retrying() };
-                    self.watcher.remark(&format!("not updated to version {version}: {text}{paused}{again}"));
+                    let again = if *is_waited_for {
+                        "; waits for the server".to_owned()
+                    } else {
+                        retrying()
+                    };
+                    self.watcher.remark(&format!(
+                        "not updated to version {version}: {text}{paused}{again}"
+                    ));
                     return Ok(());
                 }
                 json["result"] = "failed".into();
@@ -401,7 +538,9 @@ impl<'a> Operation<'a> {
 
     /// Says which servers are ready for requests, if that has changed.
     fn tell_of_readiness(&mut self) -> Result<()> {
-        let Some(readiness) = &self.readiness else { return Ok(()) };
+        let Some(readiness) = &self.readiness else {
+            return Ok(());
+        };
         let servers = readiness.last();
         self.metrics.servers_are(&servers, &self.status);
         let ready: Vec<_> = servers.iter().map(ServerReadiness::is_ready).collect();
@@ -414,7 +553,11 @@ impl<'a> Operation<'a> {
         json["time"] = Time::now().to_string().into();
         let line = |ServerReadiness { server, unready }: &ServerReadiness| match unready {
             None => format!("server {} is ready", printable(&server.url)),
-            Some(reason) => format!("server {} is not ready: {}", printable(&server.url), printable(reason)),
+            Some(reason) => format!(
+                "server {} is not ready: {}",
+                printable(&server.url),
+                printable(reason)
+            ),
         };
         let text = servers.iter().map(line).collect::<Vec<_>>().join("\n");
         self.watcher.event(|| text, || json)
@@ -422,9 +565,19 @@ impl<'a> Operation<'a> {
 
     /// After the one look.
     fn once(&self, held: &HeldVersion) -> Result<ControlFlow<()>> {
-        if let Some(commander) = self.commander.as_ref().filter(|commander| !commander.has_succeeded(held)) {
-            let text = commander.status(Some(held), false).last_failure.unwrap_or_default();
-            return Err(Error::io("running the command of --exec", io::Error::other(text)));
+        if let Some(commander) = self
+            .commander
+            .as_ref()
+            .filter(|commander| !commander.has_succeeded(held))
+        {
+            let text = commander
+                .status(Some(held), false)
+                .last_failure
+                .unwrap_or_default();
+            return Err(Error::io(
+                "running the command of --exec",
+                io::Error::other(text),
+            ));
         }
         if let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.has()) {
             let text = fleet.failure().unwrap_or_default();
@@ -437,7 +590,9 @@ impl<'a> Operation<'a> {
 fn describe_with_lag(directory: &Path, switched: &SwitchReport) -> String {
     let lag = switched.lag.unwrap_or_default();
     let behind = match (lag.versions, lag.seconds) {
-        (0, Some(seconds)) => format!("none: it is the newest, taken {seconds:.1} s after its commit"),
+        (0, Some(seconds)) => {
+            format!("none: it is the newest, taken {seconds:.1} s after its commit")
+        }
         (0, None) => "none: it is the newest".to_owned(),
         (versions, _) => format!("{versions} behind the newest"),
     };

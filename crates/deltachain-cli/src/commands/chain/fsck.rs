@@ -1,11 +1,13 @@
-//! `fsck`: checks a chain, or reads all of a follower's directory. The program fails if there is a problem.
+//! `fsck`: checks a chain, or reads all of a follower's directory. The program fails if there is a
+//! problem.
 
 use std::path::Path;
 
 use deltachain::chain::Trust;
 use deltachain::{Error, Result};
 use deltachain_store::{
-    DirectoryReport, FsckOptions, FsckReport, Scratch, SignedVersion, check_directory, followed_directory, fsck,
+    DirectoryReport, FsckOptions, FsckReport, Scratch, SignedVersion, check_directory,
+    followed_directory, fsck,
 };
 
 use crate::chain_args::FsckArgs;
@@ -24,7 +26,8 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
             return Err(Error::usage(text).in_file(directory));
         }
         if !args.trust.trust.is_empty() {
-            let text = "--trust is for chains; `status` says who signed the version of this directory";
+            let text =
+                "--trust is for chains; `status` says who signed the version of this directory";
             return Err(Error::usage(text).in_file(directory));
         }
         let found = watched(output, |watcher| check_directory(&directory, watcher))?;
@@ -34,9 +37,16 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
     }
     let (trust, url) = (args.trust.trust()?, args.chain.name());
     let found = watched(output, |watcher| {
-        let place = if args.deep { Some(Scratch::new(args.scratch.as_deref(), watcher)?) } else { None };
+        let place = if args.deep {
+            Some(Scratch::new(args.scratch.as_deref(), watcher)?)
+        } else {
+            None
+        };
         let deep = place.as_ref().map(|place| place.path().to_owned());
-        let options = FsckOptions::default().deep(deep).limits(args.limits.limits()).trust(trust.clone());
+        let options = FsckOptions::default()
+            .deep(deep)
+            .limits(args.limits.limits())
+            .trust(trust.clone());
         fsck(&store, &options, watcher)
     })?;
     let text = || chain_as_text(&url, args.deep, trust.as_ref(), &found);
@@ -46,14 +56,21 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
 
 /// Where to read about the problems.
 fn explained(problems: &[Error]) -> Option<String> {
-    more(problems.iter().filter_map(Error::rule)).map(|command| format!("note: for more: {command}"))
+    more(problems.iter().filter_map(Error::rule))
+        .map(|command| format!("note: for more: {command}"))
 }
 
 /// Which version is the newest that is signed.
 fn signed(report: &FsckReport, trust: Option<&Trust>) -> Option<String> {
     let counts = |version: &&SignedVersion| trust.is_none() || version.signers.signed == Some(true);
     let newest = report.signatures.iter().rfind(counts);
-    let newest = newest.map(|newest| format!("{}, {}", newest.version, signers::as_text(&newest.signers, trust)));
+    let newest = newest.map(|newest| {
+        format!(
+            "{}, {}",
+            newest.version,
+            signers::as_text(&newest.signers, trust)
+        )
+    });
     match (newest, trust) {
         (Some(newest), None) => Some(format!("note: signatures up to version {newest}")),
         (Some(newest), Some(_)) => Some(format!("note: the newest signed version is {newest}")),
@@ -63,15 +80,29 @@ fn signed(report: &FsckReport, trust: Option<&Trust>) -> Option<String> {
 }
 
 fn chain_as_text(url: &str, is_deep: bool, trust: Option<&Trust>, report: &FsckReport) -> String {
-    let mut lines: Vec<String> = report.problems.iter().map(|problem| printable(&problem.to_string())).collect();
+    let mut lines: Vec<String> = report
+        .problems
+        .iter()
+        .map(|problem| printable(&problem.to_string()))
+        .collect();
     lines.extend(explained(&report.problems));
-    lines.extend(report.hints.iter().map(|hint| format!("note: {}", printable(hint))));
+    lines.extend(
+        report
+            .hints
+            .iter()
+            .map(|hint| format!("note: {}", printable(hint))),
+    );
     if !report.partials.is_empty() {
         let files = counted(report.partials.len(), "unfinished file", "unfinished files");
-        lines.push(format!("note: {files}; pruning removes them when they are a day old"));
+        lines.push(format!(
+            "note: {files}; pruning removes them when they are a day old"
+        ));
     }
     if report.unnamed > 0 {
-        lines.push(format!("note: {}", unnamed(report.unnamed, report.unnamed_bytes)));
+        lines.push(format!(
+            "note: {}",
+            unnamed(report.unnamed, report.unnamed_bytes)
+        ));
     }
     lines.extend(signed(report, trust));
     lines.push(format!(
@@ -82,7 +113,11 @@ fn chain_as_text(url: &str, is_deep: bool, trust: Option<&Trust>, report: &FsckR
         counted(report.files, "file", "files"),
         grouped(report.bytes),
         counted(report.assets, "asset", "assets"),
-        if is_deep { format!("; {} built", counted(report.rebuilt, "version", "versions")) } else { String::new() },
+        if is_deep {
+            format!("; {} built", counted(report.rebuilt, "version", "versions"))
+        } else {
+            String::new()
+        },
         counted(report.orphans, "file", "files"),
         grouped(report.orphan_bytes),
         counted(report.problems.len(), "problem", "problems"),
@@ -91,12 +126,19 @@ fn chain_as_text(url: &str, is_deep: bool, trust: Option<&Trust>, report: &FsckR
 }
 
 fn directory_as_text(directory: &Path, report: &DirectoryReport) -> String {
-    let mut lines: Vec<String> = report.problems.iter().map(|problem| printable(&format!("{problem:#}"))).collect();
+    let mut lines: Vec<String> = report
+        .problems
+        .iter()
+        .map(|problem| printable(&format!("{problem:#}")))
+        .collect();
     lines.extend(explained(&report.problems));
     lines.push(format!(
         "{}: {}; {}, {} ({} bytes) read; {} in the cache ({} bytes); {}",
         printable_path(directory),
-        report.version.map_or_else(|| "no version".to_owned(), |version| format!("at version {version}")),
+        report.version.map_or_else(
+            || "no version".to_owned(),
+            |version| format!("at version {version}")
+        ),
         counted(report.versions, "version", "versions"),
         counted(report.tensors, "tensor", "tensors"),
         grouped(report.bytes),

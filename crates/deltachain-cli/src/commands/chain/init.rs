@@ -13,7 +13,12 @@ pub(crate) fn run(args: &ChainArgs, output: Output) -> Result<()> {
     let begun = begun.ok_or_else(|| Error::usage("there is a chain already").in_file(&args.url))?;
     let chain = Digest::of_bytes(&begun.to_bytes()?).to_string();
     output.summary(
-        || format!("{}: chain {chain}, no versions yet", printable(&args.name())),
+        || {
+            format!(
+                "{}: chain {chain}, no versions yet",
+                printable(&args.name())
+            )
+        },
         || json!({ "url": args.name(), "chain": chain }),
     )
 }

@@ -23,7 +23,10 @@ pub(crate) fn run(args: &LogArgs, output: Output) -> Result<()> {
     let last = (args.last > 0).then_some(args.last);
     let trust = args.trust.trust()?;
     let entries = deltachain_store::log(&args.chain.open()?, last, trust.as_ref())?;
-    output.result(|| as_text(&entries, trust.as_ref()), || json!({ "url": args.chain.name(), "versions": entries }))
+    output.result(
+        || as_text(&entries, trust.as_ref()),
+        || json!({ "url": args.chain.name(), "versions": entries }),
+    )
 }
 
 fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
@@ -56,12 +59,20 @@ fn as_text(entries: &[LogEntry], trust: Option<&Trust>) -> String {
 /// Metadata on a line, not more than fits there. `show` has all of it.
 pub(crate) fn notes(metadata: &BTreeMap<String, String>) -> String {
     // The others are for programs.
-    let notes = metadata.iter().filter(|(key, _)| !key.starts_with("deltachain."));
-    let notes: Vec<String> = notes.map(|(key, value)| printable(&format!("{key}={value}"))).collect();
+    let notes = metadata
+        .iter()
+        .filter(|(key, _)| !key.starts_with("deltachain."));
+    let notes: Vec<String> = notes
+        .map(|(key, value)| printable(&format!("{key}={value}")))
+        .collect();
     let text = notes.join(" ");
     let mut chars = text.chars();
     let begin: String = chars.by_ref().take(SHOWN_CHARACTERS).collect();
-    if chars.next().is_some() { begin + "..." } else { begin }
+    if chars.next().is_some() {
+        begin + "..."
+    } else {
+        begin
+    }
 }
 
 fn routes(entry: &LogEntry) -> String {
@@ -70,7 +81,11 @@ fn routes(entry: &LogEntry) -> String {
         format!("{} ({}{kind})", origin(route.from), grouped(route.bytes()))
     };
     let routes: Vec<String> = entry.routes.iter().map(route).collect();
-    if routes.is_empty() { "pruned".to_owned() } else { routes.join(", ") }
+    if routes.is_empty() {
+        "pruned".to_owned()
+    } else {
+        routes.join(", ")
+    }
 }
 
 /// The origin of a route: a snapshot, or an older version.

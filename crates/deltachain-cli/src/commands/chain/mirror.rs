@@ -16,19 +16,30 @@ use crate::watcher::Watcher;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<()> {
-    let copy = ChainArgs { url: args.destination.clone(), store: StoreArgs { settings: args.to.clone() } };
+    let copy = ChainArgs {
+        url: args.destination.clone(),
+        store: StoreArgs {
+            settings: args.to.clone(),
+        },
+    };
     let (url, source, destination) = (copy.name(), args.store.open(&args.source)?, copy.create()?);
     let Some(pause) = args.poll else {
         let watcher = Watcher::new(output);
         let copied = round(args, &source, &destination, &watcher)?;
-        return output.summary(|| as_text(&url, &copied), || report_on(("url", &url), &copied));
+        return output.summary(
+            || as_text(&url, &copied),
+            || report_on(("url", &url), &copied),
+        );
     };
     let watcher = Watcher::of_service(output);
     loop {
         match round(args, &source, &destination, &watcher) {
             Ok(copied) if copied.documents == 0 => {}
             Ok(copied) => {
-                watcher.event(|| as_text(&url, &copied), || report_on(("url", &url), &copied))?;
+                watcher.event(
+                    || as_text(&url, &copied),
+                    || report_on(("url", &url), &copied),
+                )?;
             }
             // An interrupt is its normal end.
             Err(_) if interrupt::happened() => return Ok(()),
@@ -45,13 +56,22 @@ pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<()> {
     }
 }
 
-fn round(args: &MirrorArgs, source: &Store, destination: &Store, watcher: &Watcher) -> Result<MirrorReport> {
+fn round(
+    args: &MirrorArgs,
+    source: &Store,
+    destination: &Store,
+    watcher: &Watcher,
+) -> Result<MirrorReport> {
     let place = Scratch::new(args.scratch.as_deref(), watcher)?;
     mirror(source, destination, place.path(), watcher)
 }
 
 fn as_text(url: &str, copied: &MirrorReport) -> String {
-    let version = copied.version.map_or("without versions".to_owned(), |version| format!("at version {version}"));
+    let version = copied
+        .version
+        .map_or("without versions".to_owned(), |version| {
+            format!("at version {version}")
+        });
     format!(
         "{} is {version}: {} and {} copied ({} bytes)",
         printable(url),

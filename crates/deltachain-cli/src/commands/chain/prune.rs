@@ -17,7 +17,12 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
         let versions = watched(output, |watcher| undo_prune(&store, watcher))?;
         let restored = counted(versions.len(), "version", "versions");
         return output.summary(
-            || format!("{}: routes to {restored} are in force again", printable(&url)),
+            || {
+                format!(
+                    "{}: routes to {restored} are in force again",
+                    printable(&url)
+                )
+            },
             || json!({ "url": url, "restored": versions }),
         );
     }
@@ -29,8 +34,15 @@ pub(crate) fn run(args: &PruneArgs, output: Output) -> Result<()> {
         accept_loss: args.accept_loss,
     };
     let plan = plan_prune(&store, &keep)?;
-    let pruned = if args.dry_run { plan.expected } else { watched(output, |watcher| prune(&store, &plan, watcher))? };
-    output.summary(|| as_text(&url, &pruned), || report_on(("url", &url), &pruned))
+    let pruned = if args.dry_run {
+        plan.expected
+    } else {
+        watched(output, |watcher| prune(&store, &plan, watcher))?
+    };
+    output.summary(
+        || as_text(&url, &pruned),
+        || report_on(("url", &url), &pruned),
+    )
 }
 
 fn as_text(url: &str, pruned: &PruneReport) -> String {
@@ -48,9 +60,20 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
         text.extend(["\n  ", &files, " of writers that were killed"]);
     }
     if !pruned.young.is_empty() {
-        let files = counted(pruned.young.len(), "unreferenced file", "unreferenced files");
+        let files = counted(
+            pruned.young.len(),
+            "unreferenced file",
+            "unreferenced files",
+        );
         let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
-        text.extend(["\n  ", &files, " (", &grouped(pruned.young_bytes), " bytes) ", when]);
+        text.extend([
+            "\n  ",
+            &files,
+            " (",
+            &grouped(pruned.young_bytes),
+            " bytes) ",
+            when,
+        ]);
     }
     if !pruned.unnamed.is_empty() {
         text.extend(["\n  ", &unnamed(pruned.unnamed.len(), pruned.unnamed_bytes)]);
@@ -60,7 +83,11 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
 
 /// The text about files that no document names.
 pub(crate) fn unnamed(count: usize, bytes: u64) -> String {
-    let files = counted(count, "file that no version names", "files that no version names");
+    let files = counted(
+        count,
+        "file that no version names",
+        "files that no version names",
+    );
     format!(
         "{files} ({} bytes) stay: a publisher was killed or is at work, or commits are lost; \
          `prune --abandoned` removes those older than 24 hours",

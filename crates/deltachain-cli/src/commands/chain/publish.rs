@@ -49,7 +49,11 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
 
-    let given = args.base.as_deref().map(SafetensorsState::open).transpose()?;
+    let given = args
+        .base
+        .as_deref()
+        .map(SafetensorsState::open)
+        .transpose()?;
     let base = match (&given, &args.work) {
         (Some(state), _) => Base::State(state.into()),
         (None, Some(work)) => Base::Work(work),
@@ -58,7 +62,9 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     if let (Some((shard, of)), Some(path)) = (args.shard, &args.part) {
         refuse_existing(path, false)?;
         let mut publisher = Publisher::open(store, options)?;
-        let parts = watched(output, |watcher| publisher.prepare([(shard, (&state).into(), base)], of, watcher))?;
+        let parts = watched(output, |watcher| {
+            publisher.prepare([(shard, (&state).into(), base)], of, watcher)
+        })?;
         parts.iter().try_for_each(|part| write_part(path, part))?;
         return output.summary(
             || format!("shard {shard} of {of} is stored; commit it with {}", printable_path(path)),
@@ -68,12 +74,18 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
     let url = args.chain.name();
-    output.summary(|| describe(&url, &published), || report_on(("url", &url), &published))
+    output.summary(
+        || describe(&url, &published),
+        || report_on(("url", &url), &published),
+    )
 }
 
 /// Waits until there is this file.
 fn wait_for(path: &Path, output: Output) -> Result<()> {
-    let is_there = || path.try_exists().map_err(|error| Error::io("looking for", error).in_file(path));
+    let is_there = || {
+        path.try_exists()
+            .map_err(|error| Error::io("looking for", error).in_file(path))
+    };
     if !is_there()? {
         output.remark(&format!("waiting for {}", printable_path(path)));
     }
@@ -85,32 +97,54 @@ fn wait_for(path: &Path, output: Output) -> Result<()> {
 }
 
 fn write_part(path: &Path, part: &ShardPart) -> Result<()> {
-    let text = serde_json::to_vec(part).map_err(|error| Error::usage(error.to_string()).in_file(path))?;
+    let text =
+        serde_json::to_vec(part).map_err(|error| Error::usage(error.to_string()).in_file(path))?;
     let mut file = OutputFile::create(path, false)?;
-    file.write_all(&text).map_err(|error| Error::io("writing", error).in_file(path))?;
+    file.write_all(&text)
+        .map_err(|error| Error::io("writing", error).in_file(path))?;
     file.commit()
 }
 
 /// Reads what `publish --part` wrote.
 pub(crate) fn read_part(path: &Path) -> Result<ShardPart> {
     let (source, mut text) = (FileSource::open(path)?, Vec::new());
-    source.file().read_to_end(&mut text).map_err(|error| Error::io("reading", error).in_file(path))?;
+    source
+        .file()
+        .read_to_end(&mut text)
+        .map_err(|error| Error::io("reading", error).in_file(path))?;
     serde_json::from_slice(&text).map_err(|error| Error::usage(error.to_string()).in_file(path))
 }
 
 /// The report on a version that was to be published, for people.
 pub fn describe(url: &str, published: &PublishReport) -> String {
-    let PublishReport { version, state, changed, elements, .. } = published;
+    let PublishReport {
+        version,
+        state,
+        changed,
+        elements,
+        ..
+    } = published;
     if !published.is_new {
         // For a step that is there already, nothing was compared.
-        let what = if published.shards.is_empty() { "has this step, or a later one," } else { "is this state" };
-        return format!("version {version} of {} {what} already: nothing was published", printable(url));
+        let what = if published.shards.is_empty() {
+            "has this step, or a later one,"
+        } else {
+            "is this state"
+        };
+        return format!(
+            "version {version} of {} {what} already: nothing was published",
+            printable(url)
+        );
     }
     let mut lines = vec![format!(
         "version {version} of {}: {} of {} changed ({})",
         printable(url),
         grouped(*changed),
-        counted(usize::try_from(*elements).unwrap_or(usize::MAX), "element", "elements"),
+        counted(
+            usize::try_from(*elements).unwrap_or(usize::MAX),
+            "element",
+            "elements"
+        ),
         percent(*changed, *elements),
     )];
     lines.extend(published.routes.iter().map(route_as_text));
@@ -119,7 +153,11 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
         lines.push("  note         nothing changed; --if-changed skips such a version".to_owned());
     }
     if !published.assets.is_empty() {
-        let names: Vec<String> = published.assets.iter().map(|asset| asset.name.clone()).collect();
+        let names: Vec<String> = published
+            .assets
+            .iter()
+            .map(|asset| asset.name.clone())
+            .collect();
         lines.push(format!("  assets       {}", list(&names)));
     }
     lines.join("\n")
@@ -128,5 +166,9 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
 /// A new route, on a line of its own.
 pub(crate) fn route_as_text(route: &PublishedRoute) -> String {
     let kind = kind(route.from, route.is_direct, route.is_in_place);
-    format!("  {:<12} {} bytes{kind}", origin(route.from), grouped(route.bytes))
+    format!(
+        "  {:<12} {} bytes{kind}",
+        origin(route.from),
+        grouped(route.bytes)
+    )
 }

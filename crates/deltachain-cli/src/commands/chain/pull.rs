@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use deltachain::{Error, Result};
-use deltachain_store::{Directory, Follower, FollowerOptions, Health, HeldVersion, OtherFiles, SwitchReport};
+use deltachain_store::{
+    Directory, Follower, FollowerOptions, Health, HeldVersion, OtherFiles, SwitchReport,
+};
 use serde_json::{Value, json};
 
 use crate::chain_args::{ChainArgs, DirectoryArgs, PullArgs};
@@ -22,7 +24,9 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
             || with_signers(as_json(&switched), signed_by),
         );
     }
-    let held = subscriber.held().ok_or_else(|| Error::usage("the directory holds no version"))?;
+    let held = subscriber
+        .held()
+        .ok_or_else(|| Error::usage("the directory holds no version"))?;
     let signed_by = signed_by(&args.directory)?;
     output.summary(
         || describe_held(&args.directory.directory, held),
@@ -36,7 +40,11 @@ pub(crate) fn run(args: &PullArgs, output: Output) -> Result<()> {
 }
 
 pub(crate) fn describe_held(directory: &Path, held: &HeldVersion) -> String {
-    format!("version {} is in {} already", held.version, printable_path(directory.join("current")))
+    format!(
+        "version {} is in {} already",
+        held.version,
+        printable_path(directory.join("current"))
+    )
 }
 
 pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
@@ -51,7 +59,11 @@ pub(crate) fn held_as_json(held: &HeldVersion) -> Value {
 }
 
 /// The follower of a directory, with the tensors that are selected or none.
-pub(crate) fn open(chain: &ChainArgs, args: &DirectoryArgs, has_tensors: bool) -> Result<Follower<Directory>> {
+pub(crate) fn open(
+    chain: &ChainArgs,
+    args: &DirectoryArgs,
+    has_tensors: bool,
+) -> Result<Follower<Directory>> {
     let other_files = match &args.with_files {
         Some(directory) => OtherFiles::Directory(directory.clone()),
         None if args.no_assets => OtherFiles::None,
@@ -60,7 +72,11 @@ pub(crate) fn open(chain: &ChainArgs, args: &DirectoryArgs, has_tensors: bool) -
     let options = FollowerOptions::default()
         .limits(args.limits.limits())
         .shards(args.shards.clone())
-        .tensors(if has_tensors { args.tensors.clone() } else { Some(Vec::new()) })
+        .tensors(if has_tensors {
+            args.tensors.clone()
+        } else {
+            Some(Vec::new())
+        })
         .cache_bytes(args.cache)
         .trust_directory(args.trust_directory)
         .other_files(other_files)
@@ -86,8 +102,13 @@ pub(crate) fn with_signers(mut json: Value, signed_by: Option<Vec<String>>) -> V
 }
 
 pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
-    let before = switched.from.map_or_else(String::new, |from| format!(", where version {from} was"));
-    let path = switched.routes.iter().map(|(from, to)| format!("{} {to}", from.map_or("snapshot of", |_| "link to")));
+    let before = switched
+        .from
+        .map_or_else(String::new, |from| format!(", where version {from} was"));
+    let path = switched
+        .routes
+        .iter()
+        .map(|(from, to)| format!("{} {to}", from.map_or("snapshot of", |_| "link to")));
     format!(
         "version {} is in {}{before}: {} bytes downloaded, {} from the cache\n\
          \x20 took   plan {}, download {}, build {}, switch {}\n  path   {}\n  state  {}\n  files  {}",
@@ -106,7 +127,11 @@ pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
 }
 
 pub(crate) fn as_json(switched: &SwitchReport) -> Value {
-    let routes = switched.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>();
+    let routes = switched
+        .routes
+        .iter()
+        .map(|(from, to)| json!({ "from": from, "to": to }))
+        .collect::<Vec<_>>();
     json!({
         "version": switched.version,
         "from": switched.from,

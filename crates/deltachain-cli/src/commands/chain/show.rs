@@ -25,12 +25,25 @@ fn as_text(entry: &LogEntry, trust: Option<&Trust>) -> String {
         format!("commit   {}", entry.commit),
         format!("parent   {}", entry.parent),
     ];
-    lines.extend(entry.stored.map(|stored| format!("stored   {}", date(stored))));
+    lines.extend(
+        entry
+            .stored
+            .map(|stored| format!("stored   {}", date(stored))),
+    );
     if signers::has_any(&entry.signers) {
-        lines.push(format!("signed   {}", signers::as_text(&entry.signers, trust)));
+        lines.push(format!(
+            "signed   {}",
+            signers::as_text(&entry.signers, trust)
+        ));
     }
     if entry.shards.len() > 1 {
-        lines.extend(entry.shards.iter().enumerate().map(|(number, shard)| format!("shard {number}  {shard}")));
+        lines.extend(
+            entry
+                .shards
+                .iter()
+                .enumerate()
+                .map(|(number, shard)| format!("shard {number}  {shard}")),
+        );
     }
     if entry.routes.is_empty() {
         lines.push("routes   none: it has been pruned".to_owned());
@@ -38,13 +51,25 @@ fn as_text(entry: &LogEntry, trust: Option<&Trust>) -> String {
     for route in &entry.routes {
         let kind = kind(route.from, route.is_direct, route.is_in_place);
         lines.push(format!("{}{kind}", origin(route.from)));
-        let files = route.files.iter().map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
+        let files = route
+            .files
+            .iter()
+            .map(|file| format!("  {}  {} bytes", file.name(), grouped(file.size)));
         lines.extend(files);
     }
     for asset in &entry.assets {
         lines.push(format!("asset    {}", printable(&asset.name)));
-        lines.push(format!("  {}  {} bytes", asset.object_name(), grouped(asset.file.size)));
+        lines.push(format!(
+            "  {}  {} bytes",
+            asset.object_name(),
+            grouped(asset.file.size)
+        ));
     }
-    lines.extend(entry.metadata.iter().map(|(key, value)| printable(&format!("{key}={value}"))));
+    lines.extend(
+        entry
+            .metadata
+            .iter()
+            .map(|(key, value)| printable(&format!("{key}={value}"))),
+    );
     lines.join("\n")
 }

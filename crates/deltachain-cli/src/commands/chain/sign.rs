@@ -13,15 +13,24 @@ use crate::output::{Output, printable};
 pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
     let signers = args.sign.signers()?;
     if signers.is_empty() {
-        return Err(Error::usage(format!("there is no key to sign with: give --sign-key, or {VARIABLE}")));
+        return Err(Error::usage(format!(
+            "there is no key to sign with: give --sign-key, or {VARIABLE}"
+        )));
     }
     let store = args.chain.open()?;
     let (entry, commit) = entry(args, &store)?;
     let (note, taken) = deltachain_store::sign(&store, entry.version, commit, &signers)?;
-    let by: Vec<String> = signers.iter().map(|signer| signer.public().to_string()).collect();
+    let by: Vec<String> = signers
+        .iter()
+        .map(|signer| signer.public().to_string())
+        .collect();
     let text = || {
         let mut lines = vec![
-            format!("signed version {} of {} and all below it", entry.version, printable(&args.chain.name())),
+            format!(
+                "signed version {} of {} and all below it",
+                entry.version,
+                printable(&args.chain.name())
+            ),
             format!("  state   {}", entry.state),
             format!("  commit  {}", entry.commit),
         ];
@@ -29,11 +38,9 @@ pub(crate) fn run(args: &SignVersionArgs, output: Output) -> Result<()> {
             lines.push(format!("  notes   {}", notes(&entry.metadata)));
         }
         lines.extend(by.iter().map(|key| format!("  by      {}", printable(key))));
-        lines.extend(
-            taken
-                .iter()
-                .map(|own| format!("  taken   {own}: by something else, so readers without lists do not find it")),
-        );
+        lines.extend(taken.iter().map(|own| {
+            format!("  taken   {own}: by something else, so readers without lists do not find it")
+        }));
         lines.join("\n")
     };
     let json = || {
@@ -65,7 +72,13 @@ fn entry(args: &SignVersionArgs, store: &Store) -> Result<(LogEntry, Digest)> {
     if entry.commit == commit || args.version.is_some() {
         return Ok((entry, commit));
     }
-    let found = deltachain_store::log(store, None, None)?.into_iter().find(|entry| entry.commit == commit);
-    let nothing = || Error::usage(format!("no version has the commit {commit}; nothing has been signed"));
+    let found = deltachain_store::log(store, None, None)?
+        .into_iter()
+        .find(|entry| entry.commit == commit);
+    let nothing = || {
+        Error::usage(format!(
+            "no version has the commit {commit}; nothing has been signed"
+        ))
+    };
     Ok((found.ok_or_else(nothing)?, commit))
 }

@@ -16,11 +16,27 @@ pub(crate) fn as_text(signers: &Signers, trust: Option<&Trust>) -> String {
     match (&signers.signed_by, trust) {
         (Some(by), _) if by.is_empty() => "no".to_owned(),
         (Some(by), Some(trust)) => {
-            let (names, quorum) = (list(by.iter().map(VerifierKey::name).collect()), trust.quorum());
-            if by.len() < quorum { format!("{} of {quorum}: {names}", by.len()) } else { format!("yes: {names}") }
+            let (names, quorum) = (
+                list(by.iter().map(VerifierKey::name).collect()),
+                trust.quorum(),
+            );
+            if by.len() < quorum {
+                format!("{} of {quorum}: {names}", by.len())
+            } else {
+                format!("yes: {names}")
+            }
         }
         _ if signers.claimed.is_empty() => "-".to_owned(),
-        _ => format!("unverified: {}", list(signers.claimed.iter().map(|signer| signer.name.as_str()).collect())),
+        _ => format!(
+            "unverified: {}",
+            list(
+                signers
+                    .claimed
+                    .iter()
+                    .map(|signer| signer.name.as_str())
+                    .collect()
+            )
+        ),
     }
 }
 

@@ -21,46 +21,123 @@ pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
 fn as_text(health: &Health) -> String {
     let mut lines = Vec::new();
     if let Some(version) = health.version {
-        let since = health.switched.map(|time| format!(", since {time}")).unwrap_or_default();
+        let since = health
+            .switched
+            .map(|time| format!(", since {time}"))
+            .unwrap_or_default();
         lines.push(format!("version   {version}{since}"));
-        lines.extend(health.state.iter().map(|state| format!("state     {state}")));
-        lines.extend(health.commit.iter().map(|commit| format!("commit    {commit}")));
-        lines.extend(health.chain.iter().map(|chain| format!("chain     {chain}")));
-        let notes = health.metadata.iter().map(notes).filter(|notes| !notes.is_empty());
+        lines.extend(
+            health
+                .state
+                .iter()
+                .map(|state| format!("state     {state}")),
+        );
+        lines.extend(
+            health
+                .commit
+                .iter()
+                .map(|commit| format!("commit    {commit}")),
+        );
+        lines.extend(
+            health
+                .chain
+                .iter()
+                .map(|chain| format!("chain     {chain}")),
+        );
+        let notes = health
+            .metadata
+            .iter()
+            .map(notes)
+            .filter(|notes| !notes.is_empty());
         lines.extend(notes.map(|notes| format!("notes     {notes}")));
-        lines.extend(health.directory.iter().map(|directory| format!("files     {}", printable_path(directory))));
-        lines.extend(health.proof.map(|proof| format!("proof     {proof}, at the switch")));
+        lines.extend(
+            health
+                .directory
+                .iter()
+                .map(|directory| format!("files     {}", printable_path(directory))),
+        );
+        lines.extend(
+            health
+                .proof
+                .map(|proof| format!("proof     {proof}, at the switch")),
+        );
     }
     if let Some(status) = &health.trust {
-        let names = status.signed_by.iter().map(VerifierKey::name).collect::<Vec<_>>().join(", ");
-        let by = if names.is_empty() { "not known".to_owned() } else { printable(&names) };
+        let names = status
+            .signed_by
+            .iter()
+            .map(VerifierKey::name)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let by = if names.is_empty() {
+            "not known".to_owned()
+        } else {
+            printable(&names)
+        };
         let (quorum, keys) = (status.trust.quorum(), status.trust.keys().len());
-        lines.push(format!("signed    by {by}; trust asks for {quorum} of {keys} keys"));
-        lines.extend(status.unsigned.iter().map(|text| format!("unsigned  {text}")));
+        lines.push(format!(
+            "signed    by {by}; trust asks for {quorum} of {keys} keys"
+        ));
+        lines.extend(
+            status
+                .unsigned
+                .iter()
+                .map(|text| format!("unsigned  {text}")),
+        );
     }
     if let (Some(stored), Some(age)) = (health.stored, health.age_seconds) {
         lines.push(format!("age       {}, published {stored}", short(age)));
     }
     if let Some(lag) = health.lag_versions {
-        let seen = health.lag_seconds.map(|behind| format!("; was the newest {} ago", short(behind)));
-        lines.push(format!("lag       {lag} versions{}", seen.unwrap_or_default()));
+        let seen = health
+            .lag_seconds
+            .map(|behind| format!("; was the newest {} ago", short(behind)));
+        lines.push(format!(
+            "lag       {lag} versions{}",
+            seen.unwrap_or_default()
+        ));
     }
     if let Some(time) = health.last_success {
-        lines.push(format!("looked    {time}, {} ago", short(time.age().as_secs_f64())));
+        lines.push(format!(
+            "looked    {time}, {} ago",
+            short(time.age().as_secs_f64())
+        ));
     }
-    if let Some(Failure { time, rule, message, .. }) = &health.last_error {
+    if let Some(Failure {
+        time,
+        rule,
+        message,
+        ..
+    }) = &health.last_error
+    {
         let since = if health.failing { "" } else { ", none since" };
         lines.push(format!("failed    {time}{since}: {}", printable(message)));
-        lines.extend(more(rule.as_deref()).map(|command| format!("          for more: {}", printable(&command))));
+        lines.extend(
+            more(rule.as_deref())
+                .map(|command| format!("          for more: {}", printable(&command))),
+        );
     }
     lines.extend(health.command.iter().map(command_as_text));
     lines.extend(health.servers.iter().map(server_as_text));
-    lines.extend(health.whole.iter().map(|text| format!("in place  no: {text}")));
-    lines.push(health.process.map_or_else(|| "follower  none".to_owned(), |pid| format!("follower  process {pid}")));
+    lines.extend(
+        health
+            .whole
+            .iter()
+            .map(|text| format!("in place  no: {text}")),
+    );
+    lines.push(health.process.map_or_else(
+        || "follower  none".to_owned(),
+        |pid| format!("follower  process {pid}"),
+    ));
     if health.healthy {
         lines.push("healthy".to_owned());
     }
-    lines.extend(health.problems.iter().map(|problem| format!("unhealthy: {}", printable(problem))));
+    lines.extend(
+        health
+            .problems
+            .iter()
+            .map(|problem| format!("unhealthy: {}", printable(problem))),
+    );
     lines.join("\n")
 }
 
@@ -73,10 +150,24 @@ fn command_as_text(command: &CommandHealth) -> String {
 }
 
 fn server_as_text(server: &ServerRecord) -> String {
-    let ServerRecord { url, version, state, changing, paused, since, .. } = server;
+    let ServerRecord {
+        url,
+        version,
+        state,
+        changing,
+        paused,
+        since,
+        ..
+    } = server;
     let name = version.map(|version| version_name(version, state.as_deref().unwrap_or_default()));
-    let has = name.map_or_else(|| "no version known".to_owned(), |name| format!("version {name}"));
-    let since = since.filter(|_| version.is_some()).map(|time| format!(", since {time}")).unwrap_or_default();
+    let has = name.map_or_else(
+        || "no version known".to_owned(),
+        |name| format!("version {name}"),
+    );
+    let since = since
+        .filter(|_| version.is_some())
+        .map(|time| format!(", since {time}"))
+        .unwrap_or_default();
     let more = match (changing, paused) {
         (true, true) => "; paused, and may hold parts of two versions",
         (false, true) => "; paused",

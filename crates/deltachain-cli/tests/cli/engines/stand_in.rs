@@ -1,5 +1,6 @@
-//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and breaks is what vLLM
-//! 0.32.0 does. Beside each such place stands where that was read, below `vllm/` of its source.
+//! A stand-in for a server of vLLM or SGLang, as unkind as they are: what it forgets, refuses and
+//! breaks is what vLLM 0.32.0 does. Beside each such place stands where that was read, below
+//! `vllm/` of its source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -55,11 +56,11 @@ pub(crate) struct State {
     pub(crate) arrived: u64,
     /// How many tokens it makes before it stands still, if it does.
     pub(crate) tokens_left: Option<u64>,
-    /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: unless the mode is "keep", it refuses requests while it
-    /// is paused. vLLM 0.32.0 lets them wait.
+    /// vLLM 0.33.0, `v1/engine/core.py`, `_reject_add_while_paused`: unless the mode is "keep", it
+    /// refuses requests while it is paused. vLLM 0.32.0 lets them wait.
     pub(crate) is_newer: bool,
-    /// The package's backend, in the server's configuration: it downloads a chain itself. How often it says that it has not
-    /// prepared a version yet.
+    /// The package's backend, in the server's configuration: it downloads a chain itself. How often
+    /// it says that it has not prepared a version yet.
     pub(crate) downloads: bool,
     pub(crate) preparing: u64,
     /// What its workers say why they cannot load a version.
@@ -86,17 +87,20 @@ pub(crate) enum Fate {
 
 /// What a server forgets when it is started again.
 pub(crate) struct Process {
-    /// v1/engine/core.py, `_weight_version`: a text that is "default" until somebody sets it, whatever the model is.
+    /// v1/engine/core.py, `_weight_version`: a text that is "default" until somebody sets it,
+    /// whatever the model is.
     pub(crate) weight_version: String,
-    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it. New requests wait.
+    /// v1/engine/core.py, `is_scheduler_paused`: set and cleared by everybody who asks for it. New
+    /// requests wait.
     pub(crate) paused: bool,
-    /// v1/engine/core.py, `pause_scheduler`: how. Running requests stand still with "keep"; they end first with "wait";
-    /// they have ended with "abort".
+    /// v1/engine/core.py, `pause_scheduler`: how. Running requests stand still with "keep"; they
+    /// end first with "wait"; they have ended with "abort".
     mode: String,
     /// Requests for an answer that are running; and how often all of them were ended.
     running: u64,
     aborts: u64,
-    /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a version since.
+    /// `v1/worker/gpu_worker.py`, `_weight_update_active`; and whether the backend has received a
+    /// version since.
     pub(crate) session: Option<bool>,
     /// The backend: whether it has been told of the chain.
     knows: bool,
@@ -149,12 +153,19 @@ impl Engine {
                 thread::spawn(move || converse(stream, &shared, &said));
             }
         });
-        Self { url, shared, asked: Mutex::new(asked) }
+        Self {
+            url,
+            shared,
+            asked: Mutex::new(asked),
+        }
     }
 
     /// A server that is not there.
     pub(crate) fn gone() -> Self {
-        Self { url: "http://127.0.0.1:9".to_owned(), ..Self::start() }
+        Self {
+            url: "http://127.0.0.1:9".to_owned(),
+            ..Self::start()
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -175,12 +186,20 @@ impl Engine {
 
     /// Waits until this is so.
     pub(crate) fn wait_until(&self, is_so: impl Fn(&State) -> bool) {
-        drop(self.shared.changed.wait_while(self.state(), |state| !is_so(state)).unwrap());
+        drop(
+            self.shared
+                .changed
+                .wait_while(self.state(), |state| !is_so(state))
+                .unwrap(),
+        );
     }
 
     /// What has been asked since the last call.
     pub(crate) fn names(&self) -> Vec<String> {
-        std::mem::take(&mut self.state().calls).into_iter().map(|(name, _)| name).collect()
+        std::mem::take(&mut self.state().calls)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// What happens to a call the next time.
@@ -225,9 +244,13 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         let path = first.split(' ').nth(1).unwrap().to_owned();
         let header = |name: &str| {
             let found = head.iter().filter_map(|line| line.split_once(": "));
-            found.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
+            found
+                .into_iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.to_owned())
         };
-        let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
+        let mut body =
+            vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
         if reader.read_exact(&mut body).is_err() {
             return; // killed in the middle of it
         }
@@ -237,19 +260,27 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         if is_plugin {
             body = serde_json::from_str(&text(&body, "name")).unwrap();
         }
-        let name =
-            if is_plugin || path == "/collective_rpc" { body["method"].as_str().unwrap().to_owned() } else { path };
+        let name = if is_plugin || path == "/collective_rpc" {
+            body["method"].as_str().unwrap().to_owned()
+        } else {
+            path
+        };
         let mut now = shared.state.lock().unwrap();
         now.tokens.extend(header("authorization"));
         if name == "deltachain_state" {
-            *now.looks.entry(text(&body["kwargs"], "follower")).or_default() += 1;
+            *now.looks
+                .entry(text(&body["kwargs"], "follower"))
+                .or_default() += 1;
         }
         if now.is_down {
             return;
         }
         // Which is asked once, before anything else.
         let is_first = body["kwargs"]["follower"] == "";
-        let at = now.fates.iter().position(|(called, _)| *called == name && !is_first);
+        let at = now
+            .fates
+            .iter()
+            .position(|(called, _)| *called == name && !is_first);
         let fate = at.map(|at| now.fates.remove(at).1);
         let hangs = fate == Some(Fate::Hangs) || now.hang.contains(name.as_str()) && !is_first;
         let answer = match fate {
@@ -271,7 +302,13 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         // SGLang's srt/managers/io_struct.py, `GetWeightsByNameReqOutput`: numbers.
         let answer = answer.map(|answer| match answer["results"].as_array() {
             Some(results) if is_plugin => {
-                json!(Value::from(results.clone()).to_string().bytes().map(f64::from).collect::<Vec<_>>())
+                json!(
+                    Value::from(results.clone())
+                        .to_string()
+                        .bytes()
+                        .map(f64::from)
+                        .collect::<Vec<_>>()
+                )
             }
             _ => answer,
         });
@@ -287,15 +324,22 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
         ) {
             now.calls.push((name.clone(), body.clone()));
         }
-        now.hanging.extend(hangs.then(|| stream.try_clone().unwrap()));
+        now.hanging
+            .extend(hangs.then(|| stream.try_clone().unwrap()));
         let starts = now.starts;
         drop(now);
         shared.changed.notify_all();
         said.send(name.clone()).ok();
         if !hangs && name == "/pause?mode=wait" {
             // entrypoints/rl/online/api_router.py answers when all have ended.
-            let has_requests = |state: &mut State| state.starts == starts && state.process.running > 0;
-            drop(shared.changed.wait_while(shared.state.lock().unwrap(), has_requests).unwrap());
+            let has_requests =
+                |state: &mut State| state.starts == starts && state.process.running > 0;
+            drop(
+                shared
+                    .changed
+                    .wait_while(shared.state.lock().unwrap(), has_requests)
+                    .unwrap(),
+            );
         }
         let (status, answer) = match answer {
             _ if hangs => return drop(reader.read_to_end(&mut Vec::new())), // for as long as the client waits
@@ -308,28 +352,42 @@ fn converse(stream: TcpStream, shared: &Shared, said: &Sender<String>) {
             Err(text) => ("500 Internal Server Error", json!({ "error": text })),
         };
         let answer = answer.to_string();
-        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len()).ok();
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{answer}",
+            answer.len()
+        )
+        .ok();
         if status.starts_with("500") {
-            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`: Starlette sends its
-            // answer and raises again, and then uvicorn (`run_asgi`) closes the connection. What a client sends on it
-            // meanwhile is lost.
+            // entrypoints/serve/exception_handling/register.py has a handler for `Exception`:
+            // Starlette sends its answer and raises again, and then uvicorn (`run_asgi`) closes the
+            // connection. What a client sends on it meanwhile is lost.
             reader.fill_buf().ok();
             return;
         }
     }
 }
 
-/// Answers with the model, token by token: for each, the version whose weights made it. Beside that stands what vLLM
-/// 0.33.0 says with `return_weight_versions` (`v1/engine/output_processor.py`). `None` if the server dies.
+/// Answers with the model, token by token: for each, the version whose weights made it. Beside that
+/// stands what vLLM 0.33.0 says with `return_weight_versions` (`v1/engine/output_processor.py`).
+/// `None` if the server dies.
 fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
     let mut state = shared.state.lock().unwrap();
     state.arrived += 1;
     shared.changed.notify_all();
     let starts = state.starts;
     if state.process.paused && state.is_newer && state.process.mode != "keep" {
-        return Some(("503 Service Unavailable", json!({ "error": "Generation is paused." })));
+        return Some((
+            "503 Service Unavailable",
+            json!({ "error": "Generation is paused." }),
+        ));
     }
-    state = shared.changed.wait_while(state, |state| state.starts == starts && state.process.paused).unwrap();
+    state = shared
+        .changed
+        .wait_while(state, |state| {
+            state.starts == starts && state.process.paused
+        })
+        .unwrap();
     if state.starts != starts {
         return None;
     }
@@ -340,10 +398,19 @@ fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
     while made.len() < usize::try_from(body["max_tokens"].as_u64().unwrap()).unwrap() {
         state = shared
             .changed
-            .wait_while(state, |State { starts: now, process, tokens_left, .. }| {
-                let stands = process.paused && process.mode == "keep" || *tokens_left == Some(0);
-                *now == starts && process.aborts == aborts && stands
-            })
+            .wait_while(
+                state,
+                |State {
+                     starts: now,
+                     process,
+                     tokens_left,
+                     ..
+                 }| {
+                    let stands =
+                        process.paused && process.mode == "keep" || *tokens_left == Some(0);
+                    *now == starts && process.aborts == aborts && stands
+                },
+            )
             .unwrap();
         if state.starts != starts {
             return None;
@@ -376,7 +443,9 @@ impl State {
         self.process = Process::default();
         self.starts += 1;
         // Its connections break.
-        self.hanging.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        self.hanging
+            .drain(..)
+            .for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
     /// What it answers; what is refused is a 500.
@@ -386,12 +455,16 @@ impl State {
             // entrypoints/rl/online/api_router.py
             "/weight_info" => return Ok(json!({ "weight_version": process.weight_version })),
             "/is_paused" => return Ok(json!({ "is_paused": process.paused })),
-            // SGLang's srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token, after 20 seconds.
+            // SGLang's srt/entrypoints/http_server.py, `health_generate`: 503 if it makes no token,
+            // after 20 seconds.
             "/health_generate" if process.paused => return Err("no token".to_owned()),
             "/health" | "/health_generate" => {}
             "/pause?mode=keep" | "/pause?mode=wait" | "/pause?mode=abort" => {
                 process.paused = true;
-                name.rsplit('=').next().unwrap().clone_into(&mut process.mode);
+                name.rsplit('=')
+                    .next()
+                    .unwrap()
+                    .clone_into(&mut process.mode);
                 process.aborts += u64::from(process.mode == "abort");
             }
             // SGLang's srt/managers/io_struct.py, `PauseGenerationReqInput`.
@@ -404,9 +477,13 @@ impl State {
                 process.paused = false;
                 self.has_served_two |= process.workers.contains(&Model::Torn);
             }
-            "/update_weight_version" => body["new_version"].as_str().unwrap().clone_into(&mut process.weight_version),
+            "/update_weight_version" => body["new_version"]
+                .as_str()
+                .unwrap()
+                .clone_into(&mut process.weight_version),
 
-            // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the package's.
+            // entrypoints/serve/dev/rpc/api_router.py: arguments are texts. The methods are the
+            // package's.
             "deltachain_state" => return Ok(self.holds(&body["kwargs"])),
             "deltachain_is_ready" => {
                 self.preparing = self.preparing.saturating_sub(1);
@@ -422,14 +499,18 @@ impl State {
             "/init_weight_transfer_engine" if !body["init_info"]["chain"].is_null() => {
                 return Err("a request cannot make this server open a chain".to_owned());
             }
-            "/init_weight_transfer_engine" if self.downloads && !body["init_info"]["host_copy"].is_null() => {
+            "/init_weight_transfer_engine"
+                if self.downloads && !body["init_info"]["host_copy"].is_null() =>
+            {
                 return Err("this server downloads the chain itself".to_owned());
             }
             "/init_weight_transfer_engine" => process.knows = true,
-            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is open, whoever opened
-            // it.
+            // v1/worker/gpu_worker.py, `_start_weight_update`: RuntimeError in a session that is
+            // open, whoever opened it.
             "/start_weight_update" if process.session.is_some() => {
-                return Err("start_weight_update called while a weight update is already active".to_owned());
+                return Err(
+                    "start_weight_update called while a weight update is already active".to_owned(),
+                );
             }
             "/start_weight_update" => process.session = Some(false),
             // v1/worker/gpu_worker.py, `update_weights`: RuntimeError without a session.
@@ -442,17 +523,23 @@ impl State {
                 if !process.knows || !is_owner {
                     // v1/worker/gpu_worker.py, `update_weights`: whatever fails ends the session.
                     process.session = None;
-                    return Err("it knows no chain, or another follower brings this server".to_owned());
+                    return Err(
+                        "it knows no chain, or another follower brings this server".to_owned()
+                    );
                 }
-                let version = Model::Version(update["version"].as_u64().unwrap(), text(update, "digest"));
+                let version =
+                    Model::Version(update["version"].as_u64().unwrap(), text(update, "digest"));
                 process.workers = [version.clone(), version];
                 process.session = Some(true);
             }
             // v1/worker/gpu_worker.py, `finish_weight_update`: RuntimeError without a session.
             "/finish_weight_update" if process.session.is_none() => {
-                return Err("finish_weight_update called without a matching start_weight_update".to_owned());
+                return Err(
+                    "finish_weight_update called without a matching start_weight_update".to_owned(),
+                );
             }
-            // The backend refuses; v1/worker/gpu_worker.py ends the session only after it, so it stays open.
+            // The backend refuses; v1/worker/gpu_worker.py ends the session only after it, so it
+            // stays open.
             "/finish_weight_update" if process.session == Some(false) => {
                 return Err("no version has been received".to_owned());
             }
@@ -466,37 +553,54 @@ impl State {
 
             // SGLang.
             "/model_info" => {
-                return Ok(json!({ "weight_version": process.weight_version, "model_path": process.model }));
+                return Ok(
+                    json!({ "weight_version": process.weight_version, "model_path": process.model }),
+                );
             }
             // The package's plugin.
             "/update_weights_from_tensor" => {
                 assert_eq!(text(body, "load_format"), "deltachain");
-                let told = Base64::decode_vec(body["serialized_named_tensors"][0].as_str().unwrap()).unwrap();
+                let told =
+                    Base64::decode_vec(body["serialized_named_tensors"][0].as_str().unwrap())
+                        .unwrap();
                 let update: Value = serde_json::from_slice(&told).unwrap();
                 if process.owner.as_deref() != update["follower"].as_str() {
                     return Err("another follower brings this server".to_owned());
                 }
-                let version = Model::Version(update["version"].as_u64().unwrap(), text(&update, "digest"));
+                let version =
+                    Model::Version(update["version"].as_u64().unwrap(), text(&update, "digest"));
                 process.workers = [version.clone(), version];
                 process.weight_version = text(body, "weight_version");
             }
             "/update_weights_from_disk" => {
                 // It is there, and whole.
                 process.model = text(body, "model_path");
-                assert!(Path::new(&process.model).join("model.safetensors").is_file(), "{}", process.model);
+                assert!(
+                    Path::new(&process.model)
+                        .join("model.safetensors")
+                        .is_file(),
+                    "{}",
+                    process.model
+                );
                 process.weight_version = text(body, "weight_version");
             }
 
             // Adapters.
             "/v1/models" => {
-                let adapters = process.adapters.iter().map(|(name, path)| json!({ "id": name, "root": path }));
+                let adapters = process
+                    .adapters
+                    .iter()
+                    .map(|(name, path)| json!({ "id": name, "root": path }));
                 let base = json!({ "id": "base", "root": process.model });
                 let models: Vec<_> = [base].into_iter().chain(adapters).collect();
                 return Ok(json!({ "data": models }));
             }
             "/v1/load_lora_adapter" => {
                 let path = text(body, "lora_path");
-                assert!(Path::new(&path).join("model.safetensors").is_file(), "{path}");
+                assert!(
+                    Path::new(&path).join("model.safetensors").is_file(),
+                    "{path}"
+                );
                 process.adapters.insert(text(body, "lora_name"), path);
             }
             "/v1/unload_lora_adapter" => {
@@ -507,10 +611,13 @@ impl State {
         Ok(json!({}))
     }
 
-    /// What the workers say, and who brings the server from now on: integrations/docs/engines.md, "What is asked of a server of
-    /// vLLM".
+    /// What the workers say, and who brings the server from now on: integrations/docs/engines.md,
+    /// "What is asked of a server of vLLM".
     fn holds(&mut self, asked: &Value) -> Value {
-        let (follower, lease) = (text(asked, "follower"), text(asked, "lease").parse::<f64>().unwrap());
+        let (follower, lease) = (
+            text(asked, "follower"),
+            text(asked, "lease").parse::<f64>().unwrap(),
+        );
         self.leases.insert(text(asked, "lease"));
         let owner = &mut self.process.owner;
         let other = owner.clone().filter(|owner| *owner != follower);
@@ -530,7 +637,13 @@ impl State {
                 "downloads": self.downloads, "paused": self.process.paused,
             })
         };
-        let results: Vec<_> = self.process.workers.iter().enumerate().map(result).collect();
+        let results: Vec<_> = self
+            .process
+            .workers
+            .iter()
+            .enumerate()
+            .map(result)
+            .collect();
         json!({ "results": results })
     }
 }

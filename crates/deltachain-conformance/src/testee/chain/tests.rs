@@ -19,7 +19,9 @@ struct Folder {
 
 fn shard(name: &str, value: u8) -> MemoryState {
     let mut state = MemoryState::new();
-    state.insert(name, Dtype::U8, &[4], vec![value, 1, 2, 3]).unwrap();
+    state
+        .insert(name, Dtype::U8, &[4], vec![value, 1, 2, 3])
+        .unwrap();
     state
 }
 
@@ -30,7 +32,8 @@ fn digest(state: &MemoryState) -> Digest {
 fn union(shards: &[MemoryState]) -> Digest {
     let mut all = MemoryState::new();
     for (info, data) in shards.iter().flat_map(MemoryState::iter) {
-        all.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        all.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
     }
     digest(&all)
 }
@@ -38,9 +41,17 @@ fn union(shards: &[MemoryState]) -> Digest {
 impl Folder {
     /// Version 0 is reached by a snapshot, the others by links from the one before and from 0.
     fn new() -> Self {
-        let versions = (0..3).map(|version| [shard("a", version), shard("b", 10 * version)]).collect();
-        let mut folder = Self { folder: tempfile::tempdir().unwrap(), versions };
-        folder.put(ObjectName::Chain, &ChainDocument::new(1).to_bytes().unwrap());
+        let versions = (0..3)
+            .map(|version| [shard("a", version), shard("b", 10 * version)])
+            .collect();
+        let mut folder = Self {
+            folder: tempfile::tempdir().unwrap(),
+            versions,
+        };
+        folder.put(
+            ObjectName::Chain,
+            &ChainDocument::new(1).to_bytes().unwrap(),
+        );
         for version in 0..3 {
             folder.commit(version, |_| {});
         }
@@ -66,20 +77,28 @@ impl Folder {
         let mut link = Vec::new();
         let base = from.map_or_else(MemoryState::new, |from| state(from).clone());
         diff(&base, state(to), &DiffOptions::default(), &mut link).unwrap();
-        let file = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
+        let file = FileReference {
+            digest: Digest::of_bytes(&link),
+            size: link.len() as u64,
+        };
         self.put(file.name(), &link);
         file
     }
 
     fn commit(&mut self, version: u64, change: impl Fn(&mut Commit)) {
-        let parent = version.checked_sub(1).map_or(ObjectName::Chain, ObjectName::Commit);
+        let parent = version
+            .checked_sub(1)
+            .map_or(ObjectName::Chain, ObjectName::Commit);
         let shards = &self.versions[usize::try_from(version).unwrap()];
         let from: Vec<Option<u64>> = match version {
             0 => vec![None],
             1 => vec![Some(0)],
             _ => vec![Some(0), Some(version - 1)],
         };
-        let route = |from| Route { from, files: vec![self.link(from, version, 0), self.link(from, version, 1)] };
+        let route = |from| Route {
+            from,
+            files: vec![self.link(from, version, 0), self.link(from, version, 1)],
+        };
         let mut commit = Commit {
             version,
             parent: Digest::of_bytes(&self.get(parent)),
@@ -100,38 +119,64 @@ impl Folder {
     fn request(&self, held: Option<u64>) -> Value {
         let held = held.map(|version| {
             let shards = &self.versions[usize::try_from(version).unwrap()];
-            let paths: Vec<PathBuf> =
-                (0..2).map(|number| self.folder.path().join(format!("held-{version}-{number}"))).collect();
+            let paths: Vec<PathBuf> = (0..2)
+                .map(|number| self.folder.path().join(format!("held-{version}-{number}")))
+                .collect();
             for (state, path) in shards.iter().zip(&paths) {
                 let mut snapshot = Vec::new();
-                diff(&MemoryState::new(), state, &DiffOptions::default(), &mut snapshot).unwrap();
+                diff(
+                    &MemoryState::new(),
+                    state,
+                    &DiffOptions::default(),
+                    &mut snapshot,
+                )
+                .unwrap();
                 let snapshot = LinkReader::open(snapshot, &Limits::default()).unwrap();
-                let made = Shard::empty().follow(&[snapshot], None, &Take::default(), self.folder.path()).unwrap();
+                let made = Shard::empty()
+                    .follow(&[snapshot], None, &Take::default(), self.folder.path())
+                    .unwrap();
                 let _ = fs::remove_file(path);
                 made.save(path).unwrap();
             }
             let digest = |name| Digest::of_bytes(&self.get(name)).to_string();
-            let (commit, chain) = (digest(ObjectName::Commit(version)), digest(ObjectName::Chain));
+            let (commit, chain) = (
+                digest(ObjectName::Commit(version)),
+                digest(ObjectName::Chain),
+            );
             json!({ "version": version, "commit": commit, "chain": chain, "shards": paths })
         });
-        let (chain, output) = (self.folder.path().join("chain"), self.folder.path().join("outputs/out"));
+        let (chain, output) = (
+            self.folder.path().join("chain"),
+            self.folder.path().join("outputs/out"),
+        );
         fs::create_dir_all(output.parent().unwrap()).unwrap();
         json!({ "chain": chain, "held": held, "version": null, "output": output })
     }
 
-    /// Answers a request, and gives the shards by number. What else is in the output is left in the folder `rest`.
+    /// Answers a request, and gives the shards by number. What else is in the output is left in the
+    /// folder `rest`.
     fn ask(&self, request: &Value) -> Result<Vec<(usize, MemoryState)>> {
         let outcome = replay(&Request::new(request));
         let outputs = self.folder.path().join("outputs");
-        // Nothing is left of what the output was made from; nor is there an output if the answer is a refusal.
-        assert_eq!(fs::read_dir(&outputs).unwrap().count(), usize::from(outcome.is_ok()));
+        // Nothing is left of what the output was made from; nor is there an output if the answer is
+        // a refusal.
+        assert_eq!(
+            fs::read_dir(&outputs).unwrap().count(),
+            usize::from(outcome.is_ok())
+        );
         let version = usize::try_from(request["version"].as_u64().unwrap_or(2)).unwrap();
-        assert_eq!(outcome?, json!({ "version": version, "digest": union(&self.versions[version]).to_string() }));
+        assert_eq!(
+            outcome?,
+            json!({ "version": version, "digest": union(&self.versions[version]).to_string() })
+        );
         let mut shards = Vec::new();
         for number in 0..2 {
             let path = file_of(&outputs.join("out"), number);
             if path.exists() {
-                shards.push((number, MemoryState::copy_of(&SafetensorsState::open(&path).unwrap()).unwrap()));
+                shards.push((
+                    number,
+                    MemoryState::copy_of(&SafetensorsState::open(&path).unwrap()).unwrap(),
+                ));
                 fs::remove_file(path).unwrap();
             }
         }
@@ -144,7 +189,11 @@ impl Folder {
     /// Replays the head and compares every shard.
     fn replay(&self, held: Option<u64>) -> Result<()> {
         let shards = self.ask(&self.request(held))?;
-        assert!(shards.into_iter().eq(self.versions[2].iter().cloned().enumerate()));
+        assert!(
+            shards
+                .into_iter()
+                .eq(self.versions[2].iter().cloned().enumerate())
+        );
         assert_eq!(self.rest(), Vec::<(String, Vec<u8>)>::new());
         Ok(())
     }
@@ -152,16 +201,28 @@ impl Folder {
     /// Names and contents of the assets.
     fn rest(&self) -> Vec<(String, Vec<u8>)> {
         let assets = self.folder.path().join("rest/assets");
-        let files = fs::read_dir(&assets).into_iter().flatten().map(|entry| entry.unwrap());
-        let mut files: Vec<_> =
-            files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect();
+        let files = fs::read_dir(&assets)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap());
+        let mut files: Vec<_> = files
+            .map(|file| {
+                (
+                    file.file_name().into_string().unwrap(),
+                    fs::read(file.path()).unwrap(),
+                )
+            })
+            .collect();
         files.sort();
         files
     }
 
     fn refusal(&self, held: Option<u64>) -> (&'static str, String) {
         let error = self.replay(held).unwrap_err();
-        (error.rule().unwrap(), error.file().unwrap_or_default().to_owned())
+        (
+            error.rule().unwrap(),
+            error.file().unwrap_or_default().to_owned(),
+        )
     }
 }
 
@@ -174,15 +235,24 @@ fn versions_are_replayed_from_nothing_and_from_what_is_held() {
     let json = folder.request(None);
     let answer = plan(&Request::new(&json)).unwrap();
     let bytes = |version: u64, route: usize| -> u64 {
-        folder.document(version).routes[route].files.iter().map(|file| file.size).sum()
+        folder.document(version).routes[route]
+            .files
+            .iter()
+            .map(|file| file.size)
+            .sum()
     };
-    assert_eq!(answer, json!({ "version": 2, "bytes": bytes(0, 0) + bytes(2, 0), "path": [0, 2] }));
+    assert_eq!(
+        answer,
+        json!({ "version": 2, "bytes": bytes(0, 0) + bytes(2, 0), "path": [0, 2] })
+    );
 }
 
 #[test]
 fn another_path_is_taken_when_a_file_is_missing_or_damaged() {
     let folder = Folder::new();
-    let [short, _] = &folder.document(2).routes[..] else { panic!() };
+    let [short, _] = &folder.document(2).routes[..] else {
+        panic!()
+    };
     let good = folder.get(short.files[1].name());
     let damaged = [&good[..good.len() - 1], &[good[good.len() - 1] ^ 1]].concat();
     for bytes in [Some(damaged), Some(good[1..].to_vec()), None] {
@@ -195,7 +265,10 @@ fn another_path_is_taken_when_a_file_is_missing_or_damaged() {
     // Then there is none left.
     let link = folder.document(1).routes[0].files[0].name();
     fs::remove_file(folder.path(link)).unwrap();
-    assert_eq!(folder.refusal(None), ("R-CHN-09", short.files[1].name().to_string()));
+    assert_eq!(
+        folder.refusal(None),
+        ("R-CHN-09", short.files[1].name().to_string())
+    );
 }
 
 #[test]
@@ -242,7 +315,9 @@ fn a_part_is_taken_and_the_rest_of_it_is_proved_by_tables() {
     let mut folder = Folder::new();
     for version in 0..3 {
         let data = vec![u8::try_from(version).unwrap() + 20];
-        folder.versions[version][0].insert("c", Dtype::U8, &[1], data).unwrap();
+        folder.versions[version][0]
+            .insert("c", Dtype::U8, &[1], data)
+            .unwrap();
     }
     (0..3).for_each(|version| folder.commit(version, |_| {}));
     let mut only_c = folder.versions[2][0].clone();
@@ -250,10 +325,16 @@ fn a_part_is_taken_and_the_rest_of_it_is_proved_by_tables() {
     for held in [None, Some(0), Some(2)] {
         let mut request = folder.request(held);
         request["shards"] = json!([1]);
-        assert_eq!(folder.ask(&request).unwrap(), [(1, folder.versions[2][1].clone())]);
+        assert_eq!(
+            folder.ask(&request).unwrap(),
+            [(1, folder.versions[2][1].clone())]
+        );
         request["shards"] = json!(null);
         request["tensors"] = json!(["c", "nowhere"]);
-        assert_eq!(folder.ask(&request).unwrap(), [(0, only_c.clone()), (1, MemoryState::new())]);
+        assert_eq!(
+            folder.ask(&request).unwrap(),
+            [(0, only_c.clone()), (1, MemoryState::new())]
+        );
     }
     // Who takes some shards relies on the commit for the others; who takes some tensors does not.
     folder.commit(2, |commit| commit.state = Digest([0; 32]));
@@ -270,7 +351,12 @@ fn what_is_held_must_be_what_the_commit_names() {
     let mut request = folder.request(Some(0));
     let good = request["held"]["shards"].clone();
     // From nothing there is a path.
-    for shards in [json!([good[1], good[0]]), json!([good[0]]), json!([]), json!([good[0], good[1], good[0]])] {
+    for shards in [
+        json!([good[1], good[0]]),
+        json!([good[0]]),
+        json!([]),
+        json!([good[0], good[1], good[0]]),
+    ] {
         request["held"]["shards"] = shards;
         assert_eq!(folder.ask(&request).unwrap()[0].1, folder.versions[2][0]);
     }
@@ -301,18 +387,34 @@ fn assets_are_copied_and_checked() {
     let mut folder = Folder::new();
     let asset = |name: &str, bytes: &[u8]| Asset {
         name: name.to_owned(),
-        file: FileReference { digest: Digest::of_bytes(bytes), size: bytes.len() as u64 },
+        file: FileReference {
+            digest: Digest::of_bytes(bytes),
+            size: bytes.len() as u64,
+        },
     };
-    let assets = vec![asset("config.json", b"{}"), asset("copy.json", b"{}"), asset("empty", b"")];
+    let assets = vec![
+        asset("config.json", b"{}"),
+        asset("copy.json", b"{}"),
+        asset("empty", b""),
+    ];
     folder.commit(2, |commit| commit.assets.clone_from(&assets));
-    assert_eq!(folder.refusal(None), ("R-CHN-15", assets[0].object_name().to_string()));
+    assert_eq!(
+        folder.refusal(None),
+        ("R-CHN-15", assets[0].object_name().to_string())
+    );
     folder.put(assets[0].object_name(), b"{}");
     folder.put(assets[2].object_name(), b"x");
-    assert_eq!(folder.refusal(Some(1)), ("R-CHN-16", assets[2].object_name().to_string()));
+    assert_eq!(
+        folder.refusal(Some(1)),
+        ("R-CHN-16", assets[2].object_name().to_string())
+    );
     folder.put(assets[2].object_name(), b"");
     folder.ask(&folder.request(Some(2))).unwrap();
     let expected = [("config.json", "{}"), ("copy.json", "{}"), ("empty", "")];
-    assert_eq!(folder.rest(), expected.map(|(name, bytes)| (name.to_owned(), bytes.as_bytes().to_owned())));
+    assert_eq!(
+        folder.rest(),
+        expected.map(|(name, bytes)| (name.to_owned(), bytes.as_bytes().to_owned()))
+    );
 }
 
 #[test]
@@ -323,14 +425,26 @@ fn layouts_are_checked_and_do_not_matter() {
     for (metadata, expected) in [(layout(two), None), (layout("{}"), Some("R-LAY-01"))] {
         let mut link = Vec::new();
         let options = DiffOptions::default().metadata(metadata);
-        diff(&folder.versions[0][1], &folder.versions[2][1], &options, &mut link).unwrap();
-        let file = FileReference { digest: Digest::of_bytes(&link), size: link.len() as u64 };
+        diff(
+            &folder.versions[0][1],
+            &folder.versions[2][1],
+            &options,
+            &mut link,
+        )
+        .unwrap();
+        let file = FileReference {
+            digest: Digest::of_bytes(&link),
+            size: link.len() as u64,
+        };
         folder.put(file.name(), &link);
         folder.commit(2, |commit| {
             commit.routes.truncate(1);
             commit.routes[0].files[1] = file;
         });
-        let refusal = folder.ask(&folder.request(None)).err().and_then(|error| error.rule());
+        let refusal = folder
+            .ask(&folder.request(None))
+            .err()
+            .and_then(|error| error.rule());
         assert_eq!(refusal, expected);
     }
 }
@@ -339,8 +453,15 @@ fn layouts_are_checked_and_do_not_matter() {
 #[test]
 fn symbolic_links_are_followed() {
     let folder = Folder::new();
-    for name in [ObjectName::Commit(1), ObjectName::Commit(2), folder.document(2).routes[0].files[0].name()] {
-        let (path, elsewhere) = (folder.path(name), folder.path(ObjectName::Chain).with_extension("moved"));
+    for name in [
+        ObjectName::Commit(1),
+        ObjectName::Commit(2),
+        folder.document(2).routes[0].files[0].name(),
+    ] {
+        let (path, elsewhere) = (
+            folder.path(name),
+            folder.path(ObjectName::Chain).with_extension("moved"),
+        );
         fs::create_dir_all(&elsewhere).unwrap();
         let moved = elsewhere.join(path.file_name().unwrap());
         fs::rename(&path, &moved).unwrap();

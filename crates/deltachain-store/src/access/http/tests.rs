@@ -1,5 +1,5 @@
-//! Servers that lie, are silent, slow or busy, without a server and without waiting: the clock is one of tokio's that
-//! jumps.
+//! Servers that lie, are silent, slow or busy, without a server and without waiting: the clock is
+//! one of tokio's that jumps.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use crate::access::sender::CHUNK;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// A body that claims some length and then sends pieces, one at a time, each after a pause. At the end it is silent or
-/// over.
+/// A body that claims some length and then sends pieces, one at a time, each after a pause. At the
+/// end it is silent or over.
 #[derive(Debug)]
 struct Pieces {
     claim: u64,
@@ -31,7 +31,14 @@ struct Pieces {
 
 impl Pieces {
     fn new(claim: u64, (pieces, bytes): (usize, usize), pause: Duration) -> Self {
-        Self { claim, left: pieces, bytes, pause, is_endless: false, clock: None }
+        Self {
+            claim,
+            left: pieces,
+            bytes,
+            pause,
+            is_endless: false,
+            clock: None,
+        }
     }
 
     fn endless(mut self) -> Self {
@@ -50,10 +57,19 @@ impl Body for Pieces {
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let this = &mut *self;
         let Some(left) = this.left.checked_sub(1) else {
-            return if this.is_endless { Poll::Pending } else { Poll::Ready(None) };
+            return if this.is_endless {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            };
         };
         let pause = this.pause;
-        ready!(this.clock.get_or_insert_with(|| Box::pin(sleep(pause))).as_mut().poll(context));
+        ready!(
+            this.clock
+                .get_or_insert_with(|| Box::pin(sleep(pause)))
+                .as_mut()
+                .poll(context)
+        );
         this.clock = None;
         this.left = left;
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![b'x'; this.bytes])))))
@@ -77,15 +93,27 @@ struct Turn {
 }
 
 fn answer(status: u16, body: impl Into<HttpResponseBody>) -> Turn {
-    let answer = http::Response::builder().status(status).body(body.into()).unwrap();
-    Turn { pause: Duration::ZERO, pieces: usize::MAX, thinks: Duration::ZERO, answer: Some(answer) }
+    let answer = http::Response::builder()
+        .status(status)
+        .body(body.into())
+        .unwrap();
+    Turn {
+        pause: Duration::ZERO,
+        pieces: usize::MAX,
+        thinks: Duration::ZERO,
+        answer: Some(answer),
+    }
 }
 
 fn busy(headers: &[(&str, &str)]) -> Turn {
     let mut turn = answer(503, String::from("SlowDown"));
     for (name, value) in headers {
         let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
-        turn.answer.as_mut().unwrap().headers_mut().insert(name, value.parse().unwrap());
+        turn.answer
+            .as_mut()
+            .unwrap()
+            .headers_mut()
+            .insert(name, value.parse().unwrap());
     }
     turn
 }
@@ -107,13 +135,25 @@ struct Server {
 impl HttpService for Server {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.came.lock().unwrap().push(Instant::now());
-        let turn = self.turns.lock().unwrap().pop_front().expect("no more requests");
+        let turn = self
+            .turns
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("no more requests");
         let upload = Arc::clone(request.extensions().get::<Arc<Upload>>().unwrap());
         let mut body = request.into_body();
         let mut left = turn.pieces;
         while let Some(frame) = body.frame().await {
-            for piece in frame?.into_data().unwrap().chunks(CHUNK).map(Bytes::copy_from_slice) {
-                let Some(fewer) = left.checked_sub(1) else { break };
+            for piece in frame?
+                .into_data()
+                .unwrap()
+                .chunks(CHUNK)
+                .map(Bytes::copy_from_slice)
+            {
+                let Some(fewer) = left.checked_sub(1) else {
+                    break;
+                };
                 left = fewer;
                 let piece = upload.watch(piece);
                 sleep(turn.pause).await;
@@ -128,22 +168,35 @@ impl HttpService for Server {
     }
 }
 
-fn client(options: StoreOptions, turns: impl IntoIterator<Item = Turn>) -> (HttpClient, Arc<Mutex<Vec<Instant>>>) {
+fn client(
+    options: StoreOptions,
+    turns: impl IntoIterator<Item = Turn>,
+) -> (HttpClient, Arc<Mutex<Vec<Instant>>>) {
     let came = Arc::<Mutex<Vec<Instant>>>::default();
-    let server = Server { turns: Mutex::new(turns.into_iter().collect()), came: Arc::clone(&came) };
+    let server = Server {
+        turns: Mutex::new(turns.into_iter().collect()),
+        came: Arc::clone(&came),
+    };
     let server = HttpClient::new(server);
-    (Connector::new(&options.timeout(LIMIT), Vec::new()).watch(server.clone(), server), came)
+    (
+        Connector::new(&options.timeout(LIMIT), Vec::new()).watch(server.clone(), server),
+        came,
+    )
 }
 
 fn get(range: Option<&str>) -> HttpRequest {
     let request = http::Request::get("http://127.0.0.1/x");
-    let request = range.into_iter().fold(request, |request, range| request.header("range", range));
+    let request = range
+        .into_iter()
+        .fold(request, |request, range| request.header("range", range));
     request.body(HttpRequestBody::empty()).unwrap()
 }
 
 fn put(bytes: usize) -> HttpRequest {
     let request = http::Request::put("http://127.0.0.1/x");
-    request.body(PutPayload::from(vec![0; bytes]).into()).unwrap()
+    request
+        .body(PutPayload::from(vec![0; bytes]).into())
+        .unwrap()
 }
 
 /// The virtual time that something takes.
@@ -176,11 +229,24 @@ async fn no_answer_claims_or_has_more_than_was_asked_for() {
     let document = client.execute(get(None)).await.unwrap().into_body();
     assert_eq!(document.size_hint().lower(), 0);
     assert_eq!(document.bytes().await.unwrap().len(), 10);
-    assert_eq!(collected(&client, get(None)).await.unwrap_err().kind(), HttpErrorKind::Decode);
-    let range = client.execute(get(Some("bytes=5-14"))).await.unwrap().into_body();
+    assert_eq!(
+        collected(&client, get(None)).await.unwrap_err().kind(),
+        HttpErrorKind::Decode
+    );
+    let range = client
+        .execute(get(Some("bytes=5-14")))
+        .await
+        .unwrap()
+        .into_body();
     assert_eq!(range.size_hint().lower(), 0);
     assert_eq!(range.bytes().await.unwrap().len(), 10);
-    assert_eq!(collected(&client, get(Some("bytes=5-14"))).await.unwrap_err().kind(), HttpErrorKind::Decode);
+    assert_eq!(
+        collected(&client, get(Some("bytes=5-14")))
+            .await
+            .unwrap_err()
+            .kind(),
+        HttpErrorKind::Decode
+    );
     // What is said of a refusal is cut, and is text; that it was refused is known all the same.
     for (status, length) in [(404, 10), (500, REFUSAL_BYTES), (500, 9)] {
         let answer = client.execute(get(None)).await.unwrap();
@@ -194,7 +260,10 @@ async fn a_whole_file_is_not_taken_for_a_part_of_it() {
     for length in [10, 20] {
         let (client, _) = client(StoreOptions::default(), [answer(200, vec![0; length])]);
         let error = client.execute(get(Some("bytes=5-14"))).await.unwrap_err();
-        let cause = std::error::Error::source(&error).unwrap().downcast_ref::<io::Error>().unwrap();
+        let cause = std::error::Error::source(&error)
+            .unwrap()
+            .downcast_ref::<io::Error>()
+            .unwrap();
         assert_eq!(cause.kind(), io::ErrorKind::Unsupported);
     }
 }
@@ -203,16 +272,33 @@ async fn a_whole_file_is_not_taken_for_a_part_of_it() {
 async fn a_slow_line_works_and_a_silent_server_is_given_up() {
     let nearly = Duration::from_secs(59);
     let slow = || Pieces::new(100, (10, 10), nearly);
-    let silent = || Turn { answer: None, ..answer(200, Bytes::new()) };
-    let late = Turn { thinks: nearly, ..answer(200, Bytes::new()) };
-    let turns = [answer(200, slow()), answer(200, slow().endless()), silent(), late];
+    let silent = || Turn {
+        answer: None,
+        ..answer(200, Bytes::new())
+    };
+    let late = Turn {
+        thinks: nearly,
+        ..answer(200, Bytes::new())
+    };
+    let turns = [
+        answer(200, slow()),
+        answer(200, slow().endless()),
+        silent(),
+        late,
+    ];
     let (client, _) = client(StoreOptions::default(), turns);
     let (got, time) = timed(collected(&client, get(None))).await;
     assert_eq!((got.unwrap().len(), time), (100, nearly * 10));
     let (got, time) = timed(collected(&client, get(None))).await;
-    assert_eq!((got.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 10 + LIMIT));
+    assert_eq!(
+        (got.unwrap_err().kind(), time),
+        (HttpErrorKind::Timeout, nearly * 10 + LIMIT)
+    );
     let (got, time) = timed(collected(&client, get(None))).await;
-    assert_eq!((got.unwrap_err().kind(), time), (HttpErrorKind::Timeout, LIMIT));
+    assert_eq!(
+        (got.unwrap_err().kind(), time),
+        (HttpErrorKind::Timeout, LIMIT)
+    );
     collected(&client, get(None)).await.unwrap();
 }
 
@@ -220,28 +306,56 @@ async fn a_slow_line_works_and_a_silent_server_is_given_up() {
 async fn an_upload_may_take_as_long_as_it_moves() {
     let bytes = 20 * CHUNK;
     let nearly = Duration::from_secs(59);
-    let slow = || Turn { pause: nearly, ..answer(200, Bytes::new()) };
+    let slow = || Turn {
+        pause: nearly,
+        ..answer(200, Bytes::new())
+    };
     let turns = [
         slow(),
-        Turn { thinks: nearly * 20 + nearly, ..slow() },
-        Turn { answer: None, ..slow() },
-        Turn { answer: None, pieces: 3, ..slow() },
+        Turn {
+            thinks: nearly * 20 + nearly,
+            ..slow()
+        },
+        Turn {
+            answer: None,
+            ..slow()
+        },
+        Turn {
+            answer: None,
+            pieces: 3,
+            ..slow()
+        },
     ];
     let (client, _) = client(StoreOptions::default(), turns);
     let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 20));
+    assert_eq!(
+        (answer.unwrap().status().as_u16(), time),
+        (200, nearly * 20)
+    );
     // What went last was still on its way for as long.
     let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!((answer.unwrap().status().as_u16(), time), (200, nearly * 41));
+    assert_eq!(
+        (answer.unwrap().status().as_u16(), time),
+        (200, nearly * 41)
+    );
     let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 40 + LIMIT));
+    assert_eq!(
+        (answer.unwrap_err().kind(), time),
+        (HttpErrorKind::Timeout, nearly * 40 + LIMIT)
+    );
     let (answer, time) = timed(client.execute(put(bytes))).await;
-    assert_eq!((answer.unwrap_err().kind(), time), (HttpErrorKind::Timeout, nearly * 3 + LIMIT));
+    assert_eq!(
+        (answer.unwrap_err().kind(), time),
+        (HttpErrorKind::Timeout, nearly * 3 + LIMIT)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_server_is_left_alone_as_long_as_it_wants() {
-    let later = [("retry-after", "Thu, 01 Jan 2026 00:01:30 GMT"), ("date", "Thu, 01 Jan 2026 00:00:00 GMT")];
+    let later = [
+        ("retry-after", "Thu, 01 Jan 2026 00:01:30 GMT"),
+        ("date", "Thu, 01 Jan 2026 00:00:00 GMT"),
+    ];
     for (headers, pause) in [
         (&[("retry-after", "120")][..], 120),
         (&later, 90),
@@ -250,9 +364,18 @@ async fn a_busy_server_is_left_alone_as_long_as_it_wants() {
         (&[("retry-after", "Thu, 01 Jan 1970 00:00:00 GMT")], 0),
         (&[], 0),
     ] {
-        let (client, came) = client(StoreOptions::default(), [busy(headers), answer(200, Bytes::new())]);
-        assert_eq!(client.execute(get(None)).await.unwrap().status().as_u16(), 503);
-        assert_eq!(client.execute(get(None)).await.unwrap().status().as_u16(), 200);
+        let (client, came) = client(
+            StoreOptions::default(),
+            [busy(headers), answer(200, Bytes::new())],
+        );
+        assert_eq!(
+            client.execute(get(None)).await.unwrap().status().as_u16(),
+            503
+        );
+        assert_eq!(
+            client.execute(get(None)).await.unwrap().status().as_u16(),
+            200
+        );
         let came = came.lock().unwrap();
         assert_eq!(came[1] - came[0], Duration::from_secs(pause), "{headers:?}");
     }
@@ -264,12 +387,24 @@ async fn parts_of_uploads_are_tried_again_and_nothing_else() {
     for (is_part, status, requests) in [(true, 200, 3), (false, 503, 1)] {
         let (client, came) = client(StoreOptions::default(), turns());
         let put = client.execute(put(100));
-        let answer = if is_part { IN_PARTS.scope((), put).await } else { put.await };
+        let answer = if is_part {
+            IN_PARTS.scope((), put).await
+        } else {
+            put.await
+        };
         assert_eq!(answer.unwrap().status().as_u16(), status);
         assert_eq!(came.lock().unwrap().len(), requests, "{is_part}");
     }
     let (client, came) = client(StoreOptions::default().attempts(2), turns());
-    assert_eq!(IN_PARTS.scope((), client.execute(put(100))).await.unwrap().status().as_u16(), 503);
+    assert_eq!(
+        IN_PARTS
+            .scope((), client.execute(put(100)))
+            .await
+            .unwrap()
+            .status()
+            .as_u16(),
+        503
+    );
     assert_eq!(came.lock().unwrap().len(), 2);
 }
 
@@ -278,17 +413,42 @@ async fn credentials_are_asked_for_by_all_clients_but_the_last() {
     let came = Arc::<Mutex<Vec<Instant>>>::default();
     let mut dated = answer(200, Bytes::new());
     let date = "Thu, 01 Jan 2026 00:00:00 GMT".parse().unwrap();
-    dated.answer.as_mut().unwrap().headers_mut().insert("date", date);
+    dated
+        .answer
+        .as_mut()
+        .unwrap()
+        .headers_mut()
+        .insert("date", date);
     let turns = [busy(&[]), dated, answer(403, String::new()), busy(&[])].into();
-    let server = HttpClient::new(Server { turns: Mutex::new(turns), came: Arc::clone(&came) });
+    let server = HttpClient::new(Server {
+        turns: Mutex::new(turns),
+        came: Arc::clone(&came),
+    });
     let connector = Connector::new(&StoreOptions::default().attempts(2), Vec::new());
     let [credentials, objects] = [(); 2].map(|()| connector.watch(server.clone(), server.clone()));
     // Tried again, and their clock is not the store's.
-    assert_eq!(credentials.execute(get(None)).await.unwrap().status().as_u16(), 200);
-    assert_eq!((came.lock().unwrap().len(), *lock(&connector.date)), (2, None));
+    assert_eq!(
+        credentials
+            .execute(get(None))
+            .await
+            .unwrap()
+            .status()
+            .as_u16(),
+        200
+    );
+    assert_eq!(
+        (came.lock().unwrap().len(), *lock(&connector.date)),
+        (2, None)
+    );
     let refused = credentials.execute(get(None)).await.unwrap_err();
-    assert!(Refusal::of(&refused).is_some_and(|refusal| refusal.meaning == Meaning::Credentials), "{refused:?}");
-    assert_eq!(objects.execute(get(None)).await.unwrap().status().as_u16(), 503);
+    assert!(
+        Refusal::of(&refused).is_some_and(|refusal| refusal.meaning == Meaning::Credentials),
+        "{refused:?}"
+    );
+    assert_eq!(
+        objects.execute(get(None)).await.unwrap().status().as_u16(),
+        503
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +457,12 @@ async fn no_more_bytes_per_second_than_are_allowed() {
     let body = || Pieces::new(10_000, (10, 1000), Duration::ZERO);
     let (client, _) = client(
         options,
-        [answer(200, body()), answer(200, body()), answer(200, Bytes::new()), answer(200, Bytes::new())],
+        [
+            answer(200, body()),
+            answer(200, body()),
+            answer(200, Bytes::new()),
+            answer(200, Bytes::new()),
+        ],
     );
     let (got, time) = timed(async {
         let both = [collected(&client, get(None)), collected(&client, get(None))];
@@ -321,19 +486,41 @@ async fn a_refusal_has_its_meaning_and_the_server_s_words() {
     let xml = |code: &str| format!("<Error><Code>{code}</Code><Message>no</Message></Error>");
     let meaning = async |request: HttpRequest, turn: Turn| {
         let (client, _) = client(StoreOptions::default(), [turn]);
-        client.execute(request).await.map_err(|error| Refusal::of(&error).unwrap().to_string())
+        client
+            .execute(request)
+            .await
+            .map_err(|error| Refusal::of(&error).unwrap().to_string())
     };
-    let refused = meaning(get(None), answer(400, xml("ExpiredToken"))).await.unwrap_err();
-    assert!(refused.contains("have expired: HTTP 400 ExpiredToken no"), "{refused}");
+    let refused = meaning(get(None), answer(400, xml("ExpiredToken")))
+        .await
+        .unwrap_err();
+    assert!(
+        refused.contains("have expired: HTTP 400 ExpiredToken no"),
+        "{refused}"
+    );
     let mut moved = answer(301, String::new());
-    moved.answer.as_mut().unwrap().headers_mut().insert("x-amz-bucket-region", "eu-west-3".parse().unwrap());
+    moved
+        .answer
+        .as_mut()
+        .unwrap()
+        .headers_mut()
+        .insert("x-amz-bucket-region", "eu-west-3".parse().unwrap());
     let refused = meaning(get(None), moved).await.unwrap_err();
-    assert!(refused.contains("another region") && refused.contains("its region is eu-west-3"), "{refused}");
+    assert!(
+        refused.contains("another region") && refused.contains("its region is eu-west-3"),
+        "{refused}"
+    );
     let mut conditional = put(1);
-    conditional.headers_mut().insert("if-none-match", "*".parse().unwrap());
-    let refused = meaning(conditional, answer(501, xml("NotImplemented"))).await.unwrap_err();
+    conditional
+        .headers_mut()
+        .insert("if-none-match", "*".parse().unwrap());
+    let refused = meaning(conditional, answer(501, xml("NotImplemented")))
+        .await
+        .unwrap_err();
     assert!(refused.contains("If-None-Match"), "{refused}");
     // What the text of another failure says is not its status.
-    let other = meaning(get(None), answer(500, String::from("status code: 403 "))).await.unwrap();
+    let other = meaning(get(None), answer(500, String::from("status code: 403 ")))
+        .await
+        .unwrap();
     assert_eq!(other.status().as_u16(), 500);
 }

@@ -7,14 +7,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument, union_of};
+use deltachain::chain::{
+    ChainDocument, Commit, FileReference, ObjectName, Route, RoutesDocument, union_of,
+};
 use deltachain::files::LAYOUT_KEY;
 use deltachain::memory::{Alone, PlacedMemory};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, StateDigests};
 use deltachain::{DiffOptions, Error, diff};
 use deltachain_store::{
-    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, InPlace, Observer, Phase, PreparedVersion,
-    RawObjects, Store, StoreOptions, SwitchReport,
+    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, InPlace, Observer, Phase,
+    PreparedVersion, RawObjects, Store, StoreOptions, SwitchReport,
 };
 use tempfile::TempDir;
 
@@ -22,7 +24,9 @@ use tempfile::TempDir;
 pub(crate) fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
     let mut state = MemoryState::new();
     for (name, data) in tensors {
-        state.insert(name, Dtype::U8, &[data.len() as u64], data.to_vec()).unwrap();
+        state
+            .insert(name, Dtype::U8, &[data.len() as u64], data.to_vec())
+            .unwrap();
     }
     state
 }
@@ -31,7 +35,8 @@ pub(crate) fn state(tensors: &[(&str, &[u8])]) -> MemoryState {
 pub(crate) fn union(states: &[MemoryState]) -> MemoryState {
     let mut all = MemoryState::new();
     for (info, data) in states.iter().flat_map(MemoryState::iter) {
-        all.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+        all.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
     }
     all
 }
@@ -79,10 +84,20 @@ impl<M: PlacedMemory> PrepareProven<M> for Follower<InPlace<M>> {
         version: Option<u64>,
         observer: &dyn Observer,
     ) -> Result<Option<PreparedVersion<InPlace<M>>>, Error> {
-        let Some(mut prepared) = self.prepare(version, observer)? else { return Ok(None) };
-        let Err(error) = self.prove(&mut prepared, &Alone, observer) else { return Ok(Some(prepared)) };
-        let again = if prepared.is_whole() { None } else { self.prepare(version, observer)? };
-        let Some(mut again) = again.filter(PreparedVersion::is_whole) else { return Err(error) };
+        let Some(mut prepared) = self.prepare(version, observer)? else {
+            return Ok(None);
+        };
+        let Err(error) = self.prove(&mut prepared, &Alone, observer) else {
+            return Ok(Some(prepared));
+        };
+        let again = if prepared.is_whole() {
+            None
+        } else {
+            self.prepare(version, observer)?
+        };
+        let Some(mut again) = again.filter(PreparedVersion::is_whole) else {
+            return Err(error);
+        };
         self.prove(&mut again, &Alone, observer)?;
         Ok(Some(again))
     }
@@ -106,7 +121,13 @@ impl Chain {
         let store = Store::open(folder.path().to_str().unwrap(), options).unwrap();
         let document = ChainDocument::new(7).to_bytes().unwrap();
         assert!(store.put_if_absent(ObjectName::Chain, &document).unwrap());
-        Self { folder, store, versions: Vec::new(), layout: None, parent: Digest::of_bytes(&document) }
+        Self {
+            folder,
+            store,
+            versions: Vec::new(),
+            layout: None,
+            parent: Digest::of_bytes(&document),
+        }
     }
 
     /// What is added next follows the chain document as it is now.
@@ -120,22 +141,49 @@ impl Chain {
     }
 
     pub(crate) fn add_shards(&mut self, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
-        let digests: Vec<StateDigests> = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap()).collect();
-        let state = union_of(shards.iter().map(State::tensors).zip(&digests)).unwrap_or(digests[0].state);
+        let digests: Vec<StateDigests> = shards
+            .iter()
+            .map(|shard| StateDigests::of(shard, &()).unwrap())
+            .collect();
+        let state =
+            union_of(shards.iter().map(State::tensors).zip(&digests)).unwrap_or(digests[0].state);
         self.add_as(state, shards, from)
     }
 
     /// Adds a version whose commit says that it is this state.
-    pub(crate) fn add_as(&mut self, state: Digest, shards: Vec<MemoryState>, from: &[Option<u64>]) -> u64 {
-        let digests = shards.iter().map(|shard| StateDigests::of(shard, &()).unwrap().state).collect();
+    pub(crate) fn add_as(
+        &mut self,
+        state: Digest,
+        shards: Vec<MemoryState>,
+        from: &[Option<u64>],
+    ) -> u64 {
+        let digests = shards
+            .iter()
+            .map(|shard| StateDigests::of(shard, &()).unwrap().state)
+            .collect();
         self.versions.push(shards);
         let version = self.versions.len() as u64 - 1;
-        let routes = from.iter().map(|&from| self.make_route(version, from)).collect();
+        let routes = from
+            .iter()
+            .map(|&from| self.make_route(version, from))
+            .collect();
         let (assets, metadata) = (Vec::new(), BTreeMap::new());
-        let commit = Commit { version, parent: self.parent, state, shards: digests, routes, assets, metadata };
+        let commit = Commit {
+            version,
+            parent: self.parent,
+            state,
+            shards: digests,
+            routes,
+            assets,
+            metadata,
+        };
         let bytes = commit.to_bytes().unwrap();
         self.parent = Digest::of_bytes(&bytes);
-        assert!(self.store.put_if_absent(ObjectName::Commit(version), &bytes).unwrap());
+        assert!(
+            self.store
+                .put_if_absent(ObjectName::Commit(version), &bytes)
+                .unwrap()
+        );
         version
     }
 
@@ -146,16 +194,27 @@ impl Chain {
     /// Makes and stores the links of a route.
     pub(crate) fn make_route(&self, version: u64, from: Option<u64>) -> Route {
         let nothing = MemoryState::new();
-        let links =
-            self.shards(version).iter().enumerate().map(|(number, target)| {
-                self.make_link(from.map_or(&nothing, |from| &self.shards(from)[number]), target)
+        let links = self
+            .shards(version)
+            .iter()
+            .enumerate()
+            .map(|(number, target)| {
+                self.make_link(
+                    from.map_or(&nothing, |from| &self.shards(from)[number]),
+                    target,
+                )
             });
-        Route { from, files: links.collect() }
+        Route {
+            from,
+            files: links.collect(),
+        }
     }
 
     /// Makes and stores a link.
     pub(crate) fn make_link(&self, base: &MemoryState, target: &MemoryState) -> FileReference {
-        let layout = self.layout.map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()));
+        let layout = self
+            .layout
+            .map(|layout| (LAYOUT_KEY.to_owned(), layout.to_owned()));
         let options = DiffOptions::default().metadata(layout.into_iter().collect());
         let mut link = Vec::new();
         diff(base, target, &options, &mut link).unwrap();
@@ -163,7 +222,10 @@ impl Chain {
     }
 
     pub(crate) fn store_link(&self, link: &[u8]) -> FileReference {
-        let reference = FileReference { digest: Digest::of_bytes(link), size: link.len() as u64 };
+        let reference = FileReference {
+            digest: Digest::of_bytes(link),
+            size: link.len() as u64,
+        };
         let path = self.path(reference.name());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, link).unwrap();
@@ -178,9 +240,22 @@ impl Chain {
     /// Replaces the routes to a version.
     pub(crate) fn set_routes(&self, version: u64, generation: u64, routes: Vec<Route>) {
         let commit = Digest::of_bytes(&fs::read(self.path(ObjectName::Commit(version))).unwrap());
-        let document = RoutesDocument { version, generation, commit, routes, metadata: BTreeMap::new() };
-        let name = ObjectName::Routes { version, generation };
-        assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
+        let document = RoutesDocument {
+            version,
+            generation,
+            commit,
+            routes,
+            metadata: BTreeMap::new(),
+        };
+        let name = ObjectName::Routes {
+            version,
+            generation,
+        };
+        assert!(
+            self.store
+                .put_if_absent(name, &document.to_bytes().unwrap())
+                .unwrap()
+        );
     }
 
     pub(crate) fn path(&self, name: ObjectName) -> PathBuf {
@@ -189,7 +264,12 @@ impl Chain {
 
     /// The files of the route from there.
     pub(crate) fn files(&self, version: u64, from: Option<u64>) -> Vec<FileReference> {
-        self.commit(version).routes.into_iter().find(|route| route.from == from).unwrap().files
+        self.commit(version)
+            .routes
+            .into_iter()
+            .find(|route| route.from == from)
+            .unwrap()
+            .files
     }
 
     /// All tensors of a version.
@@ -208,7 +288,10 @@ pub(crate) struct Notes {
 
 impl Notes {
     pub(crate) fn stopping_at(stop_at: u64) -> Self {
-        Self { stop_at, ..Self::default() }
+        Self {
+            stop_at,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn remarks(&self) -> Vec<String> {
@@ -222,7 +305,10 @@ impl Observer for Notes {
     fn advance(&self, _phase: Phase, _bytes: u64) -> deltachain::Result<()> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if self.stop_at > 0 && call >= self.stop_at {
-            return Err(Error::io("stopped by the test", io::ErrorKind::Interrupted.into()));
+            return Err(Error::io(
+                "stopped by the test",
+                io::ErrorKind::Interrupted.into(),
+            ));
         }
         Ok(())
     }

@@ -57,8 +57,13 @@ pub(super) struct Staged {
 
 fn take(left: &AtomicUsize) -> Result<()> {
     let failed = || Error::io("reaching the device", std::io::ErrorKind::BrokenPipe.into());
-    let less = |left: usize| left.checked_sub(1).map(|less| if left == usize::MAX { left } else { less });
-    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).map(drop).map_err(|_| failed())
+    let less = |left: usize| {
+        left.checked_sub(1)
+            .map(|less| if left == usize::MAX { left } else { less })
+    };
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+        .map(drop)
+        .map_err(|_| failed())
 }
 
 /// The numbers of the lanes of a part, and where they lie in the row.
@@ -72,14 +77,24 @@ pub(super) fn lanes(part: &TensorPart) -> Vec<(usize, usize)> {
         lanes = lanes.into_iter().flat_map(inner).collect();
     }
     let number = |number: u64| usize::try_from(number).unwrap();
-    lanes.into_iter().map(|(lane, place)| (number(lane), number(place))).collect()
+    lanes
+        .into_iter()
+        .map(|(lane, place)| (number(lane), number(place)))
+        .collect()
 }
 
 /// The bytes of a row of each lane of a span.
 fn stretches(width: usize, span: &Span) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
-    assert!(span.places.as_ref().is_none_or(|places| places.len() == span.count));
+    assert!(
+        span.places
+            .as_ref()
+            .is_none_or(|places| places.len() == span.count)
+    );
     (0..span.count).map(move |at| {
-        let above = span.places.as_ref().map_or(at, |places| places[at] as usize);
+        let above = span
+            .places
+            .as_ref()
+            .map_or(at, |places| places[at] as usize);
         let begin = (usize::try_from(span.first).unwrap() + above) * width;
         (span.row, begin..begin + width)
     })
@@ -89,7 +104,11 @@ impl Elsewhere {
     /// Each tensor in a row of its own.
     pub(super) fn of(tensors: &[(TensorInfo, Vec<u8>)], can_be_read: bool) -> Self {
         let (infos, rows): (Vec<_>, Vec<_>) = tensors.iter().cloned().unzip();
-        let given: Vec<Region> = infos.iter().enumerate().map(|(row, info)| Region::whole(info, row)).collect();
+        let given: Vec<Region> = infos
+            .iter()
+            .enumerate()
+            .map(|(row, info)| Region::whole(info, row))
+            .collect();
         let mut memory = Self::new(Places::new(infos, &given).unwrap(), rows);
         memory.can_be_read = can_be_read;
         memory
@@ -98,9 +117,19 @@ impl Elsewhere {
     /// Rows in which tensors lie somehow.
     pub(super) fn new(places: Places, rows: Vec<Vec<u8>>) -> Self {
         let never = || AtomicUsize::new(usize::MAX);
-        let faults = Arc::new(Faults { writes: never(), new_values: never(), reads: never() });
+        let faults = Arc::new(Faults {
+            writes: never(),
+            new_values: never(),
+            reads: never(),
+        });
         let (rows, seen) = (Arc::new(Mutex::new(rows)), Arc::default());
-        Self { places, rows, can_be_read: false, faults, seen }
+        Self {
+            places,
+            rows,
+            can_be_read: false,
+            faults,
+            seen,
+        }
     }
 
     /// All tensors, if all of each is here in one place.
@@ -110,11 +139,17 @@ impl Elsewhere {
         for (number, info) in self.places.tensors().iter().enumerate() {
             let (width, mut data) = (info.dtype().lane_bytes(), Vec::new());
             if info.bytes() > 0 {
-                let [part] = self.places.parts(number) else { panic!("{} lies in several places", info.name()) };
+                let [part] = self.places.parts(number) else {
+                    panic!("{} lies in several places", info.name())
+                };
                 let begin = usize::try_from(part.whole().unwrap()).unwrap() * width;
-                data.extend_from_slice(&rows[part.row()][begin..begin + usize::try_from(info.bytes()).unwrap()]);
+                data.extend_from_slice(
+                    &rows[part.row()][begin..begin + usize::try_from(info.bytes()).unwrap()],
+                );
             }
-            state.insert(info.name(), info.dtype(), info.shape(), data).unwrap();
+            state
+                .insert(info.name(), info.dtype(), info.shape(), data)
+                .unwrap();
         }
         state
     }
@@ -127,7 +162,8 @@ impl Elsewhere {
             let (width, (_, data)) = (info.dtype().lane_bytes(), state.get(info.name()).unwrap());
             for part in self.places.parts(number) {
                 for (lane, place) in lanes(part) {
-                    expected[part.row()][place * width..][..width].copy_from_slice(&data[lane * width..][..width]);
+                    expected[part.row()][place * width..][..width]
+                        .copy_from_slice(&data[lane * width..][..width]);
                 }
             }
         }
@@ -143,12 +179,22 @@ impl Elsewhere {
     pub(super) fn flip(&self, tensor: usize, lane: usize) {
         let part = &self.places.parts(tensor)[0];
         let place = usize::try_from(part.whole().unwrap()).unwrap() + lane;
-        self.flip_at(part.row(), place, self.places.tensors()[tensor].dtype().lane_bytes());
+        self.flip_at(
+            part.row(),
+            place,
+            self.places.tensors()[tensor].dtype().lane_bytes(),
+        );
     }
 
     fn write(&self, staged: &[Staged], is_new: bool) -> Result<()> {
         let mut rows = self.rows.lock().unwrap();
-        for Staged { width, spans, old, new } in staged {
+        for Staged {
+            width,
+            spans,
+            old,
+            new,
+        } in staged
+        {
             let mut values = if is_new { new } else { old }.chunks(*width);
             for span in spans {
                 take(&self.faults.writes)?;
@@ -173,7 +219,9 @@ impl State for Elsewhere {
     fn read(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<()> {
         assert!(self.can_be_read);
         let begin = usize::try_from(offset).unwrap();
-        let Some(part) = self.places.parts(tensor).first() else { return Ok(()) };
+        let Some(part) = self.places.parts(tensor).first() else {
+            return Ok(());
+        };
         out.copy_from_slice(&self.rows.lock().unwrap()[part.row()][begin..begin + out.len()]);
         Ok(())
     }
@@ -206,21 +254,42 @@ impl PlacedMemory for Elsewhere {
         Ok(())
     }
 
-    fn stage(&mut self, width: usize, spans: Vec<Span>, old: Vec<u8>, new: Vec<u8>) -> Result<Staged> {
+    fn stage(
+        &mut self,
+        width: usize,
+        spans: Vec<Span>,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> Result<Staged> {
         let count: usize = spans.iter().map(|span| span.count).sum();
         assert_eq!((old.len(), new.len()), (count * width, count * width));
-        Ok(Staged { width, spans, old, new })
+        Ok(Staged {
+            width,
+            spans,
+            old,
+            new,
+        })
     }
 
     fn exchange(&mut self, staged: &[Staged]) -> Result<Option<(usize, usize)>> {
         {
             let rows = self.rows.lock().unwrap();
-            for (number, Staged { width, spans, old, .. }) in staged.iter().enumerate() {
+            for (
+                number,
+                Staged {
+                    width, spans, old, ..
+                },
+            ) in staged.iter().enumerate()
+            {
                 let mut old = old.chunks(*width);
                 for (at, span) in spans.iter().enumerate() {
-                    let is_same =
-                        |(row, bytes): (usize, std::ops::Range<usize>)| rows[row][bytes] == *old.next().unwrap();
-                    if !stretches(*width, span).map(is_same).fold(true, |all, one| all & one) {
+                    let is_same = |(row, bytes): (usize, std::ops::Range<usize>)| {
+                        rows[row][bytes] == *old.next().unwrap()
+                    };
+                    if !stretches(*width, span)
+                        .map(is_same)
+                        .fold(true, |all, one| all & one)
+                    {
                         return Ok(Some((number, at)));
                     }
                 }
@@ -236,7 +305,13 @@ impl PlacedMemory for Elsewhere {
     fn fill(&mut self, width: usize, span: &Span, values: &[u8]) -> Result<()> {
         take(&self.faults.writes)?;
         assert_eq!(values.len(), span.count * width);
-        *self.seen.lock().unwrap().fills.entry((span.row, span.first)).or_default() += 1;
+        *self
+            .seen
+            .lock()
+            .unwrap()
+            .fills
+            .entry((span.row, span.first))
+            .or_default() += 1;
         let mut rows = self.rows.lock().unwrap();
         for ((row, bytes), value) in stretches(width, span).zip(values.chunks(width)) {
             rows[row][bytes].copy_from_slice(value);
@@ -249,12 +324,19 @@ impl PlacedMemory for Elsewhere {
         let rows = self.rows.lock().unwrap();
         let sums = wanted.iter().map(|&(tensor, part, piece)| {
             self.seen.lock().unwrap().summed.push(tensor);
-            let (info, part) = (&self.places.tensors()[tensor], &self.places.parts(tensor)[part]);
+            let (info, part) = (
+                &self.places.tensors()[tensor],
+                &self.places.parts(tensor)[part],
+            );
             let (width, range) = (info.dtype().lane_bytes(), info.piece(piece));
             let [begin, end] = [range.start, range.end].map(|byte| usize::try_from(byte).unwrap());
             let mut bytes = vec![0; end - begin];
-            for (lane, place) in lanes(part).into_iter().filter(|(lane, _)| (begin..end).contains(&(lane * width))) {
-                bytes[lane * width - begin..][..width].copy_from_slice(&rows[part.row()][place * width..][..width]);
+            for (lane, place) in lanes(part)
+                .into_iter()
+                .filter(|(lane, _)| (begin..end).contains(&(lane * width)))
+            {
+                bytes[lane * width - begin..][..width]
+                    .copy_from_slice(&rows[part.row()][place * width..][..width]);
             }
             Sums::of_bytes(0, &bytes)
         });

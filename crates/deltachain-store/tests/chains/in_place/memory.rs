@@ -7,7 +7,12 @@ fn memory_of_the_caller_is_changed_in_place() {
     let chain = Chain::of(&ALL[..2], 11);
     for step in [1, 2, 5] {
         let mut own = scribbled(&chain.states[0]);
-        let mut follower = into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
+        let mut follower = into_memory(
+            chain.store.clone(),
+            lend(&mut own),
+            FollowerOptions::default(),
+        )
+        .unwrap();
         assert_eq!(follower.check(&Alone, &()).unwrap(), None);
         assert_eq!((follower.held(), follower.is_torn()), (None, false));
         let mut first = follower.prepare_proven(Some(0), &()).unwrap().unwrap();
@@ -16,19 +21,40 @@ fn memory_of_the_caller_is_changed_in_place() {
         assert_eq!(buffers(&copy(&follower)), scribbled(&chain.states[0]));
         let switched = follower.apply(&mut first, &Alone, &()).unwrap();
         // All of it has been compared with its sums, and nothing hashed.
-        assert_eq!((switched.from, switched.fallback, switched.written), (None, None, 0));
-        assert_eq!((switched.proof, follower.held().unwrap().proof), (Proof::Memory, Proof::Memory));
-        assert_eq!(follower.apply(&mut first, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            (switched.from, switched.fallback, switched.written),
+            (None, None, 0)
+        );
+        assert_eq!(
+            (switched.proof, follower.held().unwrap().proof),
+            (Proof::Memory, Proof::Memory)
+        );
+        assert_eq!(
+            follower.apply(&mut first, &Alone, &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         for version in (step..11).step_by(step) {
-            let mut prepared = follower.prepare_proven(Some(version as u64), &()).unwrap().unwrap();
+            let mut prepared = follower
+                .prepare_proven(Some(version as u64), &())
+                .unwrap()
+                .unwrap();
             assert!(!prepared.is_whole());
             assert_eq!(copy(&follower), chain.states[version - step]);
             let changed = differing(&chain.states[version - step], &chain.states[version]);
             let switched = follower.apply(&mut prepared, &Alone, &()).unwrap();
-            assert_eq!((switched.fallback, switched.proof), (None, Proof::ChangedLanes));
+            assert_eq!(
+                (switched.fallback, switched.proof),
+                (None, Proof::ChangedLanes)
+            );
             let written = switched.written;
-            assert!(written >= changed as u64 && written < 200 * changed as u64, "{written} for {changed}");
-            assert_eq!((switched.from, switched.routes.len()), (Some((version - step) as u64), step));
+            assert!(
+                written >= changed as u64 && written < 200 * changed as u64,
+                "{written} for {changed}"
+            );
+            assert_eq!(
+                (switched.from, switched.routes.len()),
+                (Some((version - step) as u64), step)
+            );
             assert_eq!(copy(&follower), chain.states[version]);
             assert_eq!(follower.held().unwrap().proof, switched.proof);
             assert!(follower.apply(&mut prepared, &Alone, &()).is_err());
@@ -46,9 +72,17 @@ fn memory_of_the_caller_is_changed_in_place() {
         // Back is another way.
         let notes = Notes::default();
         let mut back = follower.prepare_proven(Some(5), &notes).unwrap().unwrap();
-        assert!(notes.remarks().iter().any(|remark| remark.contains("version 5 is loaded as a whole")));
+        assert!(
+            notes
+                .remarks()
+                .iter()
+                .any(|remark| remark.contains("version 5 is loaded as a whole"))
+        );
         let switched = follower.apply(&mut back, &Alone, &()).unwrap();
-        assert_eq!((switched.fallback, switched.proof), (Some(Fallback::NoRoute), Proof::Memory));
+        assert_eq!(
+            (switched.fallback, switched.proof),
+            (Some(Fallback::NoRoute), Proof::Memory)
+        );
         assert_eq!(copy(&follower), chain.states[5]);
         assert_eq!(go(&mut follower, 6).fallback, None);
         assert_eq!(go(&mut follower, 10).fallback, None);
@@ -62,29 +96,59 @@ fn differing(left: &MemoryState, right: &MemoryState) -> usize {
     let all = left.iter().zip(right.iter());
     let differing = all.map(|((info, left), (_, right))| {
         let width = info.dtype().lane_bytes();
-        left.chunks(width).zip(right.chunks(width)).filter(|(left, right)| left != right).count()
+        left.chunks(width)
+            .zip(right.chunks(width))
+            .filter(|(left, right)| left != right)
+            .count()
     });
     differing.sum()
 }
 
 #[test]
 fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
-    for profiles in [&[Profile::Local][..], &[Profile::Direct, Profile::Local], &[Profile::Compact]] {
+    for profiles in [
+        &[Profile::Local][..],
+        &[Profile::Direct, Profile::Local],
+        &[Profile::Compact],
+    ] {
         let chain = Chain::of(profiles, 6);
-        for (tensor, can_be_read) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
-            let (memory, mut follower) = elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
+        for (tensor, can_be_read) in [
+            (0, true),
+            (1, true),
+            (2, true),
+            (0, false),
+            (1, false),
+            (2, false),
+        ] {
+            let (memory, mut follower) =
+                elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
             memory.flip(tensor, lane(&chain, 5, tensor, true));
             let (notes, before) = (Notes::default(), memory.copy());
             let mut prepared = follower.prepare_proven(Some(5), &notes).unwrap().unwrap();
             assert_eq!(memory.copy(), before);
             let is_read = can_be_read || profiles.contains(&Profile::Local);
-            let why = if is_read { Fallback::Proof } else { Fallback::NoRoute };
+            let why = if is_read {
+                Fallback::Proof
+            } else {
+                Fallback::NoRoute
+            };
             let remarks = notes.remarks();
-            assert!(remarks.iter().any(|remark| remark.contains(&why.to_string())), "{remarks:?}");
+            assert!(
+                remarks
+                    .iter()
+                    .any(|remark| remark.contains(&why.to_string())),
+                "{remarks:?}"
+            );
             // That lanes are not enough says nothing about the memory.
-            assert_eq!((follower.held().is_none(), follower.is_torn()), (is_read, false));
+            assert_eq!(
+                (follower.held().is_none(), follower.is_torn()),
+                (is_read, false)
+            );
             let switched = follower.apply(&mut prepared, &Alone, &()).unwrap();
-            assert_eq!((switched.from, switched.fallback, switched.proof), (Some(4), Some(why), Proof::Memory));
+            assert_eq!(
+                (switched.from, switched.fallback, switched.proof),
+                (Some(4), Some(why), Proof::Memory)
+            );
             assert_eq!(memory.copy(), chain.states[5]);
             assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
         }
@@ -94,7 +158,14 @@ fn a_wrong_lane_that_changes_is_noticed_and_repaired() {
 #[test]
 fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
     let chain = Chain::of(&ALL[..1], 6);
-    for (tensor, can_be_read) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+    for (tensor, can_be_read) in [
+        (0, true),
+        (1, true),
+        (2, true),
+        (0, false),
+        (1, false),
+        (2, false),
+    ] {
         let (memory, mut follower) = elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
         memory.flip(tensor, lane(&chain, 5, tensor, false));
         assert_eq!(go(&mut follower, 5).proof, Proof::ChangedLanes);
@@ -103,8 +174,19 @@ fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
             // Nothing is published from there: who gives it as a base has it hashed.
             let publisher = Publisher::open(chain.store.clone(), PublishOptions::default());
             let base = Base::State(Model::State(follower.memory().unwrap().state().unwrap()));
-            assert_eq!(publisher.unwrap().publish(&chain.states[5], base, &()).unwrap_err().rule(), Some("R-PUB-01"));
-            if tensor == 0 { follower.verify(&()).unwrap_err() } else { follower.check(&Alone, &()).unwrap_err() }
+            assert_eq!(
+                publisher
+                    .unwrap()
+                    .publish(&chain.states[5], base, &())
+                    .unwrap_err()
+                    .rule(),
+                Some("R-PUB-01")
+            );
+            if tensor == 0 {
+                follower.verify(&()).unwrap_err()
+            } else {
+                follower.check(&Alone, &()).unwrap_err()
+            }
         } else {
             // It cannot be hashed, which says nothing about it.
             assert_eq!(follower.verify(&()).unwrap_err().class(), ErrorClass::Usage);
@@ -112,12 +194,21 @@ fn a_wrong_lane_that_does_not_change_is_found_by_a_check() {
             follower.check(&Alone, &()).unwrap_err()
         };
         let is_hashed = can_be_read && tensor == 0;
-        assert_eq!(error.rule(), Some(if is_hashed { "R-APP-01" } else { "R-SUM-04" }));
+        assert_eq!(
+            error.rule(),
+            Some(if is_hashed { "R-APP-01" } else { "R-SUM-04" })
+        );
         // It holds no version now, but is not torn, and the same version is loaded again.
         assert_eq!((follower.held(), follower.is_torn()), (None, false));
-        assert_eq!(follower.check(&Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            follower.check(&Alone, &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         let switched = go(&mut follower, 5);
-        assert_eq!((switched.from, switched.fallback), (Some(5), Some(Fallback::Check)));
+        assert_eq!(
+            (switched.from, switched.fallback),
+            (Some(5), Some(Fallback::Check))
+        );
         assert_eq!(memory.copy(), chain.states[5]);
         follower.check(&Alone, &()).unwrap();
     }
@@ -133,15 +224,33 @@ fn who_writes_between_proof_and_switch_is_noticed() {
         memory.flip(2, place);
         let before = memory.copy();
         let error = follower.apply(&mut prepared, &Alone, &()).unwrap_err();
-        assert_eq!((error.rule(), error.tensor()), (Some("R-APP-01"), Some("c")));
+        assert_eq!(
+            (error.rule(), error.tensor()),
+            (Some("R-APP-01"), Some("c"))
+        );
         // All is as it was, with the other's value in it. It is not the version held.
-        assert_eq!((memory.copy(), follower.held(), follower.is_torn()), (before, None, false));
+        assert_eq!(
+            (memory.copy(), follower.held(), follower.is_torn()),
+            (before, None, false)
+        );
         // Not even if that value goes again.
         memory.flip(2, place);
-        assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!((memory.copy(), follower.is_torn()), (chain.states[4].clone(), false));
+        assert_eq!(
+            follower
+                .apply(&mut prepared, &Alone, &())
+                .unwrap_err()
+                .class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            (memory.copy(), follower.is_torn()),
+            (chain.states[4].clone(), false)
+        );
         let switched = go(&mut follower, 5);
-        assert_eq!((switched.fallback, memory.copy()), (Some(Fallback::Proof), chain.states[5].clone()));
+        assert_eq!(
+            (switched.fallback, memory.copy()),
+            (Some(Fallback::Proof), chain.states[5].clone())
+        );
     }
 }
 
@@ -151,20 +260,38 @@ fn what_cannot_be_written_is_torn_until_it_is_loaded() {
     for can_be_read in [true, false] {
         let mut torn = 0;
         for writes in 0.. {
-            let (memory, mut follower) = elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
+            let (memory, mut follower) =
+                elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
             let mut prepared = follower.prepare_proven(Some(5), &()).unwrap().unwrap();
             memory.faults.writes.store(writes, Ordering::SeqCst);
-            let Err(error) = follower.apply(&mut prepared, &Alone, &()) else { break };
+            let Err(error) = follower.apply(&mut prepared, &Alone, &()) else {
+                break;
+            };
             // The way back fails, too.
-            assert_eq!((error.class(), follower.held(), follower.is_torn()), (ErrorClass::Io, None, true));
+            assert_eq!(
+                (error.class(), follower.held(), follower.is_torn()),
+                (ErrorClass::Io, None, true)
+            );
             torn += usize::from(memory.copy() != chain.states[4]);
             memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
             // What was prepared is of no use now: it would be proven by what has been written.
-            assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!(
+                follower
+                    .apply(&mut prepared, &Alone, &())
+                    .unwrap_err()
+                    .class(),
+                ErrorClass::Usage
+            );
             assert!(follower.is_torn() && follower.held().is_none());
             let switched = go(&mut follower, 5);
-            assert_eq!((switched.from, switched.fallback), (Some(4), Some(Fallback::Torn)));
-            assert_eq!((memory.copy(), follower.is_torn()), (chain.states[5].clone(), false));
+            assert_eq!(
+                (switched.from, switched.fallback),
+                (Some(4), Some(Fallback::Torn))
+            );
+            assert_eq!(
+                (memory.copy(), follower.is_torn()),
+                (chain.states[5].clone(), false)
+            );
         }
         assert!(torn > 0);
     }
@@ -175,7 +302,8 @@ fn what_cannot_be_written_is_brought_back_if_that_goes() {
     let chain = Chain::of(&ALL[..1], 6);
     for can_be_read in [true, false] {
         for new_values in 0.. {
-            let (memory, mut follower) = elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
+            let (memory, mut follower) =
+                elsewhere(&chain, 4, can_be_read, FollowerOptions::default());
             let held = follower.held().cloned();
             let mut prepared = follower.prepare_proven(Some(5), &()).unwrap().unwrap();
             memory.faults.new_values.store(new_values, Ordering::SeqCst);
@@ -184,10 +312,16 @@ fn what_cannot_be_written_is_brought_back_if_that_goes() {
                 break;
             };
             assert_eq!((error.class(), follower.is_torn()), (ErrorClass::Io, false));
-            assert_eq!((memory.copy(), follower.held()), (chain.states[4].clone(), held.as_ref()));
+            assert_eq!(
+                (memory.copy(), follower.held()),
+                (chain.states[4].clone(), held.as_ref())
+            );
             // The same again goes.
             memory.faults.new_values.store(usize::MAX, Ordering::SeqCst);
-            assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap().fallback, None);
+            assert_eq!(
+                follower.apply(&mut prepared, &Alone, &()).unwrap().fallback,
+                None
+            );
             assert_eq!(memory.copy(), chain.states[5]);
         }
     }
@@ -199,11 +333,23 @@ fn memory_that_cannot_be_read_is_what_it_was() {
     let (memory, mut follower) = elsewhere(&chain, 4, false, FollowerOptions::default());
     let held = follower.held().cloned();
     memory.faults.reads.store(0, Ordering::SeqCst);
-    assert_eq!(follower.prepare_proven(Some(5), &()).unwrap_err().class(), ErrorClass::Io);
-    assert_eq!(follower.check(&Alone, &()).unwrap_err().class(), ErrorClass::Io);
-    assert_eq!((follower.held(), follower.is_torn()), (held.as_ref(), false));
+    assert_eq!(
+        follower.prepare_proven(Some(5), &()).unwrap_err().class(),
+        ErrorClass::Io
+    );
+    assert_eq!(
+        follower.check(&Alone, &()).unwrap_err().class(),
+        ErrorClass::Io
+    );
+    assert_eq!(
+        (follower.held(), follower.is_torn()),
+        (held.as_ref(), false)
+    );
     memory.faults.reads.store(usize::MAX, Ordering::SeqCst);
-    assert_eq!((go(&mut follower, 5).fallback, memory.copy()), (None, chain.states[5].clone()));
+    assert_eq!(
+        (go(&mut follower, 5).fallback, memory.copy()),
+        (None, chain.states[5].clone())
+    );
 }
 
 #[test]
@@ -218,11 +364,17 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
                 None => {
                     let memory = Elsewhere::of(&scribbled(&chain.states[0]), can_be_read);
                     let options = FollowerOptions::default();
-                    (memory.clone(), into_memory(chain.store.clone(), memory, options).unwrap())
+                    (
+                        memory.clone(),
+                        into_memory(chain.store.clone(), memory, options).unwrap(),
+                    )
                 }
             };
             let mut prepared = follower.prepare_proven(Some(2), &()).unwrap().unwrap();
-            let Err(error) = follower.apply(&mut prepared, &Alone, &Notes::stopping_at(stop_at)) else { break };
+            let Err(error) = follower.apply(&mut prepared, &Alone, &Notes::stopping_at(stop_at))
+            else {
+                break;
+            };
             assert_eq!(error.message(), "stopped by the test");
             if follower.is_torn() {
                 torn += 1;
@@ -231,7 +383,10 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
                 assert_eq!(follower.held(), None);
                 // The same again, or another version.
                 if stop_at % 2 == 0 {
-                    assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap().proof, Proof::Memory);
+                    assert_eq!(
+                        follower.apply(&mut prepared, &Alone, &()).unwrap().proof,
+                        Proof::Memory
+                    );
                 } else {
                     assert_eq!(go(&mut follower, 2).fallback, Some(Fallback::Torn));
                 }
@@ -241,7 +396,10 @@ fn a_load_that_stops_at_any_moment_is_torn_or_done() {
                 let held = follower.held().unwrap();
                 assert_eq!((held.version, held.proof), (2, Proof::ChangedLanes));
             }
-            assert_eq!((memory.copy(), follower.is_torn()), (chain.states[2].clone(), false));
+            assert_eq!(
+                (memory.copy(), follower.is_torn()),
+                (chain.states[2].clone(), false)
+            );
             assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
             stop_at += 1;
         }
@@ -276,12 +434,20 @@ fn what_was_loaded_is_compared() {
     let (memory, mut follower) = elsewhere(&chain, 4, false, FollowerOptions::default());
     let mut prepared = follower.prepare_proven(Some(2), &()).unwrap().unwrap();
     // Somebody writes when the load has ended.
-    let writes = Writing { memory: memory.clone() };
+    let writes = Writing {
+        memory: memory.clone(),
+    };
     let error = follower.apply(&mut prepared, &Alone, &writes).unwrap_err();
-    assert_eq!((error.rule(), error.tensor()), (Some("R-SUM-04"), Some("b")));
+    assert_eq!(
+        (error.rule(), error.tensor()),
+        (Some("R-SUM-04"), Some("b"))
+    );
     assert_eq!((follower.held(), follower.is_torn()), (None, false));
     let switched = go(&mut follower, 2);
-    assert_eq!((switched.fallback, memory.copy()), (Some(Fallback::Check), chain.states[2].clone()));
+    assert_eq!(
+        (switched.fallback, memory.copy()),
+        (Some(Fallback::Check), chain.states[2].clone())
+    );
 }
 
 /// Writes to memory when it begins to be compared.
@@ -310,31 +476,56 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
     let mut chain = Chain::of(&ALL[..1], 4);
     chain.options = chain.options.snapshots(Snapshots::Never);
     chain.publish();
-    // A snapshot of version 4 that is shorter than the path, and not what it says: its last segment is damaged.
+    // A snapshot of version 4 that is shorter than the path, and not what it says: its last segment
+    // is damaged.
     let mut snapshot = Vec::new();
-    let report = diff(&MemoryState::new(), &chain.states[4], &DiffOptions::default(), &mut snapshot).unwrap();
+    let report = diff(
+        &MemoryState::new(),
+        &chain.states[4],
+        &DiffOptions::default(),
+        &mut snapshot,
+    )
+    .unwrap();
     let place = snapshot.len() - 20;
     snapshot[place] ^= 1;
     let folder = chain.folder.path().join("chain");
     let digest = Digest::of_bytes(&snapshot);
-    let file = FileReference { digest, size: report.bytes };
+    let file = FileReference {
+        digest,
+        size: report.bytes,
+    };
     let path = folder.join(file.name().to_string());
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, snapshot).unwrap();
     let mut routes = chain.commit(4).routes;
-    routes.insert(0, Route { from: None, files: vec![file] });
+    routes.insert(
+        0,
+        Route {
+            from: None,
+            files: vec![file],
+        },
+    );
     chain.set_routes(4, routes);
 
     for can_be_read in [true, false] {
-        // From nothing there is nothing to tear; the second attempt proves the links first, and takes another path.
+        // From nothing there is nothing to tear; the second attempt proves the links first, and
+        // takes another path.
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), can_be_read);
-        let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
+        let mut follower = into_memory(
+            chain.store.clone(),
+            memory.clone(),
+            FollowerOptions::default(),
+        )
+        .unwrap();
         let mut prepared = follower.prepare_proven(None, &()).unwrap().unwrap();
         let error = follower.apply(&mut prepared, &Alone, &()).unwrap_err();
         assert!(error.rule().is_some(), "{error}");
         assert!(follower.is_torn());
         let switched = go(&mut follower, 4);
-        assert_eq!((switched.fallback, switched.routes[0].0), (Some(Fallback::Torn), None));
+        assert_eq!(
+            (switched.fallback, switched.routes[0].0),
+            (Some(Fallback::Torn), None)
+        );
         assert!(switched.routes.len() > 1);
         assert_eq!(memory.copy(), chain.states[4]);
 
@@ -344,7 +535,10 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
         let before = memory.copy();
         let mut prepared = follower.prepare_proven(None, &()).unwrap().unwrap();
         assert_eq!(memory.copy(), before);
-        assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap().fallback, Some(Fallback::Proof));
+        assert_eq!(
+            follower.apply(&mut prepared, &Alone, &()).unwrap().fallback,
+            Some(Fallback::Proof)
+        );
         assert_eq!(memory.copy(), chain.states[4]);
     }
 }
@@ -352,7 +546,11 @@ fn bad_links_do_not_tear_what_is_held_and_are_tried_once_on_nothing() {
 #[test]
 fn a_file_that_is_another_one_puts_no_memory_in_doubt() {
     let chain = Chain::of(&ALL[..1], 4);
-    let path = chain.folder.path().join("chain").join(chain.in_place_route(3, 2).files[0].name().to_string());
+    let path = chain
+        .folder
+        .path()
+        .join("chain")
+        .join(chain.in_place_route(3, 2).files[0].name().to_string());
     let right = fs::read(&path).unwrap();
     let mut wrong = right.clone();
     wrong[right.len() - 20] ^= 1;
@@ -361,10 +559,19 @@ fn a_file_that_is_another_one_puts_no_memory_in_doubt() {
         let held = follower.held().cloned();
         fs::write(&path, &wrong).unwrap();
         // All paths need it.
-        assert_eq!(follower.prepare_proven(None, &()).unwrap_err().rule(), Some("R-CHN-10"));
-        assert_eq!((follower.held(), memory.copy()), (held.as_ref(), chain.states[2].clone()));
+        assert_eq!(
+            follower.prepare_proven(None, &()).unwrap_err().rule(),
+            Some("R-CHN-10")
+        );
+        assert_eq!(
+            (follower.held(), memory.copy()),
+            (held.as_ref(), chain.states[2].clone())
+        );
         fs::write(&path, &right).unwrap();
-        assert_eq!((go(&mut follower, 3).fallback, memory.copy()), (None, chain.states[3].clone()));
+        assert_eq!(
+            (go(&mut follower, 3).fallback, memory.copy()),
+            (None, chain.states[3].clone())
+        );
     }
 }
 
@@ -373,14 +580,17 @@ fn a_bad_link_in_place_is_passed_over() {
     let chain = Chain::of(&ALL[..1], 4);
     let folder = chain.folder.path().join("chain");
     let store = |link: &[u8]| {
-        let file = FileReference { digest: Digest::of_bytes(link), size: link.len() as u64 };
+        let file = FileReference {
+            digest: Digest::of_bytes(link),
+            size: link.len() as u64,
+        };
         let path = folder.join(file.name().to_string());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, link).unwrap();
         file
     };
-    // A fault of the publisher: the only link in place is the one that the commit names, but it is damaged. There is a
-    // snapshot, too.
+    // A fault of the publisher: the only link in place is the one that the commit names, but it is
+    // damaged. There is a snapshot, too.
     let mut commit = chain.commit(3);
     assert_eq!(commit.routes.len(), 1);
     let mut link = fs::read(folder.join(commit.routes[0].files[0].name().to_string())).unwrap();
@@ -389,11 +599,29 @@ fn a_bad_link_in_place_is_passed_over() {
     link[place] ^= 1;
     commit.routes[0].files = vec![store(&link)];
     let mut snapshot = Vec::new();
-    diff(&MemoryState::new(), &chain.states[3], &DiffOptions::default(), &mut snapshot).unwrap();
-    commit.routes.insert(0, Route { from: None, files: vec![store(&snapshot)] });
-    commit.metadata.insert("deltachain.in-place".to_owned(), "1".to_owned());
+    diff(
+        &MemoryState::new(),
+        &chain.states[3],
+        &DiffOptions::default(),
+        &mut snapshot,
+    )
+    .unwrap();
+    commit.routes.insert(
+        0,
+        Route {
+            from: None,
+            files: vec![store(&snapshot)],
+        },
+    );
+    commit
+        .metadata
+        .insert("deltachain.in-place".to_owned(), "1".to_owned());
     assert_eq!(commit.in_place_routes(), [false, true]);
-    fs::write(folder.join(ObjectName::Commit(3).to_string()), commit.to_bytes().unwrap()).unwrap();
+    fs::write(
+        folder.join(ObjectName::Commit(3).to_string()),
+        commit.to_bytes().unwrap(),
+    )
+    .unwrap();
     for can_be_read in [true, false] {
         let (memory, mut follower) = elsewhere(&chain, 2, can_be_read, FollowerOptions::default());
         let held = follower.held().cloned();
@@ -404,8 +632,14 @@ fn a_bad_link_in_place_is_passed_over() {
             (held.as_ref(), chain.states[2].clone(), true)
         );
         let switched = follower.apply(&mut prepared, &Alone, &()).unwrap();
-        assert_eq!((switched.from, switched.fallback), (Some(2), Some(Fallback::NoRoute)));
-        assert_eq!((switched.routes, memory.copy()), (vec![(None, 3)], chain.states[3].clone()));
+        assert_eq!(
+            (switched.from, switched.fallback),
+            (Some(2), Some(Fallback::NoRoute))
+        );
+        assert_eq!(
+            (switched.routes, memory.copy()),
+            (vec![(None, 3)], chain.states[3].clone())
+        );
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
     }
 }
@@ -420,7 +654,8 @@ fn a_link_without_sums_in_between_is_taken_by_digests() {
     chain.publish();
     for versions in [&[2, 3, 4][..], &[3, 4], &[4]] {
         for (can_be_read, checks) in [(true, true), (true, false), (false, true), (false, false)] {
-            let (memory, mut follower) = elsewhere(&chain, 1, can_be_read, FollowerOptions::default());
+            let (memory, mut follower) =
+                elsewhere(&chain, 1, can_be_read, FollowerOptions::default());
             for (at, &version) in versions.iter().enumerate() {
                 let switched = go(&mut follower, version);
                 // All in one, or from the second on, lanes are enough.
@@ -429,7 +664,11 @@ fn a_link_without_sums_in_between_is_taken_by_digests() {
                 assert_eq!((switched.fallback, memory.copy()), (fallback, state));
                 if checks {
                     // What is not known is hashed.
-                    let expected = if can_be_read && version == 2 { Proof::Hashed } else { Proof::Memory };
+                    let expected = if can_be_read && version == 2 {
+                        Proof::Hashed
+                    } else {
+                        Proof::Memory
+                    };
                     assert_eq!(follower.check(&Alone, &()).unwrap(), Some(expected));
                 }
             }
@@ -440,35 +679,74 @@ fn a_link_without_sums_in_between_is_taken_by_digests() {
 #[test]
 fn a_route_that_only_a_document_names_is_not_trusted() {
     let chain = Chain::of(&ALL[..1], 4);
-    // A stranger's link to the right state, whose sums fit whatever it does: it is shorter than the commit's.
+    // A stranger's link to the right state, whose sums fit whatever it does: it is shorter than the
+    // commit's.
     let mut link = Vec::new();
     let options = DiffOptions::default().profile(Profile::Local).sums(true);
     let report = diff(&chain.states[1], &chain.states[3], &options, &mut link).unwrap();
-    let file = FileReference { digest: Digest::of_bytes(&link), size: report.bytes };
-    let path = chain.folder.path().join("chain").join(file.name().to_string());
+    let file = FileReference {
+        digest: Digest::of_bytes(&link),
+        size: report.bytes,
+    };
+    let path = chain
+        .folder
+        .path()
+        .join("chain")
+        .join(file.name().to_string());
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, &link).unwrap();
     let mut routes = chain.commit(3).routes;
-    routes.insert(0, Route { from: Some(1), files: vec![file] });
+    routes.insert(
+        0,
+        Route {
+            from: Some(1),
+            files: vec![file],
+        },
+    );
     chain.set_routes(3, routes.clone());
     for can_be_read in [true, false] {
         let (memory, mut follower) = elsewhere(&chain, 1, can_be_read, FollowerOptions::default());
         assert_eq!(go(&mut follower, 3).routes, [(Some(1), 2), (Some(2), 3)]);
         assert_eq!(memory.copy(), chain.states[3]);
     }
-    // If there is no other, memory that can be read takes it by digests, and other memory the whole version.
-    let name = ObjectName::Routes { version: 3, generation: 2 };
+    // If there is no other, memory that can be read takes it by digests, and other memory the whole
+    // version.
+    let name = ObjectName::Routes {
+        version: 3,
+        generation: 2,
+    };
     let commit = Digest::of_bytes(&chain.store.get(ObjectName::Commit(3)).unwrap().unwrap());
     let metadata = BTreeMap::from([("deltachain.in-place".to_owned(), "0".to_owned())]);
-    let document = RoutesDocument { version: 3, generation: 2, commit, routes: routes[..1].to_vec(), metadata };
-    assert!(chain.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
-    for (can_be_read, routes) in [(true, vec![(Some(1), 3)]), (false, vec![(None, 0), (Some(0), 1), (Some(1), 3)])] {
+    let document = RoutesDocument {
+        version: 3,
+        generation: 2,
+        commit,
+        routes: routes[..1].to_vec(),
+        metadata,
+    };
+    assert!(
+        chain
+            .store
+            .put_if_absent(name, &document.to_bytes().unwrap())
+            .unwrap()
+    );
+    for (can_be_read, routes) in [
+        (true, vec![(Some(1), 3)]),
+        (false, vec![(None, 0), (Some(0), 1), (Some(1), 3)]),
+    ] {
         let (memory, mut follower) = elsewhere(&chain, 1, can_be_read, FollowerOptions::default());
         let switched = go(&mut follower, 3);
-        assert_eq!((switched.routes, switched.fallback), (routes, (!can_be_read).then_some(Fallback::NoRoute)));
+        assert_eq!(
+            (switched.routes, switched.fallback),
+            (routes, (!can_be_read).then_some(Fallback::NoRoute))
+        );
         assert_eq!(memory.copy(), chain.states[3]);
         // The sums of the stranger are not those of the state: they come from what has been hashed.
-        let proof = if can_be_read { Proof::Hashed } else { Proof::Memory };
+        let proof = if can_be_read {
+            Proof::Hashed
+        } else {
+            Proof::Memory
+        };
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(proof));
         // Now they are known, and right.
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
@@ -483,7 +761,10 @@ fn a_file_that_was_damaged_in_the_cache_is_fetched_again() {
     let (_, mut first) = elsewhere(&chain, 2, false, options());
     assert!(go(&mut first, 3).downloaded > 0);
     drop(first);
-    let path = cache.path().join(format!("{}.dcf", chain.in_place_route(3, 2).files[0].digest));
+    let path = cache.path().join(format!(
+        "{}.dcf",
+        chain.in_place_route(3, 2).files[0].digest
+    ));
     let mut bytes = fs::read(&path).unwrap();
     let place = bytes.len() / 2;
     bytes[place] ^= 1;
@@ -491,7 +772,10 @@ fn a_file_that_was_damaged_in_the_cache_is_fetched_again() {
     let (memory, mut second) = elsewhere(&chain, 2, false, options());
     let switched = go(&mut second, 3);
     assert!(switched.downloaded > 0);
-    assert_eq!((switched.fallback, memory.copy()), (None, chain.states[3].clone()));
+    assert_eq!(
+        (switched.fallback, memory.copy()),
+        (None, chain.states[3].clone())
+    );
 }
 
 #[test]
@@ -506,16 +790,33 @@ fn memory_of_other_tensors_is_refused_before_anything_is_written() {
     let fewer = of(&|state| assert!(state.remove("c")));
     let more = of(&|state| drop(state.insert("e", Dtype::U8, &[1], vec![1])));
     let dtype = of(&|state| drop(state.insert("a", Dtype::F16, &[150, 200], vec![1; 60_000])));
-    for (state, can_be_read) in [(&other, true), (&fewer, true), (&more, false), (&dtype, false)] {
+    for (state, can_be_read) in [
+        (&other, true),
+        (&fewer, true),
+        (&more, false),
+        (&dtype, false),
+    ] {
         let memory = Elsewhere::of(&buffers(state), can_be_read);
-        let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
-        assert_eq!(follower.prepare_proven(None, &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!((&memory.copy(), follower.held(), follower.is_torn()), (state, None, false));
+        let mut follower = into_memory(
+            chain.store.clone(),
+            memory.clone(),
+            FollowerOptions::default(),
+        )
+        .unwrap();
+        assert_eq!(
+            follower.prepare_proven(None, &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            (&memory.copy(), follower.held(), follower.is_torn()),
+            (state, None, false)
+        );
     }
     // Another shape of the same length is taken, and becomes that of the version.
     let long = of(&|state| drop(state.insert("a", Dtype::BF16, &[30_000], vec![1; 60_000])));
     let memory = Elsewhere::of(&buffers(&long), false);
-    let mut follower = into_memory(chain.store.clone(), memory, FollowerOptions::default()).unwrap();
+    let mut follower =
+        into_memory(chain.store.clone(), memory, FollowerOptions::default()).unwrap();
     go(&mut follower, 1);
     assert_eq!(follower.memory().unwrap().copy(), chain.states[1]);
 }
@@ -574,15 +875,32 @@ fn a_chain_that_goes_back_is_followed_where_that_is_allowed() {
         let hidden = chain.store.get(ObjectName::Commit(5)).unwrap().unwrap();
         chain.store.delete(&[ObjectName::Commit(5)]).unwrap();
         // Also when it is known not to hold its version, it does not go back behind it.
-        assert_eq!(other.prepare_proven(None, &()).unwrap_err().rule(), Some("R-CHN-14"));
+        assert_eq!(
+            other.prepare_proven(None, &()).unwrap_err().rule(),
+            Some("R-CHN-14")
+        );
         other.doubt(Fallback::Torn);
-        assert_eq!(other.prepare_proven(None, &()).unwrap_err().rule(), Some("R-CHN-14"));
+        assert_eq!(
+            other.prepare_proven(None, &()).unwrap_err().rule(),
+            Some("R-CHN-14")
+        );
         let mut prepared = follower.prepare_proven(None, &()).unwrap().unwrap();
         let switched = follower.apply(&mut prepared, &Alone, &()).unwrap();
-        assert_eq!((switched.from, switched.version, switched.fallback), (Some(5), 4, Some(Fallback::NoRoute)));
+        assert_eq!(
+            (switched.from, switched.version, switched.fallback),
+            (Some(5), 4, Some(Fallback::NoRoute))
+        );
         assert_eq!(memory.copy(), chain.states[4]);
-        assert!(chain.store.put_if_absent(ObjectName::Commit(5), &hidden).unwrap());
-        assert_eq!((go(&mut follower, 5).fallback, memory.copy()), (None, chain.states[5].clone()));
+        assert!(
+            chain
+                .store
+                .put_if_absent(ObjectName::Commit(5), &hidden)
+                .unwrap()
+        );
+        assert_eq!(
+            (go(&mut follower, 5).fallback, memory.copy()),
+            (None, chain.states[5].clone())
+        );
     }
 }
 
@@ -592,15 +910,29 @@ fn another_chain_is_refused() {
     let folder = chain.folder.path().join("chain");
     for can_be_read in [true, false] {
         // Another one may only be the first.
-        let (memory, mut follower) = elsewhere(&chain, 2, can_be_read, FollowerOptions::default().adopt(true));
+        let (memory, mut follower) = elsewhere(
+            &chain,
+            2,
+            can_be_read,
+            FollowerOptions::default().adopt(true),
+        );
         let aside = chain.folder.path().join("aside");
         fs::rename(&folder, &aside).unwrap();
         fs::rename(second.folder.path().join("chain"), &folder).unwrap();
         let held = follower.held().cloned();
-        assert_eq!(follower.prepare_proven(None, &()).unwrap_err().rule(), Some("R-CHN-13"));
-        assert_eq!((follower.held(), memory.copy()), (held.as_ref(), chain.states[2].clone()));
+        assert_eq!(
+            follower.prepare_proven(None, &()).unwrap_err().rule(),
+            Some("R-CHN-13")
+        );
+        assert_eq!(
+            (follower.held(), memory.copy()),
+            (held.as_ref(), chain.states[2].clone())
+        );
         follower.doubt(Fallback::Torn);
-        assert_eq!(follower.prepare_proven(None, &()).unwrap_err().rule(), Some("R-CHN-13"));
+        assert_eq!(
+            follower.prepare_proven(None, &()).unwrap_err().rule(),
+            Some("R-CHN-13")
+        );
         fs::rename(&folder, second.folder.path().join("chain")).unwrap();
         fs::rename(&aside, &folder).unwrap();
         assert_eq!(go(&mut follower, 2).fallback, Some(Fallback::Torn));

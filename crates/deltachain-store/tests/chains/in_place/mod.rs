@@ -1,4 +1,5 @@
-//! Several profiles at once, and memory that is changed in place: of this process, elsewhere, and of several processes.
+//! Several profiles at once, and memory that is changed in place: of this process, elsewhere, and
+//! of several processes.
 
 mod elsewhere;
 mod memory;
@@ -13,11 +14,13 @@ use std::time::Duration;
 use deltachain::chain::{Commit, FileReference, ObjectName, Route, RoutesDocument};
 use deltachain::memory::{Alone, LentState, PlacedMemory, Proof};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
-use deltachain::{DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, diff};
+use deltachain::{
+    DiffOptions, Error, ErrorClass, FileSource, Limits, LinkReader, Profile, Result, diff,
+};
 use deltachain_store::{
-    Base, CompactOptions, Fallback, Follower, FollowerOptions, InPlace, Keep, Model, Observer, Phase, PublishOptions,
-    PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions, SwitchReport, compact, init, plan_prune,
-    prune, show,
+    Base, CompactOptions, Fallback, Follower, FollowerOptions, InPlace, Keep, Model, Observer,
+    Phase, PublishOptions, PublishReport, Publisher, RawObjects, Snapshots, Store, StoreOptions,
+    SwitchReport, compact, init, plan_prune, prune, show,
 };
 use tempfile::TempDir;
 
@@ -44,8 +47,15 @@ impl Chain {
         let options = StoreOptions::default().part_bytes(4096);
         let store = Store::create(path.to_str().unwrap(), options).unwrap();
         init(&store).unwrap();
-        let options = PublishOptions::default().profiles(profiles.to_vec()).snapshots(Snapshots::Every(4));
-        Self { folder, store, states: Vec::new(), options }
+        let options = PublishOptions::default()
+            .profiles(profiles.to_vec())
+            .snapshots(Snapshots::Every(4));
+        Self {
+            folder,
+            store,
+            states: Vec::new(),
+            options,
+        }
     }
 
     /// With this many versions.
@@ -62,7 +72,10 @@ impl Chain {
 
     fn publish_state(&mut self, next: MemoryState) -> PublishReport {
         let mut publisher = Publisher::open(self.store.clone(), self.options.clone()).unwrap();
-        let base = self.states.last().map_or(Base::Nothing, |last| Base::State(last.into()));
+        let base = self
+            .states
+            .last()
+            .map_or(Base::Nothing, |last| Base::State(last.into()));
         let published = publisher.publish(&next, base, &()).unwrap();
         self.states.push(next);
         published
@@ -70,15 +83,33 @@ impl Chain {
 
     /// The digest of a commit.
     fn published(&self, version: u64) -> Digest {
-        Digest::of_bytes(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap())
+        Digest::of_bytes(
+            &self
+                .store
+                .get(ObjectName::Commit(version))
+                .unwrap()
+                .unwrap(),
+        )
     }
 
     fn commit(&self, version: u64) -> Commit {
-        Commit::parse(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap(), &Limits::default()).unwrap()
+        Commit::parse(
+            &self
+                .store
+                .get(ObjectName::Commit(version))
+                .unwrap()
+                .unwrap(),
+            &Limits::default(),
+        )
+        .unwrap()
     }
 
     fn link(&self, route: &Route) -> LinkReader<FileSource> {
-        let path = self.folder.path().join("chain").join(route.files[0].name().to_string());
+        let path = self
+            .folder
+            .path()
+            .join("chain")
+            .join(route.files[0].name().to_string());
         LinkReader::open(FileSource::open(path).unwrap(), &Limits::default()).unwrap()
     }
 
@@ -95,10 +126,29 @@ impl Chain {
 
     /// Puts routes into force, whatever they are.
     fn set_routes(&self, version: u64, routes: Vec<Route>) {
-        let commit = Digest::of_bytes(&self.store.get(ObjectName::Commit(version)).unwrap().unwrap());
-        let document = RoutesDocument { version, generation: 1, commit, routes, metadata: BTreeMap::new() };
-        let name = ObjectName::Routes { version, generation: 1 };
-        assert!(self.store.put_if_absent(name, &document.to_bytes().unwrap()).unwrap());
+        let commit = Digest::of_bytes(
+            &self
+                .store
+                .get(ObjectName::Commit(version))
+                .unwrap()
+                .unwrap(),
+        );
+        let document = RoutesDocument {
+            version,
+            generation: 1,
+            commit,
+            routes,
+            metadata: BTreeMap::new(),
+        };
+        let name = ObjectName::Routes {
+            version,
+            generation: 1,
+        };
+        assert!(
+            self.store
+                .put_if_absent(name, &document.to_bytes().unwrap())
+                .unwrap()
+        );
     }
 }
 
@@ -115,7 +165,9 @@ fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
         ];
         for (name, dtype, shape) in tensors {
             let bytes = usize::try_from(shape.iter().product::<u64>() * dtype.bits() / 8).unwrap();
-            state.insert(name, dtype, shape, random.bytes(bytes)).unwrap();
+            state
+                .insert(name, dtype, shape, random.bytes(bytes))
+                .unwrap();
         }
     }
     let infos: Vec<TensorInfo> = state.tensors().to_vec();
@@ -127,7 +179,9 @@ fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
             let place = usize::try_from(random.below(lanes as u64)).unwrap() * width;
             data[place] = data[place].wrapping_add(1);
         }
-        state.insert(info.name(), info.dtype(), info.shape(), data).unwrap();
+        state
+            .insert(info.name(), info.dtype(), info.shape(), data)
+            .unwrap();
     }
     state
 }
@@ -136,16 +190,27 @@ fn next(last: Option<&MemoryState>, version: u64) -> MemoryState {
 type Buffers = Vec<(TensorInfo, Vec<u8>)>;
 
 fn buffers(state: &MemoryState) -> Buffers {
-    state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
+    state
+        .iter()
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .collect()
 }
 
 /// Of the same form, with something else in them.
 fn scribbled(state: &MemoryState) -> Buffers {
-    state.iter().map(|(info, data)| (info.clone(), vec![0xA5; data.len()])).collect()
+    state
+        .iter()
+        .map(|(info, data)| (info.clone(), vec![0xA5; data.len()]))
+        .collect()
 }
 
 fn lend(buffers: &mut Buffers) -> LentState<'_> {
-    LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+    LentState::new(
+        buffers
+            .iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+    )
+    .unwrap()
 }
 
 /// Memory that holds a version, and its follower. The processor can read the memory, or not.
@@ -163,7 +228,10 @@ fn elsewhere(
 }
 
 fn go<M: PlacedMemory>(follower: &mut Follower<InPlace<M>>, version: u64) -> SwitchReport<()> {
-    let mut prepared = follower.prepare_proven(Some(version), &()).unwrap().unwrap();
+    let mut prepared = follower
+        .prepare_proven(Some(version), &())
+        .unwrap()
+        .unwrap();
     follower.apply(&mut prepared, &Alone, &()).unwrap()
 }
 
@@ -175,19 +243,33 @@ fn copy<M: PlacedMemory>(follower: &Follower<InPlace<M>>) -> MemoryState {
 /// A lane of the tensor that the version changes, or that it does not.
 fn lane(chain: &Chain, version: u64, tensor: usize, changes: bool) -> usize {
     let version = usize::try_from(version).unwrap();
-    let [before, after] = [version - 1, version].map(|version| buffers(&chain.states[version])[tensor].clone());
+    let [before, after] =
+        [version - 1, version].map(|version| buffers(&chain.states[version])[tensor].clone());
     let width = before.0.dtype().lane_bytes();
     let mut lanes = before.1.chunks(width).zip(after.1.chunks(width));
-    lanes.position(|(before, after)| (before != after) == changes).unwrap()
+    lanes
+        .position(|(before, after)| (before != after) == changes)
+        .unwrap()
 }
 
 #[test]
 fn several_profiles_are_several_routes() {
     let chain = Chain::of(&ALL, 3);
     let commit = chain.commit(2);
-    assert_eq!(commit.routes.iter().map(|route| route.from).collect::<Vec<_>>(), [Some(1); 3]);
+    assert_eq!(
+        commit
+            .routes
+            .iter()
+            .map(|route| route.from)
+            .collect::<Vec<_>>(),
+        [Some(1); 3]
+    );
     // Each profile is what it says, and all links have sums; the snapshot, too.
-    let kinds = commit.routes.iter().zip(commit.direct_routes()).zip(commit.in_place_routes());
+    let kinds = commit
+        .routes
+        .iter()
+        .zip(commit.direct_routes())
+        .zip(commit.in_place_routes());
     let mut kinds: Vec<_> = kinds
         .map(|((route, direct), in_place)| {
             let link = chain.link(route);
@@ -198,34 +280,81 @@ fn several_profiles_are_several_routes() {
         .collect();
     kinds.sort_unstable();
     assert_eq!(kinds, [(false, false), (false, true), (true, true)]);
-    assert!(chain.link(&chain.commit(0).routes[0]).sums().unwrap().is_some());
+    assert!(
+        chain
+            .link(&chain.commit(0).routes[0])
+            .sums()
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(marks(&chain.store), (2, 4));
     assert_eq!(prove(&chain.store), chain.states);
     // The path of a late joiner is that of the shortest links.
-    let bytes = |version: u64| chain.commit(version).routes.iter().map(Route::bytes).min().unwrap();
-    assert_eq!(commit.metadata["deltachain.path-bytes"], format!("{} {}", bytes(0), bytes(0) + bytes(1) + bytes(2)));
+    let bytes = |version: u64| {
+        chain
+            .commit(version)
+            .routes
+            .iter()
+            .map(Route::bytes)
+            .min()
+            .unwrap()
+    };
+    assert_eq!(
+        commit.metadata["deltachain.path-bytes"],
+        format!("{} {}", bytes(0), bytes(0) + bytes(1) + bytes(2))
+    );
     // Reports say so.
     let shown = show(&chain.store, Some(2), None).unwrap();
-    assert!(shown.routes.iter().map(|route| route.is_direct).eq(commit.direct_routes()));
-    assert!(shown.routes.iter().map(|route| route.is_in_place).eq(commit.in_place_routes()));
+    assert!(
+        shown
+            .routes
+            .iter()
+            .map(|route| route.is_direct)
+            .eq(commit.direct_routes())
+    );
+    assert!(
+        shown
+            .routes
+            .iter()
+            .map(|route| route.is_in_place)
+            .eq(commit.in_place_routes())
+    );
 
     // Without local links nothing is marked, and nothing has sums.
     let chain = Chain::of(&[Profile::Direct], 2);
     assert!(!chain.commit(1).metadata.contains_key("deltachain.in-place"));
-    assert!(chain.link(&chain.commit(1).routes[0]).sums().unwrap().is_none());
+    assert!(
+        chain
+            .link(&chain.commit(1).routes[0])
+            .sums()
+            .unwrap()
+            .is_none()
+    );
     // What comes or goes cannot be taken in place.
     let mut chain = Chain::of(&[Profile::Local], 2);
     let mut more = next(chain.states.last(), 2);
     more.insert("e", Dtype::U8, &[1], vec![7]).unwrap();
     let published = chain.publish_state(more.clone());
-    assert_eq!(published.routes.iter().map(|route| route.is_in_place).collect::<Vec<_>>(), [false]);
+    assert_eq!(
+        published
+            .routes
+            .iter()
+            .map(|route| route.is_in_place)
+            .collect::<Vec<_>>(),
+        [false]
+    );
     more.remove("e");
     assert!(!chain.publish_state(more).routes[0].is_in_place);
     assert!(chain.publish().routes[1].is_in_place);
 
     for profiles in [&[][..], &[Profile::Local, Profile::Compact, Profile::Local]] {
         let options = PublishOptions::default().profiles(profiles.to_vec());
-        assert_eq!(Publisher::open(chain.store.clone(), options).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            Publisher::open(chain.store.clone(), options)
+                .unwrap_err()
+                .class(),
+            ErrorClass::Usage
+        );
     }
 }
 
@@ -233,11 +362,17 @@ fn several_profiles_are_several_routes() {
 fn shards_have_links_of_each_profile() {
     let chain = Chain::new(&[]);
     let shards = |version: u64| {
-        let whole = (0..=version).fold(None, |last, version| Some(next(last.as_ref(), version))).unwrap();
+        let whole = (0..=version)
+            .fold(None, |last, version| Some(next(last.as_ref(), version)))
+            .unwrap();
         let part = |names: &[&str]| {
             let mut part = MemoryState::new();
-            for (info, data) in whole.iter().filter(|(info, _)| names.contains(&info.name())) {
-                part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+            for (info, data) in whole
+                .iter()
+                .filter(|(info, _)| names.contains(&info.name()))
+            {
+                part.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+                    .unwrap();
             }
             part
         };
@@ -246,15 +381,27 @@ fn shards_have_links_of_each_profile() {
     // The second has no local links of its own.
     for (version, second) in [(0, &ALL[..2]), (1, &ALL[..2]), (2, &ALL[1..2])] {
         let [base, target] = [version.max(1) - 1, version].map(shards);
-        let parts = [&ALL[..2], second].into_iter().enumerate().map(|(number, profiles)| {
-            let options = PublishOptions::default().profiles(profiles.to_vec()).snapshots(Snapshots::Never);
-            let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
-            let base = if version == 0 { Base::Nothing } else { Base::State((&base[number]).into()) };
-            let parts = publisher.prepare([(number, (&target[number]).into(), base)], 2, &()).unwrap();
-            serde_json::from_str(&serde_json::to_string(&parts[0]).unwrap()).unwrap()
-        });
+        let parts = [&ALL[..2], second]
+            .into_iter()
+            .enumerate()
+            .map(|(number, profiles)| {
+                let options = PublishOptions::default()
+                    .profiles(profiles.to_vec())
+                    .snapshots(Snapshots::Never);
+                let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
+                let base = if version == 0 {
+                    Base::Nothing
+                } else {
+                    Base::State((&base[number]).into())
+                };
+                let parts = publisher
+                    .prepare([(number, (&target[number]).into(), base)], 2, &())
+                    .unwrap();
+                serde_json::from_str(&serde_json::to_string(&parts[0]).unwrap()).unwrap()
+            });
         let parts = parts.collect();
-        let mut publisher = Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
+        let mut publisher =
+            Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
         publisher.commit(parts, BTreeMap::new(), &()).unwrap();
     }
     let marked = |version| {
@@ -262,12 +409,20 @@ fn shards_have_links_of_each_profile() {
         marked.sort_unstable();
         marked
     };
-    assert_eq!([0, 1, 2].map(marked), [vec![false], vec![false, true], vec![false]]);
+    assert_eq!(
+        [0, 1, 2].map(marked),
+        [vec![false], vec![false, true], vec![false]]
+    );
 
     // Both shards in place, in one memory.
     let both = |version| union(&shards(version));
     let mut own = scribbled(&both(0));
-    let mut follower = into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(
+        chain.store.clone(),
+        lend(&mut own),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     for version in 0..3 {
         let switched = go(&mut follower, version);
         // The last has no sums in one shard, which is taken by digests.
@@ -278,18 +433,30 @@ fn shards_have_links_of_each_profile() {
     }
     drop(follower);
     assert_eq!(own, buffers(&both(2)));
-    // One that cannot be read takes the last as a whole. With a shard alone, nothing else is touched.
+    // One that cannot be read takes the last as a whole. With a shard alone, nothing else is
+    // touched.
     let memory = Elsewhere::of(&scribbled(&both(0)), false);
-    let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(
+        chain.store.clone(),
+        memory.clone(),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     let fallbacks = [0, 1, 2].map(|version| go(&mut follower, version).fallback);
-    assert_eq!((fallbacks, memory.copy()), ([None, None, Some(Fallback::NoRoute)], both(2)));
+    assert_eq!(
+        (fallbacks, memory.copy()),
+        ([None, None, Some(Fallback::NoRoute)], both(2))
+    );
     let [first, _] = shards(0);
     let memory = Elsewhere::of(&scribbled(&first), false);
     let options = FollowerOptions::default().shards(Some(vec![0]));
     let mut follower = into_memory(chain.store.clone(), memory.clone(), options).unwrap();
     for version in 0..3 {
         // All of its own links are local.
-        assert_eq!((go(&mut follower, version).fallback, memory.copy()), (None, shards(version)[0].clone()));
+        assert_eq!(
+            (go(&mut follower, version).fallback, memory.copy()),
+            (None, shards(version)[0].clone())
+        );
         assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
     }
 }
@@ -298,27 +465,62 @@ fn shards_have_links_of_each_profile() {
 fn a_compaction_leaves_what_is_taken_in_place() {
     let mut chain = Chain::of(&ALL[..2], 4);
     let scratch = tempfile::tempdir().unwrap();
-    let options = CompactOptions::new(scratch.path()).from(vec![2, 1]).snapshot(true);
-    let compacted = compact(&chain.store, &options.clone().profiles(ALL[1..].to_vec()), &()).unwrap();
-    let kinds: Vec<_> = compacted.routes.iter().map(|route| (route.from, route.is_in_place)).collect();
-    assert_eq!(kinds, [(None, false), (Some(1), false), (Some(1), false), (Some(2), false), (Some(2), false)]);
+    let options = CompactOptions::new(scratch.path())
+        .from(vec![2, 1])
+        .snapshot(true);
+    let compacted = compact(
+        &chain.store,
+        &options.clone().profiles(ALL[1..].to_vec()),
+        &(),
+    )
+    .unwrap();
+    let kinds: Vec<_> = compacted
+        .routes
+        .iter()
+        .map(|route| (route.from, route.is_in_place))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (None, false),
+            (Some(1), false),
+            (Some(1), false),
+            (Some(2), false),
+            (Some(2), false)
+        ]
+    );
     // The compact link of the commit has been replaced, the local one is still there.
     let shown = show(&chain.store, None, None).unwrap();
-    let in_place: Vec<_> = shown.routes.iter().filter(|route| route.is_in_place).collect();
+    let in_place: Vec<_> = shown
+        .routes
+        .iter()
+        .filter(|route| route.is_in_place)
+        .collect();
     let route = chain.in_place_route(3, 2);
-    assert_eq!((in_place.len(), in_place[0].from, &in_place[0].files), (1, route.from, &route.files));
+    assert_eq!(
+        (in_place.len(), in_place[0].from, &in_place[0].files),
+        (1, route.from, &route.files)
+    );
     assert_eq!((shown.routes.len(), marks(&chain.store).0), (6, 2));
     // A prune keeps what leads from a kept version to the next.
     chain.publish();
-    let keep = Keep { last: 3, ..Keep::default() };
+    let keep = Keep {
+        last: 3,
+        ..Keep::default()
+    };
     prune(&chain.store, &plan_prune(&chain.store, &keep).unwrap(), &()).unwrap();
     let (memory, mut follower) = elsewhere(&chain, 2, false, FollowerOptions::default());
     let switched = go(&mut follower, 4);
-    assert_eq!((switched.routes, switched.fallback), (vec![(Some(2), 3), (Some(3), 4)], None));
+    assert_eq!(
+        (switched.routes, switched.fallback),
+        (vec![(Some(2), 3), (Some(3), 4)], None)
+    );
     assert_eq!(memory.copy(), chain.states[4]);
     for profiles in [vec![], vec![Profile::Local; 2]] {
         assert_eq!(
-            compact(&chain.store, &options.clone().profiles(profiles), &()).unwrap_err().class(),
+            compact(&chain.store, &options.clone().profiles(profiles), &())
+                .unwrap_err()
+                .class(),
             ErrorClass::Usage
         );
     }

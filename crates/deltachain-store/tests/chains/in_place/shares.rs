@@ -31,13 +31,17 @@ struct Seat {
     rank: usize,
     to: Vec<Sender<Word>>,
     from: Vec<Mutex<Receiver<Word>>>,
-    /// After this many votes nothing is heard of the others, nor do they hear this one if it `breaks`.
+    /// After this many votes nothing is heard of the others, nor do they hear this one if it
+    /// `breaks`.
     votes: AtomicUsize,
     breaks: bool,
 }
 
 fn lost() -> Error {
-    Error::io("asking the other processes", std::io::ErrorKind::ConnectionReset.into())
+    Error::io(
+        "asking the other processes",
+        std::io::ErrorKind::ConnectionReset.into(),
+    )
 }
 
 fn said(error: Option<&Error>) -> Option<(ErrorClass, String)> {
@@ -47,7 +51,13 @@ fn said(error: Option<&Error>) -> Option<(ErrorClass, String)> {
 impl Seat {
     fn all(count: usize) -> Vec<Self> {
         let mut seats: Vec<Self> = (0..count)
-            .map(|rank| Self { rank, to: vec![], from: vec![], votes: AtomicUsize::new(usize::MAX), breaks: false })
+            .map(|rank| Self {
+                rank,
+                to: vec![],
+                from: vec![],
+                votes: AtomicUsize::new(usize::MAX),
+                breaks: false,
+            })
             .collect();
         for from in 0..count {
             for to in 0..count {
@@ -66,14 +76,22 @@ impl Seat {
                 to.send(word.clone()).map_err(|_| lost())?;
             }
         }
-        let others = self.from.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        others.map(|(_, from)| from.lock().unwrap().recv_timeout(LOST).map_err(|_| lost())).collect()
+        let others = self
+            .from
+            .iter()
+            .enumerate()
+            .filter(|(rank, _)| *rank != self.rank);
+        others
+            .map(|(_, from)| from.lock().unwrap().recv_timeout(LOST).map_err(|_| lost()))
+            .collect()
     }
 
     /// Whether all have the same.
     fn agrees(&self, digest: Digest) -> bool {
         let others = self.exchange(&Word::Agreement(digest)).unwrap();
-        others.iter().all(|word| matches!(word, Word::Agreement(other) if *other == digest))
+        others
+            .iter()
+            .all(|word| matches!(word, Word::Agreement(other) if *other == digest))
     }
 }
 
@@ -82,12 +100,17 @@ impl Peers for Seat {
         let others = self.exchange(&Word::Sums(sums.to_vec(), said(error)))?;
         let mut failed = None;
         for word in others {
-            let Word::Sums(other, its_error) = word else { panic!("sums were expected: {word:?}") };
+            let Word::Sums(other, its_error) = word else {
+                panic!("sums were expected: {word:?}")
+            };
             if let Some((class, message)) = its_error {
                 failed = Some(Error::refused(class, format!("another process: {message}")));
             } else if error.is_none() {
                 assert_eq!(other.len(), sums.len());
-                other.iter().zip(&mut *sums).for_each(|(other, own)| *own = [0, 1].map(|at| own[at].plus(other[at])));
+                other
+                    .iter()
+                    .zip(&mut *sums)
+                    .for_each(|(other, own)| *own = [0, 1].map(|at| own[at].plus(other[at])));
             }
         }
         failed.map_or(Ok(()), Err)
@@ -103,7 +126,10 @@ impl Peers for Seat {
             }
             return Err(lost());
         }
-        self.votes.store(left.saturating_sub(usize::from(left < usize::MAX)), Ordering::SeqCst);
+        self.votes.store(
+            left.saturating_sub(usize::from(left < usize::MAX)),
+            Ordering::SeqCst,
+        );
         let mut failed = None;
         for word in self.exchange(&Word::Vote(said(error)))? {
             match word {
@@ -174,26 +200,58 @@ struct Group {
     processes: Vec<Process>,
 }
 
-/// What a process holds, if the first dimension of "a" and the second of "b" are divided in two, and all have "c". Of
-/// "b" the first half is transposed, and lies in one row with gaps. "a" begins in the middle of a row.
+/// What a process holds, if the first dimension of "a" and the second of "b" are divided in two,
+/// and all have "c". Of "b" the first half is transposed, and lies in one row with gaps. "a" begins
+/// in the middle of a row.
 fn given(rank: usize, state: &MemoryState) -> (Vec<Region>, Vec<Vec<u8>>) {
     let mut given = Vec::new();
     let lower = rank.is_multiple_of(2);
     let index = if lower { 0..70 } else { 70..150 };
     let shape = vec![index.end - index.start, 200];
-    given.push(Region { name: "a".into(), row: 0, first: 5, shape, strides: None, index: vec![index] });
+    given.push(Region {
+        name: "a".into(),
+        row: 0,
+        first: 5,
+        shape,
+        strides: None,
+        index: vec![index],
+    });
     let index = if lower { 0..20 } else { 20..50 };
     let shape = vec![60, index.end - index.start];
     let strides = lower.then(|| vec![2, 130]);
-    given.push(Region { name: "b".into(), row: 1, first: 3, shape, strides, index: vec![0..60, index] });
-    given.push(Region { name: "c".into(), row: 2, first: 0, shape: vec![500], strides: None, index: vec![] });
+    given.push(Region {
+        name: "b".into(),
+        row: 1,
+        first: 3,
+        shape,
+        strides,
+        index: vec![0..60, index],
+    });
+    given.push(Region {
+        name: "c".into(),
+        row: 2,
+        first: 0,
+        shape: vec![500],
+        strides: None,
+        index: vec![],
+    });
     if rank == 0 {
-        given.push(Region { name: "d".into(), row: 3, first: 0, shape: vec![0], strides: None, index: vec![] });
+        given.push(Region {
+            name: "d".into(),
+            row: 3,
+            first: 0,
+            shape: vec![0],
+            strides: None,
+            index: vec![],
+        });
     }
     // Each row has room for it, and some more.
     let sizes = [(5 + 80 * 200 + 9) * 2, (3 + 130 * 20 + 7) * 4, 500, 0];
     assert_eq!(state.tensors().len(), 4);
-    (given, sizes.into_iter().map(|size| vec![GAP; size]).collect())
+    (
+        given,
+        sizes.into_iter().map(|size| vec![GAP; size]).collect(),
+    )
 }
 
 impl Group {
@@ -207,19 +265,37 @@ impl Group {
             })
             .collect();
         let elements = |places: &Places| -> Vec<Vec<Elements>> {
-            let of = |tensor| places.parts(tensor).iter().map(|part| part.elements().into()).collect();
+            let of = |tensor| {
+                places
+                    .parts(tensor)
+                    .iter()
+                    .map(|part| part.elements().into())
+                    .collect()
+            };
             (0..places.tensors().len()).map(of).collect()
         };
         let all: Vec<_> = own.iter().map(|(places, _)| elements(places)).collect();
-        let memories = own.into_iter().enumerate().map(|(rank, (mut places, rows))| {
-            places.divide(rank, &all, |_| true).unwrap();
-            Elsewhere::new(places, rows)
-        });
-        let processes = Seat::all(count).into_iter().zip(memories).map(|(seat, memory)| {
-            let follower = Follower::in_place(chain.store.clone(), options.clone()).unwrap();
-            Process { seat, follower, memory }
-        });
-        Self { processes: processes.collect() }
+        let memories = own
+            .into_iter()
+            .enumerate()
+            .map(|(rank, (mut places, rows))| {
+                places.divide(rank, &all, |_| true).unwrap();
+                Elsewhere::new(places, rows)
+            });
+        let processes = Seat::all(count)
+            .into_iter()
+            .zip(memories)
+            .map(|(seat, memory)| {
+                let follower = Follower::in_place(chain.store.clone(), options.clone()).unwrap();
+                Process {
+                    seat,
+                    follower,
+                    memory,
+                }
+            });
+        Self {
+            processes: processes.collect(),
+        }
     }
 
     /// That holds a version.
@@ -234,8 +310,15 @@ impl Group {
     fn all<T: Send>(&mut self, work: impl Fn(&mut Process) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let work = &work;
-            let threads: Vec<_> = self.processes.iter_mut().map(|own| scope.spawn(move || work(own))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let threads: Vec<_> = self
+                .processes
+                .iter_mut()
+                .map(|own| scope.spawn(move || work(own)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         })
     }
 
@@ -251,7 +334,8 @@ impl Group {
         let memory = &self.processes[rank].memory;
         let name = memory.places.tensors()[tensor].name();
         let width = memory.places.tensors()[tensor].dtype().lane_bytes();
-        let [before, after] = [version - 1, version].map(|version| chain.states[version].get(name).unwrap().1);
+        let [before, after] =
+            [version - 1, version].map(|version| chain.states[version].get(name).unwrap().1);
         let part = &memory.places.parts(tensor)[0];
         let differs = |&(lane, _): &(usize, usize)| {
             (before[lane * width..][..width] != after[lane * width..][..width]) == changes
@@ -268,9 +352,19 @@ fn processes_follow_a_chain_together() {
         let mut group = Group::new(&chain, count);
         for version in (0..11_usize).step_by(step) {
             for switched in group.all(|own| own.go(version as u64)) {
-                assert_eq!((switched.version, switched.fallback), (version as u64, None));
-                assert_eq!(switched.from, version.checked_sub(step).map(|from| from as u64));
-                let proof = if version == 0 { Proof::Memory } else { Proof::ChangedLanes };
+                assert_eq!(
+                    (switched.version, switched.fallback),
+                    (version as u64, None)
+                );
+                assert_eq!(
+                    switched.from,
+                    version.checked_sub(step).map(|from| from as u64)
+                );
+                let proof = if version == 0 {
+                    Proof::Memory
+                } else {
+                    Proof::ChangedLanes
+                };
                 assert_eq!(switched.proof, proof);
             }
             group.holds(&chain.states[version]);
@@ -278,11 +372,20 @@ fn processes_follow_a_chain_together() {
                 assert_eq!(checked.unwrap(), Some(Proof::Memory));
             }
         }
-        assert!(group.all(|own| own.follower.prepare(Some(10), &()).unwrap().is_none()).iter().all(|held| *held));
+        assert!(
+            group
+                .all(|own| own.follower.prepare(Some(10), &()).unwrap().is_none())
+                .iter()
+                .all(|held| *held)
+        );
         // Back as a whole, and on.
         for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
             let switched = group.all(|own| own.go(version));
-            assert!(switched.iter().all(|switched| switched.fallback == fallback));
+            assert!(
+                switched
+                    .iter()
+                    .all(|switched| switched.fallback == fallback)
+            );
             group.holds(&chain.states[usize::try_from(version).unwrap()]);
         }
     }
@@ -297,7 +400,12 @@ fn a_wrong_lane_of_one_process_is_found_by_all() {
             let mut group = Group::at(&chain, count, 2);
             group.flip(rank, &chain, 3, tensor, true);
             let switched = group.all(|own| own.go(3));
-            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Proof)), "{tensor}");
+            assert!(
+                switched
+                    .iter()
+                    .all(|switched| switched.fallback == Some(Fallback::Proof)),
+                "{tensor}"
+            );
             group.holds(&chain.states[3]);
 
             // One that does not change is found by a check.
@@ -306,14 +414,28 @@ fn a_wrong_lane_of_one_process_is_found_by_all() {
             let switched = group.all(|own| own.go(3));
             assert!(switched.iter().all(|switched| switched.fallback.is_none()));
             let checked = group.all(Process::check);
-            assert_eq!(checked[rank].as_ref().unwrap_err().rule(), Some("R-SUM-04"), "{tensor}");
-            assert!(checked.iter().all(|checked| checked.as_ref().unwrap_err().class() == ErrorClass::StateMismatch));
-            // That another process does not hold the version says nothing about this one, but all load it.
+            assert_eq!(
+                checked[rank].as_ref().unwrap_err().rule(),
+                Some("R-SUM-04"),
+                "{tensor}"
+            );
+            assert!(
+                checked
+                    .iter()
+                    .all(|checked| checked.as_ref().unwrap_err().class()
+                        == ErrorClass::StateMismatch)
+            );
+            // That another process does not hold the version says nothing about this one, but all
+            // load it.
             let switched = group.all(|own| {
                 own.follower.doubt(Fallback::Torn);
                 own.go(3)
             });
-            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Torn)));
+            assert!(
+                switched
+                    .iter()
+                    .all(|switched| switched.fallback == Some(Fallback::Torn))
+            );
             group.holds(&chain.states[3]);
         }
     }
@@ -325,28 +447,51 @@ fn processes_go_back_together() {
     for rank in 0..2 {
         for new_values in 0..2 {
             let mut group = Group::at(&chain, 2, 2);
-            group.processes[rank].memory.faults.new_values.store(new_values, Ordering::SeqCst);
+            group.processes[rank]
+                .memory
+                .faults
+                .new_values
+                .store(new_values, Ordering::SeqCst);
             let failed = group.all(|own| {
                 let mut prepared = own.prepare(3);
                 own.prove(&mut prepared).unwrap();
                 let error = own.apply(&mut prepared).unwrap_err();
-                assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+                assert_eq!(
+                    (own.follower.held().unwrap().version, own.follower.is_torn()),
+                    (2, false)
+                );
                 error.class()
             });
             assert_eq!(failed, [ErrorClass::Io; 2]);
             group.holds(&chain.states[2]);
             // The old version is of use.
-            group.processes[rank].memory.faults.new_values.store(usize::MAX, Ordering::SeqCst);
-            assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback.is_none()));
+            group.processes[rank]
+                .memory
+                .faults
+                .new_values
+                .store(usize::MAX, Ordering::SeqCst);
+            assert!(
+                group
+                    .all(|own| own.go(3))
+                    .iter()
+                    .all(|switched| switched.fallback.is_none())
+            );
             group.holds(&chain.states[3]);
         }
         // If the way back fails on one, all are torn.
         let mut group = Group::at(&chain, 2, 2);
-        group.processes[rank].memory.faults.writes.store(1, Ordering::SeqCst);
+        group.processes[rank]
+            .memory
+            .faults
+            .writes
+            .store(1, Ordering::SeqCst);
         group.all(|own| {
             let mut prepared = own.prepare(3);
             own.prove(&mut prepared).unwrap();
-            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+            assert_eq!(
+                own.apply(&mut prepared).unwrap_err().class(),
+                ErrorClass::Io
+            );
             assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
             own.memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
             assert_eq!(own.go(3).fallback, Some(Fallback::Torn));
@@ -360,15 +505,25 @@ fn processes_go_back_together() {
             Some(prepared)
         });
         group.flip(rank, &chain, 3, 0, true);
-        let prepared = prepared.iter_mut().map(|own| Mutex::new(own.take().unwrap())).collect::<Vec<_>>();
+        let prepared = prepared
+            .iter_mut()
+            .map(|own| Mutex::new(own.take().unwrap()))
+            .collect::<Vec<_>>();
         group.all(|own| {
-            let error = own.apply(&mut prepared[own.seat.rank].lock().unwrap()).unwrap_err();
+            let error = own
+                .apply(&mut prepared[own.seat.rank].lock().unwrap())
+                .unwrap_err();
             assert_eq!(error.class(), ErrorClass::WrongBase);
             assert_eq!((own.follower.held(), own.follower.is_torn()), (None, false));
         });
         group.flip(rank, &chain, 3, 0, true);
         group.holds(&chain.states[2]);
-        assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback == Some(Fallback::Proof)));
+        assert!(
+            group
+                .all(|own| own.go(3))
+                .iter()
+                .all(|switched| switched.fallback == Some(Fallback::Proof))
+        );
         group.holds(&chain.states[3]);
     }
 }
@@ -387,7 +542,10 @@ fn a_vote_that_is_lost_leaves_it_torn() {
                 own.prove(&mut prepared).unwrap();
                 let failed = own.seat.rank == 1 || of_others;
                 if failed {
-                    assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+                    assert_eq!(
+                        own.apply(&mut prepared).unwrap_err().class(),
+                        ErrorClass::Io
+                    );
                     // What was prepared is not proven any more.
                     if to == 3 {
                         assert!(own.follower.begin(&prepared).is_err());
@@ -405,9 +563,16 @@ fn a_vote_that_is_lost_leaves_it_torn() {
                 failed
             });
             assert_eq!(results, [of_others, true]);
-            group.processes[1].seat.votes.store(usize::MAX, Ordering::SeqCst);
+            group.processes[1]
+                .seat
+                .votes
+                .store(usize::MAX, Ordering::SeqCst);
             let switched = group.all(|own| own.go(to));
-            assert!(switched.iter().all(|switched| switched.fallback == Some(Fallback::Torn)));
+            assert!(
+                switched
+                    .iter()
+                    .all(|switched| switched.fallback == Some(Fallback::Torn))
+            );
             group.holds(&chain.states[usize::try_from(to).unwrap()]);
         }
     }
@@ -419,17 +584,33 @@ fn an_error_of_one_process_is_that_of_all() {
     for rank in 0..2 {
         // One cannot read its memory.
         let mut group = Group::at(&chain, 2, 2);
-        group.processes[rank].memory.faults.reads.store(0, Ordering::SeqCst);
+        group.processes[rank]
+            .memory
+            .faults
+            .reads
+            .store(0, Ordering::SeqCst);
         let failed = group.all(|own| {
             let mut prepared = own.prepare(3);
             let error = own.prove(&mut prepared).unwrap_err();
             let checked = own.check().unwrap_err();
-            assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+            assert_eq!(
+                (own.follower.held().unwrap().version, own.follower.is_torn()),
+                (2, false)
+            );
             (error.class(), checked.class())
         });
         assert_eq!(failed, [(ErrorClass::Io, ErrorClass::Io); 2]);
-        group.processes[rank].memory.faults.reads.store(usize::MAX, Ordering::SeqCst);
-        assert!(group.all(|own| own.go(3)).iter().all(|switched| switched.fallback.is_none()));
+        group.processes[rank]
+            .memory
+            .faults
+            .reads
+            .store(usize::MAX, Ordering::SeqCst);
+        assert!(
+            group
+                .all(|own| own.go(3))
+                .iter()
+                .all(|switched| switched.fallback.is_none())
+        );
         group.holds(&chain.states[3]);
 
         // One does not know where its memory is.
@@ -439,11 +620,17 @@ fn an_error_of_one_process_is_that_of_all() {
             if own.seat.rank == rank {
                 own.follower.doubt(Fallback::Place);
             }
-            assert_eq!(own.prove(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
+            assert_eq!(
+                own.prove(&mut prepared).unwrap_err().class(),
+                ErrorClass::Usage
+            );
             assert_eq!(own.check().unwrap_err().class(), ErrorClass::Usage);
         });
-        let fallbacks: Vec<_> =
-            group.all(|own| own.go(3)).into_iter().map(|switched| switched.fallback.unwrap()).collect();
+        let fallbacks: Vec<_> = group
+            .all(|own| own.go(3))
+            .into_iter()
+            .map(|switched| switched.fallback.unwrap())
+            .collect();
         assert_eq!(fallbacks[rank], Fallback::Place);
         group.holds(&chain.states[3]);
 
@@ -455,18 +642,31 @@ fn an_error_of_one_process_is_that_of_all() {
             if own.seat.rank == rank {
                 prepared = own.follower.prepare(Some(3), &()).unwrap().unwrap();
             }
-            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
-            assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (2, false));
+            assert_eq!(
+                own.apply(&mut prepared).unwrap_err().class(),
+                ErrorClass::Usage
+            );
+            assert_eq!(
+                (own.follower.held().unwrap().version, own.follower.is_torn()),
+                (2, false)
+            );
         });
         group.holds(&chain.states[2]);
 
         // One cannot load a whole version: all are torn.
         let mut group = Group::at(&chain, 2, 2);
-        group.processes[rank].memory.faults.writes.store(1, Ordering::SeqCst);
+        group.processes[rank]
+            .memory
+            .faults
+            .writes
+            .store(1, Ordering::SeqCst);
         group.all(|own| {
             let mut prepared = own.prepare(1);
             own.prove(&mut prepared).unwrap();
-            assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Io);
+            assert_eq!(
+                own.apply(&mut prepared).unwrap_err().class(),
+                ErrorClass::Io
+            );
             assert_eq!((own.follower.held(), own.follower.is_torn()), (None, true));
             own.memory.faults.writes.store(usize::MAX, Ordering::SeqCst);
             assert_eq!(own.go(1).fallback, Some(Fallback::Torn));
@@ -488,8 +688,12 @@ fn whoever_is_stopped_stops_all() {
                     let mut prepared = own.prepare(to);
                     let notes = Notes::stopping_at(if own.seat.rank == rank { stop_at } else { 0 });
                     let proven = own.follower.prove(&mut prepared, &own.seat, &notes);
-                    let done = proven.and_then(|()| own.follower.apply(&mut prepared, &own.seat, &notes));
-                    let held = own.follower.held().map(|held| (held.version, held.proof == Proof::ChangedLanes));
+                    let done =
+                        proven.and_then(|()| own.follower.apply(&mut prepared, &own.seat, &notes));
+                    let held = own
+                        .follower
+                        .held()
+                        .map(|held| (held.version, held.proof == Proof::ChangedLanes));
                     (done.is_err(), held, own.follower.is_torn())
                 });
                 assert_eq!(stopped[0], stopped[1]);
@@ -510,7 +714,14 @@ fn whoever_is_stopped_stops_all() {
                 stop_at += 1;
             }
             // Nothing of what is in place stops when it is written.
-            assert_eq!(seen.map(|times| times > 0), if to == 3 { [true, false, false] } else { [false, true, true] });
+            assert_eq!(
+                seen.map(|times| times > 0),
+                if to == 3 {
+                    [true, false, false]
+                } else {
+                    [false, true, true]
+                }
+            );
         }
     }
 }
@@ -526,9 +737,18 @@ fn a_divided_tensor_that_takes_another_shape_is_refused_before_it_is_written() {
     group.all(|own| {
         let mut prepared = own.prepare(2);
         let error = own.prove(&mut prepared).unwrap_err();
-        assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("a")));
-        assert_eq!(own.apply(&mut prepared).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!((own.follower.held().unwrap().version, own.follower.is_torn()), (1, false));
+        assert_eq!(
+            (error.class(), error.tensor()),
+            (ErrorClass::Usage, Some("a"))
+        );
+        assert_eq!(
+            own.apply(&mut prepared).unwrap_err().class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            (own.follower.held().unwrap().version, own.follower.is_torn()),
+            (1, false)
+        );
     });
     group.holds(&chain.states[1]);
 }
@@ -547,11 +767,16 @@ fn whoever_starts_from_something_else_does_not_agree() {
     });
     group.holds(&chain.states[3]);
     let of = |from: u64, to: u64| {
-        let mut follower = Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
+        let mut follower =
+            Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
         follower.bind(memory);
         go(&mut follower, from);
-        follower.prepare(Some(to), &()).unwrap().unwrap().agreement()
+        follower
+            .prepare(Some(to), &())
+            .unwrap()
+            .unwrap()
+            .agreement()
     };
     assert_eq!(of(2, 3), of(2, 3));
     let all = [of(2, 3), of(1, 3), of(2, 4), of(3, 4), of(3, 1), of(3, 2)];
@@ -566,10 +791,25 @@ fn what_another_follower_has_prepared_is_refused() {
     let [(one, mut first), (other, mut second)] =
         [(); 2].map(|()| elsewhere(&chain, 0, true, FollowerOptions::default()));
     let mut prepared = first.prepare_proven(Some(1), &()).unwrap().unwrap();
-    assert_eq!(second.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        second
+            .apply(&mut prepared, &Alone, &())
+            .unwrap_err()
+            .class(),
+        ErrorClass::Usage
+    );
     first.apply(&mut prepared, &Alone, &()).unwrap();
-    assert_eq!(second.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!([one.copy(), other.copy()], [chain.states[1].clone(), chain.states[0].clone()]);
+    assert_eq!(
+        second
+            .apply(&mut prepared, &Alone, &())
+            .unwrap_err()
+            .class(),
+        ErrorClass::Usage
+    );
+    assert_eq!(
+        [one.copy(), other.copy()],
+        [chain.states[1].clone(), chain.states[0].clone()]
+    );
 }
 
 #[test]
@@ -579,30 +819,65 @@ fn only_what_is_prepared_now_counts() {
     let mut follower = Follower::in_place(chain.store.clone(), FollowerOptions::default()).unwrap();
     let mut first = follower.prepare(Some(0), &()).unwrap().unwrap();
     // What the memory must have can be read before there is any.
-    assert!(first.tensors().into_iter().map(|(info, _)| info).eq(chain.states[0].tensors()));
+    assert!(
+        first
+            .tensors()
+            .into_iter()
+            .map(|(info, _)| info)
+            .eq(chain.states[0].tensors())
+    );
     assert!(follower.memory().is_none());
-    assert_eq!(follower.prove(&mut first, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        follower.prove(&mut first, &Alone, &()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     follower.bind(memory.clone());
     follower.prove(&mut first, &Alone, &()).unwrap();
     follower.apply(&mut first, &Alone, &()).unwrap();
     let [mut old, mut now, mut second] =
         [1, 1, 2].map(|version| follower.prepare(Some(version), &()).unwrap().unwrap());
     // Nothing is proven unless that is asked for, and it is not applied then.
-    assert_eq!(follower.apply(&mut now, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
-    assert_eq!((follower.held().unwrap().version, follower.is_torn()), (0, false));
-    assert_eq!(now.each_tensor(&mut |_, _| Ok(()), &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        follower.apply(&mut now, &Alone, &()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
+    assert_eq!(
+        (follower.held().unwrap().version, follower.is_torn()),
+        (0, false)
+    );
+    assert_eq!(
+        now.each_tensor(&mut |_, _| Ok(()), &())
+            .unwrap_err()
+            .class(),
+        ErrorClass::Usage
+    );
     for prepared in [&mut old, &mut now, &mut second] {
         follower.prove(prepared, &Alone, &()).unwrap();
         follower.prove(prepared, &Alone, &()).unwrap();
     }
-    assert_eq!(follower.finish(&now).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        follower.finish(&now).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     follower.apply(&mut now, &Alone, &()).unwrap();
     for prepared in [&mut old, &mut second] {
-        assert_eq!(follower.apply(prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!(follower.begin(prepared).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!(follower.prove(prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            follower.apply(prepared, &Alone, &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            follower.begin(prepared).unwrap_err().class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            follower.prove(prepared, &Alone, &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
-    assert_eq!((follower.held().unwrap().version, memory.copy()), (1, chain.states[1].clone()));
+    assert_eq!(
+        (follower.held().unwrap().version, memory.copy()),
+        (1, chain.states[1].clone())
+    );
 
     // The caller loads a whole version in its own way.
     follower.doubt(Fallback::Torn);
@@ -620,33 +895,65 @@ fn only_what_is_prepared_now_counts() {
     whole.each_tensor(&mut take, &()).unwrap();
     assert_eq!((seen.len(), follower.is_torn()), (4, true));
     let switched = follower.finish(&whole).unwrap();
-    assert_eq!((switched.fallback, switched.proof), (Some(Fallback::Torn), Proof::ChangedLanes));
+    assert_eq!(
+        (switched.fallback, switched.proof),
+        (Some(Fallback::Torn), Proof::ChangedLanes)
+    );
     assert_eq!(follower.check(&Alone, &()).unwrap(), Some(Proof::Memory));
     assert!(follower.finish(&whole).is_err() && follower.begin(&whole).is_err());
-    // One that compares it itself says what to do if it is something else; a check says that it holds no version.
+    // One that compares it itself says what to do if it is something else; a check says that it
+    // holds no version.
     memory.flip(1, 7);
-    assert_eq!(follower.compare(&Alone, &()).unwrap_err().rule(), Some("R-SUM-04"));
+    assert_eq!(
+        follower.compare(&Alone, &()).unwrap_err().rule(),
+        Some("R-SUM-04")
+    );
     assert_eq!(follower.held().unwrap().version, 1);
     memory.flip(1, 7);
     assert_eq!(follower.compare(&Alone, &()).unwrap(), Some(Proof::Memory));
     assert_eq!(follower.held().unwrap().proof, Proof::Memory);
-    assert_eq!((memory.copy(), go_proven(&mut follower, 2).fallback), (chain.states[1].clone(), None));
+    assert_eq!(
+        (memory.copy(), go_proven(&mut follower, 2).fallback),
+        (chain.states[1].clone(), None)
+    );
 
     // There was no room for changes. That says nothing about what it holds.
     follower.doubt(Fallback::Budget);
-    assert_eq!((follower.held().unwrap().version, follower.check(&Alone, &()).unwrap()), (2, Some(Proof::Memory)));
+    assert_eq!(
+        (
+            follower.held().unwrap().version,
+            follower.check(&Alone, &()).unwrap()
+        ),
+        (2, Some(Proof::Memory))
+    );
     assert_eq!(go_proven(&mut follower, 3).fallback, Some(Fallback::Budget));
     assert_eq!(memory.copy(), chain.states[3]);
 
     // It lies elsewhere.
     follower.doubt(Fallback::Place);
-    assert_eq!((follower.held(), follower.is_torn(), follower.memory().is_none()), (None, false, true));
+    assert_eq!(
+        (
+            follower.held(),
+            follower.is_torn(),
+            follower.memory().is_none()
+        ),
+        (None, false, true)
+    );
     let mut prepared = follower.prepare(Some(4), &()).unwrap().unwrap();
-    assert_eq!(follower.apply(&mut prepared, &Alone, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        follower
+            .apply(&mut prepared, &Alone, &())
+            .unwrap_err()
+            .class(),
+        ErrorClass::Usage
+    );
     let moved = Elsewhere::of(&scribbled(&chain.states[0]), false);
     follower.bind(moved.clone());
     let switched = go_proven(&mut follower, 4);
-    assert_eq!((switched.fallback, moved.copy()), (Some(Fallback::Place), chain.states[4].clone()));
+    assert_eq!(
+        (switched.fallback, moved.copy()),
+        (Some(Fallback::Place), chain.states[4].clone())
+    );
     assert_eq!(memory.copy(), chain.states[3]);
 }
 
@@ -663,7 +970,12 @@ fn sums_are_learned_where_links_have_none() {
     chain.options = chain.options.profiles(vec![Profile::Local]);
     chain.publish();
     let mut group = Group::at(&chain, 2, 1);
-    assert!(group.all(|own| own.go(2)).iter().all(|switched| switched.fallback.is_none()));
+    assert!(
+        group
+            .all(|own| own.go(2))
+            .iter()
+            .all(|switched| switched.fallback.is_none())
+    );
     group.holds(&chain.states[2]);
     // To a version without links in place it goes as a whole, and on from there.
     chain.options = chain.options.profiles(vec![Profile::Compact]);
@@ -671,7 +983,12 @@ fn sums_are_learned_where_links_have_none() {
     chain.options = chain.options.profiles(vec![Profile::Local]);
     chain.publish();
     for (version, fallback) in [(3, Some(Fallback::NoRoute)), (4, None)] {
-        assert!(group.all(|own| own.go(version)).iter().all(|switched| switched.fallback == fallback));
+        assert!(
+            group
+                .all(|own| own.go(version))
+                .iter()
+                .all(|switched| switched.fallback == fallback)
+        );
         group.holds(&chain.states[usize::try_from(version).unwrap()]);
         for checked in group.all(Process::check) {
             assert_eq!(checked.unwrap(), Some(Proof::Memory));
@@ -692,7 +1009,9 @@ fn copies_of_memory_that_can_be_read_are_followed_by_digests() {
         }
         group.all(|own| own.go(1));
         if let Some(rank) = wrong {
-            group.processes[rank].memory.flip(0, lane(&chain, 2, 0, true));
+            group.processes[rank]
+                .memory
+                .flip(0, lane(&chain, 2, 0, true));
         }
         let fallbacks = group.all(|own| own.go(2).fallback);
         assert_eq!(fallbacks, [wrong.map(|_| Fallback::Proof); 2]);

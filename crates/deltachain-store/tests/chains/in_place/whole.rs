@@ -1,4 +1,5 @@
-//! Versions that are loaded as a whole, what is too long for lanes, and tensors that lie in the same memory.
+//! Versions that are loaded as a whole, what is too long for lanes, and tensors that lie in the
+//! same memory.
 
 use std::sync::Mutex;
 
@@ -42,7 +43,14 @@ fn many(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
     for number in 0..3000_u16 {
         let [low, high] = number.to_le_bytes();
-        state.insert(&format!("layer.{number:04}"), Dtype::BF16, &[2], vec![low, high, low ^ version, 7]).unwrap();
+        state
+            .insert(
+                &format!("layer.{number:04}"),
+                Dtype::BF16,
+                &[2],
+                vec![low, high, low ^ version, 7],
+            )
+            .unwrap();
     }
     state
 }
@@ -55,19 +63,45 @@ fn a_whole_version_is_built_in_one_pass() {
     // A snapshot, and links after it.
     for version in [0, 2] {
         let memory = Elsewhere::of(&scribbled(&chain.states[0]), false);
-        let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
-        let mut prepared = follower.prepare_proven(Some(version), &()).unwrap().unwrap();
+        let mut follower = into_memory(
+            chain.store.clone(),
+            memory.clone(),
+            FollowerOptions::default(),
+        )
+        .unwrap();
+        let mut prepared = follower
+            .prepare_proven(Some(version), &())
+            .unwrap()
+            .unwrap();
         assert!(memory.seen.lock().unwrap().fills.is_empty());
         let counts = Counting::default();
         follower.apply(&mut prepared, &Alone, &counts).unwrap();
         // Each byte is built once, and each piece is filled once.
         let bytes = BTreeMap::from([("build", 12_000), ("hash", 12_000)]);
-        assert_eq!((&*counts.done.lock().unwrap(), &*counts.begun.lock().unwrap()), (&bytes, &bytes));
+        assert_eq!(
+            (
+                &*counts.done.lock().unwrap(),
+                &*counts.begun.lock().unwrap()
+            ),
+            (&bytes, &bytes)
+        );
         let seen = memory.seen.lock().unwrap();
-        assert_eq!((seen.fills.len(), seen.fills.values().all(|times| *times == 1)), (3000, true));
-        assert_eq!((seen.gathered, seen.exchanged, seen.summed.len()), (0, 0, 3000));
+        assert_eq!(
+            (
+                seen.fills.len(),
+                seen.fills.values().all(|times| *times == 1)
+            ),
+            (3000, true)
+        );
+        assert_eq!(
+            (seen.gathered, seen.exchanged, seen.summed.len()),
+            (0, 0, 3000)
+        );
         drop(seen);
-        assert_eq!(memory.copy(), chain.states[usize::try_from(version).unwrap()]);
+        assert_eq!(
+            memory.copy(),
+            chain.states[usize::try_from(version).unwrap()]
+        );
     }
 }
 
@@ -76,15 +110,36 @@ fn large(version: u8) -> [MemoryState; 2] {
     let mut shards = [MemoryState::new(), MemoryState::new()];
     let bytes = usize::try_from(2 * PIECE_BYTES + 6).unwrap();
     let mut data = vec![1; bytes];
-    data.iter_mut().step_by(1000).for_each(|byte| *byte = version);
-    shards[0].insert("large", Dtype::F32, &[bytes as u64 / 4 / 2, 2], data.clone()).unwrap_err();
+    data.iter_mut()
+        .step_by(1000)
+        .for_each(|byte| *byte = version);
+    shards[0]
+        .insert(
+            "large",
+            Dtype::F32,
+            &[bytes as u64 / 4 / 2, 2],
+            data.clone(),
+        )
+        .unwrap_err();
     data.truncate(bytes - 2);
-    shards[0].insert("large", Dtype::F32, &[data.len() as u64 / 4], data).unwrap();
-    shards[0].insert("empty", Dtype::BF16, &[0, 7], Vec::new()).unwrap();
-    shards[0].insert("small", Dtype::U8, &[], vec![version]).unwrap();
-    shards[1].insert("none", Dtype::F32, &[0], Vec::new()).unwrap();
-    shards[1].insert("zeros", Dtype::BF16, &[3], vec![0; 6]).unwrap();
-    shards[1].insert("other", Dtype::BF16, &[1], vec![version, 1]).unwrap();
+    shards[0]
+        .insert("large", Dtype::F32, &[data.len() as u64 / 4], data)
+        .unwrap();
+    shards[0]
+        .insert("empty", Dtype::BF16, &[0, 7], Vec::new())
+        .unwrap();
+    shards[0]
+        .insert("small", Dtype::U8, &[], vec![version])
+        .unwrap();
+    shards[1]
+        .insert("none", Dtype::F32, &[0], Vec::new())
+        .unwrap();
+    shards[1]
+        .insert("zeros", Dtype::BF16, &[3], vec![0; 6])
+        .unwrap();
+    shards[1]
+        .insert("other", Dtype::BF16, &[1], vec![version, 1])
+        .unwrap();
     shards
 }
 
@@ -97,21 +152,43 @@ fn each_tensor_comes_once() {
     // And a snapshot that no commit names.
     let snapshot = chain.make_route(1, None);
     chain.set_routes(1, 1, vec![snapshot]);
-    let patterns: [Option<Vec<String>>; 2] = [None, Some(["[ez]*", "large", "none"].map(str::to_owned).to_vec())];
-    for ((version, tensors), shards) in [(0, None), (1, None), (1, Some(1))]
-        .into_iter()
-        .flat_map(|(version, shard)| patterns.clone().into_iter().map(move |tensors| ((version, tensors), shard)))
+    let patterns: [Option<Vec<String>>; 2] = [
+        None,
+        Some(["[ez]*", "large", "none"].map(str::to_owned).to_vec()),
+    ];
+    for ((version, tensors), shards) in
+        [(0, None), (1, None), (1, Some(1))]
+            .into_iter()
+            .flat_map(|(version, shard)| {
+                patterns
+                    .clone()
+                    .into_iter()
+                    .map(move |tensors| ((version, tensors), shard))
+            })
     {
-        let options = FollowerOptions::default().tensors(tensors.clone()).shards(shards.map(|shard| vec![shard]));
+        let options = FollowerOptions::default()
+            .tensors(tensors.clone())
+            .shards(shards.map(|shard| vec![shard]));
         let takes = |name: &str| tensors.is_none() || !["small", "other"].contains(&name);
-        let states: Vec<MemoryState> = large(version).into_iter().skip(shards.unwrap_or(0)).collect();
+        let states: Vec<MemoryState> = large(version)
+            .into_iter()
+            .skip(shards.unwrap_or(0))
+            .collect();
         let mut expected: Buffers = states.iter().flat_map(buffers).collect();
         expected.retain(|(info, _)| takes(info.name()));
         expected.sort_by(|(left, _), (right, _)| left.name().cmp(right.name()));
 
-        let mut follower = Follower::<InPlace<LentState<'_>>>::in_place(chain.store.clone(), options).unwrap();
-        let prepared = follower.prepare(Some(u64::from(version)), &()).unwrap().unwrap();
-        let infos: Vec<TensorInfo> = prepared.tensors().into_iter().map(|(info, _)| info.clone()).collect();
+        let mut follower =
+            Follower::<InPlace<LentState<'_>>>::in_place(chain.store.clone(), options).unwrap();
+        let prepared = follower
+            .prepare(Some(u64::from(version)), &())
+            .unwrap()
+            .unwrap();
+        let infos: Vec<TensorInfo> = prepared
+            .tensors()
+            .into_iter()
+            .map(|(info, _)| info.clone())
+            .collect();
         assert!(infos.iter().eq(expected.iter().map(|(info, _)| info)));
         for _ in 0..2 {
             let (mut seen, counts) = (Vec::new(), Counting::default());
@@ -127,7 +204,13 @@ fn each_tensor_comes_once() {
         }
         // What the caller says ends it.
         let mut refuse = |_: &TensorInfo, _: Vec<u8>| Err(Error::usage("no more"));
-        assert_eq!(prepared.each_tensor(&mut refuse, &()).unwrap_err().message(), "no more");
+        assert_eq!(
+            prepared
+                .each_tensor(&mut refuse, &())
+                .unwrap_err()
+                .message(),
+            "no more"
+        );
         // The sums are those of what has been hashed.
         let mut own = expected.clone();
         follower.bind(lend(&mut own));
@@ -145,7 +228,12 @@ fn large_tensors_and_several_shards_are_filled() {
     chain.add_shards(large(2).to_vec(), &[None]);
     let both = |version| crate::common::union(&large(version));
     let mut own = scribbled(&both(0));
-    let mut follower = into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(
+        chain.store.clone(),
+        lend(&mut own),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     // By digests, and as a whole.
     for (version, fallback) in [(0, None), (1, None), (2, Some(Fallback::NoRoute))] {
         let switched = go(&mut follower, u64::from(version));
@@ -162,32 +250,61 @@ fn what_takes_more_memory_than_the_model_is_loaded_as_a_whole() {
     let mut chain = Chain::new(&ALL[..1]);
     for version in 0..2 {
         let mut state = MemoryState::new();
-        state.insert("a", Dtype::U8, &[40 << 20], vec![version; 40 << 20]).unwrap();
+        state
+            .insert("a", Dtype::U8, &[40 << 20], vec![version; 40 << 20])
+            .unwrap();
         chain.publish_state(state);
     }
     let mut own = scribbled(&chain.states[0]);
-    let mut follower = into_memory(chain.store.clone(), lend(&mut own), FollowerOptions::default()).unwrap();
+    let mut follower = into_memory(
+        chain.store.clone(),
+        lend(&mut own),
+        FollowerOptions::default(),
+    )
+    .unwrap();
     go(&mut follower, 0);
     let notes = Notes::default();
     let mut prepared = follower.prepare_proven(None, &notes).unwrap().unwrap();
     assert!(
-        notes.remarks().iter().any(|remark| remark.contains(&Fallback::Budget.to_string())),
+        notes
+            .remarks()
+            .iter()
+            .any(|remark| remark.contains(&Fallback::Budget.to_string())),
         "{:?}",
         notes.remarks()
     );
     // That says nothing about what it holds.
-    assert_eq!((follower.held().unwrap().version, follower.check(&Alone, &()).unwrap()), (0, Some(Proof::Memory)));
+    assert_eq!(
+        (
+            follower.held().unwrap().version,
+            follower.check(&Alone, &()).unwrap()
+        ),
+        (0, Some(Proof::Memory))
+    );
     let switched = follower.apply(&mut prepared, &Alone, &()).unwrap();
-    assert_eq!((switched.from, switched.fallback, switched.written), (Some(0), Some(Fallback::Budget), 0));
+    assert_eq!(
+        (switched.from, switched.fallback, switched.written),
+        (Some(0), Some(Fallback::Budget), 0)
+    );
     drop(follower);
     assert!(own == buffers(&chain.states[1]));
 }
 
-/// Versions of tensors that lie in the same memory, and of one that does not. In the last they differ.
+/// Versions of tensors that lie in the same memory, and of one that does not. In the last they
+/// differ.
 fn tied(version: u8) -> MemoryState {
     let mut state = MemoryState::new();
-    let data =
-        |seed: u8| (0..2000_u32).map(|at| if at % 50 == 0 { version } else { seed ^ at.to_le_bytes()[0] }).collect();
+    let data = |seed: u8| {
+        (0..2000_u32)
+            .map(|at| {
+                if at % 50 == 0 {
+                    version
+                } else {
+                    seed ^ at.to_le_bytes()[0]
+                }
+            })
+            .collect()
+    };
     let head = if version == 3 { data(8) } else { data(7) };
     for (name, data) in [("embed", data(7)), ("head", head), ("norm", data(9))] {
         state.insert(name, Dtype::BF16, &[10, 100], data).unwrap();
@@ -203,10 +320,19 @@ fn what_lies_in_the_same_memory_is_written_once() {
         for can_be_read in [true, false] {
             let infos = chain.states[0].tensors().to_vec();
             let mut memory = Elsewhere::of(&scribbled(&chain.states[0]), can_be_read);
-            let given: Vec<Region> = infos.iter().zip([0, 0, 1]).map(|(info, row)| Region::whole(info, row)).collect();
+            let given: Vec<Region> = infos
+                .iter()
+                .zip([0, 0, 1])
+                .map(|(info, row)| Region::whole(info, row))
+                .collect();
             memory.places = Places::new(infos, &given).unwrap();
             memory.rows.lock().unwrap().remove(1);
-            let mut follower = into_memory(chain.store.clone(), memory.clone(), FollowerOptions::default()).unwrap();
+            let mut follower = into_memory(
+                chain.store.clone(),
+                memory.clone(),
+                FollowerOptions::default(),
+            )
+            .unwrap();
             go(&mut follower, 0);
             {
                 let mut seen = memory.seen.lock().unwrap();
@@ -234,12 +360,21 @@ fn what_lies_in_the_same_memory_is_written_once() {
             // Memory cannot hold two values in one place.
             let held = follower.held().cloned();
             let error = follower.prepare_proven(Some(3), &()).unwrap_err();
-            assert_eq!((error.class(), error.tensor()), (ErrorClass::Usage, Some("head")));
+            assert_eq!(
+                (error.class(), error.tensor()),
+                (ErrorClass::Usage, Some("head"))
+            );
             assert!(error.message().contains("embed"), "{error}");
-            assert_eq!((follower.held(), memory.copy()), (held.as_ref(), chain.states[2].clone()));
+            assert_eq!(
+                (follower.held(), memory.copy()),
+                (held.as_ref(), chain.states[2].clone())
+            );
             // A wrong lane is found, whichever of them has it.
             memory.flip(1, lane(&chain, 2, 1, false));
-            assert_eq!(follower.check(&Alone, &()).unwrap_err().class(), ErrorClass::StateMismatch);
+            assert_eq!(
+                follower.check(&Alone, &()).unwrap_err().class(),
+                ErrorClass::StateMismatch
+            );
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Publishers, prunes, compactions and followers side by side: every order of their operations, one by one.
+//! Publishers, prunes, compactions and followers side by side: every order of their operations, one
+//! by one.
 //!
-//! An order is a list of choices. What the clients do follows from the order alone. All orders of a kind are tried, or,
-//! if they are more than `DELTACHAIN_ORDERS` says (with sleeps `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0
-//! means all. Two orders give the same if they differ in neighbours only that have nothing to do with each other. Of
-//! all orders that are equal in this way, one is tried: that in which clients with lower numbers come first. So an
+//! An order is a list of choices. What the clients do follows from the order alone. All orders of a
+//! kind are tried, or, if they are more than `DELTACHAIN_ORDERS` says (with sleeps
+//! `DELTACHAIN_SLEEPY_ORDERS`), as many that are drawn; 0 means all. Two orders give the same if
+//! they differ in neighbours only that have nothing to do with each other. Of all orders that are
+//! equal in this way, one is tried: that in which clients with lower numbers come first. So an
 //! order is left as soon as it has such neighbours the wrong way round.
 
 mod stepped;
@@ -15,8 +17,9 @@ use deltachain::chain::ObjectName;
 use deltachain::tensor::MemoryState;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_store::{
-    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, OtherFiles, PublishOptions, Publisher,
-    RawObjects, Snapshots, Store, StoreOptions, compact, fsck, init, plan_prune, prune, undo_prune,
+    Base, CompactOptions, Follower, FollowerOptions, FsckOptions, Keep, OtherFiles, PublishOptions,
+    Publisher, RawObjects, Snapshots, Store, StoreOptions, compact, fsck, init, plan_prune, prune,
+    undo_prune,
 };
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path;
@@ -51,9 +54,9 @@ enum Work {
     Follow,
 }
 
-/// A chain of four versions that was made and pruned long ago, so that there is something that a prune removes: routes
-/// that are withdrawn, routes documents that are not in force, and a link of a publisher that did not get to its
-/// commit.
+/// A chain of four versions that was made and pruned long ago, so that there is something that a
+/// prune removes: routes that are withdrawn, routes documents that are not in force, and a link of
+/// a publisher that did not get to its commit.
 struct Start {
     objects: Vec<(Path, PutPayload)>,
     states: Vec<MemoryState>,
@@ -72,13 +75,23 @@ fn publish_options() -> PublishOptions {
 }
 
 fn publish(store: &Store, states: &[MemoryState], version: usize) -> Result<u64> {
-    let base = version.checked_sub(1).map_or(Base::Nothing, |before| Base::State((&states[before]).into()));
+    let base = version.checked_sub(1).map_or(Base::Nothing, |before| {
+        Base::State((&states[before]).into())
+    });
     let mut publisher = Publisher::open(store.clone(), publish_options())?;
-    publisher.publish(&states[version], base, &()).map(|published| published.version)
+    publisher
+        .publish(&states[version], base, &())
+        .map(|published| published.version)
 }
 
 fn prune_to(store: &Store, last: u64) -> Result<()> {
-    prune_by(store, &Keep { last, ..Keep::default() })
+    prune_by(
+        store,
+        &Keep {
+            last,
+            ..Keep::default()
+        },
+    )
 }
 
 fn prune_by(store: &Store, keep: &Keep) -> Result<()> {
@@ -87,13 +100,22 @@ fn prune_by(store: &Store, keep: &Keep) -> Result<()> {
 
 fn compact_head(store: &Store) -> Result<()> {
     let scratch = tempfile::tempdir().unwrap();
-    compact(store, &CompactOptions::new(scratch.path()).version(Some(3)).snapshot(true), &()).map(drop)
+    compact(
+        store,
+        &CompactOptions::new(scratch.path())
+            .version(Some(3))
+            .snapshot(true),
+        &(),
+    )
+    .map(drop)
 }
 
 impl Start {
     fn new() -> Self {
         let mut models = Models::new(21, 2);
-        let states: Vec<MemoryState> = (0..5).map(|version| models.state(version).clone()).collect();
+        let states: Vec<MemoryState> = (0..5)
+            .map(|version| models.state(version).clone())
+            .collect();
         let bucket = Bucket::new();
         let store = open(bucket.free_view());
         init(&store).unwrap();
@@ -101,19 +123,50 @@ impl Start {
             publish(&store, &states, version).unwrap();
         }
         let scratch = tempfile::tempdir().unwrap();
-        compact(&store, &CompactOptions::new(scratch.path()).snapshot(true), &()).unwrap();
+        compact(
+            &store,
+            &CompactOptions::new(scratch.path()).snapshot(true),
+            &(),
+        )
+        .unwrap();
         publish(&store, &states, 3).unwrap();
         // Routes to versions 0 and 1 are withdrawn; their files stay for a day.
         prune_to(&store, 2).unwrap();
         // What a publisher left behind.
-        publish_shard(&store, &states[4], Base::State((&states[3]).into()), 0, 1, &publish_options(), &()).unwrap();
-        let listed: Vec<_> = bucket.objects.list(None).try_collect().now_or_never().unwrap().unwrap();
-        let content = |path: &Path| bucket.objects.get(path).now_or_never().unwrap().unwrap().bytes();
+        publish_shard(
+            &store,
+            &states[4],
+            Base::State((&states[3]).into()),
+            0,
+            1,
+            &publish_options(),
+            &(),
+        )
+        .unwrap();
+        let listed: Vec<_> = bucket
+            .objects
+            .list(None)
+            .try_collect()
+            .now_or_never()
+            .unwrap()
+            .unwrap();
+        let content = |path: &Path| {
+            bucket
+                .objects
+                .get(path)
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .bytes()
+        };
         let objects = listed.into_iter().map(|meta| {
             let bytes = content(&meta.location).now_or_never().unwrap().unwrap();
             (meta.location, bytes.into())
         });
-        Self { objects: objects.collect(), states }
+        Self {
+            objects: objects.collect(),
+            states,
+        }
     }
 
     fn run(&self, work: Work, store: &Store) -> Result<()> {
@@ -121,22 +174,40 @@ impl Start {
             Work::Publish => publish(store, &self.states, 4).map(|version| assert_eq!(version, 4)),
             Work::PublishShard => {
                 let base = Base::State((&self.states[3]).into());
-                let part = publish_shard(store, &self.states[4], base, 0, 1, &publish_options(), &())?;
+                let part =
+                    publish_shard(store, &self.states[4], base, 0, 1, &publish_options(), &())?;
                 commit_shards(store, &[part], &publish_options(), &()).map(drop)
             }
             Work::Prune => prune_to(store, 2),
-            Work::PruneLess => prune_by(store, &Keep { last: 1, versions: vec![2, 3], ..Keep::default() }),
-            Work::PruneAbandoned => prune_by(store, &Keep { last: 9, abandoned: true, ..Keep::default() }),
+            Work::PruneLess => prune_by(
+                store,
+                &Keep {
+                    last: 1,
+                    versions: vec![2, 3],
+                    ..Keep::default()
+                },
+            ),
+            Work::PruneAbandoned => prune_by(
+                store,
+                &Keep {
+                    last: 9,
+                    abandoned: true,
+                    ..Keep::default()
+                },
+            ),
             Work::Undo => undo_prune(store, &()).map(drop),
             Work::Restore => self.restore(store),
             Work::Compact => compact_head(store),
             Work::Follow => {
                 let directory = tempfile::tempdir().unwrap();
                 let options = FollowerOptions::default().other_files(OtherFiles::None);
-                let mut subscriber = Follower::in_directory(store.clone(), directory.path(), options)?;
+                let mut subscriber =
+                    Follower::in_directory(store.clone(), directory.path(), options)?;
                 let prepared = subscriber.prepare(None, &())?.expect("a version");
                 let at = usize::try_from(prepared.held().version).unwrap();
-                let expected = deltachain::tensor::StateDigests::of(&self.states[at], &()).unwrap().state;
+                let expected = deltachain::tensor::StateDigests::of(&self.states[at], &())
+                    .unwrap()
+                    .state;
                 assert_eq!(prepared.held().state, expected);
                 Ok(())
             }
@@ -146,19 +217,28 @@ impl Start {
     /// Stores the commit of version 3, in one operation.
     fn restore(&self, store: &Store) -> Result<()> {
         let name = ObjectName::Commit(3);
-        let (_, content) = self.objects.iter().find(|(path, _)| path.as_ref() == name.to_string()).unwrap();
+        let (_, content) = self
+            .objects
+            .iter()
+            .find(|(path, _)| path.as_ref() == name.to_string())
+            .unwrap();
         let content: Vec<u8> = content.iter().flat_map(|part| part.to_vec()).collect();
-        store.put_if_absent(name, &content).map(|is_new| assert!(is_new))
+        store
+            .put_if_absent(name, &content)
+            .map(|is_new| assert!(is_new))
     }
 
-    /// Carries out an order: at each step the choice with this number, and the first one beyond the end. If this is one
-    /// of `all` orders, the choices that are left out are those with which another order gives the same.
+    /// Carries out an order: at each step the choice with this number, and the first one beyond the
+    /// end. If this is one of `all` orders, the choices that are left out are those with which
+    /// another order gives the same.
     fn carry_out(&self, works: &[Work], how: How, order: &[usize], all: bool) -> Tried {
         let mut is_new = true;
         let mut last: Option<(usize, Touch)> = None;
         let bucket = Bucket::copy_of(&self.objects, how.late);
         if works.contains(&Work::Restore) {
-            open(bucket.free_view()).delete(&[ObjectName::Commit(3)]).unwrap();
+            open(bucket.free_view())
+                .delete(&[ObjectName::Commit(3)])
+                .unwrap();
         }
         let mut numbers = Vec::new();
         let mut steps = Vec::new();
@@ -171,8 +251,9 @@ impl Start {
                 .map(|(client, (&work, view))| {
                     let bucket = Arc::clone(&bucket);
                     scope.spawn(move || {
-                        let result =
-                            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run(work, &open(view))));
+                        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                            self.run(work, &open(view))
+                        }));
                         bucket.end(client);
                         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                     })
@@ -181,13 +262,19 @@ impl Start {
             loop {
                 let mut choices = bucket.choices(how.jumps);
                 let Some(&first) = choices.first() else { break };
-                choices.retain(|&next| is_new && !(all && is_wrong_way_round(&bucket, last.as_ref(), next)));
+                choices.retain(|&next| {
+                    is_new && !(all && is_wrong_way_round(&bucket, last.as_ref(), next))
+                });
                 if choices.is_empty() {
                     // Another order gives the same. This one is brought to its end.
                     is_new = false;
                     choices.push(first);
                 }
-                let number = order.get(steps.len()).copied().unwrap_or(0).min(choices.len() - 1);
+                let number = order
+                    .get(steps.len())
+                    .copied()
+                    .unwrap_or(0)
+                    .min(choices.len() - 1);
                 let next = choices[number];
                 last = match next {
                     Next::Client(client) => Some((client, bucket.touch(client))),
@@ -198,34 +285,63 @@ impl Start {
                 steps.push(next);
                 bucket.carry_out(next);
             }
-            clients.into_iter().map(|client| client.join().unwrap()).collect()
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap())
+                .collect()
         });
         self.check(works, how, &open(bucket.free_view()), &results, &steps);
-        Tried { numbers, counts: (0..works.len()).map(|client| bucket.count(client)).collect(), is_new }
+        Tried {
+            numbers,
+            counts: (0..works.len())
+                .map(|client| bucket.count(client))
+                .collect(),
+            is_new,
+        }
     }
 
     /// Nothing that is needed has been lost, and everybody has got what they were told.
-    fn check(&self, works: &[Work], how: How, store: &Store, results: &[Result<()>], steps: &[Next]) {
+    fn check(
+        &self,
+        works: &[Work],
+        how: How,
+        store: &Store,
+        results: &[Result<()>],
+        steps: &[Next],
+    ) {
         for (&work, result) in works.iter().zip(results) {
             if let Err(error) = result {
-                assert!(may_fail(works, work, how, error), "{work:?}: {error:#}, {steps:?}");
+                assert!(
+                    may_fail(works, work, how, error),
+                    "{work:?}: {error:#}, {steps:?}"
+                );
             }
             if let (Work::Publish | Work::PublishShard, Ok(())) = (work, result) {
-                let built = rebuild(store, Some(4)).unwrap_or_else(|error| panic!("version 4: {error:#}, {steps:?}"));
+                let built = rebuild(store, Some(4))
+                    .unwrap_or_else(|error| panic!("version 4: {error:#}, {steps:?}"));
                 assert!(built == self.states[4], "another state");
             }
         }
-        let is_lost = works.contains(&Work::Restore) && store.get(ObjectName::Commit(3)).unwrap().is_none();
+        let is_lost =
+            works.contains(&Work::Restore) && store.get(ObjectName::Commit(3)).unwrap().is_none();
         for version in if is_lost { 2..3 } else { 2..4 } {
-            let built =
-                rebuild(store, Some(version)).unwrap_or_else(|error| panic!("version {version}: {error:#}, {steps:?}"));
+            let built = rebuild(store, Some(version))
+                .unwrap_or_else(|error| panic!("version {version}: {error:#}, {steps:?}"));
             assert!(built == self.states[usize::try_from(version).unwrap()]);
         }
         // A version that came too late is there, but nobody was told that it can be built.
-        let is_late = |result: &Result<()>| result.as_ref().is_err_and(|error| error.rule() == Some("R-PUB-08"));
+        let is_late = |result: &Result<()>| {
+            result
+                .as_ref()
+                .is_err_and(|error| error.rule() == Some("R-PUB-08"))
+        };
         if !results.iter().any(is_late) {
             let report = fsck(store, &FsckOptions::default(), &()).unwrap();
-            assert!(report.problems.is_empty(), "{:?}, {steps:?}", report.problems);
+            assert!(
+                report.problems.is_empty(),
+                "{:?}, {steps:?}",
+                report.problems
+            );
         }
     }
 }
@@ -242,7 +358,9 @@ struct Tried {
 
 /// Whether this step could as well have come before the last one, and so does in another order.
 fn is_wrong_way_round(bucket: &Bucket, last: Option<&(usize, Touch)>, next: Next) -> bool {
-    let (Some((before, touched)), Next::Client(client)) = (last, next) else { return false };
+    let (Some((before, touched)), Next::Client(client)) = (last, next) else {
+        return false;
+    };
     client < *before && bucket.touch(client).commutes(touched)
 }
 
@@ -254,10 +372,15 @@ struct How {
     late: Option<(usize, usize)>,
 }
 
-/// Whether somebody may be told this, who then begins anew. Nobody may be told so that has no rival.
+/// Whether somebody may be told this, who then begins anew. Nobody may be told so that has no
+/// rival.
 fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
-    let is_maintenance =
-        |work: &&Work| matches!(work, Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::Undo);
+    let is_maintenance = |work: &&Work| {
+        matches!(
+            work,
+            Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::Undo
+        )
+    };
     let has_rival = works.iter().filter(is_maintenance).count() > 1;
     match (work, error.rule()) {
         // Routes have changed since it was planned.
@@ -275,8 +398,11 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
         (Work::Publish, Some("R-PUB-08"))
         | (Work::PublishShard, Some("R-PUB-08" | "R-CHN-09"))
         | (Work::Follow, Some("R-CHN-09")) => how.jumps > 0,
-        // Or between storing a probe and looking at it, so that a prune has removed it as one that was left behind.
-        (Work::PublishShard, None) => how.jumps > 0 && error.to_string().contains("asking for the time"),
+        // Or between storing a probe and looking at it, so that a prune has removed it as one that
+        // was left behind.
+        (Work::PublishShard, None) => {
+            how.jumps > 0 && error.to_string().contains("asking for the time")
+        }
         _ => false,
     }
 }
@@ -285,11 +411,17 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
 fn try_orders(works: &[Work], how: How) {
     let start = Start::new();
     // With many sleeps there are too many orders to try all.
-    let most = if how.jumps > 1 { setting("DELTACHAIN_SLEEPY_ORDERS", 40) } else { setting("DELTACHAIN_ORDERS", 150) };
+    let most = if how.jumps > 1 {
+        setting("DELTACHAIN_SLEEPY_ORDERS", 40)
+    } else {
+        setting("DELTACHAIN_ORDERS", 150)
+    };
     let (mut tried, mut count) = (0, 0);
     let mut order = Some(Vec::new());
     while let Some(next) = order.take_if(|_| most == 0 || tried < most) {
-        let Tried { numbers, is_new, .. } = start.carry_out(works, how, &next, true);
+        let Tried {
+            numbers, is_new, ..
+        } = start.carry_out(works, how, &next, true);
         tried += 1;
         count += u64::from(is_new);
         order = order_after(next, &numbers);
@@ -298,20 +430,28 @@ fn try_orders(works: &[Work], how: How) {
     if !are_all {
         let mut random = Random(7);
         for _ in 0..most {
-            // A number beyond the last choice is the last, so that all clients come to their turn about as often.
+            // A number beyond the last choice is the last, so that all clients come to their turn
+            // about as often.
             let clients = works.len().max(2) as u64;
-            let order: Vec<usize> = (0..60).map(|_| usize::try_from(random.below(clients)).unwrap()).collect();
+            let order: Vec<usize> = (0..60)
+                .map(|_| usize::try_from(random.below(clients)).unwrap())
+                .collect();
             start.carry_out(works, how, &order, false);
         }
         count = most;
     }
-    println!("{works:?}, {how:?}: {count} orders, which are {}", if are_all { "all" } else { "some" });
+    println!(
+        "{works:?}, {how:?}: {count} orders, which are {}",
+        if are_all { "all" } else { "some" }
+    );
 }
 
 /// The order after this one: the last step that has another choice takes the next.
 fn order_after(mut order: Vec<usize>, numbers: &[usize]) -> Option<Vec<usize>> {
     order.resize(numbers.len(), 0);
-    let step = (0..numbers.len()).rev().find(|&step| order[step] + 1 < numbers[step])?;
+    let step = (0..numbers.len())
+        .rev()
+        .find(|&step| order[step] + 1 < numbers[step])?;
     order.truncate(step + 1);
     order[step] += 1;
     Some(order)
@@ -324,17 +464,35 @@ fn a_publish_and_a_prune() {
 
 #[test]
 fn a_publish_and_a_prune_a_day_later() {
-    try_orders(&[Work::Publish, Work::Prune], How { jumps: 1, late: None });
+    try_orders(
+        &[Work::Publish, Work::Prune],
+        How {
+            jumps: 1,
+            late: None,
+        },
+    );
 }
 
 #[test]
 fn a_prune_and_a_compaction_a_day_later() {
-    try_orders(&[Work::Prune, Work::Compact], How { jumps: 1, late: None });
+    try_orders(
+        &[Work::Prune, Work::Compact],
+        How {
+            jumps: 1,
+            late: None,
+        },
+    );
 }
 
 #[test]
 fn a_publish_of_shards_and_a_prune_a_day_later() {
-    try_orders(&[Work::PublishShard, Work::Prune], How { jumps: 1, late: None });
+    try_orders(
+        &[Work::PublishShard, Work::Prune],
+        How {
+            jumps: 1,
+            late: None,
+        },
+    );
 }
 
 #[test]
@@ -349,7 +507,13 @@ fn a_prune_and_a_follower() {
 
 #[test]
 fn a_prune_and_a_follower_a_day_later() {
-    try_orders(&[Work::Prune, Work::Follow], How { jumps: 1, late: None });
+    try_orders(
+        &[Work::Prune, Work::Follow],
+        How {
+            jumps: 1,
+            late: None,
+        },
+    );
 }
 
 #[test]
@@ -358,7 +522,10 @@ fn a_prune_and_a_compaction() {
 }
 
 /// Sleeps of a day and of two weeks come between any two operations.
-const SLEEPY: How = How { jumps: 2, late: None };
+const SLEEPY: How = How {
+    jumps: 2,
+    late: None,
+};
 
 #[test]
 fn a_publish_and_a_prune_with_sleeps() {
@@ -408,8 +575,8 @@ fn a_publish_a_prune_and_a_compaction() {
     try_orders(&[Work::Publish, Work::Prune, Work::Compact], How::default());
 }
 
-/// Each operation in turn seems to fail, is tried again, and is carried out a second time later: the old one at any
-/// time.
+/// Each operation in turn seems to fail, is tried again, and is carried out a second time later:
+/// the old one at any time.
 #[test]
 fn operations_that_are_carried_out_late() {
     let start = Start::new();
@@ -421,8 +588,18 @@ fn operations_that_are_carried_out_late() {
     for (client, operations) in counts.into_iter().enumerate() {
         for number in 1..=operations {
             for _ in 0..most {
-                let order: Vec<usize> = (0..60).map(|_| usize::try_from(random.below(3)).unwrap()).collect();
-                start.carry_out(&works, How { jumps: 0, late: Some((client, number)) }, &order, false);
+                let order: Vec<usize> = (0..60)
+                    .map(|_| usize::try_from(random.below(3)).unwrap())
+                    .collect();
+                start.carry_out(
+                    &works,
+                    How {
+                        jumps: 0,
+                        late: Some((client, number)),
+                    },
+                    &order,
+                    false,
+                );
                 count += 1;
             }
         }

@@ -1,7 +1,9 @@
-//! A store in memory whose operations are carried out one by one, in an order that is chosen from outside.
+//! A store in memory whose operations are carried out one by one, in an order that is chosen from
+//! outside.
 //!
-//! Each client has a view of its own. An operation waits until it is its client's turn. So a client, which does one
-//! thing after another, waits at most once, and an order of the operations is a list of clients.
+//! Each client has a view of its own. An operation waits until it is its client's turn. So a
+//! client, which does one thing after another, waits at most once, and an order of the operations
+//! is a list of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +17,8 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// How many hours pass at once.
@@ -39,7 +41,8 @@ struct Turns {
     turn: Option<usize>,
     /// Operations of each client so far.
     counts: BTreeMap<usize, usize>,
-    /// The operation, by client and number, of which the client is told that it failed, and that is carried out later.
+    /// The operation, by client and number, of which the client is told that it failed, and that is
+    /// carried out later.
     late: Option<(usize, usize)>,
     postponed: Option<Postponed>,
     /// By how many hours the store's clock is ahead, and after how many leaps.
@@ -69,14 +72,15 @@ impl Touch {
     /// Whether it makes no difference which of two operations comes first.
     pub(crate) fn commutes(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Time | Self::Read(_) | Self::List(_), Self::Time | Self::Read(_) | Self::List(_)) => true,
+            (
+                Self::Time | Self::Read(_) | Self::List(_),
+                Self::Time | Self::Read(_) | Self::List(_),
+            ) => true,
             (Self::Time, Self::Write(_)) | (Self::Write(_), Self::Time) => false,
-            (Self::Write(written), Self::Read(path) | Self::Write(path)) | (Self::Read(path), Self::Write(written)) => {
-                written != path
-            }
-            (Self::Write(written), Self::List(prefix)) | (Self::List(prefix), Self::Write(written)) => {
-                !written.prefix_matches(prefix)
-            }
+            (Self::Write(written), Self::Read(path) | Self::Write(path))
+            | (Self::Read(path), Self::Write(written)) => written != path,
+            (Self::Write(written), Self::List(prefix))
+            | (Self::List(prefix), Self::Write(written)) => !written.prefix_matches(prefix),
         }
     }
 }
@@ -93,15 +97,27 @@ pub(crate) enum Next {
 
 impl Bucket {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { objects: InMemory::new(), turns: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            objects: InMemory::new(),
+            turns: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     /// A bucket with the objects of another one, all of which were stored long ago.
-    pub(crate) fn copy_of(objects: &[(Path, PutPayload)], late: Option<(usize, usize)>) -> Arc<Self> {
+    pub(crate) fn copy_of(
+        objects: &[(Path, PutPayload)],
+        late: Option<(usize, usize)>,
+    ) -> Arc<Self> {
         let bucket = Self::new();
         let long_ago = now() - Duration::from_hours(100);
         for (path, content) in objects {
-            bucket.objects.put(path, content.clone()).now_or_never().unwrap().unwrap();
+            bucket
+                .objects
+                .put(path, content.clone())
+                .now_or_never()
+                .unwrap()
+                .unwrap();
             bucket.turns().stored.insert(path.clone(), long_ago);
         }
         bucket.turns().late = late;
@@ -115,12 +131,18 @@ impl Bucket {
     /// A view for a client, which is waited for until [`end`](Self::end).
     pub(crate) fn view(self: &Arc<Self>, client: usize) -> Arc<View> {
         self.turns().alive.insert(client);
-        Arc::new(View { bucket: Arc::clone(self), client: Some(client) })
+        Arc::new(View {
+            bucket: Arc::clone(self),
+            client: Some(client),
+        })
     }
 
     /// A view that waits for nobody.
     pub(crate) fn free_view(self: &Arc<Self>) -> Arc<View> {
-        Arc::new(View { bucket: Arc::clone(self), client: None })
+        Arc::new(View {
+            bucket: Arc::clone(self),
+            client: None,
+        })
     }
 
     pub(crate) fn end(&self, client: usize) {
@@ -134,7 +156,11 @@ impl Bucket {
         while turns.turn.is_some() || !turns.waiting.keys().eq(&turns.alive) {
             turns = self.changed.wait(turns).unwrap();
         }
-        let mut choices: Vec<Next> = turns.waiting.keys().map(|&client| Next::Client(client)).collect();
+        let mut choices: Vec<Next> = turns
+            .waiting
+            .keys()
+            .map(|&client| Next::Client(client))
+            .collect();
         choices.extend(turns.postponed.is_some().then_some(Next::Late));
         choices.extend((turns.leaps < jumps && !choices.is_empty()).then_some(Next::Jump));
         choices
@@ -159,7 +185,13 @@ impl Bucket {
             Next::Late => match turns.postponed.take().expect("an operation is late") {
                 Postponed::Put(path, content, options) => {
                     drop(turns);
-                    if self.objects.put_opts(&path, content, options).now_or_never().unwrap().is_ok() {
+                    if self
+                        .objects
+                        .put_opts(&path, content, options)
+                        .now_or_never()
+                        .unwrap()
+                        .is_ok()
+                    {
                         self.stamp(&path);
                     }
                 }
@@ -177,11 +209,18 @@ impl Bucket {
 
     /// How many operations a client has carried out.
     pub(crate) fn count(&self, client: usize) -> usize {
-        self.turns().counts.get(&client).copied().unwrap_or_default()
+        self.turns()
+            .counts
+            .get(&client)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "files are old or young by the clock that a prune goes by")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files are old or young by the clock that a prune goes by"
+)]
 fn now() -> SystemTime {
     SystemTime::now()
 }
@@ -195,7 +234,9 @@ pub(crate) struct View {
 impl View {
     /// Waits for the client's turn. `true` if the operation is to be postponed.
     fn wait(&self, touch: Touch) -> bool {
-        let Some(client) = self.client else { return false };
+        let Some(client) = self.client else {
+            return false;
+        };
         let mut turns = self.bucket.turns();
         turns.waiting.insert(client, touch);
         self.bucket.changed.notify_all();
@@ -219,7 +260,10 @@ impl View {
         let is_late = self.wait(touch) && later.is_some();
         let result = if is_late {
             self.bucket.turns().postponed = later;
-            Err(Error::Generic { store: "stepped", source: "the connection was lost".into() })
+            Err(Error::Generic {
+                store: "stepped",
+                source: "the connection was lost".into(),
+            })
         } else {
             work.await
         };
@@ -243,10 +287,16 @@ impl View {
         listed: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         let touch = Touch::List(prefix.cloned().unwrap_or_default());
-        let view = Self { bucket: Arc::clone(&self.bucket), client: self.client };
+        let view = Self {
+            bucket: Arc::clone(&self.bucket),
+            client: self.client,
+        };
         let all = async move {
             let all: Vec<ObjectMeta> = view.step(touch, listed.try_collect(), None).await?;
-            let all: Vec<Result<ObjectMeta>> = all.into_iter().map(|meta| Ok(view.by_its_clock(meta))).collect();
+            let all: Vec<Result<ObjectMeta>> = all
+                .into_iter()
+                .map(|meta| Ok(view.by_its_clock(meta)))
+                .collect();
             Ok::<_, Error>(stream::iter(all))
         };
         stream::once(all).try_flatten().boxed()
@@ -255,7 +305,9 @@ impl View {
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("View")
+            .field("client", &self.client)
+            .finish_non_exhaustive()
     }
 }
 
@@ -268,38 +320,67 @@ impl fmt::Display for View {
 #[async_trait]
 impl ObjectStore for View {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        // What never changes and is never removed gives the same at any time, so that its order does not matter.
+        // What never changes and is never removed gives the same at any time, so that its order
+        // does not matter.
         let never_changes = path.as_ref() == "chain.json"
-            || (path.as_ref().starts_with("commits/") && self.bucket.objects.head(path).await.is_ok());
+            || (path.as_ref().starts_with("commits/")
+                && self.bucket.objects.head(path).await.is_ok());
         let get = self.bucket.objects.get_opts(path, options);
-        let mut result =
-            if never_changes { get.await? } else { self.step(Touch::Read(path.clone()), get, None).await? };
+        let mut result = if never_changes {
+            get.await?
+        } else {
+            self.step(Touch::Read(path.clone()), get, None).await?
+        };
         result.meta = self.by_its_clock(result.meta);
         Ok(result)
     }
 
-    async fn put_opts(&self, path: &Path, content: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        content: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         let later = Postponed::Put(path.clone(), content.clone(), options.clone());
         let put = async {
             let result = self.bucket.objects.put_opts(path, content, options).await?;
             self.bucket.stamp(path);
             Ok(result)
         };
-        self.step(Touch::Write(path.clone()), put, Some(later)).await
+        self.step(Touch::Write(path.clone()), put, Some(later))
+            .await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        Err(Error::NotImplemented { operation: "parts".to_owned(), implementer: path.to_string() })
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        Err(Error::NotImplemented {
+            operation: "parts".to_owned(),
+            implementer: path.to_string(),
+        })
     }
 
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let (bucket, client) = (Arc::clone(&self.bucket), self.client);
         let deleted = paths.then(move |path| {
-            let view = Self { bucket: Arc::clone(&bucket), client };
+            let view = Self {
+                bucket: Arc::clone(&bucket),
+                client,
+            };
             async move {
                 let path = path?;
                 let later = Postponed::Delete(path.clone());
-                view.step(Touch::Write(path.clone()), view.bucket.objects.delete(&path), Some(later)).await?;
+                view.step(
+                    Touch::Write(path.clone()),
+                    view.bucket.objects.delete(&path),
+                    Some(later),
+                )
+                .await?;
                 Ok(path)
             }
         });
@@ -310,8 +391,16 @@ impl ObjectStore for View {
         View::list(self, prefix, self.bucket.objects.list(prefix))
     }
 
-    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
-        View::list(self, prefix, self.bucket.objects.list_with_offset(prefix, offset))
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        View::list(
+            self,
+            prefix,
+            self.bucket.objects.list_with_offset(prefix, offset),
+        )
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -1,4 +1,5 @@
-//! Whose a directory is, and what lies beside our things in it: somebody else's data stay, byte for byte.
+//! Whose a directory is, and what lies beside our things in it: somebody else's data stay, byte for
+//! byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +22,8 @@ fn link_name() -> String {
     format!("{}.dcf", "0123456789abcdef".repeat(4))
 }
 
-/// Everything below a directory: files with their content, directories, and links with where they lead.
+/// Everything below a directory: files with their content, directories, and links with where they
+/// lead.
 fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     fn visit(path: &Path, found: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap()) {
@@ -54,7 +56,8 @@ fn link(target: impl AsRef<Path>, path: impl AsRef<Path>) {
 }
 
 fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
-    let error = Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default()).unwrap_err();
+    let error = Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default())
+        .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
     error
 }
@@ -81,7 +84,10 @@ fn a_directory_that_holds_anything_else_is_refused_and_not_touched() {
         assert_eq!(tree(folder.path()), before, "{name}");
         if name != MARKER {
             let first = name.split('/').next().unwrap();
-            assert!(error.message().contains(first) && error.file().is_some(), "{error}");
+            assert!(
+                error.message().contains(first) && error.file().is_some(),
+                "{error}"
+            );
         }
         assert!(!Health::of(folder.path(), None).unwrap().healthy);
         // The same for a place where links are kept.
@@ -117,30 +123,57 @@ fn put_foreign_things(directory: &Path, elsewhere: &Path) -> Vec<PathBuf> {
     put(directory.join("folder/notes.txt"), "beside");
     put(directory.join(".tmp-x/f"), "beside");
     put(directory.join(".tmp-AbCd12"), "beside");
-    put(directory.join(UNFINISHED).join("f"), "in a directory of our shape, without a marker");
+    put(
+        directory.join(UNFINISHED).join("f"),
+        "in a directory of our shape, without a marker",
+    );
     put(versions.join("3.11/python"), "in versions");
     put(versions.join("notes.txt"), "in versions");
-    put(versions.join(VERSION).join("f"), "in a directory of our shape, without a record");
-    put(versions.join(VERSION.replace('9', "8")).join("held.json"), "no record");
+    put(
+        versions.join(VERSION).join("f"),
+        "in a directory of our shape, without a record",
+    );
+    put(
+        versions.join(VERSION.replace('9', "8")).join("held.json"),
+        "no record",
+    );
     put(directory.join("cache/notes.txt"), "in the cache");
-    put(directory.join("cache/folder").join(link_name()), "in the cache");
+    put(
+        directory.join("cache/folder").join(link_name()),
+        "in the cache",
+    );
     put(directory.join("cache/.tmp-xyz"), "in the cache");
-    put(directory.join("cache").join(link_name()).join("f"), "a directory with a name of our shape");
+    put(
+        directory.join("cache").join(link_name()).join("f"),
+        "a directory with a name of our shape",
+    );
     #[cfg(unix)]
     {
         link(elsewhere, directory.join(UNFINISHED.replace('0', "1")));
         link(elsewhere, versions.join(VERSION.replace('9', "7")));
         link(elsewhere, versions.join("elsewhere"));
-        link(elsewhere.join("f"), directory.join("cache").join(link_name().replace('0', "1")));
+        link(
+            elsewhere.join("f"),
+            directory.join("cache").join(link_name().replace('0', "1")),
+        );
         link(elsewhere, directory.join("cache").join(UNFINISHED));
-        let names = [UNFINISHED.replace('0', "1"), format!("versions/{}", VERSION.replace('9', "7"))];
+        let names = [
+            UNFINISHED.replace('0', "1"),
+            format!("versions/{}", VERSION.replace('9', "7")),
+        ];
         all.extend(names.iter().map(|name| directory.join(name)));
-        all.extend(["versions/elsewhere", &format!("cache/{UNFINISHED}")].map(|name| directory.join(name)));
+        all.extend(
+            ["versions/elsewhere", &format!("cache/{UNFINISHED}")].map(|name| directory.join(name)),
+        );
         all.push(directory.join("cache").join(link_name().replace('0', "1")));
     }
     // In the version that is shown, and removed when it has been replaced twice.
     let model = version_directory(directory).join("model");
-    for path in [model.join("mine.txt"), model.join("mine/f"), version_directory(directory).join("mine.txt")] {
+    for path in [
+        model.join("mine.txt"),
+        model.join("mine/f"),
+        version_directory(directory).join("mine.txt"),
+    ] {
         write(&path, "in a version");
         all.push(path);
     }
@@ -163,7 +196,10 @@ fn what_is_not_ours_stays() {
     let foreign = put_foreign_things(directory, other.path());
     let kept = || {
         let (here, there) = (tree(directory), tree(other.path()));
-        let here = foreign.iter().map(|path| (path.clone(), here.get(path).cloned())).collect::<BTreeMap<_, _>>();
+        let here = foreign
+            .iter()
+            .map(|path| (path.clone(), here.get(path).cloned()))
+            .collect::<BTreeMap<_, _>>();
         assert!(here.values().all(Option::is_some), "{here:#?}");
         (here, there)
     };
@@ -183,11 +219,20 @@ fn what_is_not_ours_stays() {
     assert_eq!(kept(), before);
     // Each of them is named once by each process.
     let remarks = notes.remarks();
-    let about = remarks.iter().filter(|remark| remark.contains("3.11") && remark.contains("is kept")).count();
+    let about = remarks
+        .iter()
+        .filter(|remark| remark.contains("3.11") && remark.contains("is kept"))
+        .count();
     assert_eq!(about, 1, "{remarks:#?}");
     // Of our own, only what is shown and what was before are there.
-    let ours = tree(directory).into_keys().filter(|path| path.ends_with("held.json")).count();
-    assert_eq!(ours, 4, "with that of version 0, in which something lies, and one that is not ours");
+    let ours = tree(directory)
+        .into_keys()
+        .filter(|path| path.ends_with("held.json"))
+        .count();
+    assert_eq!(
+        ours, 4,
+        "with that of version 0, in which something lies, and one that is not ours"
+    );
 }
 
 #[cfg(unix)]
@@ -226,7 +271,10 @@ fn links_in_our_places_are_not_followed() {
         fs::rename(&path, folder.path().join("aside")).unwrap();
         link(other.path(), &path);
         let before = tree(other.path());
-        assert_eq!(subscriber.prepare(Some(1), &()).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            subscriber.prepare(Some(1), &()).unwrap_err().class(),
+            ErrorClass::Usage
+        );
         assert_eq!(tree(other.path()), before);
         fs::remove_file(&path).unwrap();
         fs::rename(folder.path().join("aside"), &path).unwrap();
@@ -241,9 +289,17 @@ fn a_pipe_in_the_place_of_the_lock_does_not_hang() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(&chain, folder.path()));
     fs::remove_file(folder.path().join("lock")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(folder.path().join("lock")).status().unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.path().join("lock"))
+        .status()
+        .unwrap();
     assert!(made.success());
-    assert!(refused(&chain, folder.path()).file().unwrap().ends_with("lock"));
+    assert!(
+        refused(&chain, folder.path())
+            .file()
+            .unwrap()
+            .ends_with("lock")
+    );
 }
 
 #[test]
@@ -261,20 +317,32 @@ fn a_directory_that_was_removed_is_made_anew() {
             subscriber.apply(prepared).unwrap();
         }
         assert_eq!(shown(&directory), chain.whole(4), "{what}");
-        assert!(what == "cache" || notes.remarks().iter().any(|remark| remark.contains("recreat")));
+        assert!(
+            what == "cache"
+                || notes
+                    .remarks()
+                    .iter()
+                    .any(|remark| remark.contains("recreat"))
+        );
     }
     // The new one is locked, too.
     refused(&chain, &directory);
     // After preparing: that is not a lasting failure, either.
     let prepared = subscriber.prepare(Some(0), &()).unwrap().unwrap();
     fs::remove_dir_all(&directory).unwrap();
-    assert_eq!(subscriber.apply(prepared).unwrap_err().class(), ErrorClass::Io);
+    assert_eq!(
+        subscriber.apply(prepared).unwrap_err().class(),
+        ErrorClass::Io
+    );
     pull(&mut subscriber, None);
     assert_eq!(shown(&directory), chain.whole(4));
     // What is somebody else's by now is not taken over.
     fs::remove_dir_all(&directory).unwrap();
     write(directory.join("notes.txt"), "precious");
-    assert_eq!(subscriber.prepare(Some(0), &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        subscriber.prepare(Some(0), &()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     assert_eq!(names(&directory), ["notes.txt"]);
 }
 
@@ -283,14 +351,20 @@ fn a_directory_can_be_looked_at() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("model");
-    assert_eq!(Health::of(&directory, None).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        Health::of(&directory, None).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     let mut subscriber = open(&chain, &directory);
     let problems = || Health::of(&directory, None).unwrap().problems;
     assert_eq!(problems(), ["it holds no version"]);
     let switched = pull(&mut subscriber, Some(3));
     // It is locked meanwhile.
     let found = Health::of(&directory, None).unwrap();
-    assert_eq!((found.version, found.state), (Some(3), Some(switched.state.to_string())));
+    assert_eq!(
+        (found.version, found.state),
+        (Some(3), Some(switched.state.to_string()))
+    );
     assert_eq!(found.commit, Some(switched.commit.to_string()));
     assert_eq!(found.directory.as_deref(), switched.directory.to_str());
     let chain = Digest::of_bytes(&fs::read(chain.path(ObjectName::Chain)).unwrap());
@@ -316,22 +390,44 @@ fn the_directory_of_a_chain_is_not_a_place_for_models_or_caches() {
     let outside = tempfile::tempdir().unwrap();
     let beside = own.with_extension("beside");
     fs::create_dir(own.join("empty")).unwrap();
-    let mut inside = vec![own.to_owned(), own.join("empty"), own.join("routes"), own.join("new/model")];
+    let mut inside = vec![
+        own.to_owned(),
+        own.join("empty"),
+        own.join("routes"),
+        own.join("new/model"),
+    ];
     let name = own.file_name().unwrap();
-    inside.extend([own.join("files"), own.join("..").join(name), outside.path().join("missing/../..").join(name)]);
+    inside.extend([
+        own.join("files"),
+        own.join("..").join(name),
+        outside.path().join("missing/../..").join(name),
+    ]);
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink(own, outside.path().join("link")).unwrap();
-        inside.extend([outside.path().join("link"), outside.path().join("link/model")]);
+        inside.extend([
+            outside.path().join("link"),
+            outside.path().join("link/model"),
+        ]);
     }
     for directory in inside {
-        let refused = Follower::in_directory(chain.store.clone(), &directory, FollowerOptions::default()).unwrap_err();
+        let refused =
+            Follower::in_directory(chain.store.clone(), &directory, FollowerOptions::default())
+                .unwrap_err();
         assert_eq!(refused.class(), ErrorClass::Usage, "{directory:?}");
-        assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
+        assert!(
+            refused.message().contains("the chain's own directory"),
+            "{directory:?}: {refused}"
+        );
         // The chain's own files have the names of those in a cache.
-        let options = FollowerOptions::default().cache(Some(directory.clone())).cache_bytes(Some(0));
+        let options = FollowerOptions::default()
+            .cache(Some(directory.clone()))
+            .cache_bytes(Some(0));
         let refused = Follower::in_memory(chain.store.clone(), options).unwrap_err();
-        assert!(refused.message().contains("the chain's own directory"), "{directory:?}: {refused}");
+        assert!(
+            refused.message().contains("the chain's own directory"),
+            "{directory:?}: {refused}"
+        );
     }
     fs::remove_dir(own.join("empty")).unwrap();
     assert_eq!(names(own), before);

@@ -1,4 +1,5 @@
-//! Chains that are not what they were: gone back, another one, or one that says something else of what is held.
+//! Chains that are not what they were: gone back, another one, or one that says something else of
+//! what is held.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +7,8 @@ use std::path::Path;
 use deltachain::chain::{ChainDocument, Commit, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain_store::{
-    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store, StoreOptions,
-    find_version,
+    Base, Directory, Follower, FollowerOptions, PublishOptions, Publisher, RawObjects, Store,
+    StoreOptions, find_version,
 };
 
 use super::{Mending, long_chain, open, pull, quick, shown};
@@ -45,13 +46,17 @@ fn a_chain_that_has_gone_back_is_not_followed() {
     drop(subscriber);
     // Nor by a process that wants other tensors, or finds the files damaged.
     let options = FollowerOptions::default().tensors(Some(vec!["a".to_owned()]));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     let model = folder.path().join("current/model.safetensors");
     let whole = fs::read(&model).unwrap();
     fs::write(&model, &whole[..whole.len() - 1]).unwrap();
-    assert_eq!(refused(&mut open(&chain, folder.path()), None), Some("R-CHN-14"));
+    assert_eq!(
+        refused(&mut open(&chain, folder.path()), None),
+        Some("R-CHN-14")
+    );
     fs::write(&model, whole).unwrap();
     // An older version is not there any more for one who holds a newer, unless the newer is.
     let mut subscriber = open(&chain, folder.path());
@@ -69,9 +74,15 @@ fn a_store_without_any_commit_has_gone_back_too() {
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(0));
     (0..5).for_each(|version| drop(take_away(&chain, version)));
-    assert_eq!(refused(&mut open(&chain, folder.path()), None), Some("R-CHN-14"));
+    assert_eq!(
+        refused(&mut open(&chain, folder.path()), None),
+        Some("R-CHN-14")
+    );
     let fresh = tempfile::tempdir().unwrap();
-    assert_eq!(refused(&mut open(&chain, fresh.path()), None), Some("R-CHN-03"));
+    assert_eq!(
+        refused(&mut open(&chain, fresh.path()), None),
+        Some("R-CHN-03")
+    );
 }
 
 #[test]
@@ -96,12 +107,19 @@ fn another_chain_is_not_followed_unless_its_commit_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), Some(0));
     let mut other = Chain::new();
-    fs::write(other.path(ObjectName::Chain), ChainDocument::new(8).to_bytes().unwrap()).unwrap();
+    fs::write(
+        other.path(ObjectName::Chain),
+        ChainDocument::new(8).to_bytes().unwrap(),
+    )
+    .unwrap();
     other.begin_again();
     for value in 1..3 {
         other.add(state(&[("a", &[value])]), &[None]);
     }
-    assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-13"));
+    assert_eq!(
+        refused(&mut open(&other, folder.path()), None),
+        Some("R-CHN-13")
+    );
     let mut subscriber = accepting(&other, folder.path(), Digest::of_bytes(b"another commit"));
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-13"));
     drop(subscriber);
@@ -112,7 +130,10 @@ fn another_chain_is_not_followed_unless_its_commit_is_accepted() {
     // From now on it is the one that is followed.
     drop(subscriber);
     other.add(state(&[("a", &[3])]), &[Some(1)]);
-    assert_eq!(pull(&mut open(&other, folder.path()), None).routes, [(Some(1), 2)]);
+    assert_eq!(
+        pull(&mut open(&other, folder.path()), None).routes,
+        [(Some(1), 2)]
+    );
 }
 
 #[test]
@@ -123,24 +144,43 @@ fn a_chain_that_says_something_else_of_what_is_held_is_not_followed() {
     // Its chain document is the same.
     let mut fork = Chain::new();
     fork.add(state(&[("a", &[1])]), &[None]);
-    assert_eq!(refused(&mut open(&fork, folder.path()), None), Some("R-CHN-05"));
+    assert_eq!(
+        refused(&mut open(&fork, folder.path()), None),
+        Some("R-CHN-05")
+    );
     assert_eq!(shown(folder.path()), chain.whole(0));
-    assert_eq!(pull(&mut accepting(&fork, folder.path(), commit_digest(&fork, 0)), None).version, 0);
+    assert_eq!(
+        pull(
+            &mut accepting(&fork, folder.path(), commit_digest(&fork, 0)),
+            None
+        )
+        .version,
+        0
+    );
     assert_eq!(shown(folder.path()), fork.whole(0));
 
     let empty = tempfile::tempdir().unwrap();
     let store = Store::open(empty.path().to_str().unwrap(), StoreOptions::default()).unwrap();
     let model = tempfile::tempdir().unwrap();
-    let mut subscriber = Follower::in_directory(store, model.path(), FollowerOptions::default()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(store, model.path(), FollowerOptions::default()).unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-01"));
-    fs::write(empty.path().join("chain.json"), ChainDocument::new(1).to_bytes().unwrap()).unwrap();
+    fs::write(
+        empty.path().join("chain.json"),
+        ChainDocument::new(1).to_bytes().unwrap(),
+    )
+    .unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-03"));
 }
 
 /// Another chain, with these versions.
 fn other_chain(versions: u8) -> Chain {
     let mut other = Chain::new();
-    fs::write(other.path(ObjectName::Chain), ChainDocument::new(8).to_bytes().unwrap()).unwrap();
+    fs::write(
+        other.path(ObjectName::Chain),
+        ChainDocument::new(8).to_bytes().unwrap(),
+    )
+    .unwrap();
     other.begin_again();
     for value in 1..=versions {
         other.add(state(&[("a", &[value])]), &[None]);
@@ -158,18 +198,29 @@ fn a_step_back_is_allowed_once() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path()), None);
-    let commits = [3, 4].map(|version| (chain.path(ObjectName::Commit(version)), take_away(&chain, version)));
+    let commits = [3, 4].map(|version| {
+        (
+            chain.path(ObjectName::Commit(version)),
+            take_away(&chain, version),
+        )
+    });
     let allowed = commit_digest(&chain, 2);
     let allowing = || accepting(&chain, folder.path(), allowed);
     assert_eq!(pull(&mut allowing(), None).version, 2);
     assert!(allowing().prepare(None, &()).unwrap().is_none());
-    // The chain goes on, and back once more. That it was allowed before does not count, for this process and for
-    // others.
-    let mend = || commits.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    // The chain goes on, and back once more. That it was allowed before does not count, for this
+    // process and for others.
+    let mend = || {
+        commits
+            .iter()
+            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap())
+    };
     mend();
     let mut subscriber = allowing();
     assert_eq!(pull(&mut subscriber, None).version, 4);
-    [3, 4].iter().for_each(|&version| drop(take_away(&chain, version)));
+    [3, 4]
+        .iter()
+        .for_each(|&version| drop(take_away(&chain, version)));
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-14"));
     drop(subscriber);
     assert_eq!(refused(&mut allowing(), None), Some("R-CHN-14"));
@@ -182,7 +233,10 @@ fn a_step_back_is_allowed_once() {
     drop(subscriber);
     let third = commit_digest(&chain, 3);
     take_away(&chain, 4);
-    assert_eq!(refused(&mut accepting(&chain, folder.path(), third), None), Some("R-CHN-14"));
+    assert_eq!(
+        refused(&mut accepting(&chain, folder.path(), third), None),
+        Some("R-CHN-14")
+    );
 }
 
 #[test]
@@ -215,13 +269,23 @@ fn a_fork_is_followed_if_its_commit_is_allowed() {
     pull(&mut open(&chain, folder.path()), Some(2));
     // A store that lost version 3, got it anew, and kept version 4.
     let path = chain.path(ObjectName::Commit(3));
-    let mut third = Commit::parse(&fs::read(&path).unwrap(), &deltachain::Limits::default()).unwrap();
+    let mut third =
+        Commit::parse(&fs::read(&path).unwrap(), &deltachain::Limits::default()).unwrap();
     third.metadata = [("again".to_owned(), String::new())].into();
     fs::write(path, third.to_bytes().unwrap()).unwrap();
-    assert_eq!(refused(&mut open(&chain, folder.path()), None), Some("R-CHN-04"));
-    assert_eq!(refused(&mut adopting(&chain, folder.path()), None), Some("R-CHN-04"));
+    assert_eq!(
+        refused(&mut open(&chain, folder.path()), None),
+        Some("R-CHN-04")
+    );
+    assert_eq!(
+        refused(&mut adopting(&chain, folder.path()), None),
+        Some("R-CHN-04")
+    );
     assert_eq!(shown(folder.path()), chain.whole(2));
-    let switched = pull(&mut accepting(&chain, folder.path(), commit_digest(&chain, 4)), None);
+    let switched = pull(
+        &mut accepting(&chain, folder.path(), commit_digest(&chain, 4)),
+        None,
+    );
     assert_eq!((switched.version, switched.routes), (4, vec![(None, 4)]));
     assert_eq!(shown(folder.path()), chain.whole(4));
 }
@@ -234,7 +298,10 @@ fn another_chain_is_adopted_once() {
     // Whether it is longer or shorter.
     for versions in [1, 3] {
         let other = other_chain(versions);
-        assert_eq!(refused(&mut open(&other, folder.path()), None), Some("R-CHN-13"));
+        assert_eq!(
+            refused(&mut open(&other, folder.path()), None),
+            Some("R-CHN-13")
+        );
         let mut subscriber = adopting(&other, folder.path());
         assert_eq!(pull(&mut subscriber, None).version, u64::from(versions) - 1);
         assert_eq!(shown(folder.path()), other.whole(u64::from(versions) - 1));
@@ -250,14 +317,25 @@ fn another_chain_is_adopted_once() {
     // Nor is one that comes when the chain that is followed has been seen.
     let mut subscriber = adopting(&chain, folder.path());
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
-    fs::write(chain.path(ObjectName::Chain), ChainDocument::new(9).to_bytes().unwrap()).unwrap();
+    fs::write(
+        chain.path(ObjectName::Chain),
+        ChainDocument::new(9).to_bytes().unwrap(),
+    )
+    .unwrap();
     assert_eq!(refused(&mut subscriber, None), Some("R-CHN-13"));
     drop(subscriber);
-    fs::write(chain.path(ObjectName::Chain), ChainDocument::new(7).to_bytes().unwrap()).unwrap();
+    fs::write(
+        chain.path(ObjectName::Chain),
+        ChainDocument::new(7).to_bytes().unwrap(),
+    )
+    .unwrap();
     // The same chain that has gone back is not another chain.
     pull(&mut open(&chain, folder.path()), None);
     take_away(&chain, 4);
-    assert_eq!(refused(&mut adopting(&chain, folder.path()), None), Some("R-CHN-14"));
+    assert_eq!(
+        refused(&mut adopting(&chain, folder.path()), None),
+        Some("R-CHN-14")
+    );
 }
 
 #[test]
@@ -265,7 +343,8 @@ fn a_work_directory_follows_one_chain() {
     let place = tempfile::tempdir().unwrap();
     let work = place.path().join("work");
     let publish = |chain: &Chain, value: u8, observer: &Notes| {
-        let mut publisher = Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
+        let mut publisher =
+            Publisher::open(chain.store.clone(), PublishOptions::default()).unwrap();
         publisher.publish(&state(&[("a", &[value])]), Base::Work(&work), observer)
     };
     let chain = other_chain(1);
@@ -277,15 +356,38 @@ fn a_work_directory_follows_one_chain() {
     for value in 0..6 {
         other.add(state(&[("a", &[value])]), &[None]);
         let notes = Notes::default();
-        assert_eq!(publish(&other, 9, &notes).unwrap_err().rule(), Some("R-CHN-13"));
-        assert!(notes.remarks().iter().any(|remark| remark.contains("an empty directory")), "{:?}", notes.remarks());
+        assert_eq!(
+            publish(&other, 9, &notes).unwrap_err().rule(),
+            Some("R-CHN-13")
+        );
+        assert!(
+            notes
+                .remarks()
+                .iter()
+                .any(|remark| remark.contains("an empty directory")),
+            "{:?}",
+            notes.remarks()
+        );
     }
     // The same one, which has lost its head.
     take_away(&chain, 3);
     let notes = Notes::default();
-    assert_eq!(publish(&chain, 9, &notes).unwrap_err().rule(), Some("R-CHN-03"));
-    assert!(notes.remarks().iter().any(|remark| remark.contains("an empty directory")), "{:?}", notes.remarks());
-    assert_eq!((version(), chain.store.listing(0).unwrap().head()), (3, Some(2)));
+    assert_eq!(
+        publish(&chain, 9, &notes).unwrap_err().rule(),
+        Some("R-CHN-03")
+    );
+    assert!(
+        notes
+            .remarks()
+            .iter()
+            .any(|remark| remark.contains("an empty directory")),
+        "{:?}",
+        notes.remarks()
+    );
+    assert_eq!(
+        (version(), chain.store.listing(0).unwrap().head()),
+        (3, Some(2))
+    );
 }
 
 #[test]
@@ -297,10 +399,29 @@ fn a_mirror_that_lags_behind_is_asked_again() {
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, None);
     chain.add(state(&[("a", &[3])]), &[Some(1)]);
-    let commits = [1, 2].map(|version| (chain.path(ObjectName::Commit(version)), take_away(&chain, version)));
-    let mend = || commits.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
-    let observer = Mending { mend: &mend, notes: Notes::default() };
-    follow(&mut subscriber, &quick(Some(2)), &observer, &mut |_, _| Ok(())).unwrap();
+    let commits = [1, 2].map(|version| {
+        (
+            chain.path(ObjectName::Commit(version)),
+            take_away(&chain, version),
+        )
+    });
+    let mend = || {
+        commits
+            .iter()
+            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap())
+    };
+    let observer = Mending {
+        mend: &mend,
+        notes: Notes::default(),
+    };
+    follow(&mut subscriber, &quick(Some(2)), &observer, &mut |_, _| {
+        Ok(())
+    })
+    .unwrap();
     assert_eq!(shown(folder.path()), chain.whole(2));
-    assert!(observer.notes.remarks()[0].contains("R-CHN-14"), "{:?}", observer.notes.remarks());
+    assert!(
+        observer.notes.remarks()[0].contains("R-CHN-14"),
+        "{:?}",
+        observer.notes.remarks()
+    );
 }

@@ -1,5 +1,5 @@
-//! Bringing memory to versions of a chain: from every start in a follower's own memory, and from nothing in buffers
-//! that are lent.
+//! Bringing memory to versions of a chain: from every start in a follower's own memory, and from
+//! nothing in buffers that are lent.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -12,25 +12,35 @@ use deltachain::files::SafetensorsState;
 use deltachain::memory::{Alone, LentState, PlacedMemory, Proof, RunKind};
 use deltachain::tensor::{Digest, Dtype, MemoryState, State, TensorInfo};
 use deltachain_store::{
-    Directory, Fallback, FollowOptions, Follower, FollowerOptions, InPlace, Memory, Poller, SwitchReport,
+    Directory, Fallback, FollowOptions, Follower, FollowerOptions, InPlace, Memory, Poller,
+    SwitchReport,
 };
 
 use crate::common::{Chain, Notes, PrepareProven, into_memory, state, union};
 
 fn noise(seed: u32) -> Vec<u8> {
-    (seed..seed + 2000).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
+    (seed..seed + 2000)
+        .map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2])
+        .collect()
 }
 
-/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot too, and a link
-/// from 0.
+/// Versions of two shards, or of one, of which just values change. To version 3 there is a snapshot
+/// too, and a link from 0.
 fn steady(of: usize) -> Chain {
     let mut chain = Chain::new();
     let (mut first, mut second) = (noise(1), noise(2));
     for version in 0..5_u8 {
         first[usize::from(version) * 7] ^= 1;
-        second[..usize::from(version) * 100].iter_mut().for_each(|byte| *byte = byte.wrapping_add(version));
-        let mut shards = vec![state(&[("a", &first), ("c", &[version, 3])]), state(&[("b", &second)])];
-        shards[1].insert("bias", Dtype::BF16, &[2], vec![0, version / 2, 2, 3]).unwrap();
+        second[..usize::from(version) * 100]
+            .iter_mut()
+            .for_each(|byte| *byte = byte.wrapping_add(version));
+        let mut shards = vec![
+            state(&[("a", &first), ("c", &[version, 3])]),
+            state(&[("b", &second)]),
+        ];
+        shards[1]
+            .insert("bias", Dtype::BF16, &[2], vec![0, version / 2, 2, 3])
+            .unwrap();
         if of == 1 {
             shards = vec![union(&shards)];
         }
@@ -51,13 +61,16 @@ fn changing(of: usize) -> Chain {
     let mut add = |all: &MemoryState, from: &[Option<u64>]| {
         let mut shards = vec![MemoryState::new(); of];
         for (number, (info, data)) in all.iter().enumerate() {
-            shards[number % of].insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+            shards[number % of]
+                .insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+                .unwrap();
         }
         chain.add_shards(shards, from);
     };
     add(&all, &[None]);
     all.insert("b", Dtype::U8, &[2], vec![1, 3]).unwrap();
-    all.insert("d", Dtype::F32, &[], vec![0, 0, 128, 63]).unwrap();
+    all.insert("d", Dtype::F32, &[], vec![0, 0, 128, 63])
+        .unwrap();
     add(&all, &[Some(0)]);
     all.remove("c");
     all.insert("b", Dtype::BF16, &[1], vec![1, 3]).unwrap();
@@ -70,15 +83,20 @@ fn changing(of: usize) -> Chain {
 }
 
 fn options(tensors: Option<&[&str]>) -> FollowerOptions {
-    FollowerOptions::default()
-        .tensors(tensors.map(|patterns| patterns.iter().map(|&pattern| pattern.to_owned()).collect()))
+    FollowerOptions::default().tensors(
+        tensors.map(|patterns| patterns.iter().map(|&pattern| pattern.to_owned()).collect()),
+    )
 }
 
 /// What is taken of a state.
 fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
     let mut part = MemoryState::new();
-    for (info, data) in whole.iter().filter(|(info, _)| tensors.is_none_or(|taken| taken.contains(&info.name()))) {
-        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec()).unwrap();
+    for (info, data) in whole
+        .iter()
+        .filter(|(info, _)| tensors.is_none_or(|taken| taken.contains(&info.name())))
+    {
+        part.insert(info.name(), info.dtype(), info.shape(), data.to_vec())
+            .unwrap();
     }
     part
 }
@@ -87,11 +105,19 @@ fn part(whole: &MemoryState, tensors: Option<&[&str]>) -> MemoryState {
 type Buffers = Vec<(TensorInfo, Vec<u8>)>;
 
 fn buffers(state: &MemoryState) -> Buffers {
-    state.iter().map(|(info, data)| (info.clone(), data.to_vec())).collect()
+    state
+        .iter()
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .collect()
 }
 
 fn lend(buffers: &mut Buffers) -> LentState<'_> {
-    LentState::new(buffers.iter_mut().map(|(info, data)| (info.clone(), data.as_mut_slice()))).unwrap()
+    LentState::new(
+        buffers
+            .iter_mut()
+            .map(|(info, data)| (info.clone(), data.as_mut_slice())),
+    )
+    .unwrap()
 }
 
 /// A follower at a version, from nothing.
@@ -115,7 +141,8 @@ struct Beside {
 impl Beside {
     fn new(chain: &Chain, tensors: Option<&[&str]>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let follower = Follower::in_directory(chain.store.clone(), folder.path(), options(tensors)).unwrap();
+        let follower =
+            Follower::in_directory(chain.store.clone(), folder.path(), options(tensors)).unwrap();
         Self { folder, follower }
     }
 
@@ -128,31 +155,61 @@ impl Beside {
 }
 
 /// Goes on to versions, as a directory does.
-fn go(chain: &Chain, subscriber: &mut Follower<Memory>, tensors: Option<&[&str]>, versions: impl Iterator<Item = u64>) {
+fn go(
+    chain: &Chain,
+    subscriber: &mut Follower<Memory>,
+    tensors: Option<&[&str]>,
+    versions: impl Iterator<Item = u64>,
+) {
     let mut directory = Beside::new(chain, tensors);
     if let Some(held) = subscriber.held() {
         directory.pull(held.version);
-        assert!(subscriber.prepare(Some(held.version), &()).unwrap().is_none());
+        assert!(
+            subscriber
+                .prepare(Some(held.version), &())
+                .unwrap()
+                .is_none()
+        );
     }
     for version in versions {
         let (before, held) = (copy(subscriber), subscriber.held().cloned());
         let mut prepared = subscriber.prepare(Some(version), &()).unwrap().unwrap();
-        assert_eq!((copy(subscriber), subscriber.held()), (before, held.as_ref()));
+        assert_eq!(
+            (copy(subscriber), subscriber.held()),
+            (before, held.as_ref())
+        );
         let (expected, state) = directory.pull(version);
-        assert_eq!((prepared.held().version, prepared.held().state), (version, expected.state));
+        assert_eq!(
+            (prepared.held().version, prepared.held().state),
+            (version, expected.state)
+        );
 
         let switched = subscriber.apply(&mut prepared).unwrap();
         assert_eq!(copy(subscriber), state);
         assert_eq!(
-            (switched.from, switched.version, switched.commit, &switched.routes),
+            (
+                switched.from,
+                switched.version,
+                switched.commit,
+                &switched.routes
+            ),
             (expected.from, version, expected.commit, &expected.routes)
         );
-        assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
+        assert_eq!(
+            (switched.downloaded, switched.from_cache),
+            (expected.downloaded, expected.from_cache)
+        );
         assert_eq!((switched.fallback, switched.proof), (None, Proof::Hashed));
-        assert_eq!(expected.written, state.tensors().iter().map(TensorInfo::bytes).sum::<u64>());
+        assert_eq!(
+            expected.written,
+            state.tensors().iter().map(TensorInfo::bytes).sum::<u64>()
+        );
         subscriber.verify(&()).unwrap();
         assert!(subscriber.apply(&mut prepared).is_err());
-        assert_eq!((copy(subscriber), subscriber.held().unwrap().version), (state, version));
+        assert_eq!(
+            (copy(subscriber), subscriber.held().unwrap().version),
+            (state, version)
+        );
     }
 }
 
@@ -163,32 +220,63 @@ fn copy_lent(subscriber: &Lent<'_>) -> MemoryState {
 }
 
 /// A follower of lent memory at a version, from nothing.
-fn lent_at<'a>(chain: &Chain, version: u64, own: &'a mut Buffers, tensors: Option<&[&str]>) -> Lent<'a> {
+fn lent_at<'a>(
+    chain: &Chain,
+    version: u64,
+    own: &'a mut Buffers,
+    tensors: Option<&[&str]>,
+) -> Lent<'a> {
     own.iter_mut().for_each(|(_, data)| data.fill(0xA5));
     let mut subscriber = into_memory(chain.store.clone(), lend(own), options(tensors)).unwrap();
-    let mut prepared = subscriber.prepare_proven(Some(version), &()).unwrap().unwrap();
+    let mut prepared = subscriber
+        .prepare_proven(Some(version), &())
+        .unwrap()
+        .unwrap();
     let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
-    assert_eq!((switched.from, switched.version, switched.fallback), (None, version, None));
+    assert_eq!(
+        (switched.from, switched.version, switched.fallback),
+        (None, version, None)
+    );
     assert_eq!(copy_lent(&subscriber), part(&chain.whole(version), tensors));
     subscriber
 }
 
 /// The same for memory that is lent.
-fn go_lent(chain: &Chain, subscriber: &mut Lent<'_>, tensors: Option<&[&str]>, versions: impl Iterator<Item = u64>) {
+fn go_lent(
+    chain: &Chain,
+    subscriber: &mut Lent<'_>,
+    tensors: Option<&[&str]>,
+    versions: impl Iterator<Item = u64>,
+) {
     let mut directory = Beside::new(chain, tensors);
     directory.pull(subscriber.held().unwrap().version);
     for version in versions {
         let (before, held) = (copy_lent(subscriber), subscriber.held().cloned());
-        let mut prepared = subscriber.prepare_proven(Some(version), &()).unwrap().unwrap();
-        assert_eq!((copy_lent(subscriber), subscriber.held()), (before, held.as_ref()));
+        let mut prepared = subscriber
+            .prepare_proven(Some(version), &())
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (copy_lent(subscriber), subscriber.held()),
+            (before, held.as_ref())
+        );
         let (expected, state) = directory.pull(version);
-        assert_eq!((prepared.held().version, prepared.held().state), (version, expected.state));
+        assert_eq!(
+            (prepared.held().version, prepared.held().state),
+            (version, expected.state)
+        );
         let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
         assert_eq!(copy_lent(subscriber), state);
-        assert_eq!((switched.from, switched.version, switched.commit), (expected.from, version, expected.commit));
+        assert_eq!(
+            (switched.from, switched.version, switched.commit),
+            (expected.from, version, expected.commit)
+        );
         // A snapshot may be shorter, but it is not taken in place; and files are fetched whole.
         if switched.routes == expected.routes && tensors.is_none() {
-            assert_eq!((switched.downloaded, switched.from_cache), (expected.downloaded, expected.from_cache));
+            assert_eq!(
+                (switched.downloaded, switched.from_cache),
+                (expected.downloaded, expected.from_cache)
+            );
         }
         let is_whole = switched.routes[0].0.is_none();
         assert_eq!(switched.fallback, is_whole.then_some(Fallback::NoRoute));
@@ -226,7 +314,10 @@ fn some_shards_are_taken() {
         let mut options = FollowerOptions::default().shards(Some(vec![1]));
         let mut subscriber = Follower::in_memory(chain.store.clone(), options.clone()).unwrap();
         for version in 0..5 {
-            let mut prepared = subscriber.prepare(Some(version as u64), &()).unwrap().unwrap();
+            let mut prepared = subscriber
+                .prepare(Some(version as u64), &())
+                .unwrap()
+                .unwrap();
             subscriber.apply(&mut prepared).unwrap();
             assert_eq!(copy(&subscriber), chain.versions[version][1]);
         }
@@ -246,7 +337,10 @@ fn some_shards_are_taken() {
         }
         options = options.shards(Some(vec![2]));
         let mut subscriber = Follower::in_memory(chain.store.clone(), options).unwrap();
-        assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-17"));
+        assert_eq!(
+            subscriber.prepare(None, &()).unwrap_err().rule(),
+            Some("R-CHN-17")
+        );
     }
 }
 
@@ -255,17 +349,30 @@ fn patches_are_shown() {
     let chain = steady(1);
     let mut subscriber = Follower::in_memory(chain.store.clone(), options(None)).unwrap();
     let mut first = subscriber.prepare(Some(0), &()).unwrap().unwrap();
-    let [set] = first.patch_sets() else { panic!("one shard") };
-    let whole: Vec<_> = set.whole_tensors().map(|(info, data)| (info.clone(), data.to_vec())).collect();
+    let [set] = first.patch_sets() else {
+        panic!("one shard")
+    };
+    let whole: Vec<_> = set
+        .whole_tensors()
+        .map(|(info, data)| (info.clone(), data.to_vec()))
+        .collect();
     assert_eq!((whole, set.runs().len()), (buffers(&chain.whole(0)), 0));
     subscriber.apply(&mut first).unwrap();
 
     let next = subscriber.prepare(Some(1), &()).unwrap().unwrap();
-    let [set] = next.patch_sets() else { panic!("one shard") };
+    let [set] = next.patch_sets() else {
+        panic!("one shard")
+    };
     let tensor = |run: &deltachain::memory::Run| set.table().tensors[run.tensor].name();
     let a = set.runs().iter().find(|run| tensor(run) == "a").unwrap();
-    assert_eq!((a.kind.clone(), &set.numbers()[..1]), (RunKind::Lanes(0..1), &[7][..]));
-    assert_eq!(set.values()[a.values.clone()], chain.whole(1).get("a").unwrap().1[7..8]);
+    assert_eq!(
+        (a.kind.clone(), &set.numbers()[..1]),
+        (RunKind::Lanes(0..1), &[7][..])
+    );
+    assert_eq!(
+        set.values()[a.values.clone()],
+        chain.whole(1).get("a").unwrap().1[7..8]
+    );
     assert_eq!(set.whole_tensors().count(), 0);
 }
 
@@ -285,37 +392,58 @@ fn damage(path: &Path, check: &mut dyn FnMut(&str)) {
 fn another_way_is_taken_past_a_damaged_file() {
     for of in [1, 2] {
         let chain = steady(of);
-        // The link from 0, then that from 2 as well: a snapshot is left, over memory that holds another version.
-        for (broken, route) in [(vec![Some(0)], (Some(0), 1)), (vec![Some(0), Some(2)], (None, 3))] {
+        // The link from 0, then that from 2 as well: a snapshot is left, over memory that holds
+        // another version.
+        for (broken, route) in [
+            (vec![Some(0)], (Some(0), 1)),
+            (vec![Some(0), Some(2)], (None, 3)),
+        ] {
             let (last, others) = broken.split_last().unwrap();
             let kept: Vec<_> = others
                 .iter()
                 .map(|&from| chain.path(chain.files(3, from)[0].name()))
                 .map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path))
                 .collect();
-            damage(&chain.path(chain.files(3, *last)[of - 1].name()), &mut |rule| {
-                let notes = Notes::default();
-                let mut subscriber = at(&chain, 0);
-                let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
-                assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
-                assert!(prepared.patch_sets().iter().all(|set| set.whole_tensors().count() == 0));
-                let switched = subscriber.apply(&mut prepared).unwrap();
-                assert_eq!((switched.routes[0], switched.fallback), (route, None));
-                assert_eq!(copy(&subscriber), chain.whole(3));
+            damage(
+                &chain.path(chain.files(3, *last)[of - 1].name()),
+                &mut |rule| {
+                    let notes = Notes::default();
+                    let mut subscriber = at(&chain, 0);
+                    let mut prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
+                    assert!(
+                        notes.remarks().iter().any(|remark| remark.contains(rule)),
+                        "{:?}",
+                        notes.remarks()
+                    );
+                    assert!(
+                        prepared
+                            .patch_sets()
+                            .iter()
+                            .all(|set| set.whole_tensors().count() == 0)
+                    );
+                    let switched = subscriber.apply(&mut prepared).unwrap();
+                    assert_eq!((switched.routes[0], switched.fallback), (route, None));
+                    assert_eq!(copy(&subscriber), chain.whole(3));
 
-                let mut own = buffers(&chain.whole(0));
-                let mut subscriber = lent_at(&chain, 0, &mut own, None);
-                let notes = Notes::default();
-                let mut prepared = subscriber.prepare_proven(Some(3), &notes).unwrap().unwrap();
-                assert!(notes.remarks().iter().any(|remark| remark.contains(rule)), "{:?}", notes.remarks());
-                // A snapshot is loaded as a whole.
-                let fallback = route.0.is_none().then_some(Fallback::NoRoute);
-                assert_eq!(prepared.is_whole(), fallback.is_some());
-                let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
-                assert_eq!((switched.routes[0], switched.fallback), (route, fallback));
-                assert_eq!(copy_lent(&subscriber), chain.whole(3));
-            });
-            kept.into_iter().for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
+                    let mut own = buffers(&chain.whole(0));
+                    let mut subscriber = lent_at(&chain, 0, &mut own, None);
+                    let notes = Notes::default();
+                    let mut prepared = subscriber.prepare_proven(Some(3), &notes).unwrap().unwrap();
+                    assert!(
+                        notes.remarks().iter().any(|remark| remark.contains(rule)),
+                        "{:?}",
+                        notes.remarks()
+                    );
+                    // A snapshot is loaded as a whole.
+                    let fallback = route.0.is_none().then_some(Fallback::NoRoute);
+                    assert_eq!(prepared.is_whole(), fallback.is_some());
+                    let switched = subscriber.apply(&mut prepared, &Alone, &()).unwrap();
+                    assert_eq!((switched.routes[0], switched.fallback), (route, fallback));
+                    assert_eq!(copy_lent(&subscriber), chain.whole(3));
+                },
+            );
+            kept.into_iter()
+                .for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
         }
     }
 }
@@ -325,20 +453,39 @@ fn what_fails_leaves_everything_as_it_was() {
     for chain in [steady(2), changing(1)] {
         let mut subscriber = at(&chain, 3);
         let path = chain.path(chain.files(4, Some(3))[0].name());
-        let snapshots = chain.commit(4).routes.into_iter().filter(|route| route.from.is_none());
-        let snapshots = snapshots.flat_map(|route| route.files).map(|file| chain.path(file.name()));
-        let hidden: Vec<_> = snapshots.map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path)).collect();
+        let snapshots = chain
+            .commit(4)
+            .routes
+            .into_iter()
+            .filter(|route| route.from.is_none());
+        let snapshots = snapshots
+            .flat_map(|route| route.files)
+            .map(|file| chain.path(file.name()));
+        let hidden: Vec<_> = snapshots
+            .map(|path| (fs::read(&path).unwrap(), fs::remove_file(&path), path))
+            .collect();
         damage(&path, &mut |_| {
             let error = subscriber.prepare(None, &()).unwrap_err();
-            assert!(matches!(error.rule(), Some("R-CHN-09" | "R-CHN-10")), "{error}");
-            assert_eq!((copy(&subscriber), subscriber.held().unwrap().version), (chain.whole(3), 3));
+            assert!(
+                matches!(error.rule(), Some("R-CHN-09" | "R-CHN-10")),
+                "{error}"
+            );
+            assert_eq!(
+                (copy(&subscriber), subscriber.held().unwrap().version),
+                (chain.whole(3), 3)
+            );
         });
-        hidden.into_iter().for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
+        hidden
+            .into_iter()
+            .for_each(|(bytes, _, path)| fs::write(path, bytes).unwrap());
         // Stopped at every moment.
         let mut stop_at = 1;
         while let Err(error) = subscriber.prepare(None, &Notes::stopping_at(stop_at)) {
             assert_eq!(error.message(), "stopped by the test");
-            assert_eq!((copy(&subscriber), subscriber.held().unwrap().version), (chain.whole(3), 3));
+            assert_eq!(
+                (copy(&subscriber), subscriber.held().unwrap().version),
+                (chain.whole(3), 3)
+            );
             stop_at += 1;
         }
         assert!(stop_at > 3);
@@ -350,8 +497,17 @@ fn lent_buffers_have_no_room_for_what_comes_or_goes() {
     for (chain, base) in [(changing(1), 0), (changing(1), 1), (changing(2), 0)] {
         let mut own = buffers(&chain.whole(base));
         let mut subscriber = lent_at(&chain, base, &mut own, None);
-        assert_eq!(subscriber.prepare_proven(Some(base + 1), &()).unwrap_err().class(), ErrorClass::Usage);
-        assert_eq!((subscriber.held().unwrap().version, subscriber.is_torn()), (base, false));
+        assert_eq!(
+            subscriber
+                .prepare_proven(Some(base + 1), &())
+                .unwrap_err()
+                .class(),
+            ErrorClass::Usage
+        );
+        assert_eq!(
+            (subscriber.held().unwrap().version, subscriber.is_torn()),
+            (base, false)
+        );
         subscriber.verify(&()).unwrap();
         drop(subscriber);
         assert_eq!(own, buffers(&chain.whole(base)));
@@ -361,7 +517,14 @@ fn lent_buffers_have_no_room_for_what_comes_or_goes() {
 #[test]
 fn shards_come_and_go() {
     let mut chain = steady(2);
-    chain.add_shards(vec![state(&[("a", &[1])]), state(&[("b", &[2])]), state(&[("c", &[3])])], &[None]);
+    chain.add_shards(
+        vec![
+            state(&[("a", &[1])]),
+            state(&[("b", &[2])]),
+            state(&[("c", &[3])]),
+        ],
+        &[None],
+    );
     let mut subscriber = at(&chain, 4);
     go(&chain, &mut subscriber, None, 5..6);
     let mut prepared = subscriber.prepare(Some(3), &()).unwrap().unwrap();
@@ -370,7 +533,10 @@ fn shards_come_and_go() {
 
     let mut own = buffers(&chain.whole(4));
     let mut subscriber = lent_at(&chain, 4, &mut own, None);
-    assert_eq!(subscriber.prepare_proven(None, &()).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        subscriber.prepare_proven(None, &()).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     assert_eq!(copy_lent(&subscriber), chain.whole(4));
     // All tensors are in one memory, in which shards may become others.
     let mut chain = steady(1);
@@ -392,7 +558,10 @@ fn a_commit_that_says_something_else_of_the_union_is_refused() {
     let shards = chain.versions[4].clone();
     chain.add_as(Digest::of_bytes(b"else"), shards.clone(), &[Some(4)]);
     let mut subscriber = at(&chain, 4);
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-12"));
+    assert_eq!(
+        subscriber.prepare(None, &()).unwrap_err().rule(),
+        Some("R-CHN-12")
+    );
 }
 
 #[test]
@@ -402,11 +571,17 @@ fn what_was_prepared_for_another_version_is_refused() {
     let mut first = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let mut second = subscriber.prepare(Some(2), &()).unwrap().unwrap();
     subscriber.apply(&mut first).unwrap();
-    assert_eq!(subscriber.apply(&mut second).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        subscriber.apply(&mut second).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     let mut third = subscriber.prepare(Some(3), &()).unwrap().unwrap();
     subscriber.apply(&mut third).unwrap();
     for old in [&mut first, &mut second, &mut third] {
-        assert_eq!(subscriber.apply(old).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(
+            subscriber.apply(old).unwrap_err().class(),
+            ErrorClass::Usage
+        );
     }
     assert_eq!(copy(&subscriber), chain.whole(3));
 }
@@ -423,7 +598,10 @@ fn links_are_kept_where_the_caller_says() {
         (switched.downloaded, switched.from_cache)
     };
     let size = chain.files(0, None)[0].size;
-    assert_eq!([fetched(Some(folder.path().to_owned())), fetched(None)], [(size, 0); 2]);
+    assert_eq!(
+        [fetched(Some(folder.path().to_owned())), fetched(None)],
+        [(size, 0); 2]
+    );
     assert_eq!(fetched(Some(folder.path().to_owned())), (0, size));
 }
 
@@ -441,7 +619,12 @@ fn a_chain_is_followed_as_it_grows() {
         assert!(poller.poll(&mut subscriber, &()).unwrap().is_none());
         let next = state(&[("b", &[u8::try_from(switched.version).unwrap()])]);
         chain.add(next, &[Some(switched.version)]);
-        assert!(poller.wait(&(), || Ok(ControlFlow::Continue(()))).unwrap().is_continue());
+        assert!(
+            poller
+                .wait(&(), || Ok(ControlFlow::Continue(())))
+                .unwrap()
+                .is_continue()
+        );
     }
     assert_eq!(seen, [(None, 4), (Some(4), 5), (Some(5), 6)]);
     assert!(chain.path(ObjectName::Commit(7)).exists());

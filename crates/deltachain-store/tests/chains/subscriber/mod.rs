@@ -1,4 +1,5 @@
-//! Bringing a directory to versions of a chain: by every way, past every kind of damage, and after every kind of crash.
+//! Bringing a directory to versions of a chain: by every way, past every kind of damage, and after
+//! every kind of crash.
 
 mod directories;
 mod going_back;
@@ -17,7 +18,8 @@ use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{
-    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles, SwitchReport,
+    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles,
+    SwitchReport,
 };
 
 use crate::common::{Chain, Notes, follow, state, union};
@@ -40,7 +42,12 @@ fn shown(directory: &Path) -> MemoryState {
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     entries
-        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap_or_default()))
+        .map(|entry| {
+            (
+                entry.file_name().into_string().unwrap(),
+                fs::read(entry.path()).unwrap_or_default(),
+            )
+        })
         .collect()
 }
 
@@ -50,18 +57,22 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// Bytes that cannot be compressed.
 fn noise() -> Vec<u8> {
-    (0..2000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect()
+    (0..2000_u32)
+        .map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2])
+        .collect()
 }
 
-/// Five versions with a snapshot of 0, links from each to the next, and one from 0 to 3. Tensors appear, vanish, and
-/// become others. Snapshots of 3 and 4 are too long to be chosen.
+/// Five versions with a snapshot of 0, links from each to the next, and one from 0 to 3. Tensors
+/// appear, vanish, and become others. Snapshots of 3 and 4 are too long to be chosen.
 fn long_chain() -> Chain {
     let mut chain = Chain::new();
     let noise = noise();
     let mut state = state(&[("a", &noise), ("b", &[1, 2]), ("c", &[7; 3])]);
     chain.add(state.clone(), &[None]);
     state.insert("b", Dtype::U8, &[2], vec![1, 3]).unwrap();
-    state.insert("d", Dtype::F32, &[], vec![0, 0, 128, 63]).unwrap();
+    state
+        .insert("d", Dtype::F32, &[], vec![0, 0, 128, 63])
+        .unwrap();
     chain.add(state.clone(), &[Some(0)]);
     state.remove("c");
     state.insert("b", Dtype::BF16, &[1], vec![1, 3]).unwrap();
@@ -87,7 +98,11 @@ fn every_way_leads_to_the_same_state() {
             let switched = pull(&mut subscriber, Some(second));
             assert_eq!((switched.from, switched.version), (Some(first), second));
             assert_eq!(switched.state, chain.commit(second).state);
-            assert_eq!(switched.routes[0].0, Some(first), "links are shorter than snapshots");
+            assert_eq!(
+                switched.routes[0].0,
+                Some(first),
+                "links are shorter than snapshots"
+            );
             assert_eq!(shown(folder.path()), chain.whole(second));
             assert_eq!(subscriber.held().unwrap().directory, switched.directory);
             assert_eq!(
@@ -120,7 +135,10 @@ fn the_cheapest_way_is_taken_and_nothing_is_fetched_twice() {
     assert_eq!(subscriber.held().unwrap().version, 4);
     assert!(subscriber.prepare(None, &()).unwrap().is_none());
     let switched = pull(&mut subscriber, Some(0));
-    assert_eq!((switched.downloaded, switched.from_cache), (0, chain.files(0, None)[0].size));
+    assert_eq!(
+        (switched.downloaded, switched.from_cache),
+        (0, chain.files(0, None)[0].size)
+    );
 }
 
 #[test]
@@ -130,14 +148,23 @@ fn a_damaged_file_in_the_cache_is_fetched_again() {
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, Some(0));
     let reference = chain.files(0, None)[0];
-    let path = folder.path().join("cache").join(format!("{}.dcf", reference.digest));
+    let path = folder
+        .path()
+        .join("cache")
+        .join(format!("{}.dcf", reference.digest));
     let mut bytes = fs::read(&path).unwrap();
     bytes[200] ^= 1;
     fs::write(&path, bytes).unwrap();
     pull(&mut subscriber, Some(1));
     let switched = pull(&mut subscriber, Some(0));
-    assert_eq!((switched.downloaded, switched.from_cache), (reference.size, 0));
-    assert_eq!(deltachain::tensor::Digest::of_bytes(&fs::read(&path).unwrap()), reference.digest);
+    assert_eq!(
+        (switched.downloaded, switched.from_cache),
+        (reference.size, 0)
+    );
+    assert_eq!(
+        deltachain::tensor::Digest::of_bytes(&fs::read(&path).unwrap()),
+        reference.digest
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -148,7 +175,8 @@ fn links_are_not_kept_in_memory() {
     for (cache_bytes, is_kept) in [(None, false), (Some(1 << 20), true)] {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let options = FollowerOptions::default().cache_bytes(cache_bytes);
-        let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+        let mut subscriber =
+            Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
         pull(&mut subscriber, Some(0));
         pull(&mut subscriber, Some(1));
         assert_eq!(shown(folder.path()), chain.whole(1));
@@ -161,11 +189,15 @@ fn the_cache_is_kept_small() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let options = FollowerOptions::default().cache_bytes(Some(chain.files(1, Some(0))[0].size));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(names(&folder.path().join("cache")), [""; 0]);
     pull(&mut subscriber, Some(1));
-    assert_eq!(names(&folder.path().join("cache")), [format!("{}.dcf", chain.files(1, Some(0))[0].digest)]);
+    assert_eq!(
+        names(&folder.path().join("cache")),
+        [format!("{}.dcf", chain.files(1, Some(0))[0].digest)]
+    );
 }
 
 /// Damages an object in each of several ways; calls `check` with the rule that tells of it.
@@ -175,7 +207,13 @@ fn damage(path: &Path, check: &dyn Fn(&str)) {
     changed[whole.len() / 2] ^= 1;
     let mut longer = whole.clone();
     longer.push(0);
-    for bytes in [&changed, &longer, &whole[..whole.len() - 1].to_vec(), &whole[..1].to_vec(), &Vec::new()] {
+    for bytes in [
+        &changed,
+        &longer,
+        &whole[..whole.len() - 1].to_vec(),
+        &whole[..1].to_vec(),
+        &Vec::new(),
+    ] {
         fs::write(path, bytes).unwrap();
         check("R-CHN-10");
     }
@@ -200,7 +238,10 @@ fn another_way_is_taken_past_a_damaged_file() {
             assert_eq!(shown(folder.path()), chain.whole(4));
             let remarks = notes.remarks();
             assert_eq!(remarks.len(), 1, "{remarks:?}");
-            assert!(remarks[0].contains(rule) && remarks[0].contains(&reference.name().to_string()), "{remarks:?}");
+            assert!(
+                remarks[0].contains(rule) && remarks[0].contains(&reference.name().to_string()),
+                "{remarks:?}"
+            );
         });
     }
 }
@@ -217,18 +258,39 @@ fn without_another_way_the_version_held_stays() {
         let mut subscriber = open(&chain, folder.path());
         pull(&mut subscriber, Some(0));
         let error = subscriber.prepare(None, &()).unwrap_err();
-        assert_eq!((error.rule(), error.file()), (Some(rule), Some(&*reference.name().to_string())));
+        assert_eq!(
+            (error.rule(), error.file()),
+            (Some(rule), Some(&*reference.name().to_string()))
+        );
         assert_eq!(shown(folder.path()), chain.whole(0));
         assert_eq!(subscriber.held().unwrap().version, 0);
-        assert_eq!(names(folder.path()), ["cache", "current", "deltachain.directory", "lock", "versions"]);
+        assert_eq!(
+            names(folder.path()),
+            [
+                "cache",
+                "current",
+                "deltachain.directory",
+                "lock",
+                "versions"
+            ]
+        );
     });
 }
 
 /// A route to version 1 by this link; there is a snapshot too, which costs more.
-fn refused(chain: &Chain, link: deltachain::chain::FileReference) -> (Vec<String>, deltachain::Error) {
+fn refused(
+    chain: &Chain,
+    link: deltachain::chain::FileReference,
+) -> (Vec<String>, deltachain::Error) {
     let others = vec![chain.make_route(1, None)];
-    let bad = Route { from: Some(0), files: vec![link] };
-    let generation = |number: u64| ObjectName::Routes { version: 1, generation: number };
+    let bad = Route {
+        from: Some(0),
+        files: vec![link],
+    };
+    let generation = |number: u64| ObjectName::Routes {
+        version: 1,
+        generation: number,
+    };
     chain.set_routes(1, 1, others.into_iter().chain([bad.clone()]).collect());
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(chain, folder.path());
@@ -244,7 +306,11 @@ fn refused(chain: &Chain, link: deltachain::chain::FileReference) -> (Vec<String
     let error = subscriber.prepare(None, &()).unwrap_err();
     assert_eq!(error.file(), Some(&*link.name().to_string()));
     assert_eq!(shown(folder.path()), chain.whole(0));
-    assert!(!names(folder.path()).iter().any(|name| name.starts_with(".tmp-")));
+    assert!(
+        !names(folder.path())
+            .iter()
+            .any(|name| name.starts_with(".tmp-"))
+    );
     for number in [1, 2] {
         fs::remove_file(chain.path(generation(number))).unwrap();
     }
@@ -266,12 +332,18 @@ fn another_way_is_taken_past_a_link_that_is_refused() {
     *damaged.last_mut().unwrap() ^= 1;
     let damaged = chain.store_link(&damaged);
     let no_link = chain.store_link(b"no link");
-    for (link, rule) in
-        [(elsewhere, "R-CHN-11"), (from_elsewhere, "R-APP-01"), (damaged, "R-SEG-01"), (no_link, "R-HDR-01")]
-    {
+    for (link, rule) in [
+        (elsewhere, "R-CHN-11"),
+        (from_elsewhere, "R-APP-01"),
+        (damaged, "R-SEG-01"),
+        (no_link, "R-HDR-01"),
+    ] {
         let (remarks, error) = refused(&chain, link);
         assert_eq!(error.rule(), Some(rule), "{error}");
-        assert!(remarks.len() == 1 && remarks[0].contains(rule), "{remarks:?}");
+        assert!(
+            remarks.len() == 1 && remarks[0].contains(rule),
+            "{remarks:?}"
+        );
     }
 
     chain.layout = Some("{}");
@@ -280,13 +352,14 @@ fn another_way_is_taken_past_a_link_that_is_refused() {
     assert_eq!(refused(&chain, without_layout).1.rule(), Some("R-LAY-01"));
 }
 
-/// A link that promises what `promising` does, and builds what `building` does; both change the same tensors of the
-/// same base.
+/// A link that promises what `promising` does, and builds what `building` does; both change the
+/// same tensors of the same base.
 fn lying(promising: &[u8], building: &[u8]) -> Vec<u8> {
     let limits = Limits::default();
     let promises = LinkReader::open(promising, &limits).unwrap();
     let builds = LinkReader::open(building, &limits).unwrap();
-    let segments = &building[usize::try_from(HEADER_BYTES + builds.header().index_stored).unwrap()..];
+    let segments =
+        &building[usize::try_from(HEADER_BYTES + builds.header().index_stored).unwrap()..];
     let index = Index {
         segments: builds.index().segments.clone(),
         metadata: builds.index().metadata.clone(),
@@ -306,28 +379,54 @@ fn lying(promising: &[u8], building: &[u8]) -> Vec<u8> {
 #[test]
 fn a_link_on_the_way_that_builds_something_else_is_the_one_that_is_blamed() {
     let noise = noise();
-    let version = |a: u8, b: u8| state(&[("a", &noise), ("b", &[a, 0, 0, 0]), ("c", &[b, 0, 0, 0])]);
+    let version =
+        |a: u8, b: u8| state(&[("a", &noise), ("b", &[a, 0, 0, 0]), ("c", &[b, 0, 0, 0])]);
     // The last link changes the tensor that is wrong again, or another one.
     for last in [version(3, 1), version(2, 2)] {
         let mut chain = Chain::new();
         chain.add(version(1, 1), &[None]);
         chain.add(version(2, 1), &[Some(0)]);
         chain.add(last, &[Some(1)]);
-        let link =
-            |target: &MemoryState| fs::read(chain.path(chain.make_link(&chain.whole(0), target).name())).unwrap();
+        let link = |target: &MemoryState| {
+            fs::read(chain.path(chain.make_link(&chain.whole(0), target).name())).unwrap()
+        };
         let liar = chain.store_link(&lying(&link(&chain.whole(1)), &link(&version(7, 1))));
-        chain.set_routes(1, 1, vec![Route { from: Some(0), files: vec![liar] }]);
+        chain.set_routes(
+            1,
+            1,
+            vec![Route {
+                from: Some(0),
+                files: vec![liar],
+            }],
+        );
 
         let folder = tempfile::tempdir().unwrap();
         let mut subscriber = open(&chain, folder.path());
         let error = subscriber.prepare(None, &()).unwrap_err();
-        assert_eq!((error.rule(), error.tensor()), (Some("R-APP-04"), Some("b")), "{error}");
-        assert!(error.file().unwrap().contains(&liar.digest.to_string()), "{error:?}");
+        assert_eq!(
+            (error.rule(), error.tensor()),
+            (Some("R-APP-04"), Some("b")),
+            "{error}"
+        );
+        assert!(
+            error.file().unwrap().contains(&liar.digest.to_string()),
+            "{error:?}"
+        );
         assert_eq!(subscriber.held(), None);
 
         // The other links are not doubted.
-        chain.set_routes(1, 2, vec![Route { from: Some(0), files: chain.files(1, Some(0)) }]);
-        assert_eq!(pull(&mut subscriber, None).routes, [(None, 0), (Some(0), 1), (Some(1), 2)]);
+        chain.set_routes(
+            1,
+            2,
+            vec![Route {
+                from: Some(0),
+                files: chain.files(1, Some(0)),
+            }],
+        );
+        assert_eq!(
+            pull(&mut subscriber, None).routes,
+            [(None, 0), (Some(0), 1), (Some(1), 2)]
+        );
         assert_eq!(shown(folder.path()), chain.whole(2));
     }
 }
@@ -336,7 +435,11 @@ fn a_link_on_the_way_that_builds_something_else_is_the_one_that_is_blamed() {
 fn shards_stand_in_one_directory() {
     let mut chain = Chain::new();
     let shards = |value: u8| {
-        vec![state(&[("b", &[value, 1])]), state(&[("a", &[value]), ("c", &[0, value])]), MemoryState::new()]
+        vec![
+            state(&[("b", &[value, 1])]),
+            state(&[("a", &[value]), ("c", &[0, value])]),
+            MemoryState::new(),
+        ]
     };
     chain.add_shards(shards(1), &[None]);
     chain.add_shards(shards(2), &[Some(0)]);
@@ -347,25 +450,39 @@ fn shards_stand_in_one_directory() {
     let mut subscriber = open(&chain, folder.path());
     let numbered = |of: u32| -> Vec<String> {
         let files = (1..=of).map(|number| format!("model-{number:05}-of-{of:05}.safetensors"));
-        files.chain(["model.safetensors.index.json".to_owned()]).collect()
+        files
+            .chain(["model.safetensors.index.json".to_owned()])
+            .collect()
     };
     for version in [0, 2, 3] {
         let switched = pull(&mut subscriber, Some(version));
         assert_eq!(shown(folder.path()), chain.whole(version));
-        assert_eq!(names(&switched.directory), numbered(if version == 3 { 2 } else { 3 }));
+        assert_eq!(
+            names(&switched.directory),
+            numbered(if version == 3 { 2 } else { 3 })
+        );
     }
     drop(subscriber);
 
     // Some of them only.
     let mut options = FollowerOptions::default().shards(Some(vec![1, 0, 1]));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let notes = Notes::default();
-    assert!(subscriber.prepare(Some(3), &notes).unwrap().is_none(), "no shard of that version is missing");
+    assert!(
+        subscriber.prepare(Some(3), &notes).unwrap().is_none(),
+        "no shard of that version is missing"
+    );
     options = options.shards(Some(vec![1]));
     drop(subscriber);
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
-    assert!(notes.remarks()[0].contains("other shards"), "{:?}", notes.remarks());
+    assert!(
+        notes.remarks()[0].contains("other shards"),
+        "{:?}",
+        notes.remarks()
+    );
     let switched = subscriber.apply(prepared).unwrap();
     assert_eq!(switched.state, chain.commit(3).state);
     assert_eq!(shown(folder.path()), state(&[("b", &[2])]));
@@ -381,7 +498,8 @@ fn shards_stand_in_one_directory() {
     drop(subscriber);
 
     options = options.shards(Some(vec![1, 2]));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let error = subscriber.prepare(None, &()).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));
     assert!(error.message().contains("shard 2"), "{error}");
@@ -404,7 +522,10 @@ fn shards_that_are_not_together_the_state_are_refused() {
     let mut subscriber = open(&chain, folder.path());
     pull(&mut subscriber, Some(0));
     for version in [1, 2] {
-        assert_eq!(subscriber.prepare(Some(version), &()).unwrap_err().rule(), Some("R-CHN-12"));
+        assert_eq!(
+            subscriber.prepare(Some(version), &()).unwrap_err().rule(),
+            Some("R-CHN-12")
+        );
     }
     assert_eq!(shown(folder.path()), union(&[a, b]));
 }
@@ -436,16 +557,29 @@ fn the_layout_is_that_of_the_chain() {
     };
     let layout = deltachain::files::Layout::parse(LAYOUT, first.tensors()).unwrap();
     let first_files = files(&save("0", &first, &layout));
-    let second_files = files(&save("1", &second, &layout.carried_over(second.tensors()).unwrap()));
+    let second_files = files(&save(
+        "1",
+        &second,
+        &layout.carried_over(second.tensors()).unwrap(),
+    ));
 
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    assert_eq!(files(&pull(&mut subscriber, Some(0)).directory), first_files);
-    assert_eq!(files(&pull(&mut subscriber, Some(1)).directory), second_files);
+    assert_eq!(
+        files(&pull(&mut subscriber, Some(0)).directory),
+        first_files
+    );
+    assert_eq!(
+        files(&pull(&mut subscriber, Some(1)).directory),
+        second_files
+    );
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
     // Through states on the way, too.
-    assert_eq!(files(&pull(&mut subscriber, Some(2)).directory), second_files);
+    assert_eq!(
+        files(&pull(&mut subscriber, Some(2)).directory),
+        second_files
+    );
 }
 
 #[test]
@@ -454,24 +588,33 @@ fn other_files_come_from_a_directory() {
     let (folder, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(others.path().join("config.json"), "{}").unwrap();
     fs::write(others.path().join("pretrained.safetensors"), "not that").unwrap();
-    let mut options = FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut options =
+        FollowerOptions::default().other_files(OtherFiles::Directory(others.path().to_owned()));
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     let switched = pull(&mut subscriber, Some(0));
-    assert_eq!(names(&switched.directory), ["config.json", "model.safetensors"]);
+    assert_eq!(
+        names(&switched.directory),
+        ["config.json", "model.safetensors"]
+    );
     fs::remove_file(others.path().join("config.json")).unwrap();
     fs::write(others.path().join("config.json"), "{\"a\":1}").unwrap();
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(files(&switched.directory)["config.json"], b"{\"a\":1}");
     drop(subscriber);
     // When it changes, it is taken for the version that is held, and so is what comes and goes.
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options.clone()).unwrap();
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
     let replace = |text: &str| {
         fs::remove_file(others.path().join("config.json")).unwrap();
         fs::write(others.path().join("config.json"), text).unwrap();
     };
     replace("{\"a\":1}");
-    assert!(subscriber.prepare(Some(1), &()).unwrap().is_none(), "the same content");
+    assert!(
+        subscriber.prepare(Some(1), &()).unwrap().is_none(),
+        "the same content"
+    );
     replace("{\"a\":2}");
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!((switched.downloaded, switched.routes.len()), (0, 0));
@@ -481,11 +624,24 @@ fn other_files_come_from_a_directory() {
     fs::create_dir(others.path().join("checkpoint-1")).unwrap();
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-    assert!(notes.remarks().iter().any(|remark| remark.contains("checkpoint-1 (a trainer's")), "{:?}", notes.remarks());
+    assert!(
+        notes
+            .remarks()
+            .iter()
+            .any(|remark| remark.contains("checkpoint-1 (a trainer's")),
+        "{:?}",
+        notes.remarks()
+    );
     let switched = subscriber.apply(prepared).unwrap();
-    assert_eq!(names(&switched.directory), ["config.json", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(
+        names(&switched.directory),
+        ["config.json", "model.safetensors", "tokenizer.json"]
+    );
     fs::remove_file(others.path().join("tokenizer.json")).unwrap();
-    assert_eq!(names(&pull(&mut subscriber, Some(1)).directory), ["config.json", "model.safetensors"]);
+    assert_eq!(
+        names(&pull(&mut subscriber, Some(1)).directory),
+        ["config.json", "model.safetensors"]
+    );
     assert!(subscriber.prepare(Some(1), &()).unwrap().is_none());
     drop(subscriber);
     // Nothing comes from the version before.
@@ -493,8 +649,12 @@ fn other_files_come_from_a_directory() {
     assert_eq!(names(&switched.directory), ["model.safetensors"]);
 
     options = options.other_files(OtherFiles::Directory(others.path().join("missing")));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Io);
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    assert_eq!(
+        subscriber.prepare(None, &()).unwrap_err().class(),
+        ErrorClass::Io
+    );
     assert_eq!(shown(folder.path()), chain.whole(2));
 }
 
@@ -503,7 +663,12 @@ fn a_second_process_is_refused() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let subscriber = open(&chain, folder.path());
-    let error = Follower::in_directory(chain.store.clone(), folder.path(), FollowerOptions::default()).unwrap_err();
+    let error = Follower::in_directory(
+        chain.store.clone(),
+        folder.path(),
+        FollowerOptions::default(),
+    )
+    .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.is_in_use(), "{error}");
     drop(subscriber);
@@ -519,26 +684,50 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
     pull(&mut subscriber, Some(0));
     // Before the switch: a version that is complete.
     let prepared = subscriber.prepare(Some(1), &()).unwrap().unwrap();
-    assert_eq!((prepared.held().version, prepared.held().state), (1, chain.commit(1).state));
+    assert_eq!(
+        (prepared.held().version, prepared.held().state),
+        (1, chain.commit(1).state)
+    );
     drop((prepared, subscriber));
     assert_eq!(names(&directory.join("versions")).len(), 2);
     // While it was being built, fetched, switched to, and while an old one was being removed.
     let unfinished = directory.join(".tmp-deltachain-abcdefABCDEF");
     fs::create_dir_all(unfinished.join("version/model")).unwrap();
     fs::write(unfinished.join("version/model/model.safetensors"), "half").unwrap();
-    fs::write(unfinished.join("deltachain.directory"), r#"{"deltachain_dir"#).unwrap();
+    fs::write(
+        unfinished.join("deltachain.directory"),
+        r#"{"deltachain_dir"#,
+    )
+    .unwrap();
     fs::create_dir_all(directory.join(".tmp-deltachain-0123456789ab")).unwrap();
     fs::write(directory.join("cache/.tmp-deltachain-0123456789ab"), "half").unwrap();
     let old = directory.join("versions/00000000000000000009-0123456789abcdef");
     fs::create_dir_all(old.join("model")).unwrap();
-    fs::copy(version_directory(directory).join("held.json"), old.join("held.json")).unwrap();
+    fs::copy(
+        version_directory(directory).join("held.json"),
+        old.join("held.json"),
+    )
+    .unwrap();
     fs::create_dir_all(directory.join("versions/00000000000000000008-0123456789abcdef")).unwrap();
     assert_eq!(shown(directory), chain.whole(0));
 
     let mut subscriber = open(&chain, directory);
     assert_eq!(subscriber.held().unwrap().version, 0);
-    assert_eq!(names(directory), ["cache", "current", "deltachain.directory", "lock", "versions"]);
-    assert!(!names(&directory.join("cache")).iter().any(|name| name.starts_with('.')));
+    assert_eq!(
+        names(directory),
+        [
+            "cache",
+            "current",
+            "deltachain.directory",
+            "lock",
+            "versions"
+        ]
+    );
+    assert!(
+        !names(&directory.join("cache"))
+            .iter()
+            .any(|name| name.starts_with('.'))
+    );
     let switched = pull(&mut subscriber, Some(1));
     assert_eq!(switched.downloaded, 0);
     assert_eq!(shown(directory), chain.whole(1));
@@ -551,7 +740,11 @@ fn what_a_crash_leaves_behind_is_in_nobodys_way() {
 
 /// The directory of the version that is shown.
 fn version_directory(directory: &Path) -> PathBuf {
-    fs::canonicalize(directory.join("current")).unwrap().parent().unwrap().to_owned()
+    fs::canonicalize(directory.join("current"))
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_owned()
 }
 
 /// What has happened to the directory of a version.
@@ -562,10 +755,18 @@ fn a_version_that_is_damaged_is_made_anew() {
     let chain = long_chain();
     let damages: [Damage<'_>; 8] = [
         ("is gone", &|version| fs::remove_dir_all(version).unwrap()),
-        ("has no record", &|version| fs::remove_file(version.join("held.json")).unwrap()),
-        ("has another record", &|version| fs::write(version.join("held.json"), "{}").unwrap()),
-        ("has no model", &|version| fs::remove_dir_all(version.join("model")).unwrap()),
-        ("missing files", &|version| fs::remove_file(version.join("model/model.safetensors")).unwrap()),
+        ("has no record", &|version| {
+            fs::remove_file(version.join("held.json")).unwrap()
+        }),
+        ("has another record", &|version| {
+            fs::write(version.join("held.json"), "{}").unwrap()
+        }),
+        ("has no model", &|version| {
+            fs::remove_dir_all(version.join("model")).unwrap()
+        }),
+        ("missing files", &|version| {
+            fs::remove_file(version.join("model/model.safetensors")).unwrap()
+        }),
         ("has a short file", &|version| {
             let path = version.join("model/model.safetensors");
             let bytes = fs::read(&path).unwrap();
@@ -594,13 +795,29 @@ fn a_version_that_is_damaged_is_made_anew() {
             let prepared = subscriber.prepare(Some(wanted), &notes).unwrap().unwrap();
             assert_eq!(subscriber.held(), None);
             let switched = subscriber.apply(prepared).unwrap();
-            assert_eq!((switched.from, switched.routes[0].0), (None, None), "{what}");
+            assert_eq!(
+                (switched.from, switched.routes[0].0),
+                (None, None),
+                "{what}"
+            );
             assert_eq!(shown(folder.path()), chain.whole(wanted), "{what}");
-            assert!(notes.remarks().iter().any(|remark| remark.contains("recreat")), "{what}: {:?}", notes.remarks());
+            assert!(
+                notes
+                    .remarks()
+                    .iter()
+                    .any(|remark| remark.contains("recreat")),
+                "{what}: {:?}",
+                notes.remarks()
+            );
             // And again, which has to go on from there.
             assert!(subscriber.prepare(Some(wanted), &()).unwrap().is_none());
             drop(subscriber);
-            assert!(open(&chain, folder.path()).prepare(Some(wanted), &()).unwrap().is_none());
+            assert!(
+                open(&chain, folder.path())
+                    .prepare(Some(wanted), &())
+                    .unwrap()
+                    .is_none()
+            );
         }
     }
 }
@@ -617,7 +834,8 @@ fn a_directory_can_be_trusted() {
     bytes[middle] ^= 1;
     fs::write(&path, bytes).unwrap();
     let options = FollowerOptions::default().trust_directory(true);
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     assert_eq!(pull(&mut subscriber, Some(4)).routes, [(Some(3), 4)]);
     assert_ne!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
@@ -631,7 +849,12 @@ fn only_a_link_is_replaced() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("current")).unwrap();
-    let error = Follower::in_directory(chain.store.clone(), folder.path(), FollowerOptions::default()).unwrap_err();
+    let error = Follower::in_directory(
+        chain.store.clone(),
+        folder.path(),
+        FollowerOptions::default(),
+    )
+    .unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage);
     assert!(error.file().unwrap().ends_with("current"));
 }
@@ -653,8 +876,21 @@ fn work_can_be_stopped_at_any_time() {
         }
         assert_eq!(shown(folder.path()), chain.whole(0));
         assert_eq!(subscriber.held().unwrap().version, 0);
-        assert_eq!(names(folder.path()), ["cache", "current", "deltachain.directory", "lock", "versions"]);
-        assert!(!names(&folder.path().join("cache")).iter().any(|name| name.starts_with('.')));
+        assert_eq!(
+            names(folder.path()),
+            [
+                "cache",
+                "current",
+                "deltachain.directory",
+                "lock",
+                "versions"
+            ]
+        );
+        assert!(
+            !names(&folder.path().join("cache"))
+                .iter()
+                .any(|name| name.starts_with('.'))
+        );
     };
     assert!(stop_at > 6, "{stop_at}");
     let (mut subscriber, prepared) = prepared;
@@ -670,7 +906,10 @@ fn only_the_last_version_prepared_can_be_applied() {
     pull(&mut subscriber, Some(0));
     let early = subscriber.prepare(Some(1), &()).unwrap().unwrap();
     let late = subscriber.prepare(Some(2), &()).unwrap().unwrap();
-    assert_eq!(subscriber.apply(early).unwrap_err().class(), ErrorClass::Usage);
+    assert_eq!(
+        subscriber.apply(early).unwrap_err().class(),
+        ErrorClass::Usage
+    );
     assert_eq!(shown(folder.path()), chain.whole(0));
     subscriber.apply(late).unwrap();
     assert_eq!(shown(folder.path()), chain.whole(2));
@@ -681,9 +920,11 @@ fn what_lies_below_is_listed_when_it_is_needed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     let options = FollowerOptions::default().cache_bytes(Some(0));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(2));
-    // No link leads on from 2, but one from 1, which has a snapshot that only its routes document knows.
+    // No link leads on from 2, but one from 1, which has a snapshot that only its routes document
+    // knows.
     chain.set_routes(1, 1, vec![chain.make_route(1, None)]);
     chain.set_routes(3, 1, vec![chain.make_route(3, Some(1))]);
     fs::remove_file(chain.path(chain.files(0, None)[0].name())).unwrap();
@@ -698,9 +939,18 @@ fn a_pruned_version_is_told_from_a_missing_one() {
     chain.set_routes(1, 1, Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    assert_eq!(subscriber.prepare(Some(1), &()).unwrap_err().rule(), Some("R-CHN-08"));
-    assert_eq!(subscriber.prepare(Some(5), &()).unwrap_err().rule(), Some("R-CHN-03"));
-    assert_eq!(names(folder.path()), ["cache", "deltachain.directory", "lock", "versions"]);
+    assert_eq!(
+        subscriber.prepare(Some(1), &()).unwrap_err().rule(),
+        Some("R-CHN-08")
+    );
+    assert_eq!(
+        subscriber.prepare(Some(5), &()).unwrap_err().rule(),
+        Some("R-CHN-03")
+    );
+    assert_eq!(
+        names(folder.path()),
+        ["cache", "deltachain.directory", "lock", "versions"]
+    );
 }
 
 #[test]
@@ -717,16 +967,28 @@ fn routes_documents_of_versions_below_the_one_held_count() {
     chain.set_routes(1, 3, Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    let withdrawn = chain.path(ObjectName::Routes { version: 1, generation: 3 });
+    let withdrawn = chain.path(ObjectName::Routes {
+        version: 1,
+        generation: 3,
+    });
     let bytes = fs::read(&withdrawn).unwrap();
     fs::remove_file(&withdrawn).unwrap();
     pull(&mut subscriber, Some(2));
     fs::write(&withdrawn, bytes).unwrap();
     fs::remove_file(chain.path(chain.files(3, Some(2))[0].name())).unwrap();
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().rule(), Some("R-CHN-09"));
+    assert_eq!(
+        subscriber.prepare(None, &()).unwrap_err().rule(),
+        Some("R-CHN-09")
+    );
     assert_eq!(shown(folder.path()), chain.whole(2));
     let fresh = tempfile::tempdir().unwrap();
-    assert_eq!(open(&chain, fresh.path()).prepare(None, &()).unwrap_err().rule(), Some("R-CHN-08"));
+    assert_eq!(
+        open(&chain, fresh.path())
+            .prepare(None, &())
+            .unwrap_err()
+            .rule(),
+        Some("R-CHN-08")
+    );
 
     // A way over 0 looks cheaper than the one from the version held, by the routes that 0 had once.
     let mut chain = Chain::new();
@@ -737,35 +999,57 @@ fn routes_documents_of_versions_below_the_one_held_count() {
     chain.add(version(500, 4), &[Some(3)]);
     chain.add(version(0, 5), &[Some(0), Some(4)]);
     let dear = chain.make_link(&MemoryState::new(), &version(2000, 0));
-    chain.set_routes(0, 1, vec![Route { from: None, files: vec![dear] }]);
+    chain.set_routes(
+        0,
+        1,
+        vec![Route {
+            from: None,
+            files: vec![dear],
+        }],
+    );
     let cost = |version, from| chain.files(version, from)[0].size;
     assert!(cost(0, None) + cost(5, Some(0)) < cost(4, Some(3)) + cost(5, Some(4)));
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path());
-    let document = chain.path(ObjectName::Routes { version: 0, generation: 1 });
+    let document = chain.path(ObjectName::Routes {
+        version: 0,
+        generation: 1,
+    });
     let bytes = fs::read(&document).unwrap();
     fs::remove_file(&document).unwrap();
     pull(&mut subscriber, Some(3));
     fs::write(&document, bytes).unwrap();
-    assert_eq!(pull(&mut subscriber, None).routes, [(Some(3), 4), (Some(4), 5)]);
+    assert_eq!(
+        pull(&mut subscriber, None).routes,
+        [(Some(3), 4), (Some(4), 5)]
+    );
 }
 
 #[test]
 fn a_small_file_cannot_ask_for_a_large_state() {
     let mut chain = Chain::new();
     let mut large = MemoryState::new();
-    large.insert("zeros", Dtype::U8, &[1 << 20], vec![0; 1 << 20]).unwrap();
+    large
+        .insert("zeros", Dtype::U8, &[1 << 20], vec![0; 1 << 20])
+        .unwrap();
     chain.add(large, &[None]);
     let folder = tempfile::tempdir().unwrap();
     let options = FollowerOptions::default().limits(Limits::default().set_bytes(1 << 19));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
-    assert_eq!(subscriber.prepare(None, &()).unwrap_err().class(), ErrorClass::Limit);
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    assert_eq!(
+        subscriber.prepare(None, &()).unwrap_err().class(),
+        ErrorClass::Limit
+    );
     drop(subscriber);
     pull(&mut open(&chain, folder.path()), None);
 }
 
 fn quick(until: Option<u64>) -> FollowOptions {
-    FollowOptions::default().poll(Duration::ZERO).poll_longest(Duration::from_millis(1)).until(until)
+    FollowOptions::default()
+        .poll(Duration::ZERO)
+        .poll_longest(Duration::from_millis(1))
+        .until(until)
 }
 
 #[test]
@@ -818,13 +1102,18 @@ fn a_directory_that_is_removed_is_made_anew_at_the_next_look() {
                 _ => {}
             }
             assert!(looks < 2, "it has not been noticed");
-            Ok(if switches == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if switches == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
         })
         .unwrap();
     assert_eq!(shown(&directory), chain.whole(4));
 }
 
-/// Mends the chain when it hears that something fails, and stops the work when it has heard of it often enough.
+/// Mends the chain when it hears that something fails, and stops the work when it has heard of it
+/// often enough.
 struct Mending<'a> {
     mend: &'a (dyn Fn() + Sync),
     notes: Notes,
@@ -857,10 +1146,20 @@ fn what_fails_is_tried_again() {
     pull(&mut subscriber, Some(0));
     fs::remove_file(&path).unwrap();
     let mend = || fs::write(&path, &bytes).unwrap();
-    let observer = Mending { mend: &mend, notes: Notes::default() };
-    follow(&mut subscriber, &quick(Some(1)), &observer, &mut |_, _| Ok(())).unwrap();
+    let observer = Mending {
+        mend: &mend,
+        notes: Notes::default(),
+    };
+    follow(&mut subscriber, &quick(Some(1)), &observer, &mut |_, _| {
+        Ok(())
+    })
+    .unwrap();
     assert_eq!(shown(folder.path()), chain.whole(1));
-    assert!(observer.notes.remarks()[0].contains("R-CHN-09"), "{:?}", observer.notes.remarks());
+    assert!(
+        observer.notes.remarks()[0].contains("R-CHN-09"),
+        "{:?}",
+        observer.notes.remarks()
+    );
 }
 
 #[test]
@@ -870,8 +1169,13 @@ fn following_ends_when_it_is_to() {
     let mut subscriber = open(&chain, folder.path());
     // By the observer: while building, and while waiting.
     for stop_at in [3, 500] {
-        let error =
-            follow(&mut subscriber, &quick(None), &Notes::stopping_at(stop_at), &mut |_, _| Ok(())).unwrap_err();
+        let error = follow(
+            &mut subscriber,
+            &quick(None),
+            &Notes::stopping_at(stop_at),
+            &mut |_, _| Ok(()),
+        )
+        .unwrap_err();
         assert_eq!(error.message(), "stopped by the test");
     }
     assert_eq!(shown(folder.path()), chain.whole(4));
@@ -879,14 +1183,16 @@ fn following_ends_when_it_is_to() {
     fs::remove_file(folder.path().join("current")).unwrap();
     drop(subscriber);
     let mut subscriber = open(&chain, folder.path());
-    let mut refuse = |_: &Follower<Directory>, _: &SwitchReport| Err(deltachain::Error::usage("enough"));
+    let mut refuse =
+        |_: &Follower<Directory>, _: &SwitchReport| Err(deltachain::Error::usage("enough"));
     let error = follow(&mut subscriber, &quick(None), &(), &mut refuse).unwrap_err();
     assert_eq!(error.message(), "enough");
     assert_eq!(shown(folder.path()), chain.whole(4));
     drop(subscriber);
     // By what trying again does not mend.
     let options = FollowerOptions::default().shards(Some(vec![1]));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     let error = follow(&mut subscriber, &quick(None), &(), &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.rule(), Some("R-CHN-17"));
 }

@@ -13,7 +13,9 @@ use super::{files, long_chain, names, noise, pull, shown};
 use crate::common::{Chain, Notes, state, union};
 
 fn options(patterns: &[&str]) -> FollowerOptions {
-    FollowerOptions::default().tensors(Some(patterns.iter().map(|&pattern| pattern.to_owned()).collect()))
+    FollowerOptions::default().tensors(Some(
+        patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+    ))
 }
 
 fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Follower<Directory> {
@@ -23,8 +25,14 @@ fn open(chain: &Chain, directory: &Path, patterns: &[&str]) -> Follower<Director
 /// The tensors of a version with these names.
 fn part(chain: &Chain, version: u64, taken: &[&str]) -> MemoryState {
     let mut part = chain.whole(version);
-    let names: Vec<String> = part.iter().map(|(info, _)| info.name().to_owned()).collect();
-    names.iter().filter(|name| !taken.contains(&name.as_str())).for_each(|name| assert!(part.remove(name)));
+    let names: Vec<String> = part
+        .iter()
+        .map(|(info, _)| info.name().to_owned())
+        .collect();
+    names
+        .iter()
+        .filter(|name| !taken.contains(&name.as_str()))
+        .for_each(|name| assert!(part.remove(name)));
     part
 }
 
@@ -39,7 +47,10 @@ fn only_what_is_taken_is_there() {
                 for version in [first, second] {
                     let switched = pull(&mut subscriber, Some(version));
                     assert_eq!(shown(folder.path()), part(&chain, version, taken));
-                    assert_eq!((switched.version, switched.state), (version, chain.commit(version).state));
+                    assert_eq!(
+                        (switched.version, switched.state),
+                        (version, chain.commit(version).state)
+                    );
                 }
                 // It is found right when it is opened again.
                 let mut subscriber = {
@@ -68,22 +79,33 @@ fn only_what_is_taken_is_fetched() {
 
     let mut chain = Chain::new();
     let mut two = state(&[("a", &noise())]);
-    two.insert("b", Dtype::I8, &[100], noise()[..100].to_vec()).unwrap();
+    two.insert("b", Dtype::I8, &[100], noise()[..100].to_vec())
+        .unwrap();
     chain.add(two.clone(), &[None]);
-    two.insert("b", Dtype::I8, &[100], noise()[100..200].to_vec()).unwrap();
+    two.insert("b", Dtype::I8, &[100], noise()[100..200].to_vec())
+        .unwrap();
     chain.add(two, &[Some(0)]);
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &["b"]);
     let switched = pull(&mut subscriber, Some(0));
     let snapshot = chain.files(0, None)[0].size;
-    assert!((100..snapshot / 2).contains(&switched.downloaded), "{} of {snapshot}", switched.downloaded);
+    assert!(
+        (100..snapshot / 2).contains(&switched.downloaded),
+        "{} of {snapshot}",
+        switched.downloaded
+    );
     assert_eq!(shown(folder.path()), part(&chain, 0, &["b"]));
     drop(subscriber);
-    assert_eq!(fs::read_dir(folder.path().join("cache")).unwrap().count(), 0, "what is not whole is not kept");
+    assert_eq!(
+        fs::read_dir(folder.path().join("cache")).unwrap().count(),
+        0,
+        "what is not whole is not kept"
+    );
 
     // In one request, all of it is fetched.
     let large_parts = deltachain_store::StoreOptions::default().part_bytes(snapshot);
-    let store = deltachain_store::Store::open(chain.folder.path().to_str().unwrap(), large_parts).unwrap();
+    let store =
+        deltachain_store::Store::open(chain.folder.path().to_str().unwrap(), large_parts).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = Follower::in_directory(store, folder.path(), options(&["b"])).unwrap();
     assert_eq!(pull(&mut subscriber, Some(0)).downloaded, snapshot);
@@ -102,13 +124,23 @@ fn without_tensors_only_indexes_are_fetched() {
     let mut next = noise();
     next[..1000].reverse();
     chain.add(state(&[("a", &next)]), &[None, Some(0)]);
-    let (first, second) = (chain.files(0, None)[0].size, chain.files(1, Some(0))[0].size);
+    let (first, second) = (
+        chain.files(0, None)[0].size,
+        chain.files(1, Some(0))[0].size,
+    );
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &[]);
     for (version, size) in [(0, first), (1, second)] {
         let switched = pull(&mut subscriber, Some(version));
-        assert!(switched.downloaded < size / 2, "{} of {size}", switched.downloaded);
-        assert_eq!(fs::read_dir(folder.path().join("current")).unwrap().count(), 0);
+        assert!(
+            switched.downloaded < size / 2,
+            "{} of {size}",
+            switched.downloaded
+        );
+        assert_eq!(
+            fs::read_dir(folder.path().join("current")).unwrap().count(),
+            0
+        );
     }
     // It is known which version this is, also later.
     drop(subscriber);
@@ -117,7 +149,10 @@ fn without_tensors_only_indexes_are_fetched() {
     drop(subscriber);
     // Memory without tensors would follow nothing.
     let error = Follower::in_memory(chain.store.clone(), options(&[])).unwrap_err();
-    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "no tensor is selected"));
+    assert_eq!(
+        (error.class(), error.message()),
+        (ErrorClass::Usage, "no tensor is selected")
+    );
 }
 
 #[test]
@@ -127,7 +162,13 @@ fn a_version_without_any_of_them_is_refused() {
     let mut subscriber = open(&chain, folder.path(), &["c*"]);
     pull(&mut subscriber, Some(1));
     let error = subscriber.prepare(Some(2), &()).unwrap_err();
-    assert_eq!((error.class(), error.message()), (ErrorClass::Usage, "version 2 has none of the selected tensors"));
+    assert_eq!(
+        (error.class(), error.message()),
+        (
+            ErrorClass::Usage,
+            "version 2 has none of the selected tensors"
+        )
+    );
     assert_eq!(shown(folder.path()), part(&chain, 1, &["c"]));
     // Later, there is one again.
     pull(&mut subscriber, Some(3));
@@ -139,14 +180,21 @@ fn another_selection_is_made_anew() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
     pull(&mut open(&chain, folder.path(), &["a"]), Some(4));
-    for (patterns, taken) in
-        [(Some(&["{a,b}"][..]), &["a", "b"][..]), (Some(&["d"]), &["d"]), (None, &["a", "b", "c", "d"])]
-    {
+    for (patterns, taken) in [
+        (Some(&["{a,b}"][..]), &["a", "b"][..]),
+        (Some(&["d"]), &["d"]),
+        (None, &["a", "b", "c", "d"]),
+    ] {
         let notes = Notes::default();
         let options = patterns.map_or_else(FollowerOptions::default, options);
-        let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+        let mut subscriber =
+            Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
         let prepared = subscriber.prepare(None, &notes).unwrap().unwrap();
-        assert!(notes.remarks()[0].contains("other shards or tensors"), "{:?}", notes.remarks());
+        assert!(
+            notes.remarks()[0].contains("other shards or tensors"),
+            "{:?}",
+            notes.remarks()
+        );
         subscriber.apply(prepared).unwrap();
         assert_eq!(shown(folder.path()), part(&chain, 4, taken));
     }
@@ -160,7 +208,10 @@ fn files_keep_their_names() {
     chain.layout = Some(LAYOUT);
     chain.add(old, &[None]);
     chain.layout = None;
-    chain.add(state(&[("a", &[1, 2]), ("b", &[4]), ("d", &[5])]), &[Some(0)]);
+    chain.add(
+        state(&[("a", &[1, 2]), ("b", &[4]), ("d", &[5])]),
+        &[Some(0)],
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let mut subscriber = open(&chain, folder.path(), &["b", "d"]);
@@ -168,17 +219,36 @@ fn files_keep_their_names() {
     assert_eq!(names(&first), ["x-1.safetensors"]);
     let second = pull(&mut subscriber, Some(1)).directory;
     // What is added goes to the last file, of which nothing was taken before.
-    assert_eq!(names(&second), ["model.safetensors.index.json", "x-1.safetensors", "x-3.safetensors"]);
-    let index = String::from_utf8(files(&second).remove("model.safetensors.index.json").unwrap()).unwrap();
-    assert!(index.contains("\"d\"") && !index.contains("\"a\""), "{index}");
+    assert_eq!(
+        names(&second),
+        [
+            "model.safetensors.index.json",
+            "x-1.safetensors",
+            "x-3.safetensors"
+        ]
+    );
+    let index = String::from_utf8(
+        files(&second)
+            .remove("model.safetensors.index.json")
+            .unwrap(),
+    )
+    .unwrap();
+    assert!(
+        index.contains("\"d\"") && !index.contains("\"a\""),
+        "{index}"
+    );
     assert_eq!(shown(folder.path()), part(&chain, 1, &["b", "d"]));
 }
 
 #[test]
 fn tensors_are_taken_from_some_shards() {
     let mut chain = Chain::new();
-    let shards =
-        |value: u8| vec![state(&[("a", &[value]), ("b", &[1])]), state(&[("c", &[value]), ("d", &[2, value])])];
+    let shards = |value: u8| {
+        vec![
+            state(&[("a", &[value]), ("b", &[1])]),
+            state(&[("c", &[value]), ("d", &[2, value])]),
+        ]
+    };
     chain.add_shards(shards(1), &[None]);
     chain.add_shards(shards(2), &[Some(0)]);
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +259,8 @@ fn tensors_are_taken_from_some_shards() {
     }
     drop(subscriber);
     let options = options(&["b", "d"]).shards(Some(vec![1]));
-    let mut subscriber = Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
+    let mut subscriber =
+        Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap();
     pull(&mut subscriber, Some(0));
     assert_eq!(pull(&mut subscriber, Some(1)).routes, [(Some(0), 1)]);
     assert_eq!(shown(folder.path()), part(&chain, 1, &["d"]));
@@ -199,10 +270,14 @@ fn tensors_are_taken_from_some_shards() {
 const INDEX: usize = 128;
 
 /// What is said of a chain of one link, of which one byte is another, or which is cut.
-fn refusal(change: impl Fn(&mut Vec<u8>), taken: &str) -> Result<(), (Option<&'static str>, Option<String>)> {
+fn refusal(
+    change: impl Fn(&mut Vec<u8>),
+    taken: &str,
+) -> Result<(), (Option<&'static str>, Option<String>)> {
     let mut chain = Chain::new();
     let mut two = state(&[("a", &noise())]);
-    two.insert("b", Dtype::I8, &[100], noise()[..100].to_vec()).unwrap();
+    two.insert("b", Dtype::I8, &[100], noise()[..100].to_vec())
+        .unwrap();
     chain.add(two, &[None]);
     let file: FileReference = chain.files(0, None)[0];
     let path = chain.path(file.name());
@@ -212,7 +287,9 @@ fn refusal(change: impl Fn(&mut Vec<u8>), taken: &str) -> Result<(), (Option<&'s
     let folder = tempfile::tempdir().unwrap();
     let prepared = open(&chain, folder.path(), &[taken]).prepare(None, &());
     assert!(!folder.path().join("current").exists());
-    prepared.map(drop).map_err(|error| (error.rule(), error.file().map(str::to_owned)))
+    prepared
+        .map(drop)
+        .map_err(|error| (error.rule(), error.file().map(str::to_owned)))
 }
 
 #[test]
@@ -224,9 +301,18 @@ fn damage_is_noticed_where_it_matters() {
     assert_eq!(rule, Some("R-SEG-01"));
     assert!(file.unwrap().starts_with("files/"));
     for taken in ["a", "b"] {
-        assert_eq!(refusal(|bytes| bytes[INDEX + 2] ^= 1, taken).unwrap_err().0, Some("R-IDX-01"));
-        assert_eq!(refusal(|bytes| bytes.push(0), taken).unwrap_err().0, Some("R-CHN-10"));
-        assert_eq!(refusal(|bytes| bytes.truncate(100), taken).unwrap_err().0, Some("R-CHN-10"));
+        assert_eq!(
+            refusal(|bytes| bytes[INDEX + 2] ^= 1, taken).unwrap_err().0,
+            Some("R-IDX-01")
+        );
+        assert_eq!(
+            refusal(|bytes| bytes.push(0), taken).unwrap_err().0,
+            Some("R-CHN-10")
+        );
+        assert_eq!(
+            refusal(|bytes| bytes.truncate(100), taken).unwrap_err().0,
+            Some("R-CHN-10")
+        );
         assert_eq!(refusal(Vec::clear, taken).unwrap_err().0, Some("R-CHN-10"));
     }
 }
@@ -242,14 +328,31 @@ fn a_missing_file_and_a_link_from_elsewhere_are_refused() {
     fs::remove_file(chain.path(direct.name())).unwrap();
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(3), &notes).unwrap().unwrap();
-    assert!(notes.remarks().iter().any(|remark| remark.contains("R-CHN-09")), "{:?}", notes.remarks());
+    assert!(
+        notes
+            .remarks()
+            .iter()
+            .any(|remark| remark.contains("R-CHN-09")),
+        "{:?}",
+        notes.remarks()
+    );
     subscriber.apply(prepared).unwrap();
     assert_eq!(shown(folder.path()), part(&chain, 3, &["b"]));
 
     let other = chain.make_link(&chain.whole(1), &chain.whole(4));
     chain.versions.truncate(5);
-    chain.set_routes(4, 1, vec![deltachain::chain::Route { from: Some(3), files: vec![other] }]);
-    assert_eq!(subscriber.prepare(Some(4), &()).unwrap_err().rule(), Some("R-APP-01"));
+    chain.set_routes(
+        4,
+        1,
+        vec![deltachain::chain::Route {
+            from: Some(3),
+            files: vec![other],
+        }],
+    );
+    assert_eq!(
+        subscriber.prepare(Some(4), &()).unwrap_err().rule(),
+        Some("R-APP-01")
+    );
     assert_eq!(shown(folder.path()), part(&chain, 3, &["b"]));
 }
 
@@ -257,14 +360,20 @@ fn a_missing_file_and_a_link_from_elsewhere_are_refused() {
 fn changes_in_the_directory_are_noticed() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    let file = pull(&mut open(&chain, folder.path(), &["b"]), Some(0)).directory.join("model.safetensors");
+    let file = pull(&mut open(&chain, folder.path(), &["b"]), Some(0))
+        .directory
+        .join("model.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     let mut subscriber = open(&chain, folder.path(), &["b"]);
     let notes = Notes::default();
     let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-    assert!(notes.remarks()[0].contains("\"b\" has changed"), "{:?}", notes.remarks());
+    assert!(
+        notes.remarks()[0].contains("\"b\" has changed"),
+        "{:?}",
+        notes.remarks()
+    );
     assert_eq!(subscriber.apply(prepared).unwrap().from, None);
     assert_eq!(shown(folder.path()), part(&chain, 1, &["b"]));
 }
@@ -301,7 +410,13 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
     chain.add_shards(shards(2, 2), &[Some(0)]);
     let right = chain.files(1, Some(0));
     let link = fs::read(chain.path(right[0].name())).unwrap();
-    let entry = |index: &mut Index, name: &str| index.tensors.iter().position(|entry| entry.name() == name).unwrap();
+    let entry = |index: &mut Index, name: &str| {
+        index
+            .tensors
+            .iter()
+            .position(|entry| entry.name() == name)
+            .unwrap()
+    };
     let digest = changed(&link, |index| {
         let place = entry(index, "a");
         if let TensorEntry::Write(written) = &mut index.tensors[place] {
@@ -317,7 +432,10 @@ fn what_is_not_taken_is_proven_as_far_as_the_index_says() {
     });
     for (link, rule) in [(digest, "R-APP-05"), (longer, "R-APP-02")] {
         let file = chain.store_link(&link);
-        let routes = [Route { from: Some(0), files: vec![file, right[1]] }];
+        let routes = [Route {
+            from: Some(0),
+            files: vec![file, right[1]],
+        }];
         let generation = if rule == "R-APP-05" { 1 } else { 2 };
         chain.set_routes(1, generation, routes.to_vec());
         // Nothing of shard 0 is taken, and of shard 1 all: all tables are complete all the same.
@@ -343,7 +461,10 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
         assert_eq!(refused.unwrap_err().rule(), Some("R-CHN-12"));
         // Of some shards nobody can tell.
         let options = options(&["b"]).shards(Some(vec![1]));
-        pull(&mut Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap(), Some(version));
+        pull(
+            &mut Follower::in_directory(chain.store.clone(), folder.path(), options).unwrap(),
+            Some(version),
+        );
     }
 }
 
@@ -351,22 +472,40 @@ fn all_shards_are_together_the_state_whatever_is_taken_of_them() {
 fn a_record_that_is_not_that_of_the_commit_is_of_no_use() {
     let chain = long_chain();
     // Of a tensor that is not here, so that only the table tells.
-    for (old, new) in [("\"name\":\"a\"", "\"name\":\"A\""), ("\"shape\":[3]", "\"shape\":[4]")] {
+    for (old, new) in [
+        ("\"name\":\"a\"", "\"name\":\"A\""),
+        ("\"shape\":[3]", "\"shape\":[4]"),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let model = pull(&mut open(&chain, folder.path(), &["b"]), Some(0)).directory;
         let path = model.parent().unwrap().join("held.json");
         let record = fs::read_to_string(&path).unwrap();
         assert!(record.contains(old), "{record}");
         // With the digest that fits.
-        let (_, record) = record.strip_suffix('}').unwrap().split_once(",\"record\":").unwrap();
+        let (_, record) = record
+            .strip_suffix('}')
+            .unwrap()
+            .split_once(",\"record\":")
+            .unwrap();
         let record = record.replace(old, new);
         let digest = Digest::of_bytes(record.as_bytes());
-        fs::write(&path, format!("{{\"digest\":\"{digest}\",\"record\":{record}}}")).unwrap();
+        fs::write(
+            &path,
+            format!("{{\"digest\":\"{digest}\",\"record\":{record}}}"),
+        )
+        .unwrap();
         let mut subscriber = open(&chain, folder.path(), &["b"]);
         let notes = Notes::default();
         let prepared = subscriber.prepare(Some(1), &notes).unwrap().unwrap();
-        assert!(notes.remarks()[0].contains("R-APP-01"), "{:?}", notes.remarks());
-        assert_eq!(subscriber.apply(prepared).unwrap().routes, [(None, 0), (Some(0), 1)]);
+        assert!(
+            notes.remarks()[0].contains("R-APP-01"),
+            "{:?}",
+            notes.remarks()
+        );
+        assert_eq!(
+            subscriber.apply(prepared).unwrap().routes,
+            [(None, 0), (Some(0), 1)]
+        );
         assert_eq!(shown(folder.path()), part(&chain, 1, &["b"]));
     }
 }

@@ -1,4 +1,5 @@
-//! A store in memory that counts requests as S3 would be asked: a list has 1,000 names to a page, and each page is one.
+//! A store in memory that counts requests as S3 would be asked: a list has 1,000 names to a page,
+//! and each page is one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 const PAGE: usize = 1000;
@@ -26,7 +27,11 @@ pub(crate) struct CountingStore {
 
 impl CountingStore {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { inner: InMemory::new(), requests: Arc::default(), backwards: AtomicBool::new(false) })
+        Arc::new(Self {
+            inner: InMemory::new(),
+            requests: Arc::default(),
+            backwards: AtomicBool::new(false),
+        })
     }
 
     /// How many requests there were since this was asked last.
@@ -39,8 +44,14 @@ impl CountingStore {
     }
 
     /// A page is listed when its first name is wanted.
-    fn pages(&self, listed: BoxStream<'static, Result<ObjectMeta>>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (requests, backwards) = (Arc::clone(&self.requests), self.backwards.load(Ordering::Relaxed));
+    fn pages(
+        &self,
+        listed: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (requests, backwards) = (
+            Arc::clone(&self.requests),
+            self.backwards.load(Ordering::Relaxed),
+        );
         let pages = stream::once(listed.try_collect::<Vec<ObjectMeta>>()).map_ok(move |mut all| {
             if backwards {
                 all.reverse();
@@ -74,17 +85,29 @@ impl ObjectStore for CountingStore {
         self.inner.get_opts(path, options).await
     }
 
-    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.count();
         self.inner.put_opts(path, payload, options).await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.count();
         self.inner.put_multipart_opts(path, options).await
     }
 
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.inner.delete_stream(paths)
     }
 
@@ -92,7 +115,11 @@ impl ObjectStore for CountingStore {
         self.pages(self.inner.list(prefix))
     }
 
-    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
         self.pages(self.inner.list_with_offset(prefix, offset))
     }
 

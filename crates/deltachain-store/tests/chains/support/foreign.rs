@@ -25,6 +25,9 @@ pub(crate) fn put(directory: &Path) {
 /// Compares every byte of it.
 pub(crate) fn check(directory: &Path) {
     for name in THINGS {
-        assert_eq!(fs::read_to_string(directory.join(name)).ok().as_deref(), Some(*name));
+        assert_eq!(
+            fs::read_to_string(directory.join(name)).ok().as_deref(),
+            Some(*name)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Small models that change from version to version: values drift, tensors appear, vanish and change their dtype.
+//! Small models that change from version to version: values drift, tensors appear, vanish and
+//! change their dtype.
 
 use std::path::Path;
 
@@ -19,7 +20,11 @@ const COLUMNS: u64 = 64;
 impl Models {
     /// A model whose largest tensor has this number of rows of 64 BF16 numbers.
     pub(crate) fn new(seed: u64, rows: u64) -> Self {
-        Self { seed, rows, states: Vec::new() }
+        Self {
+            seed,
+            rows,
+            states: Vec::new(),
+        }
     }
 
     /// The state of a version.
@@ -38,14 +43,34 @@ impl Models {
         let mut state = self.states.last().cloned().unwrap_or_default();
         if version == 0 {
             let shape = [self.rows, COLUMNS];
-            state.insert("embedding", Dtype::BF16, &shape, weights(&mut random, self.rows * COLUMNS)).unwrap();
+            state
+                .insert(
+                    "embedding",
+                    Dtype::BF16,
+                    &shape,
+                    weights(&mut random, self.rows * COLUMNS),
+                )
+                .unwrap();
             for layer in 0..4 {
                 let name = format!("layers/{layer}.weight");
-                state.insert(&name, Dtype::BF16, &[8, COLUMNS], weights(&mut random, 8 * COLUMNS)).unwrap();
+                state
+                    .insert(
+                        &name,
+                        Dtype::BF16,
+                        &[8, COLUMNS],
+                        weights(&mut random, 8 * COLUMNS),
+                    )
+                    .unwrap();
             }
-            state.insert("norm", Dtype::F32, &[COLUMNS], random.bytes(256)).unwrap();
+            state
+                .insert("norm", Dtype::F32, &[COLUMNS], random.bytes(256))
+                .unwrap();
         }
-        let names: Vec<_> = state.tensors().iter().map(|info| (info.name().to_owned(), info.clone())).collect();
+        let names: Vec<_> = state
+            .tensors()
+            .iter()
+            .map(|info| (info.name().to_owned(), info.clone()))
+            .collect();
         for (name, info) in names {
             let mut data = state.get(&name).unwrap().1.to_vec();
             // One byte in a hundred.
@@ -53,21 +78,36 @@ impl Models {
                 let place = usize::try_from(random.below(data.len() as u64)).unwrap();
                 data[place] = data[place].wrapping_add(1);
             }
-            state.insert(&name, info.dtype(), info.shape(), data).unwrap();
+            state
+                .insert(&name, info.dtype(), info.shape(), data)
+                .unwrap();
         }
         // Something that stays for three versions.
-        state.insert(&format!("extra.{version}"), Dtype::U8, &[100], random.bytes(100)).unwrap();
+        state
+            .insert(
+                &format!("extra.{version}"),
+                Dtype::U8,
+                &[100],
+                random.bytes(100),
+            )
+            .unwrap();
         state.remove(&format!("extra.{}", version.wrapping_sub(3)));
         if version % 5 == 4 {
-            let dtype = if state.get("norm").unwrap().0.dtype() == Dtype::F32 { Dtype::F16 } else { Dtype::F32 };
+            let dtype = if state.get("norm").unwrap().0.dtype() == Dtype::F32 {
+                Dtype::F16
+            } else {
+                Dtype::F32
+            };
             let bytes = usize::try_from(COLUMNS * dtype.bits() / 8).unwrap();
-            state.insert("norm", dtype, &[COLUMNS], random.bytes(bytes)).unwrap();
+            state
+                .insert("norm", dtype, &[COLUMNS], random.bytes(bytes))
+                .unwrap();
         }
         state
     }
 
-    /// The files of a version in a directory below this one, written if they are not there yet: one file, or in some
-    /// versions two and one in a folder.
+    /// The files of a version in a directory below this one, written if they are not there yet: one
+    /// file, or in some versions two and one in a folder.
     pub(crate) fn save(&mut self, version: u64, below: &Path) -> SafetensorsState {
         let path = below.join(format!("version {version}"));
         if !path.exists() {
@@ -91,7 +131,10 @@ fn weights(random: &mut Random, count: u64) -> Vec<u8> {
 pub(crate) fn save(state: &MemoryState, path: &Path, is_spread: bool) {
     let tensors = state.tensors();
     let names: Vec<String> = tensors.iter().map(|info| info.name().to_owned()).collect();
-    let (layers, others): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| name.starts_with("layers/"));
+    let (layers, others): (Vec<_>, Vec<_>) = names
+        .iter()
+        .cloned()
+        .partition(|name| name.starts_with("layers/"));
     let file = |name: &str, metadata: Option<&str>, tensors: &[String]| LayoutFile {
         name: Some(name.to_owned()),
         metadata: metadata.map(|format| [("format".to_owned(), format.to_owned())].into()),

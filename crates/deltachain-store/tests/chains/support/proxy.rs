@@ -1,5 +1,5 @@
-//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and servers do. One request
-//! a connection.
+//! A proxy before a server on 127.0.0.1 that does to requests and answers whatever networks and
+//! servers do. One request a connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -88,7 +88,8 @@ struct Plan {
     again: Option<Request>,
     bytes_per_second: Option<u32>,
     requests: u64,
-    /// What is done at the first request that stores something below this folder, before anything else.
+    /// What is done at the first request that stores something below this folder, before anything
+    /// else.
     asleep: Option<(&'static str, Meanwhile)>,
     /// By how many hours the dates of answers are ahead.
     hours: u64,
@@ -116,7 +117,10 @@ impl Proxy {
             asleep: None,
             hours: 0,
         };
-        let shared = Arc::new(Shared { server, plan: Mutex::new(plan) });
+        let shared = Arc::new(Shared {
+            server,
+            plan: Mutex::new(plan),
+        });
         let all = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -145,8 +149,8 @@ impl Proxy {
         std::mem::take(&mut self.shared.plan.lock().unwrap().requests)
     }
 
-    /// The next client that stores something below this folder falls asleep for 25 hours, in which this happens. Its
-    /// connection is gone then.
+    /// The next client that stores something below this folder falls asleep for 25 hours, in which
+    /// this happens. Its connection is gone then.
     pub(crate) fn sleep_at(&self, folder: &'static str, meanwhile: impl FnOnce() + Send + 'static) {
         self.shared.plan.lock().unwrap().asleep = Some((folder, Box::new(meanwhile)));
     }
@@ -160,7 +164,9 @@ impl Proxy {
 impl Shared {
     fn pass(&self, stream: &TcpStream) -> Result<()> {
         let speed = self.plan.lock().unwrap().bytes_per_second;
-        let Some(request) = Request::read(stream, speed)? else { return Ok(()) };
+        let Some(request) = Request::read(stream, speed)? else {
+            return Ok(());
+        };
         let (fault, number, again) = {
             let mut plan = self.plan.lock().unwrap();
             plan.requests += 1;
@@ -169,7 +175,10 @@ impl Shared {
                 let line = line.lines().next().unwrap_or_default();
                 line.starts_with("PUT ") && line.contains(&format!("/{folder}/"))
             };
-            if plan.asleep.as_ref().is_some_and(|(folder, _)| is_stored(folder))
+            if plan
+                .asleep
+                .as_ref()
+                .is_some_and(|(folder, _)| is_stored(folder))
                 && let Some((_, meanwhile)) = plan.asleep.take()
             {
                 plan.hours += 25;
@@ -177,12 +186,17 @@ impl Shared {
                 return Ok(());
             }
             let drawn = plan.random.next();
-            let fault = (drawn % 1000 < plan.per_thousand)
-                .then(|| Fault::ALL[usize::try_from((drawn >> 20) % Fault::ALL.len() as u64).unwrap()]);
+            let fault = (drawn % 1000 < plan.per_thousand).then(|| {
+                Fault::ALL[usize::try_from((drawn >> 20) % Fault::ALL.len() as u64).unwrap()]
+            });
             if let Some(fault) = fault {
                 *plan.injected.entry(fault).or_default() += 1;
             }
-            let again = if fault == Some(Fault::Twice) { None } else { plan.again.take() };
+            let again = if fault == Some(Fault::Twice) {
+                None
+            } else {
+                plan.again.take()
+            };
             (fault, drawn >> 40, again)
         };
         match fault {
@@ -191,17 +205,26 @@ impl Shared {
             Some(Fault::SlowDown) => {
                 return status(stream, "503 Slow Down", "Retry-After: 0\r\n");
             }
-            Some(Fault::TooMany) => return status(stream, "429 Too Many Requests", "Retry-After: soon\r\n"),
+            Some(Fault::TooMany) => {
+                return status(stream, "429 Too Many Requests", "Retry-After: soon\r\n");
+            }
             Some(Fault::Denied) => return status(stream, "403 Forbidden", ""),
             Some(Fault::Missing) => return status(stream, "404 Not Found", ""),
             Some(Fault::Redirect) => {
-                return status(stream, "307 Temporary Redirect", "Location: http://127.0.0.1:1/x\r\n");
+                return status(
+                    stream,
+                    "307 Temporary Redirect",
+                    "Location: http://127.0.0.1:1/x\r\n",
+                );
             }
             Some(Fault::Portal) => {
                 let page = "<html><body>Please accept our terms</body></html>";
                 return write_answer(
                     stream,
-                    &format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n", page.len()),
+                    &format!(
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n",
+                        page.len()
+                    ),
                     page.as_bytes(),
                     None,
                 );
@@ -225,7 +248,12 @@ impl Shared {
             Some(Fault::Cut) => body.truncate(body.len() / 2),
             Some(Fault::Empty) => {
                 let line = head.lines().next().unwrap_or_default();
-                return write_answer(stream, &format!("{line}\r\nContent-Length: 0\r\n"), b"", None);
+                return write_answer(
+                    stream,
+                    &format!("{line}\r\nContent-Length: 0\r\n"),
+                    b"",
+                    None,
+                );
             }
             Some(Fault::Flip) if !body.is_empty() => {
                 let bit = usize::try_from(number).unwrap() % (body.len() * 8);
@@ -241,7 +269,9 @@ impl Request {
     /// Nothing if the client goes away before it has sent one.
     fn read(stream: &TcpStream, speed: Option<u32>) -> Result<Option<Self>> {
         let mut reader = BufReader::new(stream);
-        let Some((head, length)) = read_head(&mut reader)? else { return Ok(None) };
+        let Some((head, length)) = read_head(&mut reader)? else {
+            return Ok(None);
+        };
         let mut body = Vec::new();
         if head.to_ascii_lowercase().contains("expect: 100-continue") {
             let mut stream = stream;
@@ -255,7 +285,10 @@ impl Request {
             Length::Chunked => read_chunks(&mut reader, &mut body)?,
             Length::UntilEnd => {}
         }
-        Ok(Some(Self { head: head.into_bytes(), body }))
+        Ok(Some(Self {
+            head: head.into_bytes(),
+            body,
+        }))
     }
 
     /// What the server answers: its head without the last line, and its body.
@@ -265,7 +298,9 @@ impl Request {
         stream.write_all(b"Connection: close\r\n\r\n")?;
         stream.write_all(&self.body)?;
         let mut reader = BufReader::new(&stream);
-        let Some((head, length)) = read_head(&mut reader)? else { return Ok((String::new(), Vec::new())) };
+        let Some((head, length)) = read_head(&mut reader)? else {
+            return Ok((String::new(), Vec::new()));
+        };
         let mut body = Vec::new();
         match length {
             Length::Bytes(length) if !self.head.starts_with(b"HEAD ") => {
@@ -276,7 +311,9 @@ impl Request {
         }
         // The body has one length from here on.
         let chunked = matches!(length, Length::Chunked);
-        let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("transfer-encoding:"));
+        let lines = head
+            .lines()
+            .filter(|line| !line.to_ascii_lowercase().starts_with("transfer-encoding:"));
         let mut head: String = lines.flat_map(|line| [line, "\r\n"]).collect();
         if chunked {
             head.extend(["Content-Length: ", &body.len().to_string(), "\r\n"]);
@@ -332,7 +369,8 @@ fn read_chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<()> {
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
-        let length = u64::from_str_radix(line.trim().split(';').next().unwrap_or("0"), 16).unwrap_or(0);
+        let length =
+            u64::from_str_radix(line.trim().split(';').next().unwrap_or("0"), 16).unwrap_or(0);
         reader.take(length).read_to_end(body)?;
         reader.read_line(&mut String::new())?;
         if length == 0 {
@@ -342,7 +380,12 @@ fn read_chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<()> {
 }
 
 fn status(stream: &TcpStream, status: &str, line: &str) -> Result<()> {
-    write_answer(stream, &format!("HTTP/1.1 {status}\r\n{line}Content-Length: 0\r\n"), b"", None)
+    write_answer(
+        stream,
+        &format!("HTTP/1.1 {status}\r\n{line}Content-Length: 0\r\n"),
+        b"",
+        None,
+    )
 }
 
 /// The head has no line at its end yet.
@@ -354,7 +397,11 @@ fn write_answer(mut stream: &TcpStream, head: &str, body: &[u8], speed: Option<u
 }
 
 /// Passes bytes on, at a limited rate per second.
-fn slowly(from: &mut impl Read, speed: Option<u32>, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn slowly(
+    from: &mut impl Read,
+    speed: Option<u32>,
+    mut to: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let mut buffer = vec![0; 1 << 10];
     loop {
         let count = from.read(&mut buffer)?;

@@ -1,4 +1,5 @@
-//! An S3 server in this process, on 127.0.0.1, which checks signatures. Its objects lie in a temporary directory.
+//! An S3 server in this process, on 127.0.0.1, which checks signatures. Its objects lie in a
+//! temporary directory.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -38,21 +39,39 @@ impl S3Server {
         fs::create_dir(root.path().join(BUCKET)).unwrap();
         let mut service = S3ServiceBuilder::new(FileSystem::new(root.path()).unwrap());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime
+            .block_on(TcpListener::bind(("127.0.0.1", 0)))
+            .unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(serve(listener, service.build()));
-        Self { address, root, _runtime: runtime }
+        Self {
+            address,
+            root,
+            _runtime: runtime,
+        }
     }
 
     /// The store below a prefix of the server's bucket.
     pub(crate) fn store(&self, prefix: &str, options: StoreOptions) -> Store {
-        Store::open(&format!("s3://{BUCKET}/{prefix}"), self.options(options, SECRET)).unwrap()
+        Store::open(
+            &format!("s3://{BUCKET}/{prefix}"),
+            self.options(options, SECRET),
+        )
+        .unwrap()
     }
 
     /// As [`store`](Self::store), for somebody with the wrong key.
     pub(crate) fn store_of_stranger(&self, prefix: &str, options: StoreOptions) -> Store {
-        Store::open(&format!("s3://{BUCKET}/{prefix}"), self.options(options, "no-secret")).unwrap()
+        Store::open(
+            &format!("s3://{BUCKET}/{prefix}"),
+            self.options(options, "no-secret"),
+        )
+        .unwrap()
     }
 
     /// Where the objects below a prefix lie.
@@ -66,16 +85,28 @@ impl S3Server {
 
     fn options_for(address: SocketAddr, mut options: StoreOptions, secret: &str) -> StoreOptions {
         let endpoint = format!("http://{address}");
-        let settings =
-            [("endpoint", &*endpoint), ("region", "nowhere-1"), ("access_key_id", KEY), ("secret_access_key", secret)];
-        options = options.settings(settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec());
+        let settings = [
+            ("endpoint", &*endpoint),
+            ("region", "nowhere-1"),
+            ("access_key_id", KEY),
+            ("secret_access_key", secret),
+        ];
+        options = options.settings(
+            settings
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .to_vec(),
+        );
         options
     }
 }
 
 /// The same store as [`S3Server::store`], by way of a proxy at this address.
 pub(crate) fn store_behind(proxy: SocketAddr, prefix: &str, options: StoreOptions) -> Store {
-    Store::open(&format!("s3://{BUCKET}/{prefix}"), S3Server::options_for(proxy, options, SECRET)).unwrap()
+    Store::open(
+        &format!("s3://{BUCKET}/{prefix}"),
+        S3Server::options_for(proxy, options, SECRET),
+    )
+    .unwrap()
 }
 
 async fn serve(listener: TcpListener, service: S3Service) {
@@ -85,16 +116,22 @@ async fn serve(listener: TcpListener, service: S3Service) {
         let answer = service_fn(move |request: Request<Incoming>| {
             let (service, alone) = (service.clone(), Arc::clone(&alone));
             async move {
-                // The server looks whether the object is there, then writes it: two at once would both succeed, which
-                // no real one lets happen.
+                // The server looks whether the object is there, then writes it: two at once would
+                // both succeed, which no real one lets happen.
                 let conditional = request.headers().contains_key(IF_NONE_MATCH);
-                let _guard = if conditional { Some(alone.lock().await) } else { None };
+                let _guard = if conditional {
+                    Some(alone.lock().await)
+                } else {
+                    None
+                };
                 service.call(request.map(Body::from)).await
             }
         });
         tokio::spawn(async move {
             // A client that goes away is not a fault.
-            let _ = Connections::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await;
+            let _ = Connections::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(socket), answer)
+                .await;
         });
     }
 }

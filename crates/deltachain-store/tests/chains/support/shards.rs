@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use deltachain::Result;
-use deltachain_store::{Base, Model, Observer, PublishOptions, PublishReport, Publisher, ShardPart, Store};
+use deltachain_store::{
+    Base, Model, Observer, PublishOptions, PublishReport, Publisher, ShardPart, Store,
+};
 
 /// Prepares shard number `shard` of `of`.
 pub(crate) fn publish_shard<'m>(
@@ -28,5 +30,9 @@ pub(crate) fn commit_shards(
     options: &PublishOptions,
     observer: &dyn Observer,
 ) -> Result<PublishReport> {
-    Publisher::open(store.clone(), options.clone())?.commit(parts.to_vec(), BTreeMap::new(), observer)
+    Publisher::open(store.clone(), options.clone())?.commit(
+        parts.to_vec(),
+        BTreeMap::new(),
+        observer,
+    )
 }

@@ -1,5 +1,5 @@
-//! HTTPS before a server on 127.0.0.1, with a certificate that nobody but its owner trusts; and a proxy that passes on
-//! what it cannot read.
+//! HTTPS before a server on 127.0.0.1, with a certificate that nobody but its owner trusts; and a
+//! proxy that passes on what it cannot read.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,8 +29,13 @@ impl Front {
         fs::write(certificate, own.cert.pem()).unwrap();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        let config = config.with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        let config = config
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth();
+        let config = config
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         Self::start(move |client| {
             let acceptor = acceptor.clone();
@@ -66,8 +71,14 @@ impl Front {
         F: Future<Output = std::io::Result<()>> + Send,
         A: Fn(TcpStream) -> F + Send + Sync + 'static,
     {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime
+            .block_on(TcpListener::bind(("127.0.0.1", 0)))
+            .unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicU64::new(0));
         let (answer, count) = (Arc::new(answer), Arc::clone(&connections));
@@ -79,6 +90,10 @@ impl Front {
                 tokio::spawn(async move { drop(answer(client).await) });
             }
         });
-        Self { address, connections, _runtime: runtime }
+        Self {
+            address,
+            connections,
+            _runtime: runtime,
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows them. No lists.
+//! A plain web server on 127.0.0.1 that shows the files of a directory, in ranges too if it knows
+//! them. No lists.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
@@ -51,7 +52,12 @@ impl WebServer {
 }
 
 /// Answers the one request of a connection.
-fn answer(mut stream: &TcpStream, directory: &Path, knows_ranges: bool, requests: &AtomicU64) -> Result<()> {
+fn answer(
+    mut stream: &TcpStream,
+    directory: &Path,
+    knows_ranges: bool,
+    requests: &AtomicU64,
+) -> Result<()> {
     requests.fetch_add(1, Ordering::Relaxed);
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
@@ -59,27 +65,45 @@ fn answer(mut stream: &TcpStream, directory: &Path, knows_ranges: bool, requests
     for line in lines {
         let line = line?.to_ascii_lowercase();
         match line.strip_prefix("range: bytes=") {
-            Some(text) => range = text.split_once('-').map(|(from, to)| (number(from), number(to))),
+            Some(text) => {
+                range = text
+                    .split_once('-')
+                    .map(|(from, to)| (number(from), number(to)))
+            }
             None if line.is_empty() => break,
             None => {}
         }
     }
     let mut words = request.split(' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let content = file(directory, path).filter(|_| method == "GET").and_then(|path| fs::read(path).ok());
+    let (method, path) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
+    let content = file(directory, path)
+        .filter(|_| method == "GET")
+        .and_then(|path| fs::read(path).ok());
     let Some(content) = content else {
-        return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        return stream.write_all(
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        );
     };
     let (status, place, body) = match range.filter(|_| knows_ranges) {
         None => ("200 OK", String::new(), &content[..]),
         Some((from, to)) => {
             let end = content.len().min(to + 1);
-            let place = format!("Content-Range: bytes {from}-{}/{}\r\n", end - 1, content.len());
+            let place = format!(
+                "Content-Range: bytes {from}-{}/{}\r\n",
+                end - 1,
+                content.len()
+            );
             ("206 Partial Content", place, &content[from..end])
         }
     };
     let length = body.len();
-    write!(stream, "HTTP/1.1 {status}\r\n{place}Content-Length: {length}\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\n{place}Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    )?;
     stream.write_all(body)
 }
 
