@@ -1,5 +1,5 @@
-"""The copy of a model that inference workers on one machine share. One process manages it and prepares new versions
-while the engines still serve an older one; the others read its files."""
+"""The copy of a model that inference workers on one machine share. One process manages it and
+prepares new versions while the engines still serve an older one; the others read its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from deltachain import Error, FoundVersion, InUseError, Store, Subscriber, TimeoutError, Trust, UsageError, find_version
+from deltachain import (
+    Error,
+    FoundVersion,
+    InUseError,
+    Store,
+    Subscriber,
+    TimeoutError,
+    Trust,
+    UsageError,
+    find_version,
+)
 
 from ._engine_preparer import LoadResult, Preparer, Rest, Version, missing_version
 
@@ -22,7 +32,8 @@ __all__ = ["EngineCopy", "shared_memory_directory"]
 
 _logger = logging.getLogger("deltachain")
 
-# Seconds between looks at the directory, which another process may manage, and until what has failed is tried again.
+# Seconds between looks at the directory, which another process may manage, and until what has
+# failed is tried again.
 _POLL = 0.1
 _PAUSE = 1.0
 
@@ -56,25 +67,31 @@ class _Request:
 
 
 class EngineCopy(Preparer[VersionFiles]):
-    """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest version, if this
-    process manages it.
+    """One worker's use of the shared copy. A thread works ahead: it updates the copy to the newest
+    version, if this process manages it.
 
     Args:
         chain: the chain; None if another process manages the copy: then no store is opened.
-        directory: the shared copy. With a chain, the first process that opens it manages it; the others read it.
+        directory: the shared copy. With a chain, the first process that opens it manages it; the
+            others read it.
         remove: whether to remove the directory at the end, if this process manages it.
         trust: as for `Subscriber`, if this process manages it.
     """
 
-    def __init__(self, chain: str | None, directory: str, *, remove: bool = False, trust: Trust | None = None) -> None:
+    def __init__(
+        self, chain: str | None, directory: str, *, remove: bool = False, trust: Trust | None = None
+    ) -> None:
         self._remove = remove
         subscriber = None
         try:
             if chain is not None:
                 # A subscriber would wait for a directory that does not exist.
                 Store(chain).check_exists()
-                # A directory that is to be removed may be left by a killed process, of a chain that was made anew.
-                subscriber = Subscriber(chain, host_copy=directory, kind="torch", adopt=remove, trust=trust)
+                # A directory that is to be removed may be left by a killed process, of a chain that
+                # was made anew.
+                subscriber = Subscriber(
+                    chain, host_copy=directory, kind="torch", adopt=remove, trust=trust
+                )
         except InUseError:
             pass
         except Error:
@@ -90,15 +107,17 @@ class EngineCopy(Preparer[VersionFiles]):
         super().__init__(directory, subscriber)
 
     def is_ready(self, number: int) -> bool:
-        """It or a later one is held or ready, or what was tried last has failed. Only the process that manages the
-        directory has to wait."""
+        """It or a later one is held or ready, or what was tried last has failed. Only the process
+        that manages the directory has to wait."""
         with self._state:
-            is_there = any(one is not None and one.number >= number for one in (self._held, self._ready))
+            is_there = any(
+                one is not None and one.number >= number for one in (self._held, self._ready)
+            )
             return is_there or self._said is not None or not self.keeps
 
     def _wait(self, number: int | None, timeout: float) -> VersionFiles:
-        """The newest version is that of the chain, or of a directory that another process manages. Failures are retried
-        then, and a chain may have no version yet. Existing files stay."""
+        """The newest version is that of the chain, or of a directory that another process manages.
+        Failures are retried then, and a chain may have no version yet. Existing files stay."""
         end = time.monotonic() + timeout
         wanted = _Request(number)
         with self._state:
@@ -126,8 +145,8 @@ class EngineCopy(Preparer[VersionFiles]):
             why = "" if wanted.failure is None else f": {wanted.failure}"
             return TimeoutError(f"{name} was not ready after {timeout:.0f} s{why}")
         return TimeoutError(
-            f"{self.directory} is managed by another process and was not at {name} after {timeout:.0f} s: check that "
-            "process",
+            f"{self.directory} is managed by another process and was not at {name} after "
+            f"{timeout:.0f} s: check that process",
             file=self.directory,
         )
 
@@ -152,7 +171,9 @@ class EngineCopy(Preparer[VersionFiles]):
         super()._end()
         if self._remove and self.keeps:
             # Renamed first, while it is locked, so that no process finds half of it.
-            gone = tempfile.mkdtemp(prefix="deltachain-removed-", dir=os.path.dirname(self.directory))
+            gone = tempfile.mkdtemp(
+                prefix="deltachain-removed-", dir=os.path.dirname(self.directory)
+            )
             try:
                 os.rename(self.directory, os.path.join(gone, "copy"))
             except OSError as error:
@@ -192,15 +213,16 @@ class EngineCopy(Preparer[VersionFiles]):
                     self._state.wait(_POLL if failure is None else _PAUSE)
 
     def _go_ahead(self) -> None:
-        """Prepares the newest version for this worker, repeatedly if this process manages the directory."""
+        """Prepares the newest version for this worker, repeatedly if this process manages the
+        directory."""
         self._make_ready(find_version(self.directory))
         while update := self._next():
             update.apply()
             self._make_ready(find_version(self.directory))
 
     def _reach(self, wanted: int | None) -> bool:
-        """Prepares this version, or the newest one, for this worker. Returns whether it exists: if another process
-        manages the directory, it may come later."""
+        """Prepares this version, or the newest one, for this worker. Returns whether it exists: if
+        another process manages the directory, it may come later."""
         found = None if wanted is None else find_version(self.directory, wanted)
         if found is None and self._subscriber is not None:
             update = self._subscriber.find(wanted)
@@ -250,9 +272,10 @@ def shared_memory_directory(chain: str, model: int, root: str = "/dev/shm") -> s
     # Some file systems have no bounds, and say 0.
     if 0 < size.f_blocks * size.f_frsize < 2 * model:
         raise UsageError(
-            f"USAGE: the copy needs room for two versions, {2 * model / 2**20:.0f} MiB, and {root} has "
-            f"{size.f_blocks * size.f_frsize / 2**20:.0f} MiB in all: enlarge it (--shm-size of Docker, an emptyDir "
-            "with medium: Memory in Kubernetes), or set host_copy to a directory on a disk",
+            f"USAGE: the copy needs room for two versions, {2 * model / 2**20:.0f} MiB, and "
+            f"{root} has {size.f_blocks * size.f_frsize / 2**20:.0f} MiB in all: enlarge it "
+            "(--shm-size of Docker, an emptyDir with medium: Memory in Kubernetes), or set "
+            "host_copy to a directory on a disk",
             file=root,
         )
     name = hashlib.sha256(os.fsencode(chain)).hexdigest()[:16]

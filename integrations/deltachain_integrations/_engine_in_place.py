@@ -1,5 +1,5 @@
-"""An engine's tensors, which follow a chain in place. A thread works ahead: it downloads and proves the newest version
-while the engine still serves an older one."""
+"""An engine's tensors, which follow a chain in place. A thread works ahead: it downloads and proves
+the newest version while the engine still serves an older one."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class VersionUpdate(Version):
 class EngineInPlace(Preparer[VersionUpdate]):
     """The tensors of one worker. Each downloads for itself.
 
-    The workers of a server follow together, so all of them make the same calls in the same order. Each `go_on` lets the
-    thread look for one version, and `take` first waits until the thread of each worker has ended that: worker 0 ends
-    it.
+    The workers of a server follow together, so all of them make the same calls in the same order.
+    Each `go_on` lets the thread look for one version, and `take` first waits until the thread of
+    each worker has ended that: worker 0 ends it.
 
     Args:
         chain: the chain.
@@ -67,7 +67,8 @@ class EngineInPlace(Preparer[VersionUpdate]):
         Store(chain).check_exists()
         subscriber = Subscriber(chain, into=load, group=group, trust=trust)
         self._agree, self._sums = agree, sums
-        # All below, and what is ready, is set by the thread while it looks, and by others while it does not.
+        # All below, and what is ready, is set by the thread while it looks, and by others while it
+        # does not.
         self._is_lost = False
         # Whether the thread looks for a version, or is to.
         self._is_looking = True
@@ -85,12 +86,14 @@ class EngineInPlace(Preparer[VersionUpdate]):
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known where the tensors are, so that the next version can be written in place."""
+        """Whether it is known where the tensors are, so that the next version can be written in
+        place."""
         return self._subscriber.is_found
 
     def is_ready(self, number: int) -> bool:
-        """Waiting would not help either if it is held already, also if other code has written to the tensors since. If
-        a lower one is ready, the thread looks again. All workers call this together."""
+        """Waiting would not help either if it is held already, also if other code has written to
+        the tensors since. If a lower one is ready, the thread looks again. All workers call this
+        together."""
         with self._state:
             if self._is_called or number <= self._taken:
                 return True
@@ -100,8 +103,8 @@ class EngineInPlace(Preparer[VersionUpdate]):
             return not self._is_looking
 
     def _is_lower(self) -> bool:
-        """Whether the thread has found a version below the one that was asked for. That does not depend on when it was
-        asked for, so that the threads of all workers look equally often."""
+        """Whether the thread has found a version below the one that was asked for. That does not
+        depend on when it was asked for, so that the threads of all workers look equally often."""
         return self._ready is not None and self._ready.number < self._asked
 
     def _wait(self, number: int | None, timeout: float) -> VersionUpdate:
@@ -136,8 +139,8 @@ class EngineInPlace(Preparer[VersionUpdate]):
         return version
 
     def check(self) -> float:
-        """Compares the sums of all tensors with those of the version that they hold, and returns the seconds that it
-        took. All workers call this together, between two updates.
+        """Compares the sums of all tensors with those of the version that they hold, and returns
+        the seconds that it took. All workers call this together, between two updates.
 
         Raises:
             StateMismatchError: if other code has written to them.
@@ -153,8 +156,8 @@ class EngineInPlace(Preparer[VersionUpdate]):
         return version.update.is_held
 
     def load(self, version: VersionUpdate, load_all: Callable[..., None], rest: Rest) -> LoadResult:
-        """Writes it in place, or loads all of it and finds where its tensors are. Layers that cannot be written there
-        are loaded if they have changed."""
+        """Writes it in place, or loads all of it and finds where its tensors are. Layers that
+        cannot be written there are loaded if they have changed."""
         version.update.apply()
         if (changes := version.update.changes()) is None:
             return "all tensors", None
@@ -171,7 +174,9 @@ class EngineInPlace(Preparer[VersionUpdate]):
             return "the model's loader does more than copying"
         if base is not None and base < version.number and version.update.changes() is None:
             # Back to an older one there are none.
-            return "the chain has no links that can be taken in place: publish with the profile local"
+            return (
+                "the chain has no links that can be taken in place: publish with the profile local"
+            )
         return None
 
     def taken(self, version: VersionUpdate) -> None:

@@ -1,5 +1,6 @@
-"""The interface of preparers, which prepare versions ahead for a worker of a server: the same one, whether the engine
-loads the files of a copy (`_engine_copy`) or its tensors follow in place (`_engine_in_place`)."""
+"""The interface of preparers, which prepare versions ahead for a worker of a server: the same one,
+whether the engine loads the files of a copy (`_engine_copy`) or its tensors follow in place
+(`_engine_in_place`)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Version:
     Attributes:
         number: its number.
         digest: its state digest.
-        shapes: the shapes of its tensors; none if there is nothing to load, since it is held already.
+        shapes: the shapes of its tensors; none if there is nothing to load, since it is held
+            already.
     """
 
     number: int
@@ -36,21 +38,27 @@ class Version:
 
 _Version = TypeVar("_Version", bound=Version)
 
-# Gives tensors of layers that cannot be written in place. They have a version's values after it is written.
+# Gives tensors of layers that cannot be written in place. They have a version's values after it is
+# written.
 Rest = Callable[[], Mapping[str, Any]]
 
-# The description of what was loaded, for the log, and the sums of the model's weights; None if these have to be read.
+# The description of what was loaded, for the log, and the sums of the model's weights; None if
+# these have to be read.
 LoadResult = tuple[str, WeightSums | None]
 
 
 class Preparer(ABC, Generic[_Version]):
-    """Prepares versions for one worker of a server. A thread works ahead while the engine serves an older version.
+    """Prepares versions for one worker of a server. A thread works ahead while the engine serves an
+    older version.
 
-    The worker calls all of it from one thread, so the calls of one worker never overlap. An update is:
+    The worker calls all of it from one thread, so the calls of one worker never overlap. An update
+    is:
 
-    1. `is_ready`, as often as a follower asks for that; then `shapes` if it is ready, and `failure` if not;
+    1. `is_ready`, as often as a follower asks for that; then `shapes` if it is ready, and `failure`
+       if not;
     2. `take`, which waits for the version;
-    3. `is_held`, and `load` if it is not held: the model changes. If that fails, `is_torn` and `version`;
+    3. `is_held`, and `load` if it is not held: the model changes. If that fails, `is_torn` and
+       `version`;
     4. `taken`, when the engine has the version; then `why_whole`;
     5. `go_on`, when all workers have loaded the version, and also after any failure since `take`.
 
@@ -68,12 +76,13 @@ class Preparer(ABC, Generic[_Version]):
 
     Args:
         directory: what versions come from, for messages.
-        subscriber: follows the chain, and is closed at the end; None if another process manages what is read here.
+        subscriber: follows the chain, and is closed at the end; None if another process manages
+            what is read here.
 
     Attributes:
         directory: the same.
-        is_collective: whether the workers of a server follow together. Otherwise each takes for itself: first those
-            that manage what others read (`keeps`).
+        is_collective: whether the workers of a server follow together. Otherwise each takes for
+            itself: first those that manage what others read (`keeps`).
     """
 
     is_collective = False
@@ -132,8 +141,8 @@ class Preparer(ABC, Generic[_Version]):
         ready = self._wait(number, timeout)
         if digest is not None and ready.digest != digest:
             raise WrongBaseError(
-                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, but {digest} was "
-                "expected",
+                f"WRONG_BASE: version {ready.number} of the chain has the digest {ready.digest}, "
+                f"but {digest} was expected",
                 advice="check that the update is for this chain; nothing has changed",
             )
         return ready
@@ -143,8 +152,8 @@ class Preparer(ABC, Generic[_Version]):
 
         Args:
             version: what was taken.
-            known: number and digest of the version that the model is known to hold. It may read all weights, and calls
-                `lost` if other code has changed them.
+            known: number and digest of the version that the model is known to hold. It may read all
+                weights, and calls `lost` if other code has changed them.
         """
         return known() == (version.number, version.digest)
 
@@ -162,18 +171,19 @@ class Preparer(ABC, Generic[_Version]):
         """
 
     def is_torn(self, version: _Version) -> bool:
-        """Whether the model may hold parts of two versions, after a `load` that failed. A loader that fails leaves
-        these."""
+        """Whether the model may hold parts of two versions, after a `load` that failed. A loader
+        that fails leaves these."""
         return True
 
     @property
     def version(self) -> int | None:
-        """The version that the model holds if a `load` has failed, and it is not torn; None if that is unknown."""
+        """The version that the model holds if a `load` has failed, and it is not torn; None if that
+        is unknown."""
         return None
 
     def why_whole(self, version: _Version) -> str | None:
-        """Why versions are loaded as a whole from this one on, though this kind is there to write them in place; None
-        if that is not so."""
+        """Why versions are loaded as a whole from this one on, though this kind is there to write
+        them in place; None if that is not so."""
         return None
 
     @abstractmethod
@@ -182,11 +192,12 @@ class Preparer(ABC, Generic[_Version]):
 
     @abstractmethod
     def lost(self) -> None:
-        """The engine's weights are unknown, since other code has written to them: the next version is loaded as a
-        whole."""
+        """The engine's weights are unknown, since other code has written to them: the next version
+        is loaded as a whole."""
 
     def go_on(self) -> None:
-        """All workers have loaded the version, or the update has failed: the thread may work ahead again."""
+        """All workers have loaded the version, or the update has failed: the thread may work ahead
+        again."""
         with self._state:
             self._is_called = False
             self._state.notify_all()
@@ -208,8 +219,8 @@ class Preparer(ABC, Generic[_Version]):
         """The thread: works ahead unless `_is_called`, and ends after `_stop`."""
 
     def _next(self) -> Update | None:
-        """The next version of the chain; None if there is none, the thread has to stop, or another process downloads
-        the chain."""
+        """The next version of the chain; None if there is none, the thread has to stop, or another
+        process downloads the chain."""
         if self._subscriber is None:
             return None
         stop = lambda: self._is_called or self._stop  # noqa: E731
@@ -225,4 +236,8 @@ class Preparer(ABC, Generic[_Version]):
 
 def missing_version(number: int) -> ChainError:
     """The chain has no such version."""
-    return ChainError(f"CHAIN: there is no version {number} in the chain", rule="R-CHN-03", advice="check the update")
+    return ChainError(
+        f"CHAIN: there is no version {number} in the chain",
+        rule="R-CHN-03",
+        advice="check the update",
+    )

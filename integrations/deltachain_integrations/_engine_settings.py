@@ -1,7 +1,9 @@
-"""Settings of the backend for vLLM: which the server's own configuration fixes, and which a request may give.
+"""Settings of the backend for vLLM: which the server's own configuration fixes, and which a request
+may give.
 
-Whoever reaches a server's port may send requests. So only the configuration can name a chain. A request can at most
-point to a directory that another process of this machine manages, and only read it."""
+Whoever reaches a server's port may send requests. So only the configuration can name a chain. A
+request can at most point to a directory that another process of this machine manages, and only read
+it."""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ class Settings:
 
     Attributes:
         chain: the chain that this server downloads itself; None if another process does.
-        host_copy: the directory that all workers of a machine share; None: one in memory, which this server manages.
-        mode: `"sparse"`: changes are written in place, without a copy of the model; needs `chain`. `"reload"`: the
-            whole version is loaded layer by layer. `"auto"`: sparse if all of the model can be written in place.
-        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights. `"keep"`: the caller
-            keeps them (`clear_cache=false`), and answers may mix two versions.
+        host_copy: the directory that all workers of a machine share; None: one in memory, which
+            this server manages.
+        mode: `"sparse"`: changes are written in place, without a copy of the model; needs `chain`.
+            `"reload"`: the whole version is loaded layer by layer. `"auto"`: sparse if all of the
+            model can be written in place.
+        kv: `"recompute"`: the caller pauses with `mode=keep`, which drops caches of older weights.
+            `"keep"`: the caller keeps them (`clear_cache=false`), and answers may mix two versions.
         timeout: maximum seconds that an update, or the start, waits for a version.
-        start: `"model"`: the server begins to serve with its own model. `"newest"`: with the newest version.
-        trust: public keys, or files of them: only versions that these have signed are downloaded (`chain`).
+        start: `"model"`: the server begins to serve with its own model. `"newest"`: with the newest
+            version.
+        trust: public keys, or files of them: only versions that these have signed are downloaded
+            (`chain`).
         quorum: how many of these keys have to sign.
     """
 
@@ -63,7 +69,8 @@ class Settings:
 
 
 def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
-    """The settings in the server's configuration, vLLM's `additional_config`, or what stands for it in `place`.
+    """The settings in the server's configuration, vLLM's `additional_config`, or what stands for it
+    in `place`.
 
     Raises:
         UsageError: if one is unknown or invalid.
@@ -76,7 +83,9 @@ def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
     unknown = sorted(set(given) - set(Settings.__slots__))
     if unknown:
         names = ", ".join(Settings.__slots__)
-        raise UsageError(f"USAGE: unknown in {place}: {', '.join(map(str, unknown))}; the settings are {names}")
+        raise UsageError(
+            f"USAGE: unknown in {place}: {', '.join(map(str, unknown))}; the settings are {names}"
+        )
     settings = {name: value for name, value in given.items() if value is not None}
     for name, value in settings.items():
         _check(name, value)
@@ -84,7 +93,8 @@ def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
         raise UsageError(f'USAGE: "start": "newest" needs "chain" or "host_copy" in {place}')
     if "trust" in settings and "chain" not in settings:
         raise UsageError(
-            f'USAGE: "trust" in {place} needs "chain" there: who downloads the chain checks signatures '
+            f'USAGE: "trust" in {place} needs "chain" there: who downloads the chain checks '
+            "signatures "
             "(`deltachain follow --trust`)"
         )
     whose = Settings(**settings).signed_by
@@ -103,7 +113,8 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
         told: the request's `init_info`; None stands for what is not given.
 
     Raises:
-        UsageError: if a request would change the configuration, open a chain, or read a directory that it may not.
+        UsageError: if a request would change the configuration, open a chain, or read a directory
+            that it may not.
     """
     added = {}
     for name, value in told.items():
@@ -113,19 +124,21 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
         if name in configured:
             if _plain(name, value) != _plain(name, configured[name]):
                 raise UsageError(
-                    f"USAGE: {name} is {configured[name]!r} in this server's configuration ({CONFIGURATION}); a "
-                    f"request cannot change it to {value!r}"
+                    f"USAGE: {name} is {configured[name]!r} in this server's configuration "
+                    f"({CONFIGURATION}); a request cannot change it to {value!r}"
                 )
             continue
         if name == "chain":
             raise UsageError(
-                'USAGE: a request cannot make this server open a chain: set "chain" in the server\'s configuration, '
+                'USAGE: a request cannot make this server open a chain: set "chain" in the '
+                "server's configuration, "
                 f"{CONFIGURATION}, or run `deltachain follow --engine vllm` beside it"
             )
         if name == "host_copy":
             if "chain" in configured:
                 raise UsageError(
-                    f"USAGE: this server downloads {configured['chain']!r} itself ({CONFIGURATION}): run `deltachain "
+                    f"USAGE: this server downloads {configured['chain']!r} itself "
+                    f"({CONFIGURATION}): run `deltachain "
                     'follow --no-tensors`, which keeps no copy, or omit "chain" there'
                 )
             _check_readable(value)
@@ -133,7 +146,8 @@ def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:
     settings = Settings(**{**configured, **added})
     if settings.chain is None and settings.host_copy is None:
         raise UsageError(
-            f'USAGE: the backend has no chain: set "chain" or "host_copy" in {CONFIGURATION}, or run `deltachain '
+            f'USAGE: the backend has no chain: set "chain" or "host_copy" in {CONFIGURATION}, or '
+            "run `deltachain "
             "follow --engine vllm` beside the server"
         )
     return settings
@@ -144,7 +158,9 @@ def _check(name: str, value: object) -> None:
         raise UsageError(f"USAGE: {name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
     if name in _TEXTS and not (isinstance(value, str) and value):
         raise UsageError(f"USAGE: {name} must be a text, not {value!r}")
-    if name == "timeout" and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+    if name == "timeout" and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0
+    ):
         raise UsageError(f"USAGE: {name} must be a number of seconds, not {value!r}")
 
 
@@ -158,7 +174,8 @@ def _check_readable(path: str) -> None:
 
     def refuse(why: str) -> None:
         raise UsageError(
-            f'USAGE: a request cannot name this directory: {why}; "host_copy" in {CONFIGURATION} can (file {path})',
+            f'USAGE: a request cannot name this directory: {why}; "host_copy" in {CONFIGURATION} '
+            f"can (file {path})",
             file=path,
         )
 

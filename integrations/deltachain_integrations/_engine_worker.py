@@ -1,5 +1,5 @@
-"""One worker of a server whose model follows a chain: waits for a version, compares its digest, loads it. What loads a
-model is the engine's: `_vllm_engine`, `_sglang_engine`."""
+"""One worker of a server whose model follows a chain: waits for a version, compares its digest,
+loads it. What loads a model is the engine's: `_vllm_engine`, `_sglang_engine`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ _FRESH = 10.0
 class EngineWorker:
     """A worker of a server.
 
-    All work is in `_receive`, so no work is unfinished between calls of the server: a refused version leaves the model
-    unchanged. If loading fails after the model was changed, the worker's version is unknown: the update fails, and the
-    next one loads all tensors. It also does that after other code has changed the weights, by a reload or a reset.
+    All work is in `_receive`, so no work is unfinished between calls of the server: a refused
+    version leaves the model unchanged. If loading fails after the model was changed, the worker's
+    version is unknown: the update fails, and the next one loads all tensors. It also does that
+    after other code has changed the weights, by a reload or a reset.
 
-    In sparse mode the first version is loaded by the model's own loader. A `Map` notes where each element goes, and
-    later versions are written there, proven before. Addresses never change.
+    In sparse mode the first version is loaded by the model's own loader. A `Map` notes where each
+    element goes, and later versions are written there, proven before. Addresses never change.
     """
 
     # The engine gives these.
@@ -48,7 +49,12 @@ class EngineWorker:
     device: torch.device
     _log: logging.Logger
 
-    def _begin(self, configured: Mapping[str, Any], files: str, workers: torch.distributed.ProcessGroup | None) -> None:
+    def _begin(
+        self,
+        configured: Mapping[str, Any],
+        files: str,
+        workers: torch.distributed.ProcessGroup | None,
+    ) -> None:
         """Before anything else.
 
         Args:
@@ -57,7 +63,8 @@ class EngineWorker:
             workers: all workers that share this server's model; None if there is one.
         """
         self._configured, self._files, self._workers = configured, files, workers
-        # The preparer of versions, None before it is opened; and the settings that it was opened with.
+        # The preparer of versions, None before it is opened; and the settings that it was opened
+        # with.
         self._opened: Preparer[Any] | None = None
         self._settings = Settings()
         self._map: Map | None = None
@@ -70,12 +77,15 @@ class EngineWorker:
         # Worker 0 decides which follower updates the server.
         self._lease = Lease() if self._number() == 0 else None
         self._is_torn = False
-        # The model's version and the sums of its weights; None if unknown, or the server's initial weights.
+        # The model's version and the sums of its weights; None if unknown, or the server's initial
+        # weights.
         self._holds: tuple[int, str, WeightSums] | None = None
         self.times: dict[str, float] = {}
         self.how = ""
 
-    def _load_all(self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True) -> None:
+    def _load_all(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True
+    ) -> None:
         """Loads tensors by the model's own loader: all, or those of whole layers.
 
         Raises:
@@ -101,8 +111,9 @@ class EngineWorker:
     def _refuse_stranded(self) -> None:
         if lost := stranded(self.model):
             raise UnsupportedError(
-                f"the server's reload does not renew {listed(lost, ', ')}, which are views of parameters that it has "
-                "packed: the model would answer with parts of an older version"
+                f"the server's reload does not renew {listed(lost, ', ')}, which are views of "
+                "parameters that it has packed: the model would answer with parts of an older "
+                "version"
             )
 
     def _follow(self, told: Mapping[str, Any]) -> None:
@@ -112,7 +123,8 @@ class EngineWorker:
             told: what a request adds to the configuration.
 
         Raises:
-            UsageError: if a setting is invalid, or a request may not change it. Nothing has changed.
+            UsageError: if a setting is invalid, or a request may not change it. Nothing has
+                changed.
             UnsupportedError: if this server cannot be updated with these settings.
             Error: if there is no chain.
         """
@@ -168,7 +180,9 @@ class EngineWorker:
             )
         else:
             remove = settings.host_copy is None
-            self._opened = EngineCopy(settings.chain, directory, remove=remove, trust=settings.signed_by)
+            self._opened = EngineCopy(
+                settings.chain, directory, remove=remove, trust=settings.signed_by
+            )
         self._settings = settings
 
     def _bytes(self) -> int:
@@ -186,18 +200,23 @@ class EngineWorker:
         return None
 
     def _settle(self, version: Version) -> None:
-        """In mode `auto`, changes to full reloads if versions cannot be written in place: then a copy on the host saves
-        downloads."""
+        """In mode `auto`, changes to full reloads if versions cannot be written in place: then a
+        copy on the host saves downloads."""
         reason = self._preparer.why_whole(version)
         if reason is None:
             return
         is_auto = self._settings.mode == "auto"
-        self._log.warning("deltachain: updates are full reloads%s, since %s", "" if is_auto else " for now", reason)
+        self._log.warning(
+            "deltachain: updates are full reloads%s, since %s",
+            "" if is_auto else " for now",
+            reason,
+        )
         if is_auto:
             self._change_to(self._settings, is_sparse=False)
 
     def state(self, follower: str, lease: float) -> dict[str, Any]:
-        """The version of this worker's model, and whether this follower may update it: docs/engines.md."""
+        """The version of this worker's model, and whether this follower may update it:
+        docs/engines.md."""
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
         held = self._held()
@@ -213,8 +232,8 @@ class EngineWorker:
         }
 
     def readiness(self, follower: str, version: int) -> dict[str, Any]:
-        """Whether this worker can load a version without waiting for it, or waiting would not help; and why it cannot.
-        Renews the lease of this follower."""
+        """Whether this worker can load a version without waiting for it, or waiting would not help;
+        and why it cannot. Renews the lease of this follower."""
         if self._lease is not None:
             self._lease.renew(follower)
         if self._opened is None:
@@ -230,19 +249,23 @@ class EngineWorker:
         return misfit(self._files, shapes) if shapes else None
 
     def _held(self) -> tuple[int, str] | None:
-        """Number and digest of the model's version; None if it is torn or was changed. Reads all weights."""
+        """Number and digest of the model's version; None if it is torn or was changed. Reads all
+        weights."""
         if self._is_torn or self._holds is None:
             return None
         number, digest, sums = self._holds
         if self._is_in_place() and sums.fits(self.model):
             self._checked = time.monotonic()
             return number, digest
-        self._log.warning("deltachain: the weights of version %d were changed: the next update loads all", number)
+        self._log.warning(
+            "deltachain: the weights of version %d were changed: the next update loads all", number
+        )
         self._forget()
         return None
 
     def _known(self) -> tuple[int, str] | None:
-        """The same, but weights that `state` has just read are not read again: the server is paused."""
+        """The same, but weights that `state` has just read are not read again: the server is
+        paused."""
         is_fresh = time.monotonic() - self._checked < _FRESH
         if is_fresh and self._holds is not None and not self._is_torn and self._is_in_place():
             return self._holds[:2]
@@ -263,12 +286,15 @@ class EngineWorker:
 
         Args:
             version: its number.
-            digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that this server downloads.
+            digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that
+                this server downloads.
             follower: the caller's name in `state`; None if it did not ask that.
 
         Raises:
-            UsageError: if no chain is known, a digest is needed, or the version does not fit the model.
-            WrongBaseError, ChainError, TimeoutError, Error: if the version is not available. The model is unchanged.
+            UsageError: if no chain is known, a digest is needed, or the version does not fit the
+                model.
+            WrongBaseError, ChainError, TimeoutError, Error: if the version is not available. The
+                model is unchanged.
             TornError: if loading failed half way: stay paused, and update again.
         """
         begin = time.monotonic()
@@ -309,19 +335,26 @@ class EngineWorker:
         """Refuses an update, before any worker waits for its version."""
         other = None if self._lease is None else self._lease.held_by_other(follower)
         if other is not None:
-            raise UsageError(f"USAGE: {other[0]} updates this server; its lease ends in {other[1]:.0f} s")
+            raise UsageError(
+                f"USAGE: {other[0]} updates this server; its lease ends in {other[1]:.0f} s"
+            )
         if digest is None and not self._downloads:
             raise UsageError(
-                f"USAGE: another process manages {self._preparer.directory}, perhaps for another chain: give the "
-                "version's digest"
+                f"USAGE: another process manages {self._preparer.directory}, perhaps for another "
+                "chain: give the version's digest"
             )
         # If other code has changed the weights, the version is prepared as a whole.
         self._known()
 
     def _take(self, version: int, digest: str | None, *, keeps: bool) -> Version | None:
-        """Waits for a version, in the worker that manages the copy (`keeps`) or in the others. Changes nothing."""
+        """Waits for a version, in the worker that manages the copy (`keeps`) or in the others.
+        Changes nothing."""
         preparer = self._preparer
-        return preparer.take(version, digest, self._settings.timeout) if preparer.keeps == keeps else None
+        return (
+            preparer.take(version, digest, self._settings.timeout)
+            if preparer.keeps == keeps
+            else None
+        )
 
     def _refuse_misfit(self, version: Version) -> None:
         if why := self._misfit(version.shapes):
@@ -345,9 +378,9 @@ class EngineWorker:
                     self._forget()
                 if self._is_torn:
                     raise TornError(
-                        f"version {version.number} was not loaded, and this worker may hold parts of two versions: "
-                        "keep the server paused and update again, which loads all tensors "
-                        f"({type(error).__name__}: {error})"
+                        f"version {version.number} was not loaded, and this worker may hold parts "
+                        "of two versions: keep the server paused and update again, which loads "
+                        f"all tensors ({type(error).__name__}: {error})"
                     ) from error
                 raise
             self._is_torn = False
@@ -359,9 +392,12 @@ class EngineWorker:
         holds, changes = self._holds, version.update.changes()
         return None if holds is None or changes is None else holds[2].after(changes)
 
-    def _load_and_map(self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]) -> dict[str, Any] | None:
-        """Loads a version as a whole, and finds where its tensors are. In mode `sparse`, the host keeps those of layers
-        that cannot be written in place. None if these are unknown, or in mode `auto`."""
+    def _load_and_map(
+        self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]]
+    ) -> dict[str, Any] | None:
+        """Loads a version as a whole, and finds where its tensors are. In mode `sparse`, the host
+        keeps those of layers that cannot be written in place. None if these are unknown, or in mode
+        `auto`."""
         self._map, self._rest = None, {}
         # The follower proves what has been found, by the version's sums.
         found = taken(self._load_all, tensors(), self._tensors())
@@ -382,11 +418,14 @@ class EngineWorker:
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The model's parameters and buffers."""
         model = self.model
-        return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        return [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
 
     def _together(self, act: Callable[[], _Result], kind: type[Error] = Error) -> _Result:
-        """Runs this in each worker of the server. If it fails in one, all raise, the others an error of this kind.
-        Otherwise workers could get different versions."""
+        """Runs this in each worker of the server. If it fails in one, all raise, the others an
+        error of this kind. Otherwise workers could get different versions."""
         failure = None
         try:
             result = act()
@@ -421,8 +460,8 @@ class EngineWorker:
 
 
 def _layers_of(found: Map) -> set[str]:
-    """The tensors that are loaded together with those that cannot be written in place: of the same layers. None of them
-    if the layers of one are unknown."""
+    """The tensors that are loaded together with those that cannot be written in place: of the same
+    layers. None of them if the layers of one are unknown."""
     if not found.reload.keys() <= found.targets.keys():
         return set()
 

@@ -1,7 +1,9 @@
-"""Where the elements of a checkpoint go when a model loads them: found by watching the model's own loader, once.
+"""Where the elements of a checkpoint go when a model loads them: found by watching the model's own
+loader, once.
 
-Loaders fuse, split, transpose and divide. What `_watch` sees of that are strided copies; here they become boxes of the
-checkpoint's tensors in the model's memory. What cannot be followed has to be loaded again, with a reason."""
+Loaders fuse, split, transpose and divide. What `_watch` sees of that are strided copies; here they
+become boxes of the checkpoint's tensors in the model's memory. What cannot be followed has to be
+loaded again, with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def taken(
     own = list(memory)
     watch = Watch(own)
     storages = {number: storage.tensor for number, storage in watch.own.items()}
-    before = {number: storage_sums(tensor) for number, tensor in storages.items() if tensor is not None}
+    before = {
+        number: storage_sums(tensor) for number, tensor in storages.items() if tensor is not None
+    }
     with torch.no_grad(), watch:
         load(watch.given(tensors))
     return _made(watch, own, before)
@@ -53,13 +57,14 @@ class _Region(NamedTuple):
 
 
 class Map:
-    """Where a model keeps the tensors of a checkpoint. It holds while the model's tensors stay where they are.
+    """Where a model keeps the tensors of a checkpoint. It holds while the model's tensors stay
+    where they are.
 
     Attributes:
         reload: tensors of the checkpoint that have to be loaded by the model's loader, and why.
         unused: tensors of the checkpoint that the loader puts nowhere in this process.
-        targets: for tensors of the checkpoint, the tensors of the model that share memory with what was made of them,
-            as far as that was seen.
+        targets: for tensors of the checkpoint, the tensors of the model that share memory with what
+            was made of them, as far as that was seen.
     """
 
     def __init__(self) -> None:
@@ -76,18 +81,24 @@ class Map:
 
     def into(self) -> dict[str, list[Part]]:
         """The tensors that are mapped, as `Subscriber(into=)` takes them."""
-        return {name: [self._part(name, region) for region in regions] for name, regions in self._regions.items()}
+        return {
+            name: [self._part(name, region) for region in regions]
+            for name, regions in self._regions.items()
+        }
 
     def _part(self, name: str, region: _Region) -> Part:
         own = self._memory[region.storage].view(self._dtypes[name])
         return Part(own.as_strided(region.shape, region.strides, region.offset), region.box)
 
     def fits(self, memory: Iterable[tuple[str, torch.Tensor]]) -> bool:
-        """Whether the model's tensors are still those that the map was made for, in the same places."""
+        """Whether the model's tensors are still those that the map was made for, in the same
+        places."""
         return self._forms == forms_of(memory)
 
 
-def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapping[int, torch.Tensor]) -> Map:
+def _made(
+    watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapping[int, torch.Tensor]
+) -> Map:
     """The map, of what has been seen."""
     made = Map()
     made._forms = forms_of(memory)
@@ -117,7 +128,11 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapp
         is_seen = any(write.source is None for write in storage.writes) and not any(
             isinstance(write.source, Unknown) and not write.source.names for write in kept
         )
-        if not is_all and not is_seen and not torch.equal(before[key], storage_sums(storage.tensor)):
+        if (
+            not is_all
+            and not is_seen
+            and not torch.equal(before[key], storage_sums(storage.tensor))
+        ):
             hidden.update(storage.names)
     for number, write in found:
         place = write.source
@@ -130,7 +145,9 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapp
             continue
         made._regions.setdefault(place.name, []).extend(boxes)
     made.reload = refused
-    made._regions = {name: regions for name, regions in made._regions.items() if name not in refused}
+    made._regions = {
+        name: regions for name, regions in made._regions.items() if name not in refused
+    }
     for name in watch.infos:
         if name in made._regions or name in made.reload:
             continue
@@ -142,8 +159,8 @@ def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapp
 
 
 def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
-    """The last writes to a storage. Elements that were written by several names are refused, unless all of them are the
-    same: those are tied."""
+    """The last writes to a storage. Elements that were written by several names are refused, unless
+    all of them are the same: those are tied."""
     assert storage.tensor is not None
     kept: dict[tuple[Any, ...], list[Write]] = {}
     # Names whose elements other writes have replaced, and why.
@@ -155,7 +172,10 @@ def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
         if isinstance(source, Place):
             own.pop(source.name, None)
             places = [other for other in before if isinstance(other.source, Place)]
-            kept[form] = [*(other for other in places if names_of(other.source) != {source.name}), write]
+            kept[form] = [
+                *(other for other in places if names_of(other.source) != {source.name}),
+                write,
+            ]
         for other in before:
             if other not in kept[form]:
                 for name in names_of(other.source) - names_of(source):
@@ -168,7 +188,11 @@ def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
     for tied in kept.values():
         if len({_alike(write) for write in tied}) > 1:
             for write in tied:
-                _refuse_all(write, f"several tensors are loaded to the same place in {storage.names[0]}", refused)
+                _refuse_all(
+                    write,
+                    f"several tensors are loaded to the same place in {storage.names[0]}",
+                    refused,
+                )
     writes = [write for tied in kept.values() for write in tied]
     while True:
         views = [
@@ -191,11 +215,19 @@ def _settled(storage: Storage, refused: dict[str, str]) -> list[Write]:
 def _alike(write: Write) -> tuple[Any, ...]:
     """The properties that are the same for tied tensors."""
     place = write.source
-    return (write.shape, write.strides, place.offset, place.strides) if isinstance(place, Place) else (write,)
+    return (
+        (write.shape, write.strides, place.offset, place.strides)
+        if isinstance(place, Place)
+        else (write,)
+    )
 
 
 def _reason(source: Source, storage: Storage) -> str:
-    return source.reason if isinstance(source, Unknown) else f"the loader overwrites it in {storage.names[0]}"
+    return (
+        source.reason
+        if isinstance(source, Unknown)
+        else f"the loader overwrites it in {storage.names[0]}"
+    )
 
 
 def _refuse_all(write: Write, reason: str, refused: dict[str, str]) -> None:
@@ -204,8 +236,8 @@ def _refuse_all(write: Write, reason: str, refused: dict[str, str]) -> None:
 
 
 def _boxes(number: int, write: Write, place: Place, shape: tuple[int, ...]) -> list[_Region] | None:
-    """Cuts what was written to a storage into boxes of the checkpoint's tensor, with shape and strides in the order of
-    the tensor's dimensions. None if there are too many."""
+    """Cuts what was written to a storage into boxes of the checkpoint's tensor, with shape and
+    strides in the order of the tensor's dimensions. None if there are too many."""
     steps = [math.prod(shape[at + 1 :]) for at in range(len(shape))]
     found: list[_Region] = []
     dimensions = tuple(
@@ -224,7 +256,9 @@ def _boxes(number: int, write: Write, place: Place, shape: tuple[int, ...]) -> l
             if len(found) + len(waiting) + length > MOST_BOXES:
                 return None
             others = rest[:at] + rest[at + 1 :]
-            waiting += [(first + step * theirs, offset + step * own, others) for step in range(length)]
+            waiting += [
+                (first + step * theirs, offset + step * own, others) for step in range(length)
+            ]
             continue
         found.append(_Region(number, offset, *box))
     return found
@@ -233,8 +267,8 @@ def _boxes(number: int, write: Write, place: Place, shape: tuple[int, ...]) -> l
 def _box(
     first: int, rest: Sequence[tuple[int, int, int]], shape: tuple[int, ...], steps: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[slice, ...]] | None:
-    """Shape, strides and index of a box, from the number of its first element, and from lengths and strides in the
-    checkpoint's tensor and in the storage; None if these are no box."""
+    """Shape, strides and index of a box, from the number of its first element, and from lengths and
+    strides in the checkpoint's tensor and in the storage; None if these are no box."""
     begins, number = [], first
     for step in steps:
         begins.append(number // step)
@@ -246,7 +280,10 @@ def _box(
         length, theirs, own = waiting.pop()
         if theirs <= 0:
             return None
-        at = next((number for number, step in enumerate(steps) if step == theirs and shape[number] > 1), None)
+        at = next(
+            (number for number, step in enumerate(steps) if step == theirs and shape[number] > 1),
+            None,
+        )
         if at is not None and lengths[at] == 1:
             room = shape[at] - begins[at]
             if length > room:
@@ -257,8 +294,16 @@ def _box(
             lengths[at], strides[at] = length, own
             continue
         # A dimension that is divided: joined with the part of it that is there already.
-        at = next((number for number, step in enumerate(steps) if step < theirs and theirs % step == 0), None)
-        if at is None or lengths[at] == 1 or theirs != lengths[at] * steps[at] or own != lengths[at] * strides[at]:
+        at = next(
+            (number for number, step in enumerate(steps) if step < theirs and theirs % step == 0),
+            None,
+        )
+        if (
+            at is None
+            or lengths[at] == 1
+            or theirs != lengths[at] * steps[at]
+            or own != lengths[at] * strides[at]
+        ):
             return None
         if begins[at] + length * lengths[at] > shape[at]:
             return None
@@ -267,5 +312,7 @@ def _box(
     for at in range(len(shape)):
         if lengths[at] == 1:
             strides[at] = max(1, math.prod(lengths[at + 1 :]))
-    index = tuple(slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True))
+    index = tuple(
+        slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)
+    )
     return tuple(lengths), tuple(strides), index

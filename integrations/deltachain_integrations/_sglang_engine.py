@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed
-from sglang.srt.managers.io_struct import GetWeightsByNameReqOutput, UpdateWeightsFromTensorReqOutput
+from sglang.srt.managers.io_struct import (
+    GetWeightsByNameReqOutput,
+    UpdateWeightsFromTensorReqOutput,
+)
 from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.model_loader.utils import set_default_torch_dtype
@@ -60,18 +63,25 @@ class SglangWorker(EngineWorker):
     def _refuse(self, settings: Settings) -> None:
         own = self._runner.server_args
         if self._runner.model_config.quantization is not None:
-            raise UnsupportedError("quantised models are untested in place; `deltachain follow` can keep a copy")
+            raise UnsupportedError(
+                "quantised models are untested in place; `deltachain follow` can keep a copy"
+            )
         on = [name for name in _REFUSED if getattr(own, name, None) not in (None, False, -1)]
         on += [name for name in _SIZES if getattr(own, name, 1) != 1]
         if on:
-            raise UnsupportedError(f"untested in place: {listed(on, ', ')}; `deltachain follow` can keep a copy")
+            raise UnsupportedError(
+                f"untested in place: {listed(on, ', ')}; `deltachain follow` can keep a copy"
+            )
         self._runner.weight_updater._assert_weight_cache_inactive("deltachain")
         if reason := weight_updater._unsupported_derived_weight_cache_error(self.model):
             raise UnsupportedError(reason)
         super()._refuse(settings)
 
-    def _load_all(self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True) -> None:
-        """Loads tensors as the server did when it started, and as it does when it reads a directory."""
+    def _load_all(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True
+    ) -> None:
+        """Loads tensors as the server did when it started, and as it does when it reads a
+        directory."""
         DefaultModelLoader.restore_weights_before_loading(self.model, self.device)
         try:
             with set_default_torch_dtype(self._runner.model_config.dtype):
@@ -83,9 +93,16 @@ class SglangWorker(EngineWorker):
     def _check_loaded(self, found: Map) -> None:
         """SGLang says nothing of what is missing. Where a copy was not seen, nobody knows."""
         written = set().union(*found.targets.values())
-        missing = [name for name, own in self.model.named_parameters() if own.numel() and name not in written]
+        missing = [
+            name
+            for name, own in self.model.named_parameters()
+            if own.numel() and name not in written
+        ]
         if missing and not found.reload:
-            raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {listed(missing, ', ')}")
+            raise UsageError(
+                f"USAGE: the chain has no weights for {len(missing)} parameters: "
+                f"{listed(missing, ', ')}"
+            )
 
 
 def _configured() -> dict[str, Any]:
@@ -116,8 +133,8 @@ def _of(manager: Any) -> SglangWorker:
 def answer(manager: Any, request: Any) -> Any:
     """The answer to a follower's question; None if it is somebody else's.
 
-    The name of the weight that is asked for is an object of a method and its arguments, and the values are the bytes of
-    a list of what each worker says.
+    The name of the weight that is asked for is an object of a method and its arguments, and the
+    values are the bytes of a list of what each worker says.
     """
     try:
         told = json.loads(request.name)
@@ -144,7 +161,8 @@ def answer(manager: Any, request: Any) -> Any:
 
 
 def update(manager: Any, request: Any) -> Any:
-    """Loads a version; None if the request is somebody else's. The model is what it was if that fails, or torn."""
+    """Loads a version; None if the request is somebody else's. The model is what it was if that
+    fails, or torn."""
     if request.load_format != "deltachain":
         return None
     try:

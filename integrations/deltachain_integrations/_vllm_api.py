@@ -1,4 +1,5 @@
-"""The parts of vLLM that the backend uses, as one list, and the check that the installed vLLM has all of them."""
+"""The parts of vLLM that the backend uses, as one list, and the check that the installed vLLM has
+all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _logger = logging.getLogger("vllm.deltachain")
 # Versions tested in `integrations/tests/e2e`.
 _TESTED = ("0.32.",)
 
-# Each: a module, a name in it, and the number of arguments that it is called with; None if it is not called.
+# Each: a module, a name in it, and the number of arguments that it is called with; None if it is
+# not called.
 _USED: tuple[tuple[str, str, int | None], ...] = (
     ("vllm.config", "set_current_vllm_config", 1),
     ("vllm.logger", "init_logger", 1),
@@ -57,11 +59,18 @@ def check() -> None:
     Raises:
         UnsupportedError: if something is missing, or is called in another way, with all that is.
     """
-    _refuse([fault for module, name, count in _USED if (fault := _fault(module, name, count)) is not None])
+    _refuse(
+        [
+            fault
+            for module, name, count in _USED
+            if (fault := _fault(module, name, count)) is not None
+        ]
+    )
     found = _version()
     if not found.startswith(_TESTED):
         _logger.warning(
-            "deltachain is untested with vLLM %s (tested: %s); this version has every function that it uses",
+            "deltachain is untested with vLLM %s (tested: %s); this version has every function "
+            "that it uses",
             found,
             ", ".join(f"{tested}x" for tested in _TESTED),
         )
@@ -97,7 +106,9 @@ def _fault(module: str, name: str, count: int | None) -> str | None:
 
 def _refuse(faults: list[str]) -> None:
     if faults:
-        raise UnsupportedError(f"the backend deltachain cannot work with vLLM {_version()}: {'; '.join(faults)}")
+        raise UnsupportedError(
+            f"the backend deltachain cannot work with vLLM {_version()}: {'; '.join(faults)}"
+        )
 
 
 def _version() -> str:

@@ -1,4 +1,5 @@
-"""The client with which a trainer updates servers of vLLM, for `trl` and `vllm`. It does not import vLLM."""
+"""The client with which a trainer updates servers of vLLM, for `trl` and `vllm`. It does not import
+vLLM."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class SyncClient(Protocol):
 
 
 def send(client: SyncClient, published: Published) -> None:
-    """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a failure no update is
-    open."""
+    """Updates the servers of a client to a version. Whoever pauses them also resumes them. After a
+    failure no update is open."""
     if isinstance(client, DeltachainWeightSyncClient):
         client.prepare(published.version)
     try:
@@ -42,38 +43,42 @@ def send(client: SyncClient, published: Published) -> None:
 
 
 def end_update(client: SyncClient) -> None:
-    """Ends an update that is open, if any: vLLM ends one that fails, and this one names no version. Without an open
-    update it is refused."""
+    """Ends an update that is open, if any: vLLM ends one that fails, and this one names no version.
+    Without an open update it is refused."""
     with suppress(Exception):
         client.update_weights({})
 
 
 class DeltachainWeightSyncClient:
-    """Servers of vLLM with the backend `deltachain`, which one trainer updates, all at the same time.
+    """Servers of vLLM with the backend `deltachain`, which one trainer updates, all at the same
+    time.
 
         with DeltachainWeightSyncClient(["http://gpu-1:8000", "http://gpu-2:8000"]) as client:
             engine = WeightTransferTrainerFactory.trainer_init(init_info, client=client)
             engine.send_weights(model)
             client.resume()
 
-    It has the methods of vLLM's `VLLMWeightSyncClient`. It also pauses and resumes the servers, keeps other processes
-    from updating them, asks their workers for their version, and recovers after a failure: docs/engines.md, "What is
-    asked of a server of vLLM".
+    It has the methods of vLLM's `VLLMWeightSyncClient`. It also pauses and resumes the servers,
+    keeps other processes from updating them, asks their workers for their version, and recovers
+    after a failure: docs/engines.md, "What is asked of a server of vLLM".
 
-    A server that fails drops out of the update, and resumes with the version that it holds; one that may hold parts of
-    two versions stays paused until an update succeeds. The error is raised by `finish_weight_update`, or as soon as no
-    server is left. If several servers fail, the errors of the others are its notes.
+    A server that fails drops out of the update, and resumes with the version that it holds; one
+    that may hold parts of two versions stays paused until an update succeeds. The error is raised
+    by `finish_weight_update`, or as soon as no server is left. If several servers fail, the errors
+    of the others are its notes.
 
     Args:
         servers: `http://HOST:PORT` of servers in developer mode (`VLLM_SERVER_DEV_MODE=1`).
         pause: what becomes of the requests that a server is answering at an update.
 
-            `"keep"`: they are kept, and continue with the new weights. One answer is then made of two versions.
+            `"keep"`: they are kept, and continue with the new weights. One answer is then made of
+            two versions.
 
             `"wait"`: they end first, within `timeout`.
 
             `"abort"`: they end at once, with what they have.
-        timeout: maximum seconds for a request, a day at most, and for a server to answer at the beginning.
+        timeout: maximum seconds for a request, a day at most, and for a server to answer at the
+            beginning.
 
     It belongs to the process that has called `init_weight_transfer_engine`.
 
@@ -107,9 +112,9 @@ class DeltachainWeightSyncClient:
         self.close()
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
-        """Waits until all servers answer and no other process updates them, and gives their backends these settings:
-        what docs/integrations.md says of `init_info`. Does nothing if they have them: each update gives them again, to
-        servers that were restarted.
+        """Waits until all servers answer and no other process updates them, and gives their
+        backends these settings: what docs/integrations.md says of `init_info`. Does nothing if they
+        have them: each update gives them again, to servers that were restarted.
 
         Raises:
             UsageError: if a URL is invalid, or the settings are not JSON.
@@ -128,8 +133,9 @@ class DeltachainWeightSyncClient:
         self._servers, self._told = servers, told
 
     def prepare(self, version: int) -> None:
-        """Waits until the servers can load a version without waiting for it, or that would not help. A server that
-        downloads the chain itself prepares versions while it serves, so the pause is short.
+        """Waits until the servers can load a version without waiting for it, or that would not
+        help. A server that downloads the chain itself prepares versions while it serves, so the
+        pause is short.
 
         Raises:
             UsageError: before `init_weight_transfer_engine`.
@@ -153,8 +159,8 @@ class DeltachainWeightSyncClient:
             update_info: `version`, its number, and `digest`, all 64 digits of its state digest.
 
         Raises:
-            UsageError: if no update was started, or either is missing: then the update ends, and the servers resume
-                with the version that they hold.
+            UsageError: if no update was started, or either is missing: then the update ends, and
+                the servers resume with the version that they hold.
             IoError: if all servers fail.
         """
         servers = self._begun()
@@ -162,16 +168,19 @@ class DeltachainWeightSyncClient:
         version, digest = given.get("version"), given.get("digest")
         if not isinstance(version, int) or not isinstance(digest, str):
             servers.resume()
-            raise UsageError(f"USAGE: update_info must have a version and its digest, not {update_info!r:.60}")
+            raise UsageError(
+                f"USAGE: update_info must have a version and its digest, not {update_info!r:.60}"
+            )
         self._name = version_name(version, digest)
         servers.update(version, digest)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Ends the update. The servers stay paused until `resume`. If one has failed, all others resume.
+        """Ends the update. The servers stay paused until `resume`. If one has failed, all others
+        resume.
 
         Args:
-            weight_version: what `/weight_info` says from then on; by default number and 12 digits of the version's
-                digest, which followers expect.
+            weight_version: what `/weight_info` says from then on; by default number and 12 digits
+                of the version's digest, which followers expect.
 
         Raises:
             UsageError: if no version was loaded.
@@ -184,8 +193,8 @@ class DeltachainWeightSyncClient:
         servers.finish(name)
 
     def resume(self) -> None:
-        """Resumes the servers after an update. If it was not finished, it ends, and servers with a whole version resume
-        with that.
+        """Resumes the servers after an update. If it was not finished, it ends, and servers with a
+        whole version resume with that.
 
         Raises:
             IoError: if a server stays paused.
@@ -194,7 +203,8 @@ class DeltachainWeightSyncClient:
             self._servers.resume()
 
     def close(self) -> None:
-        """Allows other processes to update the servers; without this, after 90 s. Servers that are paused stay so."""
+        """Allows other processes to update the servers; without this, after 90 s. Servers that are
+        paused stay so."""
         servers, self._servers = self._servers, None
         if servers is not None:
             servers.end()

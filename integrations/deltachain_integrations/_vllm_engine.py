@@ -1,4 +1,5 @@
-"""The backend that vLLM's workers call to update weights: waits for a version, compares its digest, loads it."""
+"""The backend that vLLM's workers call to update weights: waits for a version, compares its digest,
+loads it."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ add_to(WorkerBase)
 
 @dataclass
 class DeltachainInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """The settings (`Settings`) that a request may give. Those in the server's configuration it may only repeat.
+    """The settings (`Settings`) that a request may give. Those in the server's configuration it may
+    only repeat.
 
     Attributes:
         chain: only to repeat the configuration.
@@ -73,7 +75,8 @@ class DeltachainUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     Attributes:
         version: its number.
-        digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that this server downloads.
+        digest: its state digest, 64 hexadecimal digits; None accepts that of the chain that this
+            server downloads.
         follower: the caller's name in `deltachain_state`; None if it did not call that.
     """
 
@@ -94,51 +97,66 @@ class DeltachainWeightTransferEngine(
     _log = _logger
 
     def __init__(
-        self, config: WeightTransferConfig, vllm_config: VllmConfig, device: torch.device, model: torch.nn.Module
+        self,
+        config: WeightTransferConfig,
+        vllm_config: VllmConfig,
+        device: torch.device,
+        model: torch.nn.Module,
     ) -> None:
         super().__init__(config, vllm_config, device, model)
         _vllm_api.check_configuration(vllm_config)
         speculative = vllm_config.speculative_config
         if speculative is not None and speculative.method not in _WITHOUT_WEIGHTS:
             raise UnsupportedError(
-                f"the backend deltachain cannot update draft models ({speculative.method}): they would stay at the "
-                "version that the server started with"
+                f"the backend deltachain cannot update draft models ({speculative.method}): they "
+                "would stay at the version that the server started with"
             )
         if self.model_config.enable_sleep_mode:
             raise UnsupportedError(
-                "the backend deltachain cannot detect discarded weights: start the server without --enable-sleep-mode"
+                "the backend deltachain cannot detect discarded weights: start the server without "
+                "--enable-sleep-mode"
             )
         workers = _workers(vllm_config.parallel_config)
         if workers is not None and not are_whole():
-            _logger.warning("deltachain: after a failure of one worker, this vLLM may read old replies of the others")
+            _logger.warning(
+                "deltachain: after a failure of one worker, this vLLM may read old replies of the "
+                "others"
+            )
         self._begin(fixed(vllm_config.additional_config), self.model_config.model, workers)
         self._received: int | None = None
         if self._configured.get("start") == "newest":
             self._start()
 
     def init_transfer_engine(self, init_info: DeltachainInitInfo) -> None:
-        """Opens the chain or the copy, and begins to prepare versions. Updates do it too if the configuration names
-        one.
+        """Opens the chain or the copy, and begins to prepare versions. Updates do it too if the
+        configuration names one.
 
         Raises:
-            UsageError: if a setting is invalid, or a request may not change it. Nothing has changed.
+            UsageError: if a setting is invalid, or a request may not change it. Nothing has
+                changed.
             UnsupportedError: if this server cannot be updated with these settings.
             Error: if there is no chain.
         """
         self._follow(asdict(init_info))
 
     def _start(self) -> None:
-        """Loads the newest version before the server serves. vLLM has loaded its own model, and calls this before it
-        measures memory and captures graphs."""
+        """Loads the newest version before the server serves. vLLM has loaded its own model, and
+        calls this before it measures memory and captures graphs."""
         settings = merged(self._configured, {})
         end = time.monotonic() + settings.timeout
         chain = settings.chain
         _logger.info(
-            "deltachain: waits up to %.0f s for the newest version of %s, and loads it before the server starts",
+            "deltachain: waits up to %.0f s for the newest version of %s, and loads it before "
+            "the server starts",
             settings.timeout,
             chain or settings.host_copy,
         )
-        while chain is not None and "://" not in chain and not os.path.isdir(chain) and time.monotonic() < end:
+        while (
+            chain is not None
+            and "://" not in chain
+            and not os.path.isdir(chain)
+            and time.monotonic() < end
+        ):
             time.sleep(_POLL)
         try:
             self._follow({})
@@ -147,35 +165,51 @@ class DeltachainWeightTransferEngine(
             keeps = self._gathered(preparer.keeps)
             first = keeps.index(True) if True in keeps else 0
             chooses = self._number() == first or preparer.is_collective
-            newest = self._together(lambda: preparer.take(None, None, end - time.monotonic()) if chooses else None)
+            newest = self._together(
+                lambda: preparer.take(None, None, end - time.monotonic()) if chooses else None
+            )
             names = self._gathered(None if newest is None else (newest.number, newest.digest))
             (number, digest), *_ = [name for name in names if name is not None]
-            taken = self._together(lambda: newest or preparer.take(number, digest, end - time.monotonic()))
+            taken = self._together(
+                lambda: newest or preparer.take(number, digest, end - time.monotonic())
+            )
             with set_current_vllm_config(self.vllm_config):
                 self._together(lambda: self._load(taken), TornError)
             self._together(lambda: self._settle(taken))
             self._preparer.go_on()
         except BaseException as error:
             self.shutdown()
-            _logger.error("deltachain: the server does not start, since no version was loaded: %s", error)
+            _logger.error(
+                "deltachain: the server does not start, since no version was loaded: %s", error
+            )
             raise
         _logger.info("deltachain: the server starts with version %d, %s", number, digest[:12])
 
     def _refuse(self, settings: Settings) -> None:
         if self.vllm_config.kv_transfer_config is not None and settings.kv != "keep":
             raise UnsupportedError(
-                "a KV connector may keep blocks of older weights after an update: start the server without it, or use "
-                "kv=keep"
+                "a KV connector may keep blocks of older weights after an update: start the "
+                "server without it, or use kv=keep"
             )
-        if self.device.type == "cpu" and self.model_config.quantization is not None and self._packed_experts():
-            raise UnsupportedError("quantised experts on CPUs are untested, and vLLM packs them only once")
+        if (
+            self.device.type == "cpu"
+            and self.model_config.quantization is not None
+            and self._packed_experts()
+        ):
+            raise UnsupportedError(
+                "quantised experts on CPUs are untested, and vLLM packs them only once"
+            )
         super()._refuse(settings)
 
     def _why_not_sparse(self, settings: Settings) -> str | None:
         reason = super()._why_not_sparse(settings)
         if reason is None and self.vllm_config.lora_config is not None:
             reason = "the server has LoRA adapters"
-        if reason is None and settings.mode == "auto" and self.model_config.quantization is not None:
+        if (
+            reason is None
+            and settings.mode == "auto"
+            and self.model_config.quantization is not None
+        ):
             reason = f"the model is quantised ({self.model_config.quantization})"
         return reason
 
@@ -184,13 +218,15 @@ class DeltachainWeightTransferEngine(
         self._received = None
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Like vLLM's own, except that CPUs are not synchronized: torch built for GPUs cannot do that."""
+        """Like vLLM's own, except that CPUs are not synchronized: torch built for GPUs cannot do
+        that."""
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: DeltachainUpdateInfo) -> None:
-        """Waits until the version is on this machine, compares its digest, and loads it: see `EngineWorker`.
+        """Waits until the version is on this machine, compares its digest, and loads it: see
+        `EngineWorker`.
 
         Raises:
             UnsupportedError: for draft models.
@@ -207,39 +243,53 @@ class DeltachainWeightTransferEngine(
             UsageError: if no version has been received.
         """
         if self._received is None:
-            raise UsageError("USAGE: this update has received no version: call /update_weights first")
+            raise UsageError(
+                "USAGE: this update has received no version: call /update_weights first"
+            )
         self._received = None
         self._preparer.go_on()
 
-    def _load_all(self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True) -> None:
-        """Loads tensors, layer by layer, as the server did when it started: all, or those of whole layers."""
+    def _load_all(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], *, is_whole: bool = True
+    ) -> None:
+        """Loads tensors, layer by layer, as the server did when it started: all, or those of whole
+        layers."""
         from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+        from vllm.model_executor.model_loader.reload import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
 
         initialize_layerwise_reload(self.model)
         expected = {_plain(name) for name, _ in self.model.named_parameters()} - self._tied()
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
                 loaded: Iterable[str] | None = self.model.load_weights(iter(tensors))
-                # If the loader does not say which parameters it has loaded, they are all, of a whole model.
-                lost = self._lost(set(loaded) if loaded is not None else expected if is_whole else set())
+                # If the loader does not say which parameters it has loaded, they are all, of a
+                # whole model.
+                lost = self._lost(
+                    set(loaded) if loaded is not None else expected if is_whole else set()
+                )
         finally:
             # Also after a failure: otherwise the next load would continue this one.
             finalize_layerwise_reload(self.model, self.model_config)
         if lost:
             raise UnsupportedError(
-                f"vLLM's reload loses tensors that this model's loader copies by itself: {listed(lost, ', ')}"
+                "vLLM's reload loses tensors that this model's loader copies by itself: "
+                f"{listed(lost, ', ')}"
             )
         if is_whole and loaded is not None and self.model_config.quantization is None:
             missing = sorted(expected - set(loaded))
             if missing:
-                raise UsageError(f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}")
+                raise UsageError(
+                    f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}"
+                )
         self._pack_again()
         self._refuse_stranded()
 
     def _lost(self, loaded: set[str]) -> list[str]:
-        """The parameters that the model's loader has loaded and vLLM's reload has lost: it replaces the functions that
-        load parameters, and this loader has not called them. vLLM only warns."""
+        """The parameters that the model's loader has loaded and vLLM's reload has lost: it replaces
+        the functions that load parameters, and this loader has not called them. vLLM only warns."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         lost = []
@@ -248,14 +298,17 @@ class DeltachainWeightTransferEngine(
             # Otherwise all of the layer has been loaded.
             if info.can_load():
                 seen = {name for name, _ in info.loaded_weights}
-                own = {name: _plain(f"{place}.{name}") for name, _ in layer.named_parameters(recurse=False)}
+                own = {
+                    name: _plain(f"{place}.{name}")
+                    for name, _ in layer.named_parameters(recurse=False)
+                }
                 lost += [full for name, full in own.items() if name not in seen and full in loaded]
         return sorted(set(lost) - self._tied())
 
     def _pack_again(self) -> None:
-        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied to the embedding, a
-        reload does not update the copy. Fused experts are packed in place, and only once: a reload leaves them
-        unpacked, but vLLM would read them as packed."""
+        """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied
+        to the embedding, a reload does not update the copy. Fused experts are packed in place, and
+        only once: a reload leaves them unpacked, but vLLM would read them as packed."""
         if self.device.type != "cpu":
             return
         for _, head in self._heads():
@@ -267,27 +320,42 @@ class DeltachainWeightTransferEngine(
             for name, parameter in before.items():
                 packed = getattr(layer, name)
                 # Parameters stay where they are.
-                if packed is not parameter and (packed.shape, packed.dtype) == (parameter.shape, parameter.dtype):
+                if packed is not parameter and (packed.shape, packed.dtype) == (
+                    parameter.shape,
+                    parameter.dtype,
+                ):
                     parameter.data.copy_(packed)
                     setattr(layer, name, parameter)
 
     def _packed_experts(self) -> list[torch.nn.Module]:
         """The layers of fused experts that vLLM packs on CPUs."""
-        methods = [(module, getattr(module, "quant_method", None)) for module in self.model.modules()]
-        return [module for module, method in methods if getattr(method, "moe_kernel", None) is not None]
+        methods = [
+            (module, getattr(module, "quant_method", None)) for module in self.model.modules()
+        ]
+        return [
+            module for module, method in methods if getattr(method, "moe_kernel", None) is not None
+        ]
 
     def _heads(self) -> list[tuple[str, torch.nn.Module]]:
         """The layers that compute logits, with their names."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        return [(name, module) for name, module in self.model.named_modules() if isinstance(module, ParallelLMHead)]
+        return [
+            (name, module)
+            for name, module in self.model.named_modules()
+            if isinstance(module, ParallelLMHead)
+        ]
 
     def _tied(self) -> set[str]:
         """Tied parameters, which checkpoints leave out."""
         if not getattr(self.model_config.hf_text_config, "tie_word_embeddings", False):
             return set()
         heads = self._heads()
-        return {_plain(f"{name}.{own}") for name, head in heads for own, _ in head.named_parameters(recurse=False)}
+        return {
+            _plain(f"{name}.{own}")
+            for name, head in heads
+            for own, _ in head.named_parameters(recurse=False)
+        }
 
 
 def _plain(name: str) -> str:

@@ -1,8 +1,9 @@
 """A fix for the way vLLM reads its workers' replies, where vLLM has none of its own.
 
-A server with several workers asks all of them and reads their replies in order. vLLM 0.33 stops at the first failure
-and leaves the remaining replies in their queues: each later request then reads an old reply from these workers. After
-a refused update, the server could report a version that one worker has not loaded yet. See vllm#57846."""
+A server with several workers asks all of them and reads their replies in order. vLLM 0.33 stops at
+the first failure and leaves the remaining replies in their queues: each later request then reads an
+old reply from these workers. After a refused update, the server could report a version that one
+worker has not loaded yet. See vllm#57846."""
 
 from __future__ import annotations
 
@@ -51,14 +52,20 @@ class _Queue(list[Any]):
 
 
 def _needs_mending(executor: type, failure: object, success: object) -> bool:
-    """Whether this class of executors leaves replies behind, by trying it: two requests, of which the first fails at
-    the first of two workers. Also if that cannot be tried: the fix does no harm."""
+    """Whether this class of executors leaves replies behind, by trying it: two requests, of which
+    the first fails at the first of two workers. Also if that cannot be tried: the fix does no
+    harm."""
     trial: Any = object.__new__(executor)
     trial.rpc_broadcast_mq = SimpleNamespace(enqueue=lambda _: None)
-    trial.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(enable_fault_tolerance=False))
+    trial.vllm_config = SimpleNamespace(
+        parallel_config=SimpleNamespace(enable_fault_tolerance=False)
+    )
     trial.futures_queue = deque()
     trial.is_failed = False
-    trial.response_mqs = [_Queue([(failure, ""), (success, "new")]), _Queue([(success, "old"), (success, "new")])]
+    trial.response_mqs = [
+        _Queue([(failure, ""), (success, "new")]),
+        _Queue([(success, "old"), (success, "new")]),
+    ]
     with suppress(Exception):
         trial.collective_rpc("trial")
     # It has not come to the replies.
@@ -72,14 +79,17 @@ def _needs_mending(executor: type, failure: object, success: object) -> bool:
 
 
 def mend() -> None:
-    """Applies the fix to servers with the backend `deltachain`. vLLM calls this in each of its processes."""
+    """Applies the fix to servers with the backend `deltachain`. vLLM calls this in each of its
+    processes."""
     # If vLLM has neither, the backend says so.
     with suppress(ImportError, AttributeError):
         from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
         begin = MultiprocExecutor._init_executor
         status = WorkerProc.ResponseStatus
-        if hasattr(begin, "is_mended") or not _needs_mending(MultiprocExecutor, status.FAILURE, status.SUCCESS):
+        if hasattr(begin, "is_mended") or not _needs_mending(
+            MultiprocExecutor, status.FAILURE, status.SUCCESS
+        ):
             return
 
         def _init_executor(self: Any) -> None:
@@ -87,7 +97,9 @@ def mend() -> None:
             config = self.vllm_config.weight_transfer_config
             if config is not None and config.backend == "deltachain":
                 self.response_mqs = Replies(self.response_mqs)
-                _logger.info("deltachain reads the replies of all workers, since this vLLM lacks vllm#57846")
+                _logger.info(
+                    "deltachain reads the replies of all workers, since this vLLM lacks vllm#57846"
+                )
 
         _init_executor.is_mended = True  # type: ignore[attr-defined]
         MultiprocExecutor._init_executor = _init_executor

@@ -27,13 +27,15 @@ class DeltachainTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
     """The chain, and settings.
 
     Attributes:
-        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `deltachain.Store`. Created if there
-            is none.
-        like: a reference checkpoint, usually the one that training started from, or a `deltachain.Like`: `Publisher`.
-        init_info: settings for the servers' backend, as in `/init_weight_transfer_engine`: `{"host_copy": DIR}` for
-            servers whose configuration names neither a chain nor a directory. A trainer cannot make a server open a
-            chain.
-        publisher: other arguments of `Publisher`. With `group`, all ranks make links; otherwise rank 0 does.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a
+            `deltachain.Store`. Created if there is none.
+        like: a reference checkpoint, usually the one that training started from, or a
+            `deltachain.Like`: `Publisher`.
+        init_info: settings for the servers' backend, as in `/init_weight_transfer_engine`:
+            `{"host_copy": DIR}` for servers whose configuration names neither a chain nor a
+            directory. A trainer cannot make a server open a chain.
+        publisher: other arguments of `Publisher`. With `group`, all ranks make links; otherwise
+            rank 0 does.
         rank: of this process, from 0. Rank 0 talks to the servers.
     """
 
@@ -52,9 +54,10 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         engine = WeightTransferTrainerFactory.trainer_init(init_info, client=client)
         engine.send_weights(model)
 
-    The servers are those of `client`: a `DeltachainWeightSyncClient`, which pauses them and recovers from failures; or
-    a client of vLLM's own, whose caller pauses and resumes them (docs/integrations.md, "A trainer in vLLM's words").
-    Other servers can follow the chain, unknown to the trainer.
+    The servers are those of `client`: a `DeltachainWeightSyncClient`, which pauses them and
+    recovers from failures; or a client of vLLM's own, whose caller pauses and resumes them
+    (docs/integrations.md, "A trainer in vLLM's words"). Other servers can follow the chain, unknown
+    to the trainer.
 
     All methods are called on all ranks of the trainer.
     """
@@ -62,11 +65,17 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
     init_info_cls = DeltachainTrainerInitInfo
 
     def __init__(
-        self, *, client: VLLMWeightSyncClient, source: WeightSource | None = None, is_sender: bool = True
+        self,
+        *,
+        client: VLLMWeightSyncClient,
+        source: WeightSource | None = None,
+        is_sender: bool = True,
     ) -> None:
         super().__init__(client=client, source=source, is_sender=is_sender)
         if source is not None and source.held_names() is not None:
-            raise UnsupportedError("the backend deltachain needs a source that has all tensors on each rank")
+            raise UnsupportedError(
+                "the backend deltachain needs a source that has all tensors on each rank"
+            )
         self._publisher: Publisher | None = None
         self._init_info: dict[str, Any] = {}
 
@@ -78,8 +87,8 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         client: VLLMWeightSyncClient,
         source: WeightSource | None = None,
     ) -> DeltachainTrainerWeightTransferEngine:
-        """Opens or creates the chain, gives the servers their settings, and ends an update that a killed trainer left
-        open.
+        """Opens or creates the chain, gives the servers their settings, and ends an update that a
+        killed trainer left open.
 
         Args:
             init_info: the chain, and settings.
@@ -89,12 +98,15 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         Raises:
             UnsupportedError: if the source does not have all tensors on each rank.
             Error: if the chain can neither be read nor created.
-            Exception: from the client; from `DeltachainWeightSyncClient`, a `TimeoutError` or an `IoError`.
+            Exception: from the client; from `DeltachainWeightSyncClient`, a `TimeoutError` or an
+                `IoError`.
         """
         engine = cls(client=client, source=source, is_sender=init_info.is_sender)
         engine._init_info = dict(init_info.init_info)
         if engine.is_sender or init_info.publisher.get("group") is not None:
-            engine._publisher = Publisher(init_info.chain, like=init_info.like, **init_info.publisher)
+            engine._publisher = Publisher(
+                init_info.chain, like=init_info.like, **init_info.publisher
+            )
         if engine.is_sender:
             try:
                 client.init_weight_transfer_engine(engine._init_info)
@@ -113,12 +125,13 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         """Publishes a version, while the servers serve.
 
         Args:
-            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs; by default
-                the source.
+            weights: a mapping from names to tensors, a module of torch, or a stream of (name,
+                tensor) pairs; by default the source.
             metadata: names and texts for the commit, such as the step.
 
         Raises:
-            UsageError: if there are no weights, names are missing or unexpected, or a tensor does not fit.
+            UsageError: if there are no weights, names are missing or unexpected, or a tensor does
+                not fit.
             Error: if the version cannot be stored. The chain is unchanged.
         """
         given = self.source if weights is None else weights
@@ -132,12 +145,14 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
             self._publisher.publish(given, metadata=metadata)
 
     def update_servers(self) -> None:
-        """Updates the servers to the version that was published last. Can be repeated after a failure.
+        """Updates the servers to the version that was published last. Can be repeated after a
+        failure.
 
         Raises:
             UsageError: if none was published.
-            Exception: from the client; from `DeltachainWeightSyncClient`, an `IoError`. With vLLM's own clients, a
-                server may then hold parts of two versions: leave it paused, and update it again.
+            Exception: from the client; from `DeltachainWeightSyncClient`, an `IoError`. With vLLM's
+                own clients, a server may then hold parts of two versions: leave it paused, and
+                update it again.
         """
         if not self.is_sender:
             return
@@ -147,7 +162,9 @@ class DeltachainTrainerWeightTransferEngine(TrainerWeightTransferEngine[Deltacha
         self.client.init_weight_transfer_engine(self._init_info)
         send(self.client, self.last)
 
-    def send_weights(self, weights: Any = None, *, metadata: Mapping[str, Any] | None = None) -> None:
+    def send_weights(
+        self, weights: Any = None, *, metadata: Mapping[str, Any] | None = None
+    ) -> None:
         """Publishes a version, and updates the servers to it: `publish`, then `update_servers`.
 
         Raises:

@@ -1,5 +1,5 @@
-"""Methods that followers call on vLLM's workers, beside vLLM's own: docs/engines.md, "What is asked of a server of
-vLLM"."""
+"""Methods that followers call on vLLM's workers, beside vLLM's own: docs/engines.md, "What is asked
+of a server of vLLM"."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _deltachain_is_ready(worker: Any, follower: str, version: str) -> Any:
 
 
 def _deltachain_end_update(worker: Any) -> None:
-    # vLLM ends an update that fails, and this one fails, because it names no version. Without an open update vLLM
-    # refuses the call.
+    # vLLM ends an update that fails, and this one fails, because it names no version. Without an
+    # open update vLLM refuses the call.
     with suppress(Exception):
         worker.update_weights({})
 

@@ -1,13 +1,14 @@
-"""Watching a loader: which elements of which tensors it copies where, below autograd and by storage.
+"""Watching a loader: which elements of which tensors it copies where, below autograd and by
+storage.
 
-A mode of torch sees each operation. A tensor that is made on the way is followed if its elements were only moved: the
-same operation then runs on their addresses.
+A mode of torch sees each operation. A tensor that is made on the way is followed if its elements
+were only moved: the same operation then runs on their addresses.
 
-Another way was tried, to load numbers of elements in place of values and to see where they arrive. It found the same
-places in 20 families of real models, in 240 lines less. But a loader's arithmetic is seen there only if it shows in the
-values: the maximum of some scalars, or a sum that becomes NaN, gave a map that was wrong without an error. Here
-whatever is not understood is refused. It also takes six loads and more in place of one, and 3 to 4 times the model's
-memory."""
+Another way was tried, to load numbers of elements in place of values and to see where they arrive.
+It found the same places in 20 families of real models, in 240 lines less. But a loader's arithmetic
+is seen there only if it shows in the values: the maximum of some scalars, or a sum that becomes
+NaN, gave a map that was wrong without an error. Here whatever is not understood is refused. It also
+takes six loads and more in place of one, and 3 to 4 times the model's memory."""
 
 from __future__ import annotations
 
@@ -27,7 +28,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from deltachain import UsageError
 
-__all__ = ["MOST_BOXES", "Place", "Source", "Storage", "Unknown", "Watch", "Write", "forms_of", "names_of"]
+__all__ = [
+    "MOST_BOXES",
+    "Place",
+    "Source",
+    "Storage",
+    "Unknown",
+    "Watch",
+    "Write",
+    "forms_of",
+    "names_of",
+]
 
 # Operations that copy all elements of a tensor to a new one.
 _SAME = frozenset({"aten::clone", "aten::_to_copy"})
@@ -35,8 +46,8 @@ _SAME = frozenset({"aten::clone", "aten::_to_copy"})
 # Operations that only move elements of their first argument: a tensor, or a list of them.
 _MOVES = frozenset(
     {
-        "aten::cat", "aten::constant_pad_nd", "aten::flip", "aten::index", "aten::index_select", "aten::repeat",
-        "aten::roll", "aten::stack",
+        "aten::cat", "aten::constant_pad_nd", "aten::flip", "aten::index", "aten::index_select",
+        "aten::repeat", "aten::roll", "aten::stack",
     }
 )  # fmt: skip
 
@@ -70,7 +81,8 @@ class Place(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Elements that nobody can follow: why, and the tensors of the checkpoint that they were made from."""
+    """Elements that nobody can follow: why, and the tensors of the checkpoint that they were made
+    from."""
 
     reason: str
     names: frozenset[str]
@@ -96,7 +108,11 @@ class Write(NamedTuple):
 
     def form(self) -> tuple[Any, ...]:
         """Which elements they are, in the order of the storage."""
-        own = ((stride, length) for length, stride in zip(self.shape, self.strides, strict=True) if length > 1)
+        own = (
+            (stride, length)
+            for length, stride in zip(self.shape, self.strides, strict=True)
+            if length > 1
+        )
         joined: list[tuple[int, int]] = []
         for stride, length in sorted(own):
             if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -157,19 +173,24 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                     self.own[id(storage)] = storage
         self._passing.clear()
 
-    def given(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    def given(
+        self, tensors: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """The checkpoint, each tensor in a storage of its own."""
         for name, tensor in tensors:
             if name in self.infos:
                 raise UsageError(f"USAGE: duplicate tensor (tensor {name!r})", tensor=name)
             self.infos[name] = (tensor.dtype, tuple(tensor.shape))
-            # A copy, of which nobody else knows: what is left of it at the end is kept by the loader.
+            # A copy, of which nobody else knows: what is left of it at the end is kept by the
+            # loader.
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._forget()
             if tensor.numel():
                 place = Place(name, 0, tensor.stride(), tensor.dtype)
                 storage = self._added(tensor, is_root=True)
-                storage.writes.append(Write(0, tuple(tensor.shape), tensor.stride(), tensor.dtype, place))
+                storage.writes.append(
+                    Write(0, tuple(tensor.shape), tensor.stride(), tensor.dtype, place)
+                )
             yield name, tensor
             del tensor
 
@@ -186,7 +207,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         return found
 
     def kept(self) -> Iterator[str]:
-        """The tensors of the checkpoint that somebody keeps, or that a tensor was made from which somebody keeps."""
+        """The tensors of the checkpoint that somebody keeps, or that a tensor was made from which
+        somebody keeps."""
         gc.collect()
         self._forget()
         for key in self._passing:
@@ -203,7 +225,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 del self._begins[at]
 
     def _found(self, tensor: Any) -> Storage | None:
-        """The storage in which a tensor lies; also if torch knows it under another id, as after a detour by numpy."""
+        """The storage in which a tensor lies; also if torch knows it under another id, as after a
+        detour by numpy."""
         if not _is_seen(tensor) or not tensor.numel():
             return None
         storage = self._storages.get(tensor.untyped_storage()._cdata)
@@ -228,7 +251,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     def _done(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Notes what an operation has written or made."""
-        read = [tensor for tensor in _tensors([*args, *kwargs.values()]) if self._is_followed(tensor)]
+        read = [
+            tensor for tensor in _tensors([*args, *kwargs.values()]) if self._is_followed(tensor)
+        ]
         written = []
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -237,7 +262,11 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name
         # New tensors; views are of a storage that is known.
         is_new = bool(read) and not _FORMS.fullmatch(name)
-        made = [one for one in _tensors([result]) if is_new and _is_seen(one) and one.numel() and not self._found(one)]
+        made = [
+            one
+            for one in _tensors([result])
+            if is_new and _is_seen(one) and one.numel() and not self._found(one)
+        ]
         for tensor in written:
             if read or self._found(tensor) is not None:
                 self._written(tensor, None if name in _FILLS else self._computed(name, read))
@@ -251,7 +280,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 self._written(tensor, self._computed(name, read))
 
     def _computed(self, operation: str, read: Sequence[torch.Tensor]) -> Unknown:
-        return Unknown(f"the loader computes with {operation.removeprefix('aten::')}", self._names(read))
+        return Unknown(
+            f"the loader computes with {operation.removeprefix('aten::')}", self._names(read)
+        )
 
     def _is_followed(self, tensor: torch.Tensor) -> bool:
         storage = self._found(tensor)
@@ -271,7 +302,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     @staticmethod
     def _offset(tensor: torch.Tensor, storage: Storage | None) -> int | None:
-        """The number of a tensor's first element in its storage; None if elements have another size there."""
+        """The number of a tensor's first element in its storage; None if elements have another size
+        there."""
         if storage is None or tensor.element_size() != storage.width:
             return None
         offset, rest = divmod(tensor.data_ptr() - storage.begin, storage.width)
@@ -292,7 +324,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             count, unknown = storage.nbytes // storage.width, Unknown(_RESIZED, names_of(source))
             storage.writes.append(Write(0, (count,), (1,), torch.uint8, unknown))
             return
-        write = Write(offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, _cast(source, tensor.dtype))
+        write = Write(
+            offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, _cast(source, tensor.dtype)
+        )
         if storage.tensor is None:
             # For a tensor on the way, only the last write to a place matters.
             storage.writes = [other for other in storage.writes if other[:3] != write[:3]]
@@ -324,11 +358,18 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         for view, one in codes.boxes(codes.of(origin), target):
             self._put(view, storage, one)
 
-    def _shifted(self, target: torch.Tensor, origin: torch.Tensor, source: Storage) -> list[Write] | None:
-        """The writes to a stretch that is copied as a whole, in the same order, as of their new place; None for other
-        copies."""
+    def _shifted(
+        self, target: torch.Tensor, origin: torch.Tensor, source: Storage
+    ) -> list[Write] | None:
+        """The writes to a stretch that is copied as a whole, in the same order, as of their new
+        place; None for other copies."""
         first, begin = self._offset(target, self._found(target)), self._offset(origin, source)
-        if first is None or begin is None or target.dtype != origin.dtype or target.stride() != origin.stride():
+        if (
+            first is None
+            or begin is None
+            or target.dtype != origin.dtype
+            or target.stride() != origin.stride()
+        ):
             return None
         end = begin + origin.numel()
         if extent(origin.shape, origin.stride()) != origin.numel():
@@ -359,7 +400,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         lanes = zip(write.shape, write.strides, place.strides, strict=True)
         if any(length > 1 and own != other for length, own, other in lanes):
             return None
-        return place._replace(offset=place.offset + offset - write.offset, strides=tuple(view.stride()))
+        return place._replace(
+            offset=place.offset + offset - write.offset, strides=tuple(view.stride())
+        )
 
     def _moved(self, func: Any, args: Any, kwargs: Any, made: torch.Tensor) -> None:
         """Follows an operation that only moves elements: it runs on their addresses."""
@@ -380,13 +423,19 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def _is_seen(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type != "meta"
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+    )
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether both are the same elements in the same places: a part of a tensor, which is another parameter too, is
-    copied to itself."""
-    forms = [(own.data_ptr(), own.dtype, own.device, own.shape, own.stride()) for own in (one, other)]
+    """Whether both are the same elements in the same places: a part of a tensor, which is another
+    parameter too, is copied to itself."""
+    forms = [
+        (own.data_ptr(), own.dtype, own.device, own.shape, own.stride()) for own in (one, other)
+    ]
     return forms[0] == forms[1]
 
 
@@ -401,10 +450,13 @@ def names_of(source: Source) -> frozenset[str]:
 
 
 def _cast(source: Source, dtype: torch.dtype) -> Source:
-    """Elements that are copied to a tensor of this dtype. Casts to a wider one and back change the bits of NaN."""
+    """Elements that are copied to a tensor of this dtype. Casts to a wider one and back change the
+    bits of NaN."""
     if not isinstance(source, Place) or source.dtype == dtype:
         return source
-    reason = f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish what the model keeps"
+    reason = (
+        f"the loader casts {_plain(source.dtype)} to {_plain(dtype)}: publish what the model keeps"
+    )
     return Unknown(reason, frozenset({source.name}))
 
 
@@ -444,7 +496,9 @@ class _Codes:
         flat = self._all((storage.nbytes // storage.width,), _STRANGE).contiguous()
         for write in storage.writes:
             source = _seen(write.source, write.dtype, view.dtype)
-            flat.as_strided(write.shape, write.strides, write.offset).copy_(self._all(write.shape, source))
+            flat.as_strided(write.shape, write.strides, write.offset).copy_(
+                self._all(write.shape, source)
+            )
         return flat.as_strided(view.shape, view.stride(), offset)
 
     def _all(self, shape: Sequence[int], source: Source) -> torch.Tensor:
@@ -456,12 +510,16 @@ class _Codes:
             numbers = numbers + source.offset
             for dimension, (length, stride) in enumerate(zip(shape, source.strides, strict=True)):
                 own = torch.arange(length, dtype=torch.int64, device="cpu") * stride
-                numbers = numbers + own.view([-1 if at == dimension else 1 for at in range(len(shape))])
+                numbers = numbers + own.view(
+                    [-1 if at == dimension else 1 for at in range(len(shape))]
+                )
         return numbers.expand(shape)
 
-    def boxes(self, numbers: torch.Tensor, target: torch.Tensor) -> list[tuple[torch.Tensor, Source]]:
-        """Divides a tensor into boxes whose elements, by their addresses, each come from one source, with constant
-        strides."""
+    def boxes(
+        self, numbers: torch.Tensor, target: torch.Tensor
+    ) -> list[tuple[torch.Tensor, Source]]:
+        """Divides a tensor into boxes whose elements, by their addresses, each come from one
+        source, with constant strides."""
         waiting = [(numbers, target)]
         found: list[tuple[torch.Tensor, Source]] = []
         while waiting:
@@ -473,7 +531,11 @@ class _Codes:
                 names = frozenset().union(*map(names_of, self._numbers))
                 return [(target, Unknown("the loader moves elements one by one", names))]
             else:
-                parts = zip(own.tensor_split(places, dimension), view.tensor_split(places, dimension), strict=True)
+                parts = zip(
+                    own.tensor_split(places, dimension),
+                    view.tensor_split(places, dimension),
+                    strict=True,
+                )
                 waiting += reversed(list(parts))
         return found
 
@@ -483,17 +545,25 @@ class _Codes:
         source = list(self._numbers)[first >> _ELEMENT_BITS]
         if not isinstance(source, Place):
             return source
-        strides = tuple(int(corner.diff(dim=dimension).flatten()[:1].sum()) for dimension in range(numbers.dim()))
+        strides = tuple(
+            int(corner.diff(dim=dimension).flatten()[:1].sum())
+            for dimension in range(numbers.dim())
+        )
         return source._replace(offset=first & ((1 << _ELEMENT_BITS) - 1), strides=strides)
 
 
 def _cut(numbers: torch.Tensor) -> tuple[list[int], int]:
-    """Where to divide addresses, so that each part has fewer breaks: places and dimension; nowhere if they have none.
-    They break between sources, and where a step changes: in its own dimension, or from row to row."""
+    """Where to divide addresses, so that each part has fewer breaks: places and dimension; nowhere
+    if they have none. They break between sources, and where a step changes: in its own dimension,
+    or from row to row."""
     dimensions = range(numbers.dim())
     # The dimension of steps (None: of sources), and the one along which they are to stay the same.
     pairs: tuple[Iterable[tuple[int | None, int]], ...]
-    pairs = product([None], dimensions), zip(dimensions, dimensions, strict=True), permutations(dimensions, 2)
+    pairs = (
+        product([None], dimensions),
+        zip(dimensions, dimensions, strict=True),
+        permutations(dimensions, 2),
+    )
     for stage in pairs:
         found = []
         for own, dimension in stage:
@@ -502,7 +572,9 @@ def _cut(numbers: torch.Tensor) -> tuple[list[int], int]:
             places = (changes[..., None].flatten(1).any(1).nonzero().view(-1) + 1).tolist()
             if places:
                 # A step to another row is a change before it and one after it.
-                found.append((len(places), dimension, [places[0] + 1] if own == dimension else places))
+                found.append(
+                    (len(places), dimension, [places[0] + 1] if own == dimension else places)
+                )
         if found:
             _, dimension, places = min(found)
             return places, dimension

@@ -1,8 +1,10 @@
 """A plugin of SGLang: servers download a chain themselves, and write versions in place.
 
-    DELTACHAIN_SGLANG='{"chain": "s3://models/run7"}' python -m sglang.launch_server --model-path MODEL
+    DELTACHAIN_SGLANG='{"chain": "s3://models/run7"}' python -m sglang.launch_server --model-path
+    MODEL
 
-SGLang finds the installed package by its entry point `sglang.srt.plugins`. See docs/integrations.md.
+SGLang finds the installed package by its entry point `sglang.srt.plugins`. See
+docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 
 
 def register() -> None:
-    """Registers what answers to followers. SGLang calls this in each of its processes. Without the variable, nothing is
-    registered."""
+    """Registers what answers to followers. SGLang calls this in each of its processes. Without the
+    variable, nothing is registered."""
     if not os.environ.get(SGLANG):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

@@ -1,8 +1,10 @@
-"""Publishing from any trainer of transformers: Trainer, SFTTrainer, and others that take its callbacks.
+"""Publishing from any trainer of transformers: Trainer, SFTTrainer, and others that take its
+callbacks.
 
     from deltachain_integrations.transformers import PublishCallback
 
-    trainer = SFTTrainer(..., callbacks=[PublishCallback("s3://models/run7", like="base/", every=10)])
+    trainer = SFTTrainer(...,
+    callbacks=[PublishCallback("s3://models/run7", like="base/", every=10)])
 
 Needs transformers.
 """
@@ -23,24 +25,29 @@ __all__ = ["PublishCallback", "as_saved"]
 class PublishCallback(TrainerCallback):  # type: ignore[misc]
     """Publishes the model during training: every `every` steps, and when training ends.
 
-    A step only copies the weights; links are made and stored while training continues. Only one version is published
-    at a time: if the store is slower than training, each version waits for the previous one, so choose a larger
-    `every`. A version's metadata has its `step`. The best model that `load_best_model_at_end` has loaded has the step
-    that it is of, also as `best_step`, and the last one that was trained as `final_step`.
+    A step only copies the weights; links are made and stored while training continues. Only one
+    version is published at a time: if the store is slower than training, each version waits for the
+    previous one, so choose a larger `every`. A version's metadata has its `step`. The best model
+    that `load_best_model_at_end` has loaded has the step that it is of, also as `best_step`, and
+    the last one that was trained as `final_step`.
 
-    A failure is raised by the next step that publishes, or at the end of training, and ends `train()`. Resumed
-    training continues the chain; with `once="step"`, no step of it is published twice.
+    A failure is raised by the next step that publishes, or at the end of training, and ends
+    `train()`. Resumed training continues the chain; with `once="step"`, no step of it is published
+    twice.
 
     Args:
-        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `deltachain.Store`.
-        like: a reference checkpoint, usually the one that training started from, or a `deltachain.Like`. Versions take
-            its names, dtypes and assets. See `Publisher`. Without it, versions have training's dtypes, often F32, where
-            nearly every element changes with each step, and no configuration or tokenizer.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a
+            `deltachain.Store`.
+        like: a reference checkpoint, usually the one that training started from, or a
+            `deltachain.Like`. Versions take its names, dtypes and assets. See `Publisher`. Without
+            it, versions have training's dtypes, often F32, where nearly every element changes with
+            each step, and no configuration or tokenizer.
         every: steps of the optimizer between versions.
-        publisher: other arguments of `Publisher`, such as `keep_last`. In a run of several processes, `group` is all of
-            them by default, and `like` is needed.
+        publisher: other arguments of `Publisher`, such as `keep_last`. In a run of several
+            processes, `group` is all of them by default, and `like` is needed.
 
-    Models are published whole: merge adapters of PEFT first. Models sharded by DeepSpeed's ZeRO 3 are refused.
+    Models are published whole: merge adapters of PEFT first. Models sharded by DeepSpeed's ZeRO 3
+        are refused.
 
     Raises:
         UsageError: if `every` is below 1.
@@ -60,14 +67,16 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._settings = publisher
         self._publisher: Publisher | None = None
         self._step: int | None = None
-        # If the newest version is the best model of a training that has ended: its step, and the last step of that.
+        # If the newest version is the best model of a training that has ended: its step, and the
+        # last step of that.
         self._ended: tuple[int, int] | None = None
         # That of the last training.
         self._before: Publisher | None = None
 
     @property
     def last(self) -> Published | None:
-        """The version that was published last, or found published (`once=`); it stays when training has ended."""
+        """The version that was published last, or found published (`once=`); it stays when training
+        has ended."""
         publisher = self._publisher or self._before
         return None if publisher is None else publisher.last
 
@@ -81,16 +90,23 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._publisher = Publisher(self._chain, like=self._like, **settings)
         newest = self._publisher.newest if settings.get("once") else None
         noted = {} if newest is None else newest.metadata
-        self._ended = (int(noted["step"]), int(noted["final_step"])) if "final_step" in noted else None
+        self._ended = (
+            (int(noted["step"]), int(noted["final_step"])) if "final_step" in noted else None
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Publishes every `every` steps."""
         if state.global_step % self._every == 0:
             self._publish(model, {"step": state.global_step})
 
-    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+    ) -> None:
         """Publishes the last step, or the best model, unless it is already published, and waits."""
-        step, best = state.global_step, state.best_model_checkpoint if args.load_best_model_at_end else None
+        step, best = (
+            state.global_step,
+            state.best_model_checkpoint if args.load_best_model_at_end else None,
+        )
         if best is not None and self._publisher is not None:
             # "checkpoint-12"
             own = int(str(best).rpartition("-")[2])
@@ -112,7 +128,8 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             raise UsageError("USAGE: the callback can publish only during training")
         step = metadata["step"]
         if self._ended is not None and step <= self._ended[1]:
-            # The version is there, or was not wanted: by the step of the newest version it is skipped.
+            # The version is there, or was not wanted: by the step of the newest version it is
+            # skipped.
             metadata = {"step": self._ended[0]}
         self._publisher.publish_async(as_saved(model), metadata=metadata)
         self._step = step
@@ -125,14 +142,15 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def as_saved(model: Any, tensors: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Names and tensors of a model as `save_pretrained` writes them. transformers stores some models differently from
-    their checkpoints: all experts of a layer are one tensor.
+    """Names and tensors of a model as `save_pretrained` writes them. transformers stores some
+    models differently from their checkpoints: all experts of a layer are one tensor.
 
     Args:
         model: a module of torch; only a `PreTrainedModel` is converted.
-        tensors: some of its tensors, by the model's own names; by default, all. For a trainer that gives one at a time,
-            use `Like(path, transform=lambda name, tensor: as_saved(model, {name: tensor}))`, if each tensor can be
-            converted alone.
+        tensors: some of its tensors, by the model's own names; by default, all. For a trainer that
+            gives one at a time, use
+            `Like(path, transform=lambda name, tensor: as_saved(model, {name: tensor}))`, if each
+            tensor can be converted alone.
 
     Returns:
         The tensors; only converted ones are copies.

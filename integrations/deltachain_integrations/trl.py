@@ -1,8 +1,10 @@
-"""Publishing from trainers of TRL that generate during training: AsyncGRPOTrainer, AsyncDistillationTrainer.
+"""Publishing from trainers of TRL that generate during training: AsyncGRPOTrainer,
+AsyncDistillationTrainer.
 
     from deltachain_integrations.trl import WeightTransfer
 
-    trainer = AsyncGRPOTrainer(..., weight_transfer=WeightTransfer("s3://models/run7", like="base/"))
+    trainer = AsyncGRPOTrainer(..., weight_transfer=WeightTransfer("s3://models/run7",
+    like="base/"))
 
 TRL's other trainers take `deltachain_integrations.transformers.PublishCallback`.
 """
@@ -25,34 +27,41 @@ _POLL = 0.2
 
 
 class WeightTransfer:
-    """TRL's interface for updating servers (`WeightTransferProtocol`): each sync publishes a version to a chain.
+    """TRL's interface for updating servers (`WeightTransferProtocol`): each sync publishes a
+    version to a chain.
 
     Args:
-        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `deltachain.Store`.
-        like: a reference checkpoint, usually the one that training started from, or a `deltachain.Like`. Versions take
-            its names, dtypes and assets; with `Like(fill=True)` also the tensors that TRL does not send: parameters
-            that are not trained, such as those of a vision tower, and buffers. TRL trains in F32 by default; weights
-            are cast to the checkpoint's dtypes. See `Publisher`.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a
+            `deltachain.Store`.
+        like: a reference checkpoint, usually the one that training started from, or a
+            `deltachain.Like`. Versions take its names, dtypes and assets; with `Like(fill=True)`
+            also the tensors that TRL does not send: parameters that are not trained, such as those
+            of a vision tower, and buffers. TRL trains in F32 by default; weights are cast to the
+            checkpoint's dtypes. See `Publisher`.
         wait: what a sync waits for.
 
-            `"published"`: nothing. The weights are copied, and training continues while they are stored. Servers follow
-            the chain on their own, unknown to the trainer. Only one version is published at a time.
+            `"published"`: nothing. The weights are copied, and training continues while they are
+            stored. Servers follow the chain on their own, unknown to the trainer. Only one version
+            is published at a time.
 
             `"staged"`: until the version is stored, and each of `host_copies` has it.
 
-            `"applied"`: until each of `servers` has it. They are paused only when the version is stored, and
-            `host_copies`, if any, have it.
-        host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this machine.
-        servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other process may update them.
+            `"applied"`: until each of `servers` has it. They are paused only when the version is
+            stored, and `host_copies`, if any, have it.
+        host_copies: directories of followers (`deltachain follow URL DIR`), as mounted on this
+            machine.
+        servers: `http://HOST:PORT` of servers of vLLM with the backend `deltachain`. No other
+            process may update them.
         pause: what becomes of the requests that a server is answering at an update: as in
             `deltachain_integrations.vllm.DeltachainWeightSyncClient`.
-        backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for servers whose
-            configuration names no chain.
+        backend: settings for the servers' backend: `{"mode": "reload"}`; `{"host_copy": DIR}` for
+            servers whose configuration names no chain.
         timeout: maximum seconds for a host copy or a request to a server.
-        publisher: other arguments of `Publisher`, such as `keep_last`. In TRL one process publishes for all, so there
-            is no `group`.
+        publisher: other arguments of `Publisher`, such as `keep_last`. In TRL one process publishes
+            for all, so there is no `group`.
 
-    A sync raises a failure that it waits for; with `"published"`, the next sync raises it, or the end of training.
+    A sync raises a failure that it waits for; with `"published"`, the next sync raises it, or the
+    end of training.
 
     Raises:
         UsageError: if settings contradict each other.
@@ -72,7 +81,9 @@ class WeightTransfer:
         **publisher: Any,
     ) -> None:
         if wait not in ("published", "staged", "applied"):
-            raise UsageError(f"USAGE: wait must be 'published', 'staged' or 'applied', not {wait!r}")
+            raise UsageError(
+                f"USAGE: wait must be 'published', 'staged' or 'applied', not {wait!r}"
+            )
         if isinstance(host_copies, str) or isinstance(servers, str):
             raise TypeError("host_copies= and servers= must be lists")
         if (wait == "applied") != bool(servers):
@@ -91,7 +102,9 @@ class WeightTransfer:
         self._wait = wait
         self._host_copies = [os.fspath(copy) for copy in host_copies]
         self._backend = dict(backend or {})
-        self._client = DeltachainWeightSyncClient(servers, pause=pause, timeout=timeout) if servers else None
+        self._client = (
+            DeltachainWeightSyncClient(servers, pause=pause, timeout=timeout) if servers else None
+        )
         self._timeout = timeout
         self._settings = publisher
         self._publisher: Publisher | None = None
@@ -108,13 +121,14 @@ class WeightTransfer:
         """Opens or creates the chain, and waits for the servers.
 
         Raises:
-            Error: if the chain can neither be read nor created, or a server does not answer in time.
+            Error: if the chain can neither be read nor created, or a server does not answer in
+                time.
         """
         self._opened()
 
     def pause(self) -> None:
-        """Does nothing: TRL calls this before it sends weights. With `wait="applied"`, servers are paused later, when
-        the version is ready."""
+        """Does nothing: TRL calls this before it sends weights. With `wait="applied"`, servers are
+        paused later, when the version is ready."""
 
     def send_weights(self, iterator: Iterable[tuple[str, Any]]) -> None:
         """Publishes a version, and waits as `wait` says.
@@ -122,8 +136,10 @@ class WeightTransfer:
         Raises:
             UsageError: if names are missing or unexpected, or a tensor does not fit.
             TimeoutError: if host copies do not get the version in time. It is published.
-            IoError: if a server fails; the others resume. One that may hold parts of two versions stays paused.
-            Error: if publishing this version fails, or the previous one failed and that error was not raised yet.
+            IoError: if a server fails; the others resume. One that may hold parts of two versions
+                stays paused.
+            Error: if publishing this version fails, or the previous one failed and that error was
+                not raised yet.
         """
         publisher = self._opened()
         job = publisher.publish_async(iterator)

@@ -1,4 +1,5 @@
-"""A checkpoint engine for verl: trainers publish each version to a chain, and rollout workers follow it.
+"""A checkpoint engine for verl: trainers publish each version to a chain, and rollout workers
+follow it.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=deltachain
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=deltachain_integrations.verl
@@ -43,25 +44,31 @@ _KINDS = {"guard": Guard, "routes": Routes, "trust": Trust}
 def _made(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Arguments as a configuration has them, which knows no classes."""
     given = dict(settings or {})
-    return given | {name: kind(**given[name]) for name, kind in _KINDS.items() if isinstance(given.get(name), Mapping)}
+    return given | {
+        name: kind(**given[name])
+        for name, kind in _KINDS.items()
+        if isinstance(given.get(name), Mapping)
+    }
 
 
 @CheckpointEngineRegistry.register("deltachain")
 class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
-    """The engine that verl calls in its trainers (one of them publishes) and in its rollout workers.
+    """The engine that verl calls in its trainers (one of them publishes) and in its rollout
+    workers.
 
     Args:
         bucket_size: given by verl, unused.
-        is_master: given by verl: whether this is the trainer that publishes. The others take part in gathering the
-            tensors, one at a time.
+        is_master: given by verl: whether this is the trainer that publishes. The others take part
+            in gathering the tensors, one at a time.
         chain: the chain: a directory or a URL.
         like: the reference checkpoint, as for `Publisher`. Trainers in F32 need it.
-        host_copy: a directory on each rollout machine that its workers share: one of them downloads, the others read
-            its files. Without it, each worker has a copy of the model in its memory.
+        host_copy: a directory on each rollout machine that its workers share: one of them
+            downloads, the others read its files. Without it, each worker has a copy of the model in
+            its memory.
         timeout: maximum seconds that rollout workers wait for a version.
         store: other arguments of `Store`.
-        publisher, subscriber: other arguments of `Publisher` and `Subscriber`; those of a `Guard`, `Routes` or `Trust`
-            as a mapping.
+        publisher, subscriber: other arguments of `Publisher` and `Subscriber`; those of a `Guard`,
+            `Routes` or `Trust` as a mapping.
     """
 
     def __init__(
@@ -76,9 +83,15 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         publisher: Mapping[str, Any] | None = None,
         subscriber: Mapping[str, Any] | None = None,
     ) -> None:
-        self._store, self._host_copy, self._timeout = Store(chain, **(store or {})), host_copy, timeout
+        self._store, self._host_copy, self._timeout = (
+            Store(chain, **(store or {})),
+            host_copy,
+            timeout,
+        )
         self._settings = _made(subscriber)
-        self._publisher = Publisher(self._store, like=like, **_made(publisher)) if is_master else None
+        self._publisher = (
+            Publisher(self._store, like=like, **_made(publisher)) if is_master else None
+        )
         self._subscriber: AsyncSubscriber | None = None
         self._version: int | None = None
 
@@ -104,27 +117,34 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def finalize(self) -> None:
         """Does nothing: the next version is built from the copies."""
 
-    async def send_weights(self, weights: Iterable[tuple[str, Any]], global_steps: int | None = None) -> None:
+    async def send_weights(
+        self, weights: Iterable[tuple[str, Any]], global_steps: int | None = None
+    ) -> None:
         """Publishes the weights, and waits until rollout workers can see them.
 
         Raises:
             Error: if that fails.
-            ChainError: if the version's number is not the announced one, because another process publishes too.
+            ChainError: if the version's number is not the announced one, because another process
+                publishes too.
         """
         if self._publisher is None:
             for _ in weights:
                 pass
             return
-        job = self._publisher.publish_async(weights, metadata={} if global_steps is None else {"step": global_steps})
+        job = self._publisher.publish_async(
+            weights, metadata={} if global_steps is None else {"step": global_steps}
+        )
         published = await job
         if published.version != self._version:
             raise ChainError(
-                f"CHAIN: version {published.version} was published, but {self._version} was announced: another process "
-                "publishes to the chain",
+                f"CHAIN: version {published.version} was published, but {self._version} was "
+                "announced: another process publishes to the chain",
                 advice="give each run its own chain",
             )
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncIterator[tuple[str, Any]]:
         """All tensors of the version, verified, on this worker's device.
 
         Raises:
@@ -144,7 +164,9 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             if found := find_version(str(self._host_copy), self._version):
                 return found.tensors("torch").items()
             if time.monotonic() > end:
-                raise TimeoutError(f"{self._host_copy} has no version {self._version}: check its follower")
+                raise TimeoutError(
+                    f"{self._host_copy} has no version {self._version}: check its follower"
+                )
             await asyncio.sleep(_POLL)
         assert self._subscriber is not None
         left = max(0.0, end - time.monotonic())
@@ -153,11 +175,14 @@ class DeltachainCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         return self._subscriber.state()
 
     def _keeps(self) -> bool:
-        """Whether this process manages the copy: the first one that opens it does, until it ends."""
+        """Whether this process manages the copy: the first one that opens it does, until it
+        ends."""
         if self._subscriber is not None:
             return True
         try:
-            self._subscriber = AsyncSubscriber(self._store, host_copy=self._host_copy, kind="torch", **self._settings)
+            self._subscriber = AsyncSubscriber(
+                self._store, host_copy=self._host_copy, kind="torch", **self._settings
+            )
         except InUseError:
             return False
         return True

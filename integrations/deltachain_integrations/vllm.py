@@ -1,8 +1,10 @@
-"""The weight transfer backend `deltachain` for vLLM: servers follow a chain, and trainers update them.
+"""The weight transfer backend `deltachain` for vLLM: servers follow a chain, and trainers update
+them.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "deltachain"}'
 
-vLLM finds the installed package by its entry point `vllm.general_plugins`. See docs/integrations.md.
+vLLM finds the installed package by its entry point `vllm.general_plugins`. See
+docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._vllm_client import DeltachainWeightSyncClient
-    from ._vllm_engine import DeltachainInitInfo, DeltachainUpdateInfo, DeltachainWeightTransferEngine
+    from ._vllm_engine import (
+        DeltachainInitInfo,
+        DeltachainUpdateInfo,
+        DeltachainWeightTransferEngine,
+    )
     from ._vllm_trainer import DeltachainTrainerInitInfo, DeltachainTrainerWeightTransferEngine
 
 __all__ = [
@@ -25,7 +31,8 @@ __all__ = [
     "register",
 ]
 
-# Imported when they are used: vLLM calls `register` in all its processes, also without this backend.
+# Imported when they are used: vLLM calls `register` in all its processes, also without this
+# backend.
 _MODULES = {
     "DeltachainInitInfo": "_vllm_engine",
     "DeltachainTrainerInitInfo": "_vllm_trainer",
@@ -43,9 +50,12 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Registers both sides of the backend. vLLM calls this in each of its processes, in some of them twice; a trainer
-    calls it before `WeightTransferTrainerFactory.trainer_init`."""
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+    """Registers both sides of the backend. vLLM calls this in each of its processes, in some of
+    them twice; a trainer calls it before `WeightTransferTrainerFactory.trainer_init`."""
+    from vllm.distributed.weight_transfer.factory import (
+        WeightTransferEngineFactory,
+        WeightTransferTrainerFactory,
+    )
 
     from ._vllm_replies import mend
 

@@ -1,10 +1,10 @@
-"""A trainer of transformers publishes its model while it trains; a follower's directory is loaded like the checkpoint
-that training began with, and computes the same logits, bit for bit.
+"""A trainer of transformers publishes its model while it trains; a follower's directory is loaded
+like the checkpoint that training began with, and computes the same logits, bit for bit.
 
     python publish_from_trainer.py
 
-Needs torch, transformers and accelerate. Trains a small random model for a moment, on the CPU; nothing is downloaded.
-Trainers of TRL take the same callback.
+Needs torch, transformers and accelerate. Trains a small random model for a moment, on the CPU;
+nothing is downloaded. Trainers of TRL take the same callback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import deltachain as dc
 from deltachain_integrations.transformers import PublishCallback
@@ -66,7 +72,10 @@ def main() -> None:
         trainer.train()
         made = publish.last
         assert made is not None
-        print(f"version {made.version}: {made.changed} of {made.elements} elements, {made.bytes} bytes")
+        print(
+            f"version {made.version}: {made.changed} of {made.elements} elements, {made.bytes} "
+            "bytes"
+        )
 
         with dc.Subscriber(chain, host_copy=copy) as subscriber:
             subscriber.prepare(timeout=60).apply()
@@ -74,7 +83,10 @@ def main() -> None:
         expected = AutoModelForCausalLM.from_pretrained(base)
         expected.load_state_dict(trainer.model.state_dict())  # cast to bfloat16
         assert torch.equal(logits(served), logits(expected))
-    print(f"what is served after {trainer.state.global_step} steps computes what the trainer's weights do, bit for bit")
+    print(
+        f"what is served after {trainer.state.global_step} steps computes what the trainer's "
+        "weights do, bit for bit"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A chain whose versions tell themselves apart, and waiting for what a thread does ahead. Needs torch."""
+"""A chain whose versions tell themselves apart, and waiting for what a thread does ahead. Needs
+torch."""
 
 from __future__ import annotations
 
@@ -15,13 +16,16 @@ LONG = 60.0
 
 
 def published(folder: Path, versions: int, profile: Any = "compact") -> list[str]:
-    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their digests."""
+    """A chain in FOLDER/chain of this many versions, each with one more lane that differs; their
+    digests."""
     weight = torch.zeros(1000, dtype=torch.bfloat16)
     digests = []
     with dc.Publisher(folder / "chain", profile=profile) as publisher:
         for number in range(versions):
             weight[number] = 1.0
-            digests.append(publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result().digest)
+            digests.append(
+                publisher.publish_async({"weight": weight, "bias": torch.ones(8)}).result().digest
+            )
     return digests
 
 

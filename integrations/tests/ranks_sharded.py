@@ -1,5 +1,6 @@
-"""One of several processes that have parts of each tensor (FSDP2), and call the callback as a trainer does:
-`ranks_sharded.py BASE CHAIN`. What each is comes in the environment, as torchrun sets it."""
+"""One of several processes that have parts of each tensor (FSDP2), and call the callback as a
+trainer does: `ranks_sharded.py BASE CHAIN`. What each is comes in the environment, as torchrun sets
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from small_model import transformers, version
 def main(base: str, chain: str) -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    sharded, whole = (transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32) for _ in range(2))
+    sharded, whole = (
+        transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        for _ in range(2)
+    )
     for layer in sharded.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(sharded, mesh=mesh)
@@ -36,7 +40,9 @@ def main(base: str, chain: str) -> None:
     found, expected = version(chain), as_saved(whole)
     assert set(found) == set(expected)
     for name, tensor in expected.items():
-        assert torch.equal(found[name].view(torch.int16), tensor.detach().bfloat16().view(torch.int16)), name
+        assert torch.equal(
+            found[name].view(torch.int16), tensor.detach().bfloat16().view(torch.int16)
+        ), name
     dist.destroy_process_group()
 
 

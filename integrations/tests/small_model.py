@@ -1,4 +1,5 @@
-"""A small random model with a tokenizer, as a checkpoint, and what it takes to train it for a few steps."""
+"""A small random model with a tokenizer, as a checkpoint, and what it takes to train it for a few
+steps."""
 
 from __future__ import annotations
 
@@ -16,13 +17,36 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIME
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 transformers = pytest.importorskip("transformers", reason="SKIPPED: transformers is not installed")
 
-WORDS = ["a", "and", "cat", "dog", "fly", "had", "hat", "in", "mat", "owl", "ran", "red", "sat", "saw", "the", "to"]
+WORDS = [
+    "a",
+    "and",
+    "cat",
+    "dog",
+    "fly",
+    "had",
+    "hat",
+    "in",
+    "mat",
+    "owl",
+    "ran",
+    "red",
+    "sat",
+    "saw",
+    "the",
+    "to",
+]
 
-TEXTS = ["the cat sat in the hat", "a dog ran to the mat", "the owl saw a red fly", "the dog and the cat had a mat"]
+TEXTS = [
+    "the cat sat in the hat",
+    "a dog ran to the mat",
+    "the owl saw a red fly",
+    "the dog and the cat had a mat",
+]
 
 
 def write_checkpoint(folder: Path, kind: str = "Qwen3", **changes: Any) -> Path:
-    """A random model in bfloat16, of the class `<kind>ForCausalLM`, with the files that belong to it."""
+    """A random model in bfloat16, of the class `<kind>ForCausalLM`, with the files that belong to
+    it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     vocabulary = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
@@ -59,8 +83,12 @@ def version(url: Path, number: int | None = None) -> dict[str, Any]:
 
 def assert_is(found: dict[str, Any], model: Any) -> None:
     """What was followed is what the model has, as its checkpoint has it: every bit."""
-    expected = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    expected = {
+        name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"
+    }
     assert set(found) == set(expected)
     for name, tensor in expected.items():
         assert found[name].dtype is torch.bfloat16
-        assert torch.equal(found[name].view(torch.int16), tensor.detach().cpu().bfloat16().view(torch.int16)), name
+        assert torch.equal(
+            found[name].view(torch.int16), tensor.detach().cpu().bfloat16().view(torch.int16)
+        ), name

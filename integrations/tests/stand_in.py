@@ -1,16 +1,17 @@
-"""A small server that stands for one of vLLM with the backend `deltachain`: it records what it is asked, refuses what
-vLLM refuses, and fails where it is told to.
+"""A small server that stands for one of vLLM with the backend `deltachain`: it records what it is
+asked, refuses what vLLM refuses, and fails where it is told to.
 
 What it refuses, forgets and closes was read in vLLM 0.32.0:
 
-- `v1/worker/gpu_worker.py`: `start_weight_update` is refused while an update is open, `update_weights` and
-  `finish_weight_update` where none is. An update that fails is closed; a finish that fails is not.
-- `deltachain/_vllm_engine.py`: no finish without a version received, no update before the copy is known. It is given a
-  `host_copy`, or its configuration names one; a chain in a request is refused.
-- `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets. The version is the
-  text that was set last, "default" at first, whatever the weights are.
-- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, answers with texts where a method returns
-  neither an object nor a list, and fails for a method that is not there.
+- `v1/worker/gpu_worker.py`: `start_weight_update` is refused while an update is open,
+  `update_weights` and `finish_weight_update` where none is. An update that fails is closed; a
+  finish that fails is not.
+- `deltachain/_vllm_engine.py`: no finish without a version received, no update before the copy is
+  known. It is given a `host_copy`, or its configuration names one; a chain in a request is refused.
+- `v1/engine/core.py`: a pause is a state that anybody sets and clears, and that a restart forgets.
+  The version is the text that was set last, "default" at first, whatever the weights are.
+- `entrypoints/serve/dev/rpc/api_router.py`: `/collective_rpc` passes texts, answers with texts
+  where a method returns neither an object nor a list, and fails for a method that is not there.
 - uvicorn ends the connection after a request that ended with an exception, without announcing it.
 """
 
@@ -23,7 +24,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-# A request: its path, and its body if it has one. Calls of workers have the path `/collective_rpc METHOD`.
+# A request: its path, and its body if it has one. Calls of workers have the path
+# `/collective_rpc METHOD`.
 Call = tuple[str, Any]
 
 # What a server is asked for one version, until it is told to go on.
@@ -63,7 +65,8 @@ class StandIn:
         seen: called with each request, before it is answered.
         pause_mode: what was to become of running requests when it was paused last.
         owner: who brings it versions.
-        preparing: how often it says that it has not prepared a version yet, which it downloads itself.
+        preparing: how often it says that it has not prepared a version yet, which it downloads
+            itself.
         owner_asks: how often another owner takes it anew before it is gone; None: always.
     """
 
@@ -187,7 +190,9 @@ class StandIn:
             self.owner_asks -= 1
         if not is_other:
             self.owner = follower if float(lease) > 0 else None
-        state, version, digest = (self.holds, None, None) if isinstance(self.holds, str) else ("held", *self.holds)
+        state, version, digest = (
+            (self.holds, None, None) if isinstance(self.holds, str) else ("held", *self.holds)
+        )
         owner = self.owner if is_other else None
         return {
             "state": state,
@@ -197,7 +202,9 @@ class StandIn:
             "owner_seconds": 0.01 if is_other else None,
         }
 
-    def _update(self, version: int | None = None, digest: str = "", follower: str | None = None) -> None:
+    def _update(
+        self, version: int | None = None, digest: str = "", follower: str | None = None
+    ) -> None:
         if not self.is_open:
             raise Refused("start_weight_update must be called before update_weights")
         if version is None:
@@ -205,7 +212,11 @@ class StandIn:
             raise Refused("an update names a version")
         if not self.knows_chain or self.owner not in (None, follower):
             self.is_open = False
-            raise Refused("the backend has no chain yet" if not self.knows_chain else f"{self.owner} brings it")
+            raise Refused(
+                "the backend has no chain yet"
+                if not self.knows_chain
+                else f"{self.owner} brings it"
+            )
         if self.chain is not None and self.chain.get(version) != digest:
             self.is_open = False
             raise Refused(f"version {version} has another digest")
@@ -228,6 +239,9 @@ class StandIn:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.die()

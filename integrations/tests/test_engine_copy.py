@@ -1,4 +1,5 @@
-"""The copy that the workers of engines on one machine share: who keeps it, what it goes ahead to, what it refuses."""
+"""The copy that the workers of engines on one machine share: who keeps it, what it goes ahead to,
+what it refuses."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_one_process_keeps_it_and_others_read(tmp_path: Path) -> None:
         "    s.prepare(1, timeout=60).apply(); print('there', flush=True); sys.stdin.readline()\n"
     )
     words = [sys.executable, "-c", program, str(tmp_path / "chain"), str(tmp_path / "copy")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
         assert keeper.stdout.readline() == "there\n"
         # Without a chain, and with one that must not be opened: another process has the directory.
@@ -160,7 +163,9 @@ def test_the_newest_version_is_that_of_the_chain_and_not_of_an_old_copy(tmp_path
     with dc.Subscriber(tmp_path / "chain", host_copy=tmp_path / "copy") as subscriber:
         subscriber.prepare().apply()
     with dc.Publisher(tmp_path / "chain") as publisher:
-        publisher.publish_async({"weight": torch.ones(1000, dtype=torch.bfloat16), "bias": torch.ones(8)}).result()
+        publisher.publish_async(
+            {"weight": torch.ones(1000, dtype=torch.bfloat16), "bias": torch.ones(8)}
+        ).result()
     copy = EngineCopy(str(tmp_path / "chain"), str(tmp_path / "copy"))
     try:
         assert copy.take(None, None, LONG).number == 1
@@ -183,7 +188,9 @@ def test_a_chain_that_fails_is_why_no_version_came(tmp_path: Path) -> None:
 def test_a_copy_that_nobody_manages_is_named(tmp_path: Path) -> None:
     copy = EngineCopy(None, str(tmp_path / "copy"))
     try:
-        with pytest.raises(dc.TimeoutError, match="was not at a version after 0 s: check that process"):
+        with pytest.raises(
+            dc.TimeoutError, match="was not at a version after 0 s: check that process"
+        ):
             copy.take(None, None, 0.1)
     finally:
         copy.close()
@@ -197,7 +204,9 @@ def test_memory_that_cannot_hold_two_versions_is_refused(tmp_path: Path) -> None
         assert shared_memory_directory("a chain", 1 << 20) == str(place)
     finally:
         place.rmdir()
-    with pytest.raises(dc.UsageError, match=r"room for two versions.*--shm-size.*host_copy") as raised:
+    with pytest.raises(
+        dc.UsageError, match=r"room for two versions.*--shm-size.*host_copy"
+    ) as raised:
         shared_memory_directory("a chain", 1 << 50)
     assert raised.value.file == "/dev/shm"
 

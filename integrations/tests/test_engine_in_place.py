@@ -1,4 +1,5 @@
-"""An engine's tensors that follow a chain in place: what is ready ahead, what is refused, what is loaded as a whole."""
+"""An engine's tensors that follow a chain in place: what is ready ahead, what is refused, what is
+loaded as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class Engine:
         self.tensors = {"weight": torch.zeros(1000, dtype=torch.bfloat16), "bias": torch.zeros(8)}
         self.loads = 0
         self.is_mapped = is_mapped
-        self.follower = EngineInPlace(str(folder / "chain"), self.load, None, lambda own: own, lambda own: own.number)
+        self.follower = EngineInPlace(
+            str(folder / "chain"), self.load, None, lambda own: own, lambda own: own.number
+        )
 
     def load(self, given: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any] | None:
         self.loads += 1
@@ -86,7 +89,8 @@ def test_says_whether_a_version_is_ready_and_looks_again_for_a_newer_one(tmp_pat
             until(lambda: engine.follower.is_ready(1))
             assert engine.follower.ready == 1 and engine.follower.is_ready(0)
             engine.update(1)
-            # Waiting for what is held, or was before, would not help: what other code has written is loaded anew.
+            # Waiting for what is held, or was before, would not help: what other code has written
+            # is loaded anew.
             assert engine.follower.is_ready(1) and engine.follower.is_ready(0)
             engine.follower.lost()
             assert engine.follower.is_ready(1) and not engine.update(1)
@@ -142,7 +146,11 @@ def test_links_without_sums_are_taken_by_digests(tmp_path: Path) -> None:
     published(tmp_path, 2, profile="compact")
     engine = Engine(tmp_path)
     try:
-        assert [engine.update(0), engine.update(1)] == [False, True] and engine.loads == 1 and engine.holds() == 1
+        assert (
+            [engine.update(0), engine.update(1)] == [False, True]
+            and engine.loads == 1
+            and engine.holds() == 1
+        )
         # All memory is hashed, so nothing is missed. The thread finds the version afterwards.
         engine.tensors["weight"][999] = 1
         with dc.Publisher(tmp_path / "chain") as publisher:
@@ -167,7 +175,9 @@ def test_links_that_cannot_be_taken_in_place_are_loaded_as_a_whole(tmp_path: Pat
         return {**engine.tensors, "weight": parts}
 
     engine.follower.close()
-    engine.follower = EngineInPlace(str(tmp_path / "chain"), load, None, lambda own: own, lambda own: own.number)
+    engine.follower = EngineInPlace(
+        str(tmp_path / "chain"), load, None, lambda own: own, lambda own: own.number
+    )
     try:
         assert [engine.update(0), engine.update(1)] == [False, False] and engine.loads == 2
         assert weight.sum() == 2

@@ -1,4 +1,5 @@
-"""Settings of the backend for vLLM, without vLLM: what requests may say beside the server's own configuration."""
+"""Settings of the backend for vLLM, without vLLM: what requests may say beside the server's own
+configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_the_configuration_is_read() -> None:
     assert fixed({}) == fixed(None) == fixed({"other": 1}) == fixed({"deltachain": {}}) == {}
     given = {"chain": CHAIN, "start": "newest", "timeout": 5, "host_copy": None}
     # What is null is not given.
-    assert fixed({"deltachain": given, "other": 1}) == {name: given[name] for name in list(given)[:-1]}
+    assert fixed({"deltachain": given, "other": 1}) == {
+        name: given[name] for name in list(given)[:-1]
+    }
     expected = Settings(chain=CHAIN, start="newest", timeout=5)
     assert merged(fixed({"deltachain": given}), {}) == expected
 
@@ -62,8 +65,14 @@ def test_a_wrong_configuration_is_refused(given: Any, said: str) -> None:
 
 
 def test_requests_only_repeat_the_configuration(tmp_path: Path, copy: Path) -> None:
-    configured = fixed({"deltachain": {"chain": CHAIN, "host_copy": str(copy), "mode": "reload", "timeout": 5.0}})
-    assert merged(configured, {}) == merged(configured, {**configured, "kv": None}) == Settings(**configured)
+    configured = fixed(
+        {"deltachain": {"chain": CHAIN, "host_copy": str(copy), "mode": "reload", "timeout": 5.0}}
+    )
+    assert (
+        merged(configured, {})
+        == merged(configured, {**configured, "kv": None})
+        == Settings(**configured)
+    )
     for name, value in (
         ("chain", "s3://models/other"),
         ("chain", "http://169.254.169.254/latest"),
@@ -83,9 +92,14 @@ def test_requests_only_repeat_the_configuration(tmp_path: Path, copy: Path) -> N
 def test_a_request_opens_no_chain(copy: Path) -> None:
     for configured in ({}, {"host_copy": str(copy)}):
         for chain in (CHAIN, "http://10.0.0.1/x", "/etc", str(copy.parent / "chain")):
-            with pytest.raises(dc.UsageError, match=r'set "chain" in .*--additional-config.*or run `deltachain follow'):
+            with pytest.raises(
+                dc.UsageError,
+                match=r'set "chain" in .*--additional-config.*or run `deltachain follow',
+            ):
                 merged(configured, {"chain": chain})
-    with pytest.raises(dc.UsageError, match='has no chain: set "chain" or "host_copy" in --additional-config'):
+    with pytest.raises(
+        dc.UsageError, match='has no chain: set "chain" or "host_copy" in --additional-config'
+    ):
         merged({}, {})
     # Nor another copy than the one of its own chain.
     with pytest.raises(dc.UsageError, match="downloads 's3://models/run7' itself"):
@@ -93,15 +107,31 @@ def test_a_request_opens_no_chain(copy: Path) -> None:
 
 
 def test_a_request_names_only_directories_that_are_managed(tmp_path: Path, copy: Path) -> None:
-    assert merged({}, {"host_copy": str(copy), "mode": "reload"}) == Settings(host_copy=str(copy), mode="reload")
+    assert merged({}, {"host_copy": str(copy), "mode": "reload"}) == Settings(
+        host_copy=str(copy), mode="reload"
+    )
     link, foreign = tmp_path / "link", tmp_path / "foreign"
     link.symlink_to(copy)
     foreign.mkdir()
-    for path in (foreign, tmp_path / "missing", copy / "deltachain.directory", tmp_path / "chain", "/", "/etc"):
+    for path in (
+        foreign,
+        tmp_path / "missing",
+        copy / "deltachain.directory",
+        tmp_path / "chain",
+        "/",
+        "/etc",
+    ):
         with pytest.raises(dc.UsageError, match="deltachain does not manage it") as raised:
             merged({}, {"host_copy": str(path)})
         assert raised.value.file == str(path)
-    for path in (link, f"{tmp_path}/base/../copy", f"{copy}/", f"{link}/versions", os.path.relpath(copy), f"{copy}\0"):
+    for path in (
+        link,
+        f"{tmp_path}/base/../copy",
+        f"{copy}/",
+        f"{link}/versions",
+        os.path.relpath(copy),
+        f"{copy}\0",
+    ):
         with pytest.raises(dc.UsageError, match="not an absolute path without symbolic links"):
             merged({}, {"host_copy": str(path)})
     # The marker is not enough if it is a link, or if anybody may have written it.
@@ -115,7 +145,9 @@ def test_a_request_names_only_directories_that_are_managed(tmp_path: Path, copy:
     assert merged({"host_copy": str(copy)}, {}).host_copy == str(copy)
 
 
-def test_a_directory_of_another_user_is_not_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_not_read(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As the user of the server sees it.
     owner = copy.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)

@@ -1,4 +1,5 @@
-"""Maps that are made by watching a model's own loader: what it fuses, stacks, transposes, divides, and computes."""
+"""Maps that are made by watching a model's own loader: what it fuses, stacks, transposes, divides,
+and computes."""
 
 from __future__ import annotations
 
@@ -21,16 +22,24 @@ Loader = Callable[[Any, str, Any], None]
 
 def drawn(seed: int, **shapes: tuple[int, ...]) -> Weights:
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator).bfloat16() for name, shape in shapes.items()}
+    return {
+        name: torch.randn(shape, generator=generator).bfloat16() for name, shape in shapes.items()
+    }
 
 
 def bits(tensor: Any) -> Any:
-    return tensor.detach().contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+    return (
+        tensor.detach()
+        .contiguous()
+        .view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+    )
 
 
 def addresses(tensor: Any) -> set[int]:
     """Where its elements lie."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    extent = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     places = torch.arange(extent).as_strided(tensor.shape, tensor.stride()).flatten()
     return set((tensor.data_ptr() + places * tensor.element_size()).tolist())
 
@@ -38,11 +47,15 @@ def addresses(tensor: Any) -> set[int]:
 class Model(torch.nn.Module):
     """Parameters of some shapes, and a loader that is called with each tensor."""
 
-    def __init__(self, loader: Loader, dtype: Any = torch.bfloat16, **shapes: tuple[int, ...]) -> None:
+    def __init__(
+        self, loader: Loader, dtype: Any = torch.bfloat16, **shapes: tuple[int, ...]
+    ) -> None:
         super().__init__()
         self.loader = loader
         for name, shape in shapes.items():
-            self.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False))
+            self.register_parameter(
+                name, torch.nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
+            )
 
     def load(self, weights: Iterator[tuple[str, Any]]) -> None:
         for name, tensor in weights:
@@ -61,13 +74,15 @@ class Model(torch.nn.Module):
     def unmapped(self, found: Map) -> list[str]:
         """The tensors with elements that no tensor of the checkpoint is mapped to."""
         mapped: set[int] = set()
-        mapped.update(*(addresses(part.tensor) for parts in found.into().values() for part in parts))
+        mapped.update(
+            *(addresses(part.tensor) for parts in found.into().values() for part in parts)
+        )
         return [name for name, tensor in self.memory() if addresses(tensor) - mapped]
 
 
 def assert_follows(model: Model, found: Map, first: Weights, tmp_path: Path) -> None:
-    """What is written by the map equals what the loader loads, for a version in which a few elements change, NaN and
-    -0 among them."""
+    """What is written by the map equals what the loader loads, for a version in which a few
+    elements change, NaN and -0 among them."""
     second = {name: tensor.clone() for name, tensor in first.items()}
     for tensor in second.values():
         flat = tensor.view(-1)
@@ -279,14 +294,25 @@ def once(model: Any, tensor: Any) -> None:
 UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "multiplies": (lambda model, tensor: model.bad.data.copy_(tensor * 2), "computes with mul"),
     "multiplies in place": (in_place, "computes with mul_"),
-    "changes what it gets": (lambda model, tensor: model.bad.data.copy_(tensor.neg_()), "computes with neg_"),
-    "casts": (lambda model, tensor: model.bad.data.copy_(tensor.half()), "casts bfloat16 to float16"),
+    "changes what it gets": (
+        lambda model, tensor: model.bad.data.copy_(tensor.neg_()),
+        "computes with neg_",
+    ),
+    "casts": (
+        lambda model, tensor: model.bad.data.copy_(tensor.half()),
+        "casts bfloat16 to float16",
+    ),
     # That changes the bits of NaN.
     "casts and back": (
-        lambda model, tensor: model.bad.data.copy_(torch.cat([tensor[:2], tensor[2:]]).float().bfloat16()),
+        lambda model, tensor: model.bad.data.copy_(
+            torch.cat([tensor[:2], tensor[2:]]).float().bfloat16()
+        ),
         "casts bfloat16 to float32",
     ),
-    "fills it later": (lambda model, tensor: model.bad.data.copy_(tensor).zero_(), "overwrites it in bad"),
+    "fills it later": (
+        lambda model, tensor: model.bad.data.copy_(tensor).zero_(),
+        "overwrites it in bad",
+    ),
     "a copy by numpy": (by_numpy, "no copy of it was seen, and none that explains bad"),
     "all of it by numpy": (beside_torch, "no copy of it was seen, and none that explains bad"),
     "the tensor itself": (replaced, "the model keeps another tensor that is made of it"),
@@ -295,13 +321,18 @@ UNKIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "loads once": (once, "no copy of it was seen, and none that explains bad"),
     "writes a part twice": (over, "to a part of bad twice"),
     "writes by indices": (by_index, "computes with index_put_"),
-    "other elements": (lambda model, tensor: model.bad.data.copy_(tensor.roll(1, 0).sign()), "computes with sign"),
+    "other elements": (
+        lambda model, tensor: model.bad.data.copy_(tensor.roll(1, 0).sign()),
+        "computes with sign",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", UNKIND)
 @pytest.mark.parametrize("is_zero", [False, True])
-def test_what_cannot_be_followed_is_to_be_reloaded(name: str, is_zero: bool, tmp_path: Path) -> None:
+def test_what_cannot_be_followed_is_to_be_reloaded(
+    name: str, is_zero: bool, tmp_path: Path
+) -> None:
     """Also if all elements are equal, so that values prove nothing."""
     act, reason = UNKIND[name]
     weights = drawn(0, good=(4, 5), bad=(4, 5))
@@ -324,28 +355,38 @@ def test_what_cannot_be_followed_is_to_be_reloaded(name: str, is_zero: bool, tmp
 def test_another_dtype_than_the_checkpoint_has() -> None:
     model = Model(whole, torch.float32, w=(4, 5))
     found = model.taken(drawn(0, w=(4, 5)))
-    assert found.reload == {"w": "the loader casts bfloat16 to float32: publish what the model keeps"}
+    assert found.reload == {
+        "w": "the loader casts bfloat16 to float32: publish what the model keeps"
+    }
 
 
 def test_other_dtypes_of_the_same_size() -> None:
     weights = {"scale": torch.arange(12, dtype=torch.uint8).view(3, 4).view(torch.float8_e8m0fnu)}
-    model = Model(lambda model, _, tensor: model.w.data.copy_(tensor.view(torch.uint8)), torch.uint8, w=(3, 4))
+    model = Model(
+        lambda model, _, tensor: model.w.data.copy_(tensor.view(torch.uint8)), torch.uint8, w=(3, 4)
+    )
     found = model.taken(weights)
     assert not found.reload
     (part,) = found.into()["scale"]
-    assert part.tensor.dtype == torch.float8_e8m0fnu and part.tensor.data_ptr() == model.w.data_ptr()
+    assert (
+        part.tensor.dtype == torch.float8_e8m0fnu and part.tensor.data_ptr() == model.w.data_ptr()
+    )
 
 
 def test_names_that_the_loader_skips_and_tensors_that_nothing_fills() -> None:
     weights = drawn(0, w=(4, 5), skipped=(3,))
-    model = Model(lambda model, name, tensor: None if name == "skipped" else whole(model, name, tensor), w=(4, 5))
+    model = Model(
+        lambda model, name, tensor: None if name == "skipped" else whole(model, name, tensor),
+        w=(4, 5),
+    )
     model.register_buffer("table", torch.arange(7.0))
     found = model.taken(weights)
     assert (found.reload, found.unused, model.unmapped(found)) == ({}, ["skipped"], ["table"])
 
 
 def test_a_tensor_made_from_the_model_is_followed_too(tmp_path: Path) -> None:
-    """As of DeepSeek's attention: another parameter has a copy, transposed, and a buffer is a view."""
+    """As of DeepSeek's attention: another parameter has a copy, transposed, and a buffer is a
+    view."""
     weights = drawn(0, w=(4, 6))
 
     def load(model: Any, name: str, tensor: Any) -> None:

@@ -1,4 +1,5 @@
-"""The package uses of `deltachain` what that offers to everybody: names of `__all__`, and no private attributes."""
+"""The package uses of `deltachain` what that offers to everybody: names of `__all__`, and no
+private attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ OFFERED = {*deltachain.__all__, "TimeoutError", "open"}
 def nodes(package: object) -> list[ast.AST]:
     """All that is written in a package."""
     (folder,) = package.__path__
-    return [node for path in Path(folder).glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return [
+        node for path in Path(folder).glob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
 
 
 def private(found: list[ast.AST], *, is_read: bool) -> set[str]:
@@ -30,10 +33,17 @@ def private(found: list[ast.AST], *, is_read: bool) -> set[str]:
 def test_only_what_is_offered_is_used() -> None:
     own = nodes(deltachain_integrations)
     for node in own:
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "deltachain":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 0
+            and str(node.module).split(".")[0] == "deltachain"
+        ):
             assert node.module == "deltachain"
             assert not {name.name for name in node.names} - OFFERED
-        assert not (isinstance(node, ast.Import) and any(name.name.startswith("deltachain") for name in node.names))
+        assert not (
+            isinstance(node, ast.Import)
+            and any(name.name.startswith("deltachain") for name in node.names)
+        )
     theirs = private(nodes(deltachain), is_read=False)
     assert {"_native", "_polling"} <= theirs
     assert not private(own, is_read=True) & theirs - private(own, is_read=False)

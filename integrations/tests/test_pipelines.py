@@ -1,5 +1,5 @@
-"""Models that lie in folders, made, saved and loaded again by the libraries that keep them so: what is pulled is what
-was saved, bit for bit."""
+"""Models that lie in folders, made, saved and loaded again by the libraries that keep them so: what
+is pulled is what was saved, bit for bit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def train(module: Any) -> None:
             tensor.view(-1)[::10] += 0.5
 
 
-def pulled(tmp_path: Path, save: Callable[[Path], None], step: Callable[[], None]) -> Iterator[tuple[Path, Path]]:
-    """Publishes what is saved, before a step and after it, and gives for each version the directory that was saved and
-    the directory that a follower has."""
+def pulled(
+    tmp_path: Path, save: Callable[[Path], None], step: Callable[[], None]
+) -> Iterator[tuple[Path, Path]]:
+    """Publishes what is saved, before a step and after it, and gives for each version the directory
+    that was saved and the directory that a follower has."""
     url, follower = tmp_path / "chain", tmp_path / "follower"
     tool("init", url)
     for version in range(2):
@@ -42,11 +44,17 @@ def pulled(tmp_path: Path, save: Callable[[Path], None], step: Callable[[], None
         save(saved)
         # What a trainer leaves beside the model.
         save(saved / "checkpoint-500")
-        published = json.loads(tool("--json", "publish", url, saved, "--work", tmp_path / "work").splitlines()[-1])
-        assert [route["from"] for route in published["routes"]] == [version - 1 if version else None]
+        published = json.loads(
+            tool("--json", "publish", url, saved, "--work", tmp_path / "work").splitlines()[-1]
+        )
+        assert [route["from"] for route in published["routes"]] == [
+            version - 1 if version else None
+        ]
         tool("pull", url, follower)
         whole, here = files(saved), files(follower / "current")
-        expected = {name: data for name, data in whole.items() if not name.startswith("checkpoint-500/")}
+        expected = {
+            name: data for name, data in whole.items() if not name.startswith("checkpoint-500/")
+        }
         assert len(expected) < len(whole)
         assert here.keys() == expected.keys()
         # Headers may have another order; the libraries do not look at it.
@@ -61,7 +69,10 @@ def assert_same(module: Any, loaded: Any) -> None:
     expected, found = module.state_dict(), loaded.state_dict()
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
-        bits = [weights.detach().contiguous().view(-1).view(torch.uint8) for weights in (tensor, found[name])]
+        bits = [
+            weights.detach().contiguous().view(-1).view(torch.uint8)
+            for weights in (tensor, found[name])
+        ]
         assert tensor.dtype == found[name].dtype and torch.equal(*bits), name
 
 
@@ -71,7 +82,9 @@ def test_a_diffusion_pipeline(tmp_path: Path) -> None:
     words = ["<|startoftext|>", "<|endoftext|>", *LETTERS, *(letter + "</w>" for letter in LETTERS)]
     written = tmp_path / "tokenizer"
     written.mkdir()
-    (written / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (written / "vocab.json").write_text(
+        json.dumps({word: number for number, word in enumerate(words)})
+    )
     (written / "merges.txt").write_text("#version: 0.2\n")
     tokenizer = transformers.CLIPTokenizer.from_pretrained(written)
     text = transformers.CLIPTextConfig(
@@ -132,34 +145,61 @@ def test_a_diffusion_pipeline(tmp_path: Path) -> None:
         assert loaded.tokenizer("a chain").input_ids == tokenizer("a chain").input_ids
 
     names = set(dc.HostCopy(tmp_path / "follower").tensors())
-    inside = {part: {name.removeprefix(f"{part}/") for name in names if name.startswith(f"{part}/")} for part in parts}
+    inside = {
+        part: {name.removeprefix(f"{part}/") for name in names if name.startswith(f"{part}/")}
+        for part in parts
+    }
     assert len(inside["text_encoder"]) > 30 and inside["text_encoder"] == inside["text_encoder_2"]
     assert sum(map(len, inside.values())) == len(names)
 
 
 def test_a_sentence_transformer(tmp_path: Path) -> None:
-    library = pytest.importorskip("sentence_transformers", reason="SKIPPED: sentence-transformers is not installed")
+    library = pytest.importorskip(
+        "sentence_transformers", reason="SKIPPED: sentence-transformers is not installed"
+    )
     from sentence_transformers.sentence_transformer import modules
 
     torch.manual_seed(1)
     base = tmp_path / "base"
     base.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *("##" + letter for letter in LETTERS)]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *LETTERS,
+        *("##" + letter for letter in LETTERS),
+    ]
     (base / "vocab.txt").write_text("\n".join(words))
     transformers.BertTokenizer(str(base / "vocab.txt")).save_pretrained(base)
     config = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
     )
     transformers.BertModel(config).save_pretrained(base)
     stack = [modules.Transformer(str(base)), modules.Pooling(16), modules.Dense(16, 8)]
     model = library.SentenceTransformer(modules=stack, device="cpu")
 
-    for saved, current in pulled(tmp_path, lambda path: model.save_pretrained(str(path)), lambda: train(model)):
-        for name in ["modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "model.safetensors"]:
+    for saved, current in pulled(
+        tmp_path, lambda path: model.save_pretrained(str(path)), lambda: train(model)
+    ):
+        for name in [
+            "modules.json",
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
+            "model.safetensors",
+        ]:
             assert (saved / name).is_file(), name
         loaded = library.SentenceTransformer(str(current), device="cpu")
         assert_same(model, loaded)
         text = "a chain of versions"
         assert (model.encode(text) == loaded.encode(text)).all()
     names = set(dc.HostCopy(tmp_path / "follower").tensors())
-    assert {name for name in names if "/" in name} == {"2_Dense/linear.bias", "2_Dense/linear.weight"}
+    assert {name for name in names if "/" in name} == {
+        "2_Dense/linear.bias",
+        "2_Dense/linear.weight",
+    }

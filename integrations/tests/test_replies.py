@@ -28,7 +28,11 @@ def first_that_failed(queues: list[Queue]) -> list[str]:
 
 
 def test_no_reply_is_left_for_the_next_request():
-    queues = [Queue("a0 failed", "b0", "c0"), Queue("a1 failed", "b1", "c1"), Queue("a2", "b2 failed", "c2")]
+    queues = [
+        Queue("a0 failed", "b0", "c0"),
+        Queue("a1 failed", "b1", "c1"),
+        Queue("a2", "b2 failed", "c2"),
+    ]
     replies = Replies(queues)
     assert first_that_failed(replies) == ["a0 failed"]
     assert first_that_failed(replies) == ["b0", "b1", "b2 failed"]
@@ -82,5 +86,8 @@ class Unknown:
 
 
 def test_it_is_mended_only_where_it_must_be():
-    mended = {kind: _needs_mending(kind, "failure", "success") for kind in (Executor, Reading, Closing, Unknown)}
+    mended = {
+        kind: _needs_mending(kind, "failure", "success")
+        for kind in (Executor, Reading, Closing, Unknown)
+    }
     assert mended == {Executor: True, Reading: False, Closing: False, Unknown: True}

@@ -1,5 +1,5 @@
-"""The plugin of SGLang, with stand-ins for what it imports of SGLang 0.5.23: what it answers, loads and refuses. The
-real one is in `e2e/sglang_proof.py` and `sglang_maps.py`."""
+"""The plugin of SGLang, with stand-ins for what it imports of SGLang 0.5.23: what it answers, loads
+and refuses. The real one is in `e2e/sglang_proof.py` and `sglang_maps.py`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,12 @@ class Server:
         self.model = Model()
         own = {"dp_size": 1, "pp_size": 1, "enable_lora": None, "cpu_offload_gb": 0, **arguments}
         updater = SimpleNamespace(_assert_weight_cache_inactive=lambda what: None)
-        config = SimpleNamespace(model_path=str(folder / "own"), dtype=torch.bfloat16, quantization=None)
-        runner = SimpleNamespace(model=self.model, device="cpu", model_config=config, weight_updater=updater)
+        config = SimpleNamespace(
+            model_path=str(folder / "own"), dtype=torch.bfloat16, quantization=None
+        )
+        runner = SimpleNamespace(
+            model=self.model, device="cpu", model_config=config, weight_updater=updater
+        )
         runner.server_args = SimpleNamespace(**own)
         self.tp_worker = SimpleNamespace(model_runner=runner)
         self.scheduler = SimpleNamespace(_engine_paused=False)
@@ -61,7 +65,9 @@ class Server:
     def record_weight_version_after_update(self, name: str) -> None:
         self.named = name
 
-    def flush_cache_after_weight_update(self, request: Any, success: bool, message: str) -> tuple[bool, str]:
+    def flush_cache_after_weight_update(
+        self, request: Any, success: bool, message: str
+    ) -> tuple[bool, str]:
         return success, message
 
     def ask(self, method: str, **told: str) -> Any:
@@ -77,7 +83,10 @@ class Server:
     def update(self, version: int, digest: str | None, follower: str = "me") -> tuple[bool, str]:
         told = json.dumps({"version": version, "digest": digest, "follower": follower}).encode()
         request = SimpleNamespace(
-            load_format="deltachain", serialized_named_tensors=[told], weight_version=f"{version}@x", flush_cache=True
+            load_format="deltachain",
+            serialized_named_tensors=[told],
+            weight_version=f"{version}@x",
+            flush_cache=True,
         )
         found = plugin._update(lambda *_: None, self, request)
         return found.success, found.message
@@ -92,10 +101,18 @@ def module(name: str, **own: Any) -> ModuleType:
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     """Makes a server that follows FOLDER/chain."""
-    names = ["sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.model_loader", "sglang.srt.model_executor"]
+    names = [
+        "sglang",
+        "sglang.srt",
+        "sglang.srt.managers",
+        "sglang.srt.model_loader",
+        "sglang.srt.model_executor",
+    ]
     for name in names:
         monkeypatch.setitem(sys.modules, name, module(name))
-    outputs = dict.fromkeys(("GetWeightsByNameReqOutput", "UpdateWeightsFromTensorReqOutput"), SimpleNamespace)
+    outputs = dict.fromkeys(
+        ("GetWeightsByNameReqOutput", "UpdateWeightsFromTensorReqOutput"), SimpleNamespace
+    )
     for name, own in (
         ("managers.io_struct", outputs),
         ("model_executor.model_runner_components", {}),
@@ -105,7 +122,9 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     ):
         monkeypatch.setitem(sys.modules, f"sglang.srt.{name}", module(name, **own))
     components = sys.modules["sglang.srt.model_executor.model_runner_components"]
-    components.weight_updater = module("x", _unsupported_derived_weight_cache_error=lambda model: None)
+    components.weight_updater = module(
+        "x", _unsupported_derived_weight_cache_error=lambda model: None
+    )
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 1)
     monkeypatch.setattr(torch.distributed, "barrier", lambda group: None)
     monkeypatch.setenv("DELTACHAIN_SGLANG", json.dumps({"chain": str(tmp_path / "chain")}))
@@ -116,16 +135,27 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     del sys.modules["deltachain_integrations._sglang_engine"]
 
 
-def test_versions_are_written_in_place_and_told(tmp_path: Path, serve: Callable[..., Server]) -> None:
+def test_versions_are_written_in_place_and_told(
+    tmp_path: Path, serve: Callable[..., Server]
+) -> None:
     digests = published(tmp_path, 3, "local")
     server = serve()
     where = [own.data_ptr() for own in server.model.parameters()]
-    assert server.state()["state"] == "other" and server.state()["downloads"] and not server.state()["paused"]
+    assert (
+        server.state()["state"] == "other"
+        and server.state()["downloads"]
+        and not server.state()["paused"]
+    )
     until(lambda: server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}])
     assert server.update(0, digests[0]) == (True, "all tensors")
     server.scheduler._engine_paused = True
     state = server.state()
-    assert (state["state"], state["version"], state["digest"], state["paused"]) == ("held", 0, digests[0], True)
+    assert (state["state"], state["version"], state["digest"], state["paused"]) == (
+        "held",
+        0,
+        digests[0],
+        True,
+    )
     assert server.update(2, digests[2]) == (True, "in place") and server.named == "2@x"
     assert server.model.weight[:4].tolist() == [1, 1, 1, 0]
     assert [own.data_ptr() for own in server.model.parameters()] == where
@@ -135,7 +165,9 @@ def test_versions_are_written_in_place_and_told(tmp_path: Path, serve: Callable[
     assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
 
 
-def test_what_is_refused_leaves_the_model_and_the_server(tmp_path: Path, serve: Callable[..., Server]) -> None:
+def test_what_is_refused_leaves_the_model_and_the_server(
+    tmp_path: Path, serve: Callable[..., Server]
+) -> None:
     digests = published(tmp_path, 2, "local")
     server = serve()
     server.state()
@@ -154,7 +186,9 @@ def test_what_is_refused_leaves_the_model_and_the_server(tmp_path: Path, serve: 
     from safetensors.torch import save_file
 
     (tmp_path / "own").mkdir()
-    save_file({"weight": torch.zeros(999), "bias": torch.zeros(8)}, tmp_path / "own/model.safetensors")
+    save_file(
+        {"weight": torch.zeros(999), "bias": torch.zeros(8)}, tmp_path / "own/model.safetensors"
+    )
     success, message = server.update(0, digests[0])
     assert not success and "[999]" in message and not server.model.weight.any()
     until(lambda: server.ask("deltachain_is_ready", version="0")[0]["ready"])
@@ -162,7 +196,9 @@ def test_what_is_refused_leaves_the_model_and_the_server(tmp_path: Path, serve: 
     assert server.state()["state"] == "other"
 
 
-def test_parameters_that_no_tensor_is_loaded_to_are_missing(tmp_path: Path, serve: Callable[..., Server]) -> None:
+def test_parameters_that_no_tensor_is_loaded_to_are_missing(
+    tmp_path: Path, serve: Callable[..., Server]
+) -> None:
     digests = published(tmp_path, 1, "local")
     server = serve()
     server.model.more = torch.nn.Parameter(torch.ones(3))

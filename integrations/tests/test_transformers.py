@@ -1,4 +1,5 @@
-"""The callback in trainers that train for real: what is followed is what was trained, bit for bit."""
+"""The callback in trainers that train for real: what is followed is what was trained, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from conftest import tool
 import deltachain as dc
 from small_model import TEXTS, assert_is, torch, transformers, version, write_checkpoint
 
-pytest.importorskip("accelerate", reason="SKIPPED: accelerate is not installed, without which nothing can be trained")
+pytest.importorskip(
+    "accelerate",
+    reason="SKIPPED: accelerate is not installed, without which nothing can be trained",
+)
 
 from deltachain_integrations.transformers import PublishCallback, as_saved
 
@@ -68,7 +72,8 @@ def trainer(base: Path, out: Path, *callbacks: Any, steps: int = 5, **settings: 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     return set(found) == set(expected) and all(
-        torch.equal(found[name].view(torch.int16), expected[name].view(torch.int16)) for name in expected
+        torch.equal(found[name].view(torch.int16), expected[name].view(torch.int16))
+        for name in expected
     )
 
 
@@ -140,7 +145,15 @@ def test_training_that_is_resumed_goes_on_with_the_chain(base: Path, tmp_path: P
 
 def torchrun(program: str, *arguments: Path) -> None:
     """Runs two processes of a program that is beside this file."""
-    options = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    options = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "2",
+    ]
     ran = subprocess.run(
         [sys.executable, *options, Path(__file__).with_name(program), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
@@ -158,7 +171,10 @@ def test_processes_that_train_together_publish_together(base: Path, tmp_path: Pa
     assert [row["metadata"]["step"] for row in log(url)] == ["2", "3"]
     # Both had shards of their own.
     assert len(log(url)[0]["shards"]) > 1
-    assert_is(version(url), transformers.AutoModelForCausalLM.from_pretrained(out / "trained", dtype=torch.float32))
+    assert_is(
+        version(url),
+        transformers.AutoModelForCausalLM.from_pretrained(out / "trained", dtype=torch.float32),
+    )
 
 
 def test_experts_that_are_spread_over_processes(tmp_path: Path) -> None:
@@ -180,7 +196,8 @@ def metadata_of(url: Path) -> list[dict[str, str]]:
 
 
 def best_of(base: Path, folder: Path, *callbacks: Any, steps: int = 3) -> Any:
-    """A `Trainer` whose best step is not its last one: so high a learning rate makes the model worse."""
+    """A `Trainer` whose best step is not its last one: so high a learning rate makes the model
+    worse."""
     return trainer(
         base,
         folder / "out",
@@ -198,7 +215,9 @@ def best_of(base: Path, folder: Path, *callbacks: Any, steps: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("once", [{}, {"once": "step"}])
-def test_the_best_model_is_published_in_the_end(base: Path, tmp_path: Path, once: dict[str, str]) -> None:
+def test_the_best_model_is_published_in_the_end(
+    base: Path, tmp_path: Path, once: dict[str, str]
+) -> None:
     url, watch = tmp_path / "chain", Watch()
     callback = PublishCallback(url, like=base, **once)
     trained = best_of(base, tmp_path, watch, callback)
@@ -223,9 +242,14 @@ def test_a_restart_publishes_no_step_and_no_best_model_again(base: Path, tmp_pat
     # All of its steps are there.
     for number in (1, 2):
         callback = PublishCallback(url, like=base, once="step")
-        best_of(base, tmp_path, callback).train(resume_from_checkpoint=str(tmp_path / "out" / f"checkpoint-{number}"))
+        best_of(base, tmp_path, callback).train(
+            resume_from_checkpoint=str(tmp_path / "out" / f"checkpoint-{number}")
+        )
         assert metadata_of(url) == rows
-        assert callback.last is not None and (callback.last.version, callback.last.is_new) == (3, False)
+        assert callback.last is not None and (callback.last.version, callback.last.is_new) == (
+            3,
+            False,
+        )
     # Training that goes on publishes its new steps.
     more = best_of(base, tmp_path, PublishCallback(url, like=base, once="step"), steps=4)
     more.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
@@ -243,7 +267,13 @@ def broken(url: Path, number: int) -> None:
 def test_a_store_that_fails_is_an_error_of_the_next_step(base: Path, tmp_path: Path) -> None:
     url = tmp_path / "chain"
     watch = Watch(at=2, do=lambda: broken(url, 0))
-    trained = trainer(base, tmp_path / "out", watch, PublishCallback(dc.Store(url, attempts=1), like=base), steps=9)
+    trained = trainer(
+        base,
+        tmp_path / "out",
+        watch,
+        PublishCallback(dc.Store(url, attempts=1), like=base),
+        steps=9,
+    )
     with pytest.raises(dc.Error) as raised:
         trained.train()
     assert "files" in str(raised.value)
@@ -283,9 +313,13 @@ def with_experts(folder: Path) -> Path:
 
 
 def test_experts_are_published_as_their_checkpoint_has_them(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch", reason="SKIPPED: safetensors is not installed")
+    safetensors = pytest.importorskip(
+        "safetensors.torch", reason="SKIPPED: safetensors is not installed"
+    )
     base = with_experts(tmp_path / "base")
-    trained = trainer(base, tmp_path / "out", PublishCallback(tmp_path / "chain", like=base), steps=2)
+    trained = trainer(
+        base, tmp_path / "out", PublishCallback(tmp_path / "chain", like=base), steps=2
+    )
     trained.train()
     trained.model.save_pretrained(tmp_path / "saved")
     found = version(tmp_path / "chain")

@@ -1,5 +1,5 @@
-"""The trainer of TRL that generates beside training drives the transfer: what is followed is what it has, bit for
-bit."""
+"""The trainer of TRL that generates beside training drives the transfer: what is followed is what
+it has, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from deltachain_integrations.trl import WeightTransfer
 from small_model import TEXTS, assert_is, torch, transformers, version, write_checkpoint
 from stand_in import READY, UPDATE, StandIn
 
-async_grpo = pytest.importorskip("trl.experimental.async_grpo", reason="SKIPPED: trl is not installed, or too old")
+async_grpo = pytest.importorskip(
+    "trl.experimental.async_grpo", reason="SKIPPED: trl is not installed, or too old"
+)
 datasets = pytest.importorskip("datasets", reason="SKIPPED: datasets is not installed")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: numpy is not installed")
 
@@ -58,7 +60,8 @@ class Worker:
 
 
 class Trainer(async_grpo.AsyncGRPOTrainer):
-    """Its own loss needs FlashAttention, and so a GPU; the rest is as it is. Keeps the weights of each sync."""
+    """Its own loss needs FlashAttention, and so a GPU; the rest is as it is. Keeps the weights of
+    each sync."""
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         return model(input_ids=inputs["input_ids"], labels=inputs["input_ids"]).loss
@@ -66,7 +69,10 @@ class Trainer(async_grpo.AsyncGRPOTrainer):
     def _sync_weight(self) -> None:
         self.synced = [
             *getattr(self, "synced", []),
-            {name: tensor.detach().bfloat16().clone() for name, tensor in self.model.named_parameters()},
+            {
+                name: tensor.detach().bfloat16().clone()
+                for name, tensor in self.model.named_parameters()
+            },
         ]
         super()._sync_weight()
 
@@ -124,7 +130,10 @@ def test_every_sync_is_a_version(base: Path, tmp_path: Path) -> None:
     for number, weights in enumerate(trained.synced):
         found = version(url, number)
         assert set(found) == set(weights)
-        assert all(torch.equal(found[name].view(torch.int16), weights[name].view(torch.int16)) for name in weights)
+        assert all(
+            torch.equal(found[name].view(torch.int16), weights[name].view(torch.int16))
+            for name in weights
+        )
     assert_is(version(url), trained.model)
     # Training once more goes on, although TRL does not begin the transfer again.
     trained.rollout_worker.start()
@@ -139,7 +148,9 @@ def server() -> Iterator[StandIn]:
         yield running
 
 
-def test_servers_have_each_version_when_the_sync_ends(base: Path, tmp_path: Path, server: StandIn) -> None:
+def test_servers_have_each_version_when_the_sync_ends(
+    base: Path, tmp_path: Path, server: StandIn
+) -> None:
     url = tmp_path / "chain"
     digests: list[str] = []
 
@@ -168,7 +179,9 @@ def test_a_server_that_fails_ends_training(base: Path, tmp_path: Path, server: S
             server.fails.add("/update_weights")
 
     server.seen = seen
-    transfer = WeightTransfer(tmp_path / "chain", like=base, wait="applied", servers=[server.url], timeout=60)
+    transfer = WeightTransfer(
+        tmp_path / "chain", like=base, wait="applied", servers=[server.url], timeout=60
+    )
     trained = trainer(base, tmp_path / "out", transfer)
     with pytest.raises(dc.IoError, match="the engine says why"):
         trained.train()
@@ -193,7 +206,12 @@ def test_experts_are_sent_as_their_checkpoint_has_them(tmp_path: Path) -> None:
     transfer.init_weight_transfer()
     trained._sync_weight()
     transfer.destroy()
-    expected = {name: tensor.detach().bfloat16() for name, tensor in as_saved(trained.model).items()}
+    expected = {
+        name: tensor.detach().bfloat16() for name, tensor in as_saved(trained.model).items()
+    }
     found = version(url)
     assert set(found) == set(expected)
-    assert all(torch.equal(found[name].view(torch.int16), expected[name].view(torch.int16)) for name in expected)
+    assert all(
+        torch.equal(found[name].view(torch.int16), expected[name].view(torch.int16))
+        for name in expected
+    )

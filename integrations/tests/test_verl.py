@@ -15,7 +15,9 @@ from conftest import as_bytes, model, write_model
 import deltachain as dc
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
-verl = pytest.importorskip("verl.checkpoint_engine", reason="SKIPPED: verl is not installed, or lacks what it needs")
+verl = pytest.importorskip(
+    "verl.checkpoint_engine", reason="SKIPPED: verl is not installed, or lacks what it needs"
+)
 
 
 def engine(url: Path, **settings: Any) -> Any:
@@ -23,12 +25,19 @@ def engine(url: Path, **settings: Any) -> Any:
     from verl.utils.import_utils import import_external_libs
 
     import_external_libs("deltachain_integrations.verl")
-    return verl.CheckpointEngineRegistry.new("deltachain", bucket_size=1 << 20, chain=str(url), **settings)
+    return verl.CheckpointEngineRegistry.new(
+        "deltachain", bucket_size=1 << 20, chain=str(url), **settings
+    )
 
 
 def weights(step: int) -> dict[str, Any]:
     """The small model as tensors of torch: NaN payloads, -0 and float8 among them."""
-    kinds = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn, "U8": torch.uint8}
+    kinds = {
+        "BF16": torch.bfloat16,
+        "F32": torch.float32,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "U8": torch.uint8,
+    }
     return {
         name: torch.frombuffer(bytearray(data), dtype=torch.uint8).view(kinds[dtype]).reshape(shape)
         for name, (dtype, shape, data) in model(step).items()
@@ -36,7 +45,8 @@ def weights(step: int) -> dict[str, Any]:
 
 
 def update(trainers: list[Any], rollouts: list[Any], step: int) -> list[dict[str, bytes]]:
-    """The steps of verl's `CheckpointEngineManager.update_weights`, in its order: what each rollout worker got."""
+    """The steps of verl's `CheckpointEngineManager.update_weights`, in its order: what each rollout
+    worker got."""
     metadata = [one.prepare() for one in trainers + rollouts]
     topology = type(trainers[0]).build_topology(len(trainers), len(rollouts), metadata)
     for group, kwargs in zip((trainers, rollouts), topology, strict=True):
@@ -44,10 +54,14 @@ def update(trainers: list[Any], rollouts: list[Any], step: int) -> list[dict[str
             one.init_process_group(**{key: values[number] for key, values in kwargs.items()})
 
     async def received(one: Any) -> dict[str, bytes]:
-        return {name: as_bytes(tensor) async for name, tensor in one.receive_weights(global_steps=step)}
+        return {
+            name: as_bytes(tensor) async for name, tensor in one.receive_weights(global_steps=step)
+        }
 
     async def together() -> list[dict[str, bytes]]:
-        sending = [one.send_weights(iter(weights(step).items()), global_steps=step) for one in trainers]
+        sending = [
+            one.send_weights(iter(weights(step).items()), global_steps=step) for one in trainers
+        ]
         results = await asyncio.gather(*sending, *(received(one) for one in rollouts))
         return results[len(trainers) :]
 
@@ -95,7 +109,9 @@ def test_verl_s_own_manager_and_workers(tmp_path: Path) -> None:
 
 
 def test_trainers_in_float32_publish_the_dtypes_of_the_checkpoint(tmp_path: Path) -> None:
-    like = write_model(tmp_path / "like" / "model.safetensors", {"w": ("BF16", (4,), bytes(8))}).parent
+    like = write_model(
+        tmp_path / "like" / "model.safetensors", {"w": ("BF16", (4,), bytes(8))}
+    ).parent
     trainer = engine(tmp_path / "chain", is_master=True, like=str(like))
     rollout = engine(tmp_path / "chain", timeout=60)
     trainer.init_process_group(version=trainer.prepare()["version"])
@@ -113,7 +129,9 @@ def test_trainers_in_float32_publish_the_dtypes_of_the_checkpoint(tmp_path: Path
 
 def test_what_fails_is_said(tmp_path: Path) -> None:
     url = tmp_path / "chain"
-    trainer = engine(url, is_master=True, store={"attempts": 1}, publisher={"guard": {"max_changed": 1}})
+    trainer = engine(
+        url, is_master=True, store={"attempts": 1}, publisher={"guard": {"max_changed": 1}}
+    )
     # Somebody else publishes meanwhile.
     trainer.init_process_group(version=trainer.prepare()["version"])
     with dc.Publisher(url) as other:

@@ -17,7 +17,9 @@ from deltachain_integrations import _vllm_api
 class Any4:
     """A class of vLLM that is made of four arguments."""
 
-    def __init__(self, config: object, vllm_config: object, device: object, model: object) -> None: ...
+    def __init__(
+        self, config: object, vllm_config: object, device: object, model: object
+    ) -> None: ...
 
     def parse_update_info(self, update_dict: object) -> None: ...
 
@@ -46,7 +48,9 @@ def is_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(_vllm_api, "version", lambda package: version)
 
 
-def test_a_tested_version_with_everything_is_silent(vllm: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tested_version_with_everything_is_silent(
+    vllm: object, caplog: pytest.LogCaptureFixture
+) -> None:
     _vllm_api.check()
     assert caplog.records == []
 
@@ -61,7 +65,9 @@ def test_an_untested_version_is_a_warning(
     assert "untested with vLLM 0.99.1 (tested: 0.32.x" in record.getMessage()
 
 
-def test_what_is_missing_is_named(vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_version(monkeypatch, "0.99.1")
     reload = "vllm.model_executor.model_loader.reload"
     del vllm[reload].finalize_layerwise_reload  # type: ignore[attr-defined]
@@ -72,12 +78,17 @@ def test_what_is_missing_is_named(vllm: dict[str, ModuleType], monkeypatch: pyte
     said = str(raised.value)
     assert "cannot work with vLLM 0.99.1" in said
     assert f"{reload}.finalize_layerwise_reload is missing" in said
-    assert f"{reload}.initialize_layerwise_reload is called in another way (too many positional" in said
+    assert (
+        f"{reload}.initialize_layerwise_reload is called in another way (too many positional"
+        in said
+    )
     assert "vllm.logger.init_logger is missing" in said
     assert said.count(";") == 2
 
 
-def test_a_version_is_found_without_a_package(vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_found_without_a_package(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(package: str) -> str:
         raise importlib.metadata.PackageNotFoundError(package)
 

@@ -1,5 +1,5 @@
-"""The client with which trainers bring servers of vLLM to versions, by the calls of vLLM's own interface, and what
-becomes of an update over another client with this interface. Without vLLM."""
+"""The client with which trainers bring servers of vLLM to versions, by the calls of vLLM's own
+interface, and what becomes of an update over another client with this interface. Without vLLM."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def says(published: dc.Published) -> str:
 
 
 def serves(server: StandIn, published: dc.Published) -> bool:
-    holds = server.holds == (published.version, published.digest) and server.version == says(published)
+    holds = server.holds == (published.version, published.digest) and server.version == says(
+        published
+    )
     return holds and not server.is_paused and not server.is_open
 
 
@@ -56,7 +58,9 @@ def update(client: DeltachainWeightSyncClient, published: dc.Published) -> None:
     client.resume()
 
 
-def test_each_call_is_one_step_with_all_servers(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_each_call_is_one_step_with_all_servers(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     with begun(servers) as client:
         for published in versions:
             client.init_weight_transfer_engine({"host_copy": "/dev/shm/run7"})
@@ -77,7 +81,9 @@ def test_each_call_is_one_step_with_all_servers(servers: list[StandIn], versions
     assert all(one.owner is None for one in servers)
 
 
-def test_a_version_may_have_another_name(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_a_version_may_have_another_name(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     client = begun(servers)
     client.start_weight_update()
     client.update_weights({"version": 0, "digest": versions[0].digest})
@@ -108,7 +114,9 @@ def test_one_of_several_drops_out_and_the_others_get_the_version(
 
 
 @pytest.mark.parametrize("call", ["start_weight_update", "update_weights", "finish_weight_update"])
-def test_if_all_fail_the_call_says_so(servers: list[StandIn], versions: list[dc.Published], call: str) -> None:
+def test_if_all_fail_the_call_says_so(
+    servers: list[StandIn], versions: list[dc.Published], call: str
+) -> None:
     client = begun(servers)
     update(client, versions[0])
     for one in servers:
@@ -126,7 +134,9 @@ def test_if_all_fail_the_call_says_so(servers: list[StandIn], versions: list[dc.
     client.close()
 
 
-def test_a_server_that_dies_between_start_and_finish(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_a_server_that_dies_between_start_and_finish(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     with StandIn() as dying:
         client = begun([dying, *servers])
         update(client, versions[0])
@@ -155,7 +165,9 @@ def test_a_digest_of_another_chain(servers: list[StandIn], versions: list[dc.Pub
     client.close()
 
 
-def test_a_trainer_that_was_killed_and_starts_again(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_a_trainer_that_was_killed_and_starts_again(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     for received in (False, True):
         killed = begun(servers)
         killed.start_weight_update()
@@ -191,10 +203,15 @@ def test_an_update_that_is_given_up_leaves_servers_with_what_they_hold(
     client.close()
 
 
-def test_an_update_before_the_servers_were_resumed(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_an_update_before_the_servers_were_resumed(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     client = begun(servers)
     send(client, versions[0])
-    for call in (lambda: client.update_weights({"version": 1, "digest": ""}), client.finish_weight_update):
+    for call in (
+        lambda: client.update_weights({"version": 1, "digest": ""}),
+        client.finish_weight_update,
+    ):
         with pytest.raises(dc.UsageError, match="no update has been started"):
             call()
     assert all(one.is_paused for one in servers)
@@ -210,7 +227,9 @@ def test_an_update_before_the_servers_were_resumed(servers: list[StandIn], versi
     client.close()
 
 
-def test_an_interrupt_between_two_calls(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_an_interrupt_between_two_calls(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     client = begun(servers)
     update(client, versions[0])
 
@@ -227,11 +246,17 @@ def test_an_interrupt_between_two_calls(servers: list[StandIn], versions: list[d
     client.close()
 
 
-def test_calls_in_another_order_are_refused(servers: list[StandIn], versions: list[dc.Published]) -> None:
+def test_calls_in_another_order_are_refused(
+    servers: list[StandIn], versions: list[dc.Published]
+) -> None:
     client = DeltachainWeightSyncClient([one.url for one in servers])
     told = {"version": 0, "digest": versions[0].digest}
     client.resume()
-    for call in (client.start_weight_update, lambda: client.update_weights(told), client.finish_weight_update):
+    for call in (
+        client.start_weight_update,
+        lambda: client.update_weights(told),
+        client.finish_weight_update,
+    ):
         with pytest.raises(dc.UsageError, match="init_weight_transfer_engine"):
             call()
     client.init_weight_transfer_engine({})
@@ -295,7 +320,9 @@ class Plain:
         self.ask("finish_weight_update", {"weight_version": weight_version})
 
 
-@pytest.mark.parametrize("path", [None, "/start_weight_update", "/update_weights", "/finish_weight_update"])
+@pytest.mark.parametrize(
+    "path", [None, "/start_weight_update", "/update_weights", "/finish_weight_update"]
+)
 def test_another_client_is_left_without_an_open_update(
     servers: list[StandIn], versions: list[dc.Published], path: str | None
 ) -> None:

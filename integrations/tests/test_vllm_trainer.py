@@ -1,5 +1,5 @@
-"""A trainer in vLLM's words, with servers that stand for vLLM's and modules that stand for its own. With the real ones:
-`upstream/vllm/tests`."""
+"""A trainer in vLLM's words, with servers that stand for vLLM's and modules that stand for its own.
+With the real ones: `upstream/vllm/tests`."""
 
 from __future__ import annotations
 
@@ -62,10 +62,15 @@ class Source:
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     """What stands for vLLM."""
     package = "vllm.distributed.weight_transfer"
-    made = {name: ModuleType(name) for name in ("vllm", "vllm.distributed", package, f"{package}.base")}
+    made = {
+        name: ModuleType(name) for name in ("vllm", "vllm.distributed", package, f"{package}.base")
+    }
     made |= {"factory": ModuleType(f"{package}.factory")}
     base: Any = made[f"{package}.base"]
-    base.TrainerInitInfo, base.TrainerWeightTransferEngine = TrainerInitInfo, TrainerWeightTransferEngine
+    base.TrainerInitInfo, base.TrainerWeightTransferEngine = (
+        TrainerInitInfo,
+        TrainerWeightTransferEngine,
+    )
     base.VLLMWeightSyncClient = base.WeightSource = object
     factory: Any = made["factory"]
     factory.WeightTransferEngineFactory, factory.WeightTransferTrainerFactory = Factory(), Factory()
@@ -87,15 +92,21 @@ def client_of(servers: list[StandIn]) -> vllm.DeltachainWeightSyncClient:
     return vllm.DeltachainWeightSyncClient([one.url for one in servers], timeout=60)
 
 
-def engine_of(client: Any, chain: Path | dc.Store, source: Any = None, rank: int = 0, **settings: Any) -> Any:
+def engine_of(
+    client: Any, chain: Path | dc.Store, source: Any = None, rank: int = 0, **settings: Any
+) -> Any:
     info = vllm.DeltachainTrainerInitInfo(chain, rank=rank, **settings)
-    return vllm.DeltachainTrainerWeightTransferEngine.trainer_init(info, client=client, source=source)
+    return vllm.DeltachainTrainerWeightTransferEngine.trainer_init(
+        info, client=client, source=source
+    )
 
 
 def serves(server: StandIn, published: dc.Published | None) -> bool:
     assert published is not None
     is_named = server.version == f"{published.version}@{published.digest[:12]}"
-    return is_named and server.holds == (published.version, published.digest) and not server.is_paused
+    return (
+        is_named and server.holds == (published.version, published.digest) and not server.is_paused
+    )
 
 
 def test_servers_get_each_version(servers: list[StandIn], tmp_path: Path) -> None:
@@ -104,7 +115,10 @@ def test_servers_get_each_version(servers: list[StandIn], tmp_path: Path) -> Non
         engine = engine_of(client, url, source, init_info={"host_copy": "/dev/shm/run7"})
         for one in servers:
             (_, _), (path, body) = one.taken()
-            assert (path, body) == ("/init_weight_transfer_engine", {"init_info": {"host_copy": "/dev/shm/run7"}})
+            assert (path, body) == (
+                "/init_weight_transfer_engine",
+                {"init_info": {"host_copy": "/dev/shm/run7"}},
+            )
         for step in range(3):
             source.step = step
             if step < 2:
@@ -114,7 +128,9 @@ def test_servers_get_each_version(servers: list[StandIn], tmp_path: Path) -> Non
                 assert [one.taken() for one in servers] == [[], []]
                 engine.update_servers()
             client.resume()
-            assert [[path for path, _ in one.taken()] for one in servers] == [[*UPDATE, "/resume"]] * 2
+            assert [[path for path, _ in one.taken()] for one in servers] == [
+                [*UPDATE, "/resume"]
+            ] * 2
             assert all(serves(one, engine.last) for one in servers)
             assert_version(url, step, step)
         engine.shutdown()
@@ -147,7 +163,9 @@ def test_what_cannot_be_published_is_not_sent(servers: list[StandIn], tmp_path: 
         engine.shutdown()
 
 
-def test_a_server_that_refuses_gets_the_same_version_later(servers: list[StandIn], tmp_path: Path) -> None:
+def test_a_server_that_refuses_gets_the_same_version_later(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
     bad, good = servers
     with client_of(servers) as client:
         engine = engine_of(client, tmp_path / "chain")
@@ -181,13 +199,17 @@ def test_a_trainer_that_was_killed_goes_on(servers: list[StandIn], tmp_path: Pat
         engine.shutdown()
 
 
-def test_a_server_that_refuses_the_settings_ends_the_trainer(servers: list[StandIn], tmp_path: Path) -> None:
+def test_a_server_that_refuses_the_settings_ends_the_trainer(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
     servers[0].fails = {"/init_weight_transfer_engine"}
     with client_of(servers) as client, pytest.raises(dc.IoError, match="the engine says why"):
         engine_of(client, tmp_path / "chain")
 
 
-def test_other_ranks_read_the_weights_and_ask_nothing(servers: list[StandIn], tmp_path: Path) -> None:
+def test_other_ranks_read_the_weights_and_ask_nothing(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
     url, read = tmp_path / "chain", []
     with client_of(servers) as client:
         engine = engine_of(client, url, rank=1)
@@ -197,7 +219,9 @@ def test_other_ranks_read_the_weights_and_ask_nothing(servers: list[StandIn], tm
     assert [one.taken() for one in servers] == [[], []]
 
 
-def test_a_source_with_a_part_of_the_model_is_refused(servers: list[StandIn], tmp_path: Path) -> None:
+def test_a_source_with_a_part_of_the_model_is_refused(
+    servers: list[StandIn], tmp_path: Path
+) -> None:
     source = Source()
     source.held = ["a"]
     with client_of(servers) as client, pytest.raises(dc.UnsupportedError, match="all tensors"):
@@ -205,7 +229,9 @@ def test_a_source_with_a_part_of_the_model_is_refused(servers: list[StandIn], tm
     assert not (tmp_path / "chain").exists()
 
 
-def test_both_sides_are_registered_once(modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_are_registered_once(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("deltachain_integrations._vllm_replies.mend", lambda: None)
     vllm.register()
     vllm.register()

@@ -1,4 +1,5 @@
-"""What followers ask of vLLM's workers, without vLLM: whether weights were changed, and who brings versions."""
+"""What followers ask of vLLM's workers, without vLLM: whether weights were changed, and who brings
+versions."""
 
 from __future__ import annotations
 
@@ -23,11 +24,19 @@ from deltachain_integrations._vllm_worker import add_to  # noqa: E402
 
 def model() -> Any:
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(300, 200), torch.nn.Linear(200, 3, dtype=torch.bfloat16), torch.nn.Embedding(7, 5)]
+    layers = [
+        torch.nn.Linear(300, 200),
+        torch.nn.Linear(200, 3, dtype=torch.bfloat16),
+        torch.nn.Embedding(7, 5),
+    ]
     made = torch.nn.Sequential(*layers)
     # Others that engines have: bytes, a view of another one, one that was packed away.
-    made.register_parameter("bytes", torch.nn.Parameter(torch.arange(70000).to(torch.uint8), requires_grad=False))
-    made.register_parameter("view", torch.nn.Parameter(layers[0].weight.data.t()[5:9], requires_grad=False))
+    made.register_parameter(
+        "bytes", torch.nn.Parameter(torch.arange(70000).to(torch.uint8), requires_grad=False)
+    )
+    made.register_parameter(
+        "view", torch.nn.Parameter(layers[0].weight.data.t()[5:9], requires_grad=False)
+    )
     made.register_parameter("empty", torch.nn.Parameter(torch.empty(0)))
     layers[1].cpu_linear = lambda values: values
     return made
@@ -64,9 +73,15 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "bytes": lambda made: made.bytes.data.add_(1),
     "one element of many": lambda made: made[0].weight.data.view(-1)[12345].neg_(),
     "one bit": lambda made: made.bytes.data[69999].bitwise_xor_(128),
-    "two elements that change places": lambda made: made[0].weight.data.copy_(swapped(made[0].weight.data)),
-    "a sign of zero, and NaN": lambda made: made[1].bias.data.copy_(torch.tensor([-0.0, float("nan"), 1.0])),
-    "another memory": lambda made: setattr(made[0], "weight", torch.nn.Parameter(torch.zeros(300, 100))),
+    "two elements that change places": lambda made: made[0].weight.data.copy_(
+        swapped(made[0].weight.data)
+    ),
+    "a sign of zero, and NaN": lambda made: made[1].bias.data.copy_(
+        torch.tensor([-0.0, float("nan"), 1.0])
+    ),
+    "another memory": lambda made: setattr(
+        made[0], "weight", torch.nn.Parameter(torch.zeros(300, 100))
+    ),
     "what is packed": lambda made: setattr(made[1], "cpu_linear", lambda values: values),
 }
 
@@ -109,7 +124,8 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def places(made: Any) -> dict[str, Any]:
-    """Where the tensors of a chain are: lanes of one, two and four bytes, in rows, as rows and columns of others."""
+    """Where the tensors of a chain are: lanes of one, two and four bytes, in rows, as rows and
+    columns of others."""
     weight = made[0].weight.data
     return {
         "left": weight[:, :100],
@@ -118,7 +134,10 @@ def places(made: Any) -> dict[str, Any]:
         "bias": made[1].bias.data,
         "bytes": made.bytes.data,
         "transposed": made.wide.data.t(),
-        "halves": [dc.Part(made.halves.data[4:], slice(0, 4)), dc.Part(made.halves.data[:4], slice(4, 8))],
+        "halves": [
+            dc.Part(made.halves.data[4:], slice(0, 4)),
+            dc.Part(made.halves.data[:4], slice(4, 8)),
+        ],
         # A storage of which the sums are two.
         "long": made.long.data.view(-1, 5).t(),
         # No parameter: its sums are none of the model's.
@@ -128,12 +147,18 @@ def places(made: Any) -> dict[str, Any]:
 
 def whole(given: Any) -> Any:
     """A copy of what the chain has of it."""
-    return torch.cat([part.tensor for part in given]) if isinstance(given, list) else given.contiguous().clone()
+    return (
+        torch.cat([part.tensor for part in given])
+        if isinstance(given, list)
+        else given.contiguous().clone()
+    )
 
 
 def followed(made: Any) -> Any:
     made.register_parameter("wide", torch.nn.Parameter(torch.randn(40, 50), requires_grad=False))
-    made.register_parameter("halves", torch.nn.Parameter(torch.randn(8, 3).bfloat16(), requires_grad=False))
+    made.register_parameter(
+        "halves", torch.nn.Parameter(torch.randn(8, 3).bfloat16(), requires_grad=False)
+    )
     made.register_parameter("long", torch.nn.Parameter(torch.zeros(20 << 18), requires_grad=False))
     made.register_buffer("buffer", torch.zeros(77))
     return made
@@ -148,7 +173,9 @@ def published(folder: Path, made: Any, versions: int) -> str:
                 draw = torch.Generator().manual_seed(version)
                 for tensor in state.values():
                     raw = tensor.view(-1).view(torch.uint8).view(-1, tensor.element_size())
-                    raw[torch.randperm(len(raw), generator=draw)[: min(5000, len(raw) // 3)], 0] ^= 5
+                    raw[
+                        torch.randperm(len(raw), generator=draw)[: min(5000, len(raw) // 3)], 0
+                    ] ^= 5
             publisher.publish(state)
     return str(folder / "chain")
 
@@ -168,7 +195,8 @@ def loader_of(made: Any) -> Callable[[Callable[[], Iterator[tuple[str, Any]]]], 
 
 
 def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
-    """Those of what is written, in what order ever the storages lie, are those of the model afterwards."""
+    """Those of what is written, in what order ever the storages lie, are those of the model
+    afterwards."""
     made = followed(model())
     url = published(tmp_path, made, 4)
     follower = EngineInPlace(url, loader_of(made), None, lambda own: own, lambda own: own.number)
@@ -186,7 +214,9 @@ def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
                 assert after.fits(made) and not before.fits(made)
                 # Of the storage that is more than 16 MiB both, of others one.
                 assert changes is not None
-                pieces = [piece for address, piece, *_ in changes if address == made.long.data_ptr()]
+                pieces = [
+                    piece for address, piece, *_ in changes if address == made.long.data_ptr()
+                ]
                 assert sorted(set(pieces)) == [0, 1]
                 # A single bit of what was not told would be missed.
                 made.bytes.data[4711] ^= 1
@@ -198,7 +228,9 @@ def test_sums_follow_changes(tmp_path: Path, by: str) -> None:
         follower.close()
 
 
-def test_sums_of_a_proof_that_was_interrupted_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_a_proof_that_was_interrupted_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
     made = followed(model())
     original, calls = DeviceMemory.stage, 0
@@ -243,7 +275,11 @@ def test_one_follower_brings_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now)
     lease = Lease()
     # Nobody has it, and who asks for no time does not take it.
-    assert lease.held_by_other("a") is None and lease.ask("a", 0.0) is None and lease.held_by_other("b") is None
+    assert (
+        lease.held_by_other("a") is None
+        and lease.ask("a", 0.0) is None
+        and lease.held_by_other("b") is None
+    )
     assert lease.ask("a", 90.0) is None
     assert lease.held_by_other("a") is None and lease.held_by_other(None) == ("a", 90.0)
     now += 80

@@ -1,4 +1,5 @@
-"""What TRL calls to bring weights to servers, without TRL: whom it waits for, and what becomes of errors."""
+"""What TRL calls to bring weights to servers, without TRL: whom it waits for, and what becomes of
+errors."""
 
 from __future__ import annotations
 
@@ -144,22 +145,34 @@ def test_a_host_copy_has_the_version_when_the_sync_ends(tmp_path: Path) -> None:
 
 
 def test_a_host_copy_that_nobody_keeps_is_an_error(tmp_path: Path) -> None:
-    transfer = WeightTransfer(tmp_path / "chain", wait="staged", host_copies=[tmp_path / "copy"], timeout=0)
-    with pytest.raises(dc.TimeoutError, match="version 0 was published, but a host copy has no version yet") as raised:
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="staged", host_copies=[tmp_path / "copy"], timeout=0
+    )
+    with pytest.raises(
+        dc.TimeoutError, match="version 0 was published, but a host copy has no version yet"
+    ) as raised:
         sync(transfer, 0)
     assert raised.value.file == str(tmp_path / "copy")
     with dc.Subscriber(tmp_path / "chain", host_copy=tmp_path / "copy") as subscriber:
         subscriber.prepare().apply()
-    with pytest.raises(dc.TimeoutError, match="version 1 was published, but a host copy is at version 0"):
+    with pytest.raises(
+        dc.TimeoutError, match="version 1 was published, but a host copy is at version 0"
+    ):
         sync(transfer, 1)
     transfer.destroy()
 
 
-def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: StandIn, other: StandIn) -> None:
+def test_servers_are_paused_when_the_version_is_there(
+    tmp_path: Path, server: StandIn, other: StandIn
+) -> None:
     url = tmp_path / "chain"
     both = [server, other]
     transfer = WeightTransfer(
-        url, wait="applied", servers=[f"{one.url}/" for one in both], backend={"mode": "sparse"}, timeout=60
+        url,
+        wait="applied",
+        servers=[f"{one.url}/" for one in both],
+        backend={"mode": "sparse"},
+        timeout=60,
     )
     transfer.init_weight_transfer()
     for one in both:
@@ -199,7 +212,9 @@ def test_servers_are_paused_when_the_version_is_there(tmp_path: Path, server: St
     assert_version(url, None, 1)
 
 
-def test_a_server_that_downloads_versions_itself_is_paused_when_it_is_ready(tmp_path: Path, server: StandIn) -> None:
+def test_a_server_that_downloads_versions_itself_is_paused_when_it_is_ready(
+    tmp_path: Path, server: StandIn
+) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     transfer.init_weight_transfer()
     server.taken()
@@ -210,13 +225,19 @@ def test_a_server_that_downloads_versions_itself_is_paused_when_it_is_ready(tmp_
 
 
 @pytest.mark.parametrize("pause", ["keep", "wait", "abort"])
-def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandIn, pause: Pause) -> None:
-    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60, pause=pause)
+def test_running_requests_end_as_the_trainer_says(
+    tmp_path: Path, server: StandIn, pause: Pause
+) -> None:
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="applied", servers=[server.url], timeout=60, pause=pause
+    )
     transfer.init_weight_transfer()
     server.taken()
     transfer.send_weights(iter(tensors(0).items()))
     assert (server.is_paused, server.pause_mode) == (True, pause)
-    expected = [f"/pause?mode={pause}" if path.startswith("/pause") else path for path in [READY, *UPDATE]]
+    expected = [
+        f"/pause?mode={pause}" if path.startswith("/pause") else path for path in [READY, *UPDATE]
+    ]
     assert [path for path, _ in server.taken()] == expected
     transfer.resume()
     assert not server.is_paused
@@ -227,7 +248,9 @@ def test_running_requests_end_as_the_trainer_says(tmp_path: Path, server: StandI
 def test_what_follows_from_a_request_that_fails(
     tmp_path: Path, server: StandIn, other: StandIn, path: str
 ) -> None:
-    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60
+    )
     transfer.init_weight_transfer()
     sync(transfer, 0)
     first = server.version
@@ -237,15 +260,17 @@ def test_what_follows_from_a_request_that_fails(
         sync(transfer, 1)
     assert raised.value.file == server.url
     assert path.split("?")[0].split()[0] in str(raised.value)
-    # What it holds is asked of it once it was to change, and it says so itself. After a finish that failed, that is the
-    # new version. One that is not told to go on stays paused.
+    # What it holds is asked of it once it was to change, and it says so itself. After a finish that
+    # failed, that is the new version. One that is not told to go on stays paused.
     calls = [READY, *UPDATE, "/resume"]
     recovery = RECOVERY if path in UPDATE[2:] else []
     is_loaded, is_paused = path in ("/finish_weight_update", "/resume"), path == "/resume"
     assert [call for call, _ in server.taken()] == [*calls[: calls.index(path) + 1], *recovery]
     assert (server.version == first, server.version == other.version) == (not is_loaded, is_loaded)
     assert (server.is_paused, other.is_paused) == (is_paused, False)
-    assert any("stays paused" in note for note in getattr(raised.value, "__notes__", ())) == is_paused
+    assert (
+        any("stays paused" in note for note in getattr(raised.value, "__notes__", ())) == is_paused
+    )
     sync(transfer, 2)
     assert server.version == other.version and server.version.startswith("2@")
     transfer.destroy()
@@ -255,7 +280,9 @@ def test_what_follows_from_a_request_that_fails(
 def test_a_server_that_may_hold_two_versions_stays_paused(
     tmp_path: Path, server: StandIn, other: StandIn, state: str
 ) -> None:
-    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60
+    )
     transfer.init_weight_transfer()
     sync(transfer, 0)
     server.fails = {"/update_weights"}
@@ -278,8 +305,12 @@ def test_a_server_that_may_hold_two_versions_stays_paused(
     transfer.destroy()
 
 
-def test_a_server_that_cannot_be_paused_is_not_touched(tmp_path: Path, server: StandIn, other: StandIn) -> None:
-    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60)
+def test_a_server_that_cannot_be_paused_is_not_touched(
+    tmp_path: Path, server: StandIn, other: StandIn
+) -> None:
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="applied", servers=[server.url, other.url], timeout=60
+    )
     transfer.init_weight_transfer()
     server.fails, other.fails = {"/pause?mode=keep"}, {"/pause?mode=keep"}
     with pytest.raises(dc.IoError, match="/pause: refused") as raised:
@@ -287,17 +318,23 @@ def test_a_server_that_cannot_be_paused_is_not_touched(tmp_path: Path, server: S
     # The error of one, and what the other said.
     told = (str(raised.value), *raised.value.__notes__)
     assert [sum(one.url in text for text in told) for one in (server, other)] == [1, 1]
-    assert [(one.version, one.holds, one.is_paused) for one in (server, other)] == [("default", "other", False)] * 2
+    assert [(one.version, one.holds, one.is_paused) for one in (server, other)] == [
+        ("default", "other", False)
+    ] * 2
     transfer.destroy()
 
 
-def test_an_update_that_a_killed_trainer_left_open_is_ended(tmp_path: Path, server: StandIn) -> None:
+def test_an_update_that_a_killed_trainer_left_open_is_ended(
+    tmp_path: Path, server: StandIn
+) -> None:
     # Before the version came, and after it.
     for received in (False, True):
         server.restart()
         server.is_open, server.is_paused, server.version = True, True, "changing"
         server.has_received = received
-        transfer = WeightTransfer(tmp_path / f"chain {received}", wait="applied", servers=[server.url], timeout=60)
+        transfer = WeightTransfer(
+            tmp_path / f"chain {received}", wait="applied", servers=[server.url], timeout=60
+        )
         transfer.init_weight_transfer()
         sync(transfer, 0)
         assert (server.is_open, server.is_paused, server.version[:2]) == (False, False, "0@")
@@ -320,7 +357,9 @@ def test_a_request_is_repeated_when_its_connection_breaks(tmp_path: Path, server
     transfer.destroy()
 
 
-def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: Path, server: StandIn) -> None:
+def test_a_server_that_another_process_brings_versions_is_left_alone(
+    tmp_path: Path, server: StandIn
+) -> None:
     server.owner = "gpu-7:/dev/shm/run7"
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     with pytest.raises(dc.IoError, match="gpu-7:/dev/shm/run7, updates it") as raised:
@@ -339,8 +378,12 @@ def test_a_server_that_another_process_brings_versions_is_left_alone(tmp_path: P
     transfer.destroy()
 
 
-@pytest.mark.parametrize("path", ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"])
-def test_a_server_that_refuses_before_training_is_left_alone(tmp_path: Path, server: StandIn, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/collective_rpc deltachain_state", "/init_weight_transfer_engine"]
+)
+def test_a_server_that_refuses_before_training_is_left_alone(
+    tmp_path: Path, server: StandIn, path: str
+) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     server.fails_once = {path}
     with pytest.raises(dc.IoError, match="the engine says why"):
@@ -352,7 +395,9 @@ def test_a_server_that_refuses_before_training_is_left_alone(tmp_path: Path, ser
     transfer.destroy()
 
 
-def test_a_server_that_was_started_again_is_told_of_the_chain_again(tmp_path: Path, server: StandIn) -> None:
+def test_a_server_that_was_started_again_is_told_of_the_chain_again(
+    tmp_path: Path, server: StandIn
+) -> None:
     transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[server.url], timeout=60)
     transfer.init_weight_transfer()
     sync(transfer, 0)
@@ -366,7 +411,9 @@ def test_a_server_that_is_not_there_is_an_error_before_training_begins(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     # Nobody listens any more.
-    transfer = WeightTransfer(tmp_path / "chain", wait="applied", servers=[f"http://127.0.0.1:{port}"], timeout=0.01)
+    transfer = WeightTransfer(
+        tmp_path / "chain", wait="applied", servers=[f"http://127.0.0.1:{port}"], timeout=0.01
+    )
     with pytest.raises(dc.TimeoutError, match="does not answer"):
         transfer.init_weight_transfer()
     transfer.destroy()
@@ -409,7 +456,9 @@ def test_what_is_not_sent_is_that_of_the_checkpoint(tmp_path: Path) -> None:
         ({"group": object()}, "group"),
     ],
 )
-def test_settings_that_contradict_each_other(tmp_path: Path, settings: dict[str, object], text: str) -> None:
+def test_settings_that_contradict_each_other(
+    tmp_path: Path, settings: dict[str, object], text: str
+) -> None:
     with pytest.raises(dc.UsageError, match=text):
         WeightTransfer(tmp_path / "chain", **settings)
     assert not (tmp_path / "chain").exists()

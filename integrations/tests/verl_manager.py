@@ -1,5 +1,6 @@
-"""verl's own manager and rollout workers, in processes of Ray on this machine, without an engine behind them:
-`verl_manager.py FOLDER`. What each rollout worker was given is compared with what was sent, bit for bit."""
+"""verl's own manager and rollout workers, in processes of Ray on this machine, without an engine
+behind them: `verl_manager.py FOLDER`. What each rollout worker was given is compared with what was
+sent, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from typing import Any
 
 import ray
 import torch
-from verl.checkpoint_engine import CheckpointEngineManager, CheckpointEngineRegistry, CheckpointEngineWorker
+from verl.checkpoint_engine import (
+    CheckpointEngineManager,
+    CheckpointEngineRegistry,
+    CheckpointEngineWorker,
+)
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
@@ -22,7 +27,9 @@ STEPS = 3
 def weights(step: int) -> dict[str, torch.Tensor]:
     """A few tensors, of which one changes in a few places with each step."""
     generator = torch.Generator().manual_seed(1)
-    tensors = {f"{layer}.weight": torch.randn(64, 64, generator=generator).bfloat16() for layer in range(4)}
+    tensors = {
+        f"{layer}.weight": torch.randn(64, 64, generator=generator).bfloat16() for layer in range(4)
+    }
     for past in range(step + 1):
         tensors["1.weight"][past, 7] = float("nan")
         tensors["2.weight"][past, 7] = -0.0
@@ -44,7 +51,9 @@ class Trainer(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int, mode: str = "auto") -> Any:
-        return await self.checkpoint_engine.send_weights(iter(weights(global_steps).items()), global_steps=global_steps)
+        return await self.checkpoint_engine.send_weights(
+            iter(weights(global_steps).items()), global_steps=global_steps
+        )
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE, blocking=False)
     def execute_checkpoint_engine(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +107,9 @@ def main(folder: str) -> None:
     ray.init(num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
     trainers = group(1, Trainer, config=config)
     rollout = RolloutConfig(name="vllm", checkpoint_engine=config)
-    rollouts = group(2, Rollout, rollout_config=rollout, model_config=None, server_adapter=Adapter())
+    rollouts = group(
+        2, Rollout, rollout_config=rollout, model_config=None, server_adapter=Adapter()
+    )
     replica = Replica(rollouts.workers)
     manager = CheckpointEngineManager(config, trainers, [replica])
     for step in range(STEPS):
@@ -108,7 +119,12 @@ def main(folder: str) -> None:
             assert set(given) == set(expected)
             for name, tensor in expected.items():
                 assert torch.equal(given[name].view(torch.int16), tensor.view(torch.int16)), name
-    assert replica.calls == STEPS * ["abort_all_requests", "release_kv_cache", "resume_kv_cache", "resume_generation"]
+    assert replica.calls == STEPS * [
+        "abort_all_requests",
+        "release_kv_cache",
+        "resume_kv_cache",
+        "resume_generation",
+    ]
     ray.shutdown()
     print(f"{STEPS} updates, the same bits in each of 2 rollout workers")
 

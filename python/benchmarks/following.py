@@ -2,9 +2,9 @@
 
     python following.py [--size MIB] [--threads N] [--change FRACTION] [--by library|torch]
 
-Makes a chain with one link of the profile local, in which the fraction of all elements changes. One process follows it
-as users do, and one in which torch reads and writes the tensors, as it does on devices. `memcpy`, `check` and `sums`
-are of all tensors, by as many threads. Needs torch.
+Makes a chain with one link of the profile local, in which the fraction of all elements changes. One
+process follows it as users do, and one in which torch reads and writes the tensors, as it does on
+devices. `memcpy`, `check` and `sums` are of all tensors, by as many threads. Needs torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ TENSORS = 16
 def publish(url: Path, size: int, change: float, threads: int | None) -> None:
     torch.manual_seed(0)
     lanes = size * MIB // 2 // TENSORS
-    tensors = {f"layers.{number}.weight": torch.randn(lanes).mul_(0.02).bfloat16() for number in range(TENSORS)}
+    tensors = {
+        f"layers.{number}.weight": torch.randn(lanes).mul_(0.02).bfloat16()
+        for number in range(TENSORS)
+    }
     with dc.Publisher(url, profile="local", threads=threads) as publisher:
         publisher.publish(tensors)
         for tensor in tensors.values():
@@ -44,7 +47,10 @@ def follow(url: str, size: int, by: str, threads: int | None) -> None:
     """Follows in this process, and prints what it took."""
     torch.set_num_threads(threads or torch.get_num_threads())
     lanes = size * MIB // 2 // TENSORS
-    tensors = {f"layers.{number}.weight": torch.zeros(lanes, dtype=torch.bfloat16) for number in range(TENSORS)}
+    tensors = {
+        f"layers.{number}.weight": torch.zeros(lanes, dtype=torch.bfloat16)
+        for number in range(TENSORS)
+    }
     for tensor in tensors.values():
         # So that all pages are there.
         tensor.fill_(1)
@@ -58,7 +64,9 @@ def follow(url: str, size: int, by: str, threads: int | None) -> None:
         assert subscriber.proof == "changed_lanes", subscriber.proof
         measured("check", subscriber.check)
     if by == "torch":
-        measured("sums", lambda: [of_bytes(tensor.view(torch.int16)) for tensor in tensors.values()])
+        measured(
+            "sums", lambda: [of_bytes(tensor.view(torch.int16)) for tensor in tensors.values()]
+        )
     copies = {name: torch.empty_like(tensor).fill_(1) for name, tensor in tensors.items()}
     measured("memcpy", lambda: [copies[name].copy_(tensor) for name, tensor in tensors.items()])
 
@@ -67,7 +75,11 @@ def measured(what: str, work: Callable[[], Any]) -> Any:
     reset_peak()
     before = status("VmRSS")
     took, result = timed(work)
-    print(f"  {what}: {1000 * took:.1f} ms, {(status('VmHWM') - before) / MIB:.0f} MiB beyond the tensors", flush=True)
+    print(
+        f"  {what}: {1000 * took:.1f} ms, {(status('VmHWM') - before) / MIB:.0f} MiB beyond the "
+        "tensors",
+        flush=True,
+    )
     return result
 
 
@@ -75,7 +87,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=1024, help="MiB of the model")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--change", type=float, default=0.01, help="fraction of the elements that change")
+    parser.add_argument(
+        "--change", type=float, default=0.01, help="fraction of the elements that change"
+    )
     parser.add_argument("--by", choices=("library", "torch"), help="only this executor")
     parser.add_argument("--of", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,11 +1,14 @@
-"""What would a stream of several zstd frames cost and gain? Snapshots of safetensors files (SPEC Appendix A).
+"""What would a stream of several zstd frames cost and gain? Snapshots of safetensors files (SPEC
+Appendix A).
 
     python python/benchmarks/frames.py FILE.safetensors...     needs numpy and zstandard
 
-The planes of segments of 32 MiB, compressed with the library's parameters as one frame each, and as frames of 1 MiB
-and of 256 KiB. Prints stored bytes and the time to decompress all frames with one and with two threads (the best of
-seven). Raw planes (those that zstd does not shorten) take no time. All tensors of a file must have one lane width.
+The planes of segments of 32 MiB, compressed with the library's parameters as one frame each, and as
+frames of 1 MiB and of 256 KiB. Prints stored bytes and the time to decompress all frames with one
+and with two threads (the best of seven). Raw planes (those that zstd does not shorten) take no
+time. All tensors of a file must have one lane width.
 """
+
 import sys
 import threading
 import time
@@ -18,7 +21,8 @@ import zstandard
 SEGMENT = 32 << 20
 WIDTHS = {b'"BF16"': 2, b'"F16"': 2, b'"F32"': 4}
 PARAMETERS = zstandard.ZstdCompressionParameters(
-    compression_level=1, strategy=zstandard.STRATEGY_FAST, min_match=7, window_log=20, hash_log=6)
+    compression_level=1, strategy=zstandard.STRATEGY_FAST, min_match=7, window_log=20, hash_log=6
+)
 
 
 def planes(path):
@@ -26,12 +30,16 @@ def planes(path):
     file = Path(path).read_bytes()
     begin = 8 + int.from_bytes(file[:8], "little")
     width = next((width for name, width in WIDTHS.items() if name in file[:begin]), 1)
-    data = file[begin:begin + (len(file) - begin) // width * width]
+    data = file[begin : begin + (len(file) - begin) // width * width]
     lanes = np.frombuffer(data, f"<u{width}")
     rotated = (lanes << lanes.dtype.type(1)) | (lanes >> lanes.dtype.type(8 * width - 1))
     bytes_of = rotated.view(np.uint8).reshape(-1, width)
     step = SEGMENT // width
-    return [bytes_of[at:at + step, plane].tobytes() for at in range(0, len(lanes), step) for plane in range(width)]
+    return [
+        bytes_of[at : at + step, plane].tobytes()
+        for at in range(0, len(lanes), step)
+        for plane in range(width)
+    ]
 
 
 def decompressed(frames, threads):
@@ -57,8 +65,16 @@ def main():
     for path in sys.argv[1:]:
         raw = planes(path)
         print(f"{path}: {sum(map(len, raw))} bytes in {len(raw)} planes")
-        for name, size in (("one frame a plane", 1 << 62), ("1 MiB", 1 << 20), ("256 KiB", 1 << 18)):
-            pieces = [plane[at:at + size] for plane in raw for at in range(0, len(plane), min(size, len(plane)))]
+        for name, size in (
+            ("one frame a plane", 1 << 62),
+            ("1 MiB", 1 << 20),
+            ("256 KiB", 1 << 18),
+        ):
+            pieces = [
+                plane[at : at + size]
+                for plane in raw
+                for at in range(0, len(plane), min(size, len(plane)))
+            ]
             stored = [(compressor.compress(piece), len(piece)) for piece in pieces]
             total = sum(min(len(frame), length) for frame, length in stored)
             frames = [frame for frame, length in stored if len(frame) < length]

@@ -1,5 +1,6 @@
-"""What happens to tensors that another thread moves while a follower reads or writes them, which its documentation
-excludes: a table, without a claim. Each row runs in a process of its own, since some may die.
+"""What happens to tensors that another thread moves while a follower reads or writes them, which
+its documentation excludes: a table, without a claim. Each row runs in a process of its own, since
+some may die.
 
     python benchmarks/moved_meanwhile.py
 """
@@ -64,7 +65,8 @@ def follow(way: str, route: str) -> Counter[str]:
                     subscriber.prepare(version).apply()
                     expected = values(version)
                     is_right = all(
-                        torch.equal(into[name].view(torch.int16), expected[name].view(torch.int16)) for name in into
+                        torch.equal(into[name].view(torch.int16), expected[name].view(torch.int16))
+                        for name in into
                     )
                     said["right" if is_right else "wrong"] += 1
                 except dc.Error as error:
@@ -81,5 +83,11 @@ if __name__ == "__main__":
     print("| another thread does | by | versions taken |\n|---|---|---|")
     for way in WAYS:
         for route in ("the library", "torch"):
-            ran = subprocess.run([sys.executable, __file__, way, route], capture_output=True, text=True, check=False)
-            print(f"| `{way}` | {route} | {ran.stdout.strip() or f'the process died: {ran.returncode}'} |", flush=True)
+            ran = subprocess.run(
+                [sys.executable, __file__, way, route], capture_output=True, text=True, check=False
+            )
+            print(
+                f"| `{way}` | {route} | "
+                f"{ran.stdout.strip() or f'the process died: {ran.returncode}'} |",
+                flush=True,
+            )

@@ -1,11 +1,12 @@
-"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next version for a copy
-in memory, through Python and in Rust, on the same pair.
+"""What the binding costs: `diff` and `apply` of tensors in memory, and `prepare` of a chain's next
+version for a copy in memory, through Python and in Rust, on the same pair.
 
-    cargo build --release -p deltachain-bench --bin worker
-    python python/benchmarks/overhead.py --worker target/release/worker [--mib 512] [--threads 2] [--tensors 64]
+    cargo build --release -p deltachain-bench --bin worker python python/benchmarks/overhead.py
+    --worker target/release/worker [--mib 512] [--threads 2] [--tensors 64]
 
-Makes a pair of BF16 states of which 1 % of the lanes differ, in a temporary directory. Each side holds both in memory
-and takes turns with the other; medians of five rounds are printed. Both hash the base in `apply`, and make a new state.
+Makes a pair of BF16 states of which 1 % of the lanes differ, in a temporary directory. Each side
+holds both in memory and takes turns with the other; medians of five rounds are printed. Both hash
+the base in `apply`, and make a new state.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def main() -> None:
             return json.loads(worker.stdout.readline()).get("seconds", 0.0)  # type: ignore[union-attr]
 
         base, target = (
-            {name: dc.Tensor("BF16", tensor.shape, tensor.view(numpy.uint8)) for name, tensor in tensors.items()}
+            {
+                name: dc.Tensor("BF16", tensor.shape, tensor.view(numpy.uint8))
+                for name, tensor in tensors.items()
+            }
             for tensors in arrays
         )
         times: dict[str, list[float]] = {
@@ -104,19 +108,27 @@ def main() -> None:
         link = dc.diff(base, target, threads=options.threads)
         for _ in range(ROUNDS):
             times["diff Rust"].append(ask("encode"))
-            times["diff Python"].append(timed(lambda: dc.diff(base, target, threads=options.threads)))
+            times["diff Python"].append(
+                timed(lambda: dc.diff(base, target, threads=options.threads))
+            )
             times["apply Rust"].append(ask("apply"))
-            times["apply Python"].append(timed(lambda: dc.apply(base, [link], threads=options.threads)))
+            times["apply Python"].append(
+                timed(lambda: dc.apply(base, [link], threads=options.threads))
+            )
             times["prepare Rust"].append(ask(f"follow {chain}"))
             times["prepare Python"].append(follow())
         worker.stdin.close()
         worker.wait()
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     for name, seconds in medians.items():
-        print(f"{name:14} {seconds:7.3f} s  ({', '.join(f'{value:.3f}' for value in sorted(times[name]))})")
+        print(
+            f"{name:14} {seconds:7.3f} s  "
+            f"({', '.join(f'{value:.3f}' for value in sorted(times[name]))})"
+        )
     for what in WHAT:
         print(
-            f"{what}: Python takes {medians[f'{what} Python'] / medians[f'{what} Rust'] - 1:+.1%} of Rust's time more"
+            f"{what}: Python takes {medians[f'{what} Python'] / medians[f'{what} Rust'] - 1:+.1%} "
+            "of Rust's time more"
         )
 
 

@@ -1,4 +1,5 @@
-"""What publishing costs the training process: memory, time, and whether a store that stalls is noticed.
+"""What publishing costs the training process: memory, time, and whether a store that stalls is
+noticed.
 
     python publishing.py memory|stall|many|rounds|restart [--size MIB] [--threads N] [--seconds S]
 
@@ -48,7 +49,9 @@ class Model:
         self.random = numpy.random.default_rng(0)
         lanes = size // tensors // 2
         weights = self.random.normal(0, 0.02, lanes).astype("float32").view("uint32") >> 16
-        self.tensors = {f"layers.{number}.weight": weights.astype("uint16") for number in range(tensors)}
+        self.tensors = {
+            f"layers.{number}.weight": weights.astype("uint16") for number in range(tensors)
+        }
 
     def step(self) -> None:
         for tensor in self.tensors.values():
@@ -72,10 +75,11 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def memory(size: int, threads: int | None, folder: Path) -> None:
     """The peak of resident memory beyond the model, the copy of the head and one snapshot. With
-    MALLOC_MMAP_THRESHOLD_=1048576 glibc gives back what has been freed, which shows what is really needed."""
+    MALLOC_MMAP_THRESHOLD_=1048576 glibc gives back what has been freed, which shows what is really
+    needed."""
     model = Model(size * MIB, 16)
-    # Version 0 is a snapshot, for which every element is compressed. What that takes is not given back at once, so
-    # another process makes it.
+    # Version 0 is a snapshot, for which every element is compressed. What that takes is not given
+    # back at once, so another process makes it.
     child = os.fork()
     if child == 0:
         with dc.Publisher(folder / "chain", threads=threads) as pub:
@@ -92,8 +96,9 @@ def memory(size: int, threads: int | None, folder: Path) -> None:
             beyond = status("VmHWM") - base - 2 * model.nbytes
             bound = largest + (threads or os.cpu_count() or 1) * 64 * MIB
             print(
-                f"version {version}: {beyond / MIB:.0f} MiB beyond model, head copy and snapshot of "
-                f"{model.nbytes / MIB:.0f} MiB each; bound {bound / MIB:.0f} MiB; link {made.bytes / MIB:.2f} MiB"
+                f"version {version}: {beyond / MIB:.0f} MiB beyond model, head copy and snapshot "
+                f"of {model.nbytes / MIB:.0f} MiB each; bound {bound / MIB:.0f} MiB; link "
+                f"{made.bytes / MIB:.2f} MiB"
             )
             model.step()
 
@@ -127,14 +132,20 @@ def stall(seconds: float, folder: Path) -> None:
         after = steps(seconds / 2)
     for name, times in (("before", before), ("while an upload stalls", beside), ("after", after)):
         print(f"{name}: {len(times)} steps, median {1000 * statistics.median(times):.2f} ms")
-    print(f"publish_async returned after {1000 * taken:.0f} ms; version {made.version} was there after {took:.0f} s")
+    print(
+        f"publish_async returned after {1000 * taken:.0f} ms; version {made.version} was there "
+        f"after {took:.0f} s"
+    )
 
 
 def many(count: int, folder: Path) -> None:
     """What each of many small tensors costs in the binding, compared with the diff."""
     lanes = 7_000
     random = numpy.random.default_rng(0)
-    old = {f"experts.{number}.w": random.integers(0, 1 << 16, lanes, "uint16") for number in range(count)}
+    old = {
+        f"experts.{number}.w": random.integers(0, 1 << 16, lanes, "uint16")
+        for number in range(count)
+    }
     new = {name: tensor.copy() for name, tensor in old.items()}
     for tensor in new.values():
         tensor[::100] ^= 1
@@ -148,9 +159,9 @@ def many(count: int, folder: Path) -> None:
     taken = statistics.median(time.snapshot for time in times)
     stored = statistics.median(time.store for time in times)
     print(
-        f"{count} tensors of {2 * lanes} bytes: numpy copies them in {copied:.2f} s; the snapshot took {taken:.2f} s, "
-        f"{1e6 * (taken - copied) / count:.1f} us for each more; diff {statistics.median(diffs):.2f} s, link made and "
-        f"stored {stored:.2f} s"
+        f"{count} tensors of {2 * lanes} bytes: numpy copies them in {copied:.2f} s; the snapshot "
+        f"took {taken:.2f} s, {1e6 * (taken - copied) / count:.1f} us for each more; diff "
+        f"{statistics.median(diffs):.2f} s, link made and stored {stored:.2f} s"
     )
 
 
@@ -183,14 +194,19 @@ def restart(size: int, folder: Path) -> None:
         for name in ("first", "second"):
             model.step()
             made = pub.publish(model.stream())
-            print(f"{name} version after a restart: {made.times.store:.2f} s, link {made.bytes / MIB:.2f} MiB")
+            print(
+                f"{name} version after a restart: {made.times.store:.2f} s, link "
+                f"{made.bytes / MIB:.2f} MiB"
+            )
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("what", choices=["memory", "stall", "many", "rounds", "restart"])
     arguments.add_argument("--size", type=int, default=1024, help="of the model, in MiB")
-    arguments.add_argument("--threads", type=int, help="as many as there are processors, by default")
+    arguments.add_argument(
+        "--threads", type=int, help="as many as there are processors, by default"
+    )
     arguments.add_argument("--seconds", type=float, default=60)
     arguments.add_argument("--count", type=int, help="of tensors, or of rounds")
     given = arguments.parse_args()

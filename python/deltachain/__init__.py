@@ -1,4 +1,5 @@
-"""Lossless sparse deltas between model versions: make and apply links, publish and follow chains of them.
+"""Lossless sparse deltas between model versions: make and apply links, publish and follow chains of
+them.
 
     import deltachain as dc
 

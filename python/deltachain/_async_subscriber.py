@@ -1,4 +1,5 @@
-"""Following a chain under asyncio: each call runs in a thread, and ends with the task that awaits it."""
+"""Following a chain under asyncio: each call runs in a thread, and ends with the task that awaits
+it."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ _T = TypeVar("_T")
 
 
 async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Calls `work(*arguments, until=...)` in a thread of its own. If the task is cancelled, `until()` is True from then
-    on, and the task ends when the work has ended."""
+    """Calls `work(*arguments, until=...)` in a thread of its own. If the task is cancelled,
+    `until()` is True from then on, and the task ends when the work has ended."""
     # Whoever awaits this has imported it. It takes as long as all of this package.
     import asyncio
 
     stop = threading.Event()
-    # In a daemon: a loop that is given up without cancelling its tasks does not keep the interpreter.
+    # In a daemon: a loop that is given up without cancelling its tasks does not keep the
+    # interpreter.
     work = partial(contextvars.copy_context().run, work, *arguments, until=stop.is_set)
     result = asyncio.wrap_future(started(work, "deltachain-async"))
     cancelled: asyncio.CancelledError | None = None
@@ -48,11 +50,13 @@ class AsyncSubscriber(Follower):
                 with update.applying() as patches:
                     ...
 
-    Calls run in a thread, so the loop never waits for them. If the task of a call is cancelled, the call ends at once;
-    nothing has changed then, and the subscriber can be used again. Only one task may use it at a time.
+    Calls run in a thread, so the loop never waits for them. If the task of a call is cancelled, the
+    call ends at once; nothing has changed then, and the subscriber can be used again. Only one task
+    may use it at a time.
 
-    Updates themselves are not asynchronous. `applying()` and `full()` patch your engine, so their blocks belong where
-    the engine is; for `apply()` of a large host copy, use `await asyncio.to_thread(update.apply)`.
+    Updates themselves are not asynchronous. `applying()` and `full()` patch your engine, so their
+    blocks belong where the engine is; for `apply()` of a large host copy, use
+    `await asyncio.to_thread(update.apply)`.
     """
 
     async def __aenter__(self) -> AsyncSubscriber:
@@ -69,7 +73,9 @@ class AsyncSubscriber(Follower):
         """As `Subscriber.poll`."""
         return await in_thread(self._polled, timeout)
 
-    async def prepare(self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5) -> Update:
+    async def prepare(
+        self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5
+    ) -> Update:
         """As `Subscriber.prepare`."""
         return await in_thread(self._prepared, version, timeout, poll)
 

@@ -1,5 +1,5 @@
-"""Reading a chain back, and looking after it: what the tool's commands `log`, `show`, `status`, `fsck`, `doctor`,
-`prune`, `compact` and `mirror` report, as functions."""
+"""Reading a chain back, and looking after it: what the tool's commands `log`, `show`, `status`,
+`fsck`, `doctor`, `prune`, `compact` and `mirror` report, as functions."""
 
 from __future__ import annotations
 
@@ -88,21 +88,23 @@ class Version:
     shards: tuple[str, ...]
     """State digest of each shard."""
     claimed_signers: tuple[str, ...] = ()
-    """Names of keys that notes on it name. Nothing is proved by that: `Subscriber(trust=)` checks."""
+    """Names of keys that notes on it name. Nothing is proved by that: `Subscriber(trust=)`
+    checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and how following it goes.
-    Its facts about the chain are those that the tool's `follow` saw at its last poll; a `Subscriber` records no
-    polls."""
+    """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and
+    how following it goes. Its facts about the chain are those that the tool's `follow` saw at its
+    last poll; a `Subscriber` records no polls."""
 
     healthy: bool
     """Whether there are no problems."""
     problems: tuple[str, ...]
     """Why it is not healthy."""
     ready: bool | None
-    """With `max_lag`, whether each server is ready for requests; None if that is not known or there is no server."""
+    """With `max_lag`, whether each server is ready for requests; None if that is not known or there
+    is no server."""
     version: int | None
     """The held version; None if there is none, as for what follows."""
     metadata: dict[str, str]
@@ -144,12 +146,14 @@ class Status:
     command: dict[str, Any] | None
     """The command of `--exec`: `succeeded`, `running`, `failures`, `last_failure`."""
     servers: tuple[dict[str, Any], ...]
-    """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints them."""
+    """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints
+    them."""
     trust: dict[str, Any] | None = None
-    """The signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None if everybody's
-    are."""
+    """The signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None
+    if everybody's are."""
     whole: str | None = None
-    """Why servers that download the chain themselves load its versions as a whole; None if they do not."""
+    """Why servers that download the chain themselves load its versions as a whole; None if they do
+    not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +181,8 @@ class FsckReport:
     orphan_bytes: int
     """Their bytes."""
     unnamed: int
-    """The orphans among them that no version names: a publisher was killed or is at work, or commits are lost. They
-    stay."""
+    """The orphans among them that no version names: a publisher was killed or is at work, or
+    commits are lost. They stay."""
     unnamed_bytes: int
     """Their bytes."""
     unfinished: int
@@ -266,11 +270,13 @@ class PruneReport:
     unfinished: int
     """Unfinished files, of writers that were killed, that were removed."""
     young: int
-    """Unreferenced files that stay for now: they were stored or withdrawn within the last 24 hours."""
+    """Unreferenced files that stay for now: they were stored or withdrawn within the last 24
+    hours."""
     young_bytes: int
     """Their bytes."""
     unnamed: int
-    """Files that stay because no version names them: a publisher was killed or is at work, or commits are lost."""
+    """Files that stay because no version names them: a publisher was killed or is at work, or
+    commits are lost."""
     unnamed_bytes: int
     """Their bytes."""
 
@@ -306,12 +312,14 @@ def log(chain: Chain, last: int | None = 20) -> list[Version]:
     >>> url = tempfile.mkdtemp()
     >>> with dc.Publisher(url) as pub:
     ...     for step in (10, 20):
-    ...         _ = pub.publish({"w": dc.Tensor("U8", (1,), bytes([step]))}, metadata={"step": step})
+    ...         weights = {"w": dc.Tensor("U8", (1,), bytes([step]))}
+    ...         _ = pub.publish(weights, metadata={"step": step})
     >>> [(version.version, version.metadata["step"]) for version in dc.log(url)]
     [(1, '20'), (0, '10')]
 
     Args:
-        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a `Store`.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a
+            `Store`.
         last: the maximum of versions, the newest; None for all.
 
     Raises:
@@ -343,13 +351,13 @@ def show(chain: Chain, version: int | None = None) -> Version:
 
 
 def status(directory: _Path, max_lag: int | str | None = None) -> Status:
-    """The content of a follower's directory, and whether it is healthy. Reads only the records in the directory: not
-    the chain, nor the model's files.
+    """The content of a follower's directory, and whether it is healthy. Reads only the records in
+    the directory: not the chain, nor the model's files.
 
     Args:
         directory: the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`.
-        max_lag: the maximum lag that is healthy: a number of versions, or a time such as `"90s"`, `"10m"` or `"2h"`
-            since the directory was last seen at the newest version.
+        max_lag: the maximum lag that is healthy: a number of versions, or a time such as `"90s"`,
+            `"10m"` or `"2h"` since the directory was last seen at the newest version.
 
     Raises:
         UsageError: if there is no such directory. A directory that holds nothing is not healthy.
@@ -371,15 +379,17 @@ def fsck(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FsckReport | DirectoryReport:
-    """Checks a chain: every document, every file, and that each version can be reached. Of a follower's directory, all
-    files are read and compared.
+    """Checks a chain: every document, every file, and that each version can be reached. Of a
+    follower's directory, all files are read and compared.
 
     Args:
         chain: the chain, or the directory of a follower, which may be in use.
-        deep: also build every version and compare its digest, and read all assets. Not for directories.
+        deep: also build every version and compare its digest, and read all assets. Not for
+            directories.
         scratch: a directory for temporary files of `deep`; by default, the system's.
         threads: threads that decode and hash; by default, as many as processors.
-        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the check.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
+            check.
 
     Returns:
         What was found: `healthy`, `problems` and figures. Problems are not raised.
@@ -393,8 +403,9 @@ def fsck(
 
 
 def doctor(chain: Chain) -> DoctorReport:
-    """Tests whether a bucket or a directory supports what chains and followers need. Every operation is tested below a
-    new name `doctor-...`, which is removed afterwards; in a bucket it stays if the call is interrupted.
+    """Tests whether a bucket or a directory supports what chains and followers need. Every
+    operation is tested below a new name `doctor-...`, which is removed afterwards; in a bucket it
+    stays if the call is interrupted.
 
     Args:
         chain: the chain, or a directory for a follower.
@@ -414,29 +425,34 @@ def prune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PruneReport:
-    """Removes old versions, and the files that only they need. The newest version and everything that kept versions are
-    built from stay. Files are removed a day after nothing refers to them any more, so call it daily. Publishers and
-    followers need not stop. Do not run two at once. Files that no version names stay. If the chain shows that commits
-    are missing, nothing is removed.
+    """Removes old versions, and the files that only they need. The newest version and everything
+    that kept versions are built from stay. Files are removed a day after nothing refers to them any
+    more, so call it daily. Publishers and followers need not stop. Do not run two at once. Files
+    that no version names stay. If the chain shows that commits are missing, nothing is removed.
 
     Args:
         chain: the chain.
         keep_last: keep this many of the newest versions; None keeps all, with `abandoned`.
         keep_every: keep every version whose number is a multiple of this.
         keep: keep these versions.
-        abandoned: also remove files older than 24 hours that no version names. Publishers that were killed leave such
-            files, but so do lost commits, so do not do this daily.
+        abandoned: also remove files older than 24 hours that no version names. Publishers that were
+            killed leave such files, but so do lost commits, so do not do this daily.
         accept_loss: go on although commits are missing: they are lost for good.
         dry_run: change nothing; return what would be done.
-        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
+            call.
     """
     whole("keep_last", keep_last, 1, MOST_VERSION)
     whole("keep_every", keep_every, 1, MOST_VERSION)
     versions = _versions("keep", keep)
     if keep_last is None and (keep_every is not None or versions or not abandoned):
-        raise UsageError("USAGE: keep_last= is missing; only abandoned=True alone keeps all versions")
+        raise UsageError(
+            "USAGE: keep_last= is missing; only abandoned=True alone keeps all versions"
+        )
     store = open_store(chain)
-    found = json.loads(store.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress))
+    found = json.loads(
+        store.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress)
+    )
     for name in ("kept", "withdrawn", "removed"):
         found[name] = tuple(found[name])
     return PruneReport(**found)
@@ -449,25 +465,30 @@ def mirror(
     scratch: _Path | None = None,
     progress: Progress | None = None,
 ) -> MirrorReport:
-    """Copies a chain, or what is new of it, to another store, with its signatures. Files come before the documents that
-    name them, and commits last, so that followers of the copy are right at any time. Call it again and again; only this
-    writes to a copy, and nothing is removed from it.
+    """Copies a chain, or what is new of it, to another store, with its signatures. Files come
+    before the documents that name them, and commits last, so that followers of the copy are right
+    at any time. Call it again and again; only this writes to a copy, and nothing is removed from
+    it.
 
     Args:
         source: the chain.
         destination: the place of the copy; a directory is made.
-        scratch: a directory for files on their way, with space for the largest; by default, the system's.
-        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
+        scratch: a directory for files on their way, with space for the largest; by default, the
+            system's.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
+            call.
 
     Raises:
-        ChainError: if there is no chain, or the destination has another one, or versions that the source does not have.
+        ChainError: if there is no chain, or the destination has another one, or versions that the
+            source does not have.
     """
     found = json.loads(open_store(source).mirror(store_of(destination)._native, scratch, progress))
     return MirrorReport(**found)
 
 
 def undo_prune(chain: Chain) -> tuple[int, ...]:
-    """Takes back what `prune` withdrew within the last 20 hours. Change what prunes automatically first.
+    """Takes back what `prune` withdrew within the last 20 hours. Change what prunes automatically
+    first.
 
     Args:
         chain: the chain.
@@ -489,8 +510,8 @@ def compact(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> CompactReport:
-    """Adds a snapshot, or links from older versions, to a version, so that late joiners read less. Everything is made
-    from the chain itself, and verified before it is stored.
+    """Adds a snapshot, or links from older versions, to a version, so that late joiners read less.
+    Everything is made from the chain itself, and verified before it is stored.
 
     Args:
         chain: the chain.
@@ -498,9 +519,11 @@ def compact(
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
         profile: `"compact"`, `"local"` or `"direct"`, as in `Publisher`.
-        scratch: a directory for temporary files, with space for two states; by default, the system's.
+        scratch: a directory for temporary files, with space for two states; by default, the
+            system's.
         threads: threads that compare and compress; by default, as many as processors.
-        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the call.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
+            call.
 
     Raises:
         UsageError: if neither `snapshot` nor `bases` is given.
@@ -508,7 +531,9 @@ def compact(
     whole("version", version, 0, MOST_VERSION)
     store, older = open_store(chain), _versions("bases", bases)
     found = json.loads(store.compact(version, snapshot, older, profile, scratch, threads, progress))
-    return CompactReport(found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"]))
+    return CompactReport(
+        found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"])
+    )
 
 
 def given(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -531,7 +556,10 @@ def _version(entry: dict[str, Any]) -> Version:
         commit=entry["commit"],
         parent=entry["parent"],
         stored=_time(entry["stored"]),
-        routes=tuple(Route(route["from"], sum(file["size"] for file in route["files"])) for route in entry["routes"]),
+        routes=tuple(
+            Route(route["from"], sum(file["size"] for file in route["files"]))
+            for route in entry["routes"]
+        ),
         assets=tuple(Asset(**asset) for asset in entry["assets"]),
         shards=tuple(entry["shards"]),
         claimed_signers=tuple(signer["name"] for signer in entry["claimed_signers"]),

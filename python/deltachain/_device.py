@@ -18,13 +18,20 @@ def reader(name: str, tensor: Any) -> Callable[[int, int], Any]:
     from ._errors import UsageError
 
     if tensor.device.type == "meta":
-        raise UsageError(f"USAGE: the tensor is on the device meta, so it has no data (tensor {name!r})", tensor=name)
+        raise UsageError(
+            f"USAGE: the tensor is on the device meta, so it has no data (tensor {name!r})",
+            tensor=name,
+        )
     if not tensor.is_contiguous():
-        raise UsageError(f"USAGE: the tensor is not contiguous: use tensor.contiguous() (tensor {name!r})", tensor=name)
+        raise UsageError(
+            f"USAGE: the tensor is not contiguous: use tensor.contiguous() (tensor {name!r})",
+            tensor=name,
+        )
     flat = tensor.detach().reshape(-1).view(torch.uint8)
 
     def read(offset: int, length: int) -> Any:
-        # One buffer per thread, as long as the longest piece that the thread has read (at most 16 MiB).
+        # One buffer per thread, as long as the longest piece that the thread has read (at most 16
+        # MiB).
         buffer = getattr(_buffers, "buffer", None)
         if buffer is None or buffer.numel() < length:
             buffer = torch.empty(length, dtype=torch.uint8, pin_memory=tensor.device.type == "cuda")

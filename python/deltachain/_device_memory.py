@@ -1,4 +1,5 @@
-"""Tensors of torch on devices, as rows of lanes: what the library reads and writes there (SPEC section 24.6)."""
+"""Tensors of torch on devices, as rows of lanes: what the library reads and writes there (SPEC
+section 24.6)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes
 
 __all__ = ["DeviceMemory"]
 
-# Lanes of a row: the row's number, a lane of it, where they are above that one (None: all from there on), how many.
+# Lanes of a row: the row's number, a lane of it, where they are above that one (None: all from
+# there on), how many.
 Span = tuple[int, int, Any, int]
 
-# For each dimension of a tensor: its length in lanes, begin and end of what is here, and how far apart that lies.
+# For each dimension of a tensor: its length in lanes, begin and end of what is here, and how far
+# apart that lies.
 Dimensions = Sequence[tuple[int, int, int, int]]
 
 
@@ -49,9 +52,9 @@ class Lanes(NamedTuple):
 class DeviceMemory:
     """Storages of tensors, which the library calls in the caller's thread.
 
-    What is read and written is queued in the current stream of each device, after the kernels that are there; it has
-    happened when a call returns. Kernels of other streams that use the tensors must have ended, and later ones must
-    wait for the current stream.
+    What is read and written is queued in the current stream of each device, after the kernels that
+    are there; it has happened when a call returns. Kernels of other streams that use the tensors
+    must have ended, and later ones must wait for the current stream.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,9 @@ class DeviceMemory:
         key = (tensor.device, storage.data_ptr(), width)
         if key not in self._numbers:
             self._numbers[key] = len(self._rows)
-            self._rows.append(torch.empty(0, dtype=KINDS[width], device=storage.device).set_(storage))
+            self._rows.append(
+                torch.empty(0, dtype=KINDS[width], device=storage.device).set_(storage)
+            )
         return self._numbers[key]
 
     def gather(self, width: int, spans: Sequence[Span]) -> Any:
@@ -72,7 +77,8 @@ class DeviceMemory:
         with torch.inference_mode():
             # One transfer for those that follow each other on a device.
             parts = [
-                torch.cat([self._of(row, places).now() for row, places in own]).cpu() for _, own in self._runs(spans)
+                torch.cat([self._of(row, places).now() for row, places in own]).cpu()
+                for _, own in self._runs(spans)
             ]
             return torch.cat(parts).numpy()
 
@@ -85,21 +91,29 @@ class DeviceMemory:
                 own = list(run)
                 counts = [len(row) if places is None else len(places) for row, places in own]
                 places = _moved([places for _, places in own if places is not None], device)
-                olds, news = (one[done : done + sum(counts)].to(device).split(counts) for one in values)
+                olds, news = (
+                    one[done : done + sum(counts)].to(device).split(counts) for one in values
+                )
                 done += sum(counts)
                 for (row, of_row), was, now in zip(own, olds, news, strict=True):
                     staged.append(Lanes(row, None if of_row is None else next(places), was, now))
         return staged
 
     def exchange(self, staged: Sequence[list[Lanes]]) -> tuple[int, int] | None:
-        """Compares all lanes with their old values, and writes the new ones. If one has another value, nothing is
-        written: returns the number of its list, and its number there."""
-        lanes = [(at, number, one) for at, own in enumerate(staged) for number, one in enumerate(own)]
+        """Compares all lanes with their old values, and writes the new ones. If one has another
+        value, nothing is written: returns the number of its list, and its number there."""
+        lanes = [
+            (at, number, one) for at, own in enumerate(staged) for number, one in enumerate(own)
+        ]
         with torch.inference_mode():
             flags = [(one.now() != one.old).any() for *_, one in lanes]
             for device in {flag.device for flag in flags}:
                 if bool(torch.stack([flag for flag in flags if flag.device == device]).any()):
-                    return next((at, number) for (at, number, _), flag in zip(lanes, flags, strict=True) if flag)
+                    return next(
+                        (at, number)
+                        for (at, number, _), flag in zip(lanes, flags, strict=True)
+                        if flag
+                    )
             for *_, one in lanes:
                 one.put(one.new)
             _synchronize(one.row.device for *_, one in lanes)
@@ -120,9 +134,11 @@ class DeviceMemory:
             self._of(row, places).put(own)
             _synchronize([row.device])
 
-    def sums(self, wanted: Sequence[tuple[tuple[int, int, Dimensions], int, int]]) -> list[tuple[int, int]]:
-        """The sums of what parts have of pieces: row, first lane and dimensions of a part, the first lane of the piece,
-        and the one after its last."""
+    def sums(
+        self, wanted: Sequence[tuple[tuple[int, int, Dimensions], int, int]]
+    ) -> list[tuple[int, int]]:
+        """The sums of what parts have of pieces: row, first lane and dimensions of a part, the
+        first lane of the piece, and the one after its last."""
         with torch.inference_mode():
             sums = []
             for (row, first, dimensions), begin, end in wanted:
@@ -165,20 +181,25 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.
 def _stretches(
     row: torch.Tensor, first: int, dimensions: Dimensions, begin: int, end: int
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """The lanes of a tensor from `begin` to `end` that a part has, in rows in which others are zeros, and the number of
-    the first lane of each."""
+    """The lanes of a tensor from `begin` to `end` that a part has, in rows in which others are
+    zeros, and the number of the first lane of each."""
     (_, low, high, stride), *rest = dimensions
     if not rest:
         begin, end = max(begin, low), min(end, high)
         if begin < end:
-            yield row[first + (begin - low) * stride : first + (end - 1 - low) * stride + 1 : stride], begin
+            yield (
+                row[first + (begin - low) * stride : first + (end - 1 - low) * stride + 1 : stride],
+                begin,
+            )
         return
     inner = math.prod(length for length, *_ in rest)
     indices = range(max(begin // inner, low), min(-(-end // inner), high))
     if inner * row.element_size() > PIECE_BYTES:
         for index in indices:
             before = index * inner
-            own = _stretches(row, first + (index - low) * stride, rest, begin - before, min(end - before, inner))
+            own = _stretches(
+                row, first + (index - low) * stride, rest, begin - before, min(end - before, inner)
+            )
             yield from ((lanes, number + before) for lanes, number in own)
     elif indices:
         lengths = [len(indices), *(high - low for _, low, high, _ in rest)]

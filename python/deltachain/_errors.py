@@ -1,4 +1,5 @@
-"""The errors of this package: `Error`, with a class for each error class of the format (SPEC.md section 11)."""
+"""The errors of this package: `Error`, with a class for each error class of the format (SPEC.md
+section 11)."""
 
 from __future__ import annotations
 
@@ -34,11 +35,13 @@ __all__ = [
 class Error(Exception):
     """A refusal or a failure. Your data has not changed.
 
-    `str(error)` is one line for people: class, rule, message, place. Programs use the class and the attributes.
+    `str(error)` is one line for people: class, rule, message, place. Programs use the class and the
+    attributes.
 
     Attributes:
-        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`, if any. `python -m deltachain explain R-APP-01`
-            says what it means, what has usually caused it, and what to do.
+        rule: the rule of SPEC.md that was broken, such as `"R-APP-01"`, if any.
+            `python -m deltachain explain R-APP-01` says what it means, what has usually caused it,
+            and what to do.
         section: the part of the link that has the fault: `"header"`, `"index"` or `"segment 3"`.
         offset: bytes from the beginning of the file to the fault.
         tensor: the tensor concerned.
@@ -158,13 +161,15 @@ class TimeoutError(Error, builtins.TimeoutError):
 
 
 class TornError(Error):
-    """The patched engine or tensors hold parts of two versions. Load all tensors: `update.full()`."""
+    """The patched engine or tensors hold parts of two versions. Load all tensors:
+    `update.full()`."""
 
     _advice = "load all tensors with full()"
 
 
 class ForkedError(Error):
-    """A handle was used in a child process that was made by `fork()` after the handle had been opened."""
+    """A handle was used in a child process that was made by `fork()` after the handle had been
+    opened."""
 
     _advice = "open another one in this process, or start processes with spawn"
 

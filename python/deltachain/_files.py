@@ -1,5 +1,5 @@
-"""Links: made from two states, applied to a base, opened and read. A state is a path, or a mapping of names to
-tensors."""
+"""Links: made from two states, applied to a base, opened and read. A state is a path, or a mapping
+of names to tensors."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ class LinkTensor:
 class Patch:
     """The changes of one tensor.
 
-    `indices` and `values` are tensors of the caller's library: torch, numpy, or buffers (`memoryview` and
-    `deltachain.Tensor`) if it uses neither. They are read-only copies that you can keep. torch has no read-only
-    tensors: writing to those changes only the copy.
+    `indices` and `values` are tensors of the caller's library: torch, numpy, or buffers
+    (`memoryview` and `deltachain.Tensor`) if it uses neither. They are read-only copies that you
+    can keep. torch has no read-only tensors: writing to those changes only the copy.
     """
 
     name: str
@@ -119,8 +119,9 @@ class Patch:
     dtype: str
     """Its name in safetensors, such as `"BF16"`."""
     indices: Any
-    """Changed lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has more than 2^31.
-    None means all lanes. A lane is an element, or a byte of a packed dtype (F4, F6)."""
+    """Changed lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has
+    more than 2^31. None means all lanes. A lane is an element, or a byte of a packed dtype (F4,
+    F6)."""
     values: Any
     """The new values: one for each index, or the whole tensor if `indices` is None."""
 
@@ -178,14 +179,17 @@ def taken(patches: Iterator[Patch]) -> Iterator[Iterator[Patch]]:
     yield patches
     left = next(patches, None)
     if left is not None:
-        raise TornError(f"the block ended before it read all patches, the next is of {left.name!r}: use full()")
+        raise TornError(
+            f"the block ended before it read all patches, the next is of {left.name!r}: use full()"
+        )
 
 
 class Link:
-    """A link: the file that turns one state, the base, into another one, the target. Made by `open` and `diff`.
+    """A link: the file that turns one state, the base, into another one, the target. Made by `open`
+    and `diff`.
 
-    Header and index have been read and checked. Use `with` or `close()` to free it early. A link cannot be pickled;
-    `bytes(link)` can.
+    Header and index have been read and checked. Use `with` or `close()` to free it early. A link
+    cannot be pickled; `bytes(link)` can.
     """
 
     __slots__ = ("_native", "report")
@@ -215,7 +219,9 @@ class Link:
         return bytes(self._native.to_bytes())
 
     def __reduce__(self) -> Any:
-        raise TypeError("links cannot be pickled: send bytes(link), or open them where they are used")
+        raise TypeError(
+            "links cannot be pickled: send bytes(link), or open them where they are used"
+        )
 
     @property
     def path(self) -> str | None:
@@ -257,7 +263,8 @@ class Link:
         ]
 
     def verify(self, *, threads: int | None = None, progress: Progress | None = None) -> None:
-        """Reads, decodes and checks every segment. Only `apply` verifies the target, because that needs the base.
+        """Reads, decodes and checks every segment. Only `apply` verifies the target, because that
+        needs the base.
 
         Raises:
             Error: if a check fails.
@@ -271,15 +278,17 @@ class Link:
         *,
         kind: Kind | None = None,
     ) -> Iterator[Patch]:
-        """The link's changes, tensor by tensor, by name. Removed tensors are not included: see `index`.
+        """The link's changes, tensor by tensor, by name. Removed tensors are not included: see
+        `index`.
 
         Neither base nor result is verified: `apply` and `Subscriber` do that.
 
         Args:
             base: the base of the link. Links that are not direct need it.
-            names: only these tensors: names, or a function that selects them. Only the parts of the file that they
-                need are read.
-            kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of indices and values. By default, as the base's.
+            names: only these tensors: names, or a function that selects them. Only the parts of the
+                file that they need are read.
+            kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of indices and values. By
+                default, as the base's.
 
         Raises:
             UsageError: if the base is needed and missing, or does not have the tensor.
@@ -287,7 +296,9 @@ class Link:
         native = self._native
         wanted = names if callable(names) else None if names is None else set(names).__contains__
         given = base if isinstance(base, Mapping) else {}
-        usual = checked_kind(kind) or (kind_of(next(iter(given.values()))) if given else "deltachain")
+        usual = checked_kind(kind) or (
+            kind_of(next(iter(given.values()))) if given else "deltachain"
+        )
         batch: list[int] = []
         held = 0
         for number, (name, operation, dtype, shape, _) in enumerate(native.tensors()):
@@ -307,10 +318,12 @@ class Link:
 
 
 def open(link: Path | bytes | bytearray | memoryview) -> Link:
-    """Opens a link from a path, or from bytes, which are copied. Reads and checks its header and index.
+    """Opens a link from a path, or from bytes, which are copied. Reads and checks its header and
+    index.
 
     Raises:
-        Error: the class and rule of the first of steps 1 to 6 of SPEC.md section 10 that fails; IoError.
+        Error: the class and rule of the first of steps 1 to 6 of SPEC.md section 10 that fails;
+            IoError.
     """
     if isinstance(link, str | os.PathLike):
         return Link(_native.open_link(os.fspath(link), None))
@@ -339,7 +352,9 @@ class _Apply(_Work, total=False):
 
 
 @overload
-def diff(base: State | None, target: State, out: None = None, **settings: Unpack[_Diff]) -> Link: ...
+def diff(
+    base: State | None, target: State, out: None = None, **settings: Unpack[_Diff]
+) -> Link: ...
 @overload
 def diff(base: State | None, target: State, out: Path, **settings: Unpack[_Diff]) -> DiffReport: ...
 def diff(
@@ -355,21 +370,21 @@ def diff(
 ) -> Link | DiffReport:
     """Makes the link from one state to another.
 
-    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of torch (those on a
-    device are read piece by piece), numpy, anything with the buffer protocol, or `deltachain.Tensor`. Tensors are not
-    copied: do not write to them during the call.
+    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of
+    torch (those on a device are read piece by piece), numpy, anything with the buffer protocol, or
+    `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
 
     Args:
         base: the state that the link is applied to; None for a snapshot.
         target: the state that it leads to.
         out: the file to write. By default, the link stays in memory.
-        profile: `"compact"` for the smallest file, `"local"` for readers in place, `"direct"` for patches that can be
-            read without the base.
+        profile: `"compact"` for the smallest file, `"local"` for readers in place, `"direct"` for
+            patches that can be read without the base.
         metadata: free text in the link.
         replace: whether a file at `out` may be replaced.
         threads: number of threads; by default, as many as processors.
-        progress: called as `progress(phase, done, total)` about twenty times a second, in bytes. An exception from it
-            ends the work.
+        progress: called as `progress(phase, done, total)` about twenty times a second, in bytes. An
+            exception from it ends the work.
 
     Returns:
         The link, or its figures if it was written to a file.
@@ -406,7 +421,9 @@ def apply(
     base: State | None, links: Iterable[Link | Path], out: None = None, **settings: Unpack[_Apply]
 ) -> dict[str, Any]: ...
 @overload
-def apply(base: State | None, links: Iterable[Link | Path], out: Path, **settings: Unpack[_Apply]) -> ApplyReport: ...
+def apply(
+    base: State | None, links: Iterable[Link | Path], out: Path, **settings: Unpack[_Apply]
+) -> ApplyReport: ...
 def apply(
     base: State | None,
     links: Iterable[Link | Path],
@@ -420,10 +437,13 @@ def apply(
     """Applies links one after another, in one pass, and verifies the result.
 
     Args:
-        base: the state that the first link is applied to, as for `diff`; None if that link is a snapshot.
+        base: the state that the first link is applied to, as for `diff`; None if that link is a
+            snapshot.
         links: open links, or paths.
-        out: the file or directory to write; then the base must be None or a path. By default, new tensors are made.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of new tensors. By default, as the base's.
+        out: the file or directory to write; then the base must be None or a path. By default, new
+            tensors are made.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of new tensors. By default, as the
+            base's.
         replace: whether an existing `out` may be replaced.
         threads, progress: as for `diff`.
 
@@ -469,17 +489,26 @@ def squash(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Joins consecutive links into one. The base is a file or a directory, or None if the first link is a snapshot.
-    Options are those of `diff`."""
+    """Joins consecutive links into one. The base is a file or a directory, or None if the first
+    link is a snapshot. Options are those of `diff`."""
     paths = [os.fspath(link) for link in links]
     start = None if base is None else os.fspath(base)
     made = _native.squash_files(
-        start, paths, os.fspath(out), profile, texts("metadata", metadata), replace, threads, progress
+        start,
+        paths,
+        os.fspath(out),
+        profile,
+        texts("metadata", metadata),
+        replace,
+        threads,
+        progress,
     )
     return DiffReport(*made)
 
 
-def digest(state: State, *, threads: int | None = None, progress: Progress | None = None) -> StateDigest:
+def digest(
+    state: State, *, threads: int | None = None, progress: Progress | None = None
+) -> StateDigest:
     """The digest that identifies a state in links and chains. Reads the whole state.
 
     >>> import deltachain as dc
@@ -487,4 +516,6 @@ def digest(state: State, *, threads: int | None = None, progress: Progress | Non
     'f2196cc6ca6d'
     """
     found, rows = _native.digest(state, threads, progress)
-    return StateDigest(found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows})
+    return StateDigest(
+        found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows}
+    )

@@ -1,4 +1,5 @@
-"""A directory that another process keeps at a chain's version: views of its files, and changes between versions."""
+"""A directory that another process keeps at a chain's version: views of its files, and changes
+between versions."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ class FoundVersion(NamedTuple):
     digest: str
     """Its state digest: 64 hexadecimal digits."""
     path: str
-    """The directory of its files, without symbolic links. The follower removes it after the version after the next."""
+    """The directory of its files, without symbolic links. The follower removes it after the version
+    after the next."""
     metadata: dict[str, str]
     """What was given when it was published, such as the step."""
 
     def tensors(self, kind: Kind | None = None) -> Mapping[str, Any]:
-        """Its tensors: views of mapped files, which stay valid when the files are removed. `kind` is as for
-        `Subscriber`.
+        """Its tensors: views of mapped files, which stay valid when the files are removed. `kind`
+        is as for `Subscriber`.
 
         Raises:
             Error, OSError: if the files were removed before.
@@ -39,8 +41,11 @@ class FoundVersion(NamedTuple):
         return mapped(self.path, checked_kind(kind) or usual_kind())
 
 
-def find_version(directory: str | os.PathLike[str], version: int | None = None) -> FoundVersion | None:
-    """A version in the directory of a `Subscriber(host_copy=...)`, which may be of another process. It is complete.
+def find_version(
+    directory: str | os.PathLike[str], version: int | None = None
+) -> FoundVersion | None:
+    """A version in the directory of a `Subscriber(host_copy=...)`, which may be of another process.
+    It is complete.
 
     Args:
         directory: the directory.
@@ -53,12 +58,16 @@ def find_version(directory: str | os.PathLike[str], version: int | None = None) 
         IoError: if the directory cannot be read.
     """
     found = _native.find_version(directory, version)
-    return None if found is None else FoundVersion(*found[:2], os.path.realpath(found[2]), given(found[3]))
+    return (
+        None
+        if found is None
+        else FoundVersion(*found[:2], os.path.realpath(found[2]), given(found[3]))
+    )
 
 
 class HostCopy:
-    """The directory of a `Subscriber(host_copy=...)`, for other processes of the machine. Any number of them can read
-    it.
+    """The directory of a `Subscriber(host_copy=...)`, for other processes of the machine. Any
+    number of them can read it.
 
         copy = dc.HostCopy("models/run7")
         for patch in copy.full(): ...          # every tensor, as views of files that are mapped
@@ -97,8 +106,9 @@ class HostCopy:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata given when a version was published, such as the step: of the version that this process holds, or
-        of the current one before `full()`. Empty if there is none yet. The store is not asked."""
+        """The metadata given when a version was published, such as the step: of the version that
+        this process holds, or of the current one before `full()`. Empty if there is none yet. The
+        store is not asked."""
         if self.held is not None:
             return dict(self._held_metadata)
         found = find_version(self._path)
@@ -111,22 +121,28 @@ class HostCopy:
 
     @property
     def torn(self) -> bool:
-        """Whether this process may hold parts of two versions, as in `Subscriber.torn`: use `full()`."""
+        """Whether this process may hold parts of two versions, as in `Subscriber.torn`: use
+        `full()`."""
         return self._torn
 
     def tensors(self) -> Mapping[str, Any]:
-        """The tensors of the current version: views of mapped files, which all processes share. They are read-only; a
-        process that writes to one of torch gets its own copy of that page."""
+        """The tensors of the current version: views of mapped files, which all processes share.
+        They are read-only; a process that writes to one of torch gets its own copy of that page."""
         current = self.current
         if current is None:
-            raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
+            raise UsageError(
+                f"USAGE: the directory holds no version yet (file {self._path})", file=self._path
+            )
         return mapped(current, self._kind)
 
     def full(self) -> Iterator[Patch]:
-        """Every tensor of the current version. When all have been read, this process holds that version."""
+        """Every tensor of the current version. When all have been read, this process holds that
+        version."""
         found = find_version(self._path)
         if found is None:
-            raise UsageError(f"USAGE: the directory holds no version yet (file {self._path})", file=self._path)
+            raise UsageError(
+                f"USAGE: the directory holds no version yet (file {self._path})", file=self._path
+            )
         self._torn = True
         for name, (dtype, shape, data) in raw(found.path).items():
             yield Patch(name, shape, dtype, None, shaped(self._kind, dtype, shape, data))
@@ -138,8 +154,8 @@ class HostCopy:
         """The changes from the held version to the current one; see `Update.applying`.
 
         Raises:
-            TornError: if this process is torn, or the held version's files were removed; at the end, if the block has
-                not read all patches.
+            TornError: if this process is torn, or the held version's files were removed; at the
+                end, if the block has not read all patches.
             UsageError: before `full()`.
         """
         if self._torn:
@@ -148,7 +164,9 @@ class HostCopy:
             raise UsageError("USAGE: load all tensors with full() first")
         found = find_version(self._path)
         if found is None or not os.path.isdir(self.held):
-            raise TornError("the files of the held version were removed: load all tensors with full()")
+            raise TornError(
+                "the files of the held version were removed: load all tensors with full()"
+            )
         self._torn = True
         with taken(differences(self.held, found.path, self._kind, threads)) as patches:
             yield patches
@@ -157,8 +175,8 @@ class HostCopy:
 
 
 def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
-    """Dtype, shape and bytes of the tensors of a verified model, by name: a directory, or one file. The bytes are views
-    of mapped files."""
+    """Dtype, shape and bytes of the tensors of a verified model, by name: a directory, or one file.
+    The bytes are views of mapped files."""
     tensors, places, _ = _native.checkpoint(path)
     files: dict[str, memoryview] = {}
     found: dict[str, tuple[str, tuple[int, ...], memoryview]] = {}
@@ -175,11 +193,15 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
 
 def mapped(directory: str, kind: Kind) -> dict[str, Any]:
     """The tensors of a model, as tensors of the library `kind`."""
-    return {name: shaped(kind, dtype, shape, data) for name, (dtype, shape, data) in raw(directory).items()}
+    return {
+        name: shaped(kind, dtype, shape, data)
+        for name, (dtype, shape, data) in raw(directory).items()
+    }
 
 
 def differences(before: object, after: str, kind: Kind, threads: int | None) -> Iterator[Patch]:
-    """The changes from tensors, or a model's directory, to the model in another directory, tensor by tensor."""
+    """The changes from tensors, or a model's directory, to the model in another directory, tensor
+    by tensor."""
     number: int | None = 0
     while number is not None:
         rows, number = _native.compare(before, after, number, threads)

@@ -12,7 +12,17 @@ from . import _native
 from ._errors import UsageError
 from ._settings import whole
 
-__all__ = ["PublicKey", "SignWith", "Signer", "Trust", "Trusts", "new_key", "public_key", "signers", "trusted"]
+__all__ = [
+    "PublicKey",
+    "SignWith",
+    "Signer",
+    "Trust",
+    "Trusts",
+    "new_key",
+    "public_key",
+    "signers",
+    "trusted",
+]
 
 # The text that a secret key begins with.
 _SECRET = "PRIVATE+KEY+"
@@ -28,26 +38,30 @@ class SignWith:
     public: str
     """Its public key, `NAME+ID+KEY`."""
     function: Callable[[bytes], bytes]
-    """Returns the Ed25519 signature, 64 bytes, of the bytes that it is called with. Called from another thread, once
-    for each version. An exception from it ends the publish, and nothing is committed."""
+    """Returns the Ed25519 signature, 64 bytes, of the bytes that it is called with. Called from
+    another thread, once for each version. An exception from it ends the publish, and nothing is
+    committed."""
 
 
 # A secret key as text, a path of a file that holds one, or a key that is elsewhere.
 Signer = str | os.PathLike[str] | SignWith
-# A public key as text, alone or followed by the chains that it is for, or a path of a file of such lines.
+# A public key as text, alone or followed by the chains that it is for, or a path of a file of such
+# lines.
 PublicKey = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Keys that a chain is trusted by, and how many of them must sign a version. Where one is taken as `trust=`, a key,
-    a path or a list of both is one with a quorum of 1.
+    """Keys that a chain is trusted by, and how many of them must sign a version. Where one is taken
+    as `trust=`, a key, a path or a list of both is one with a quorum of 1.
 
-    dc.Subscriber(url, trust=dc.Trust(["trainer+c74f20a3+ARpc2QcUPDhM...", "reviewers.pub"], quorum=2))
+    dc.Subscriber(url, trust=dc.Trust(["trainer+c74f20a3+ARpc2QcUPDhM...", "reviewers.pub"],
+    quorum=2))
 
     Args:
-        keys: a public key, a path of a file of them (one per line, `#` begins a comment), or a list of both. After a
-            key may stand the digests of the chains that it is trusted for; without them it is for all.
+        keys: a public key, a path of a file of them (one per line, `#` begins a comment), or a list
+            of both. After a key may stand the digests of the chains that it is trusted for; without
+            them it is for all.
         quorum: how many of these keys must have signed.
 
     Raises:
@@ -98,9 +112,11 @@ def public_key(key: str | os.PathLike[str]) -> str:
     return _native.public_key(_secret(key, "key"))
 
 
-def signers(given: Signer | Sequence[Signer] | None) -> list[tuple[str, Callable[[bytes], bytes] | None]]:
-    """The keys that sign: secret ones, or public ones with the function that signs. By default that of the
-    environment."""
+def signers(
+    given: Signer | Sequence[Signer] | None,
+) -> list[tuple[str, Callable[[bytes], bytes] | None]]:
+    """The keys that sign: secret ones, or public ones with the function that signs. By default that
+    of the environment."""
     name = "sign_key="
     if given is None:
         given, name = os.environ.get("DELTACHAIN_SIGNING_KEY") or [], "DELTACHAIN_SIGNING_KEY"
@@ -122,7 +138,9 @@ def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
     trust = given if isinstance(given, Trust) else Trust(given)
     keys: list[str] = []
     for one in _listed(trust.keys):
-        if isinstance(one, str) and not (os.path.exists(one) or one.endswith(".pub") or one.count("+") < 2):
+        if isinstance(one, str) and not (
+            os.path.exists(one) or one.endswith(".pub") or one.count("+") < 2
+        ):
             keys.append(_public(one, "trust="))
         elif isinstance(one, str | os.PathLike) and not os.path.exists(one):
             raise UsageError(f"USAGE: trust=: there is no such file: {os.fspath(one)!r}")
@@ -149,7 +167,10 @@ def _public(key: object, name: str) -> str:
     if not isinstance(key, str):
         raise UsageError(f"USAGE: {name} must be public keys, NAME+ID+KEY, or files of them")
     if _SECRET in key:
-        raise UsageError(f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one out")
+        raise UsageError(
+            f"USAGE: {name} has a secret key: give the public one, and do not hand the secret one "
+            "out"
+        )
     return key.strip()
 
 
@@ -164,5 +185,7 @@ def _lines(path: object, name: str) -> list[str]:
             lines = [line.split(" #")[0].strip() for line in file]
     except (OSError, ValueError, TypeError) as error:
         why = f": {error.strerror}" if isinstance(error, OSError) else ""
-        raise UsageError(f"USAGE: {name} is neither a key nor a file of keys that can be read{why}") from None
+        raise UsageError(
+            f"USAGE: {name} is neither a key nor a file of keys that can be read{why}"
+        ) from None
     return [line for line in lines if line and not line.startswith("#")]

@@ -1,4 +1,5 @@
-"""Converts a trainer's tensors to the names, dtypes, shapes and tied tensors of a reference checkpoint."""
+"""Converts a trainer's tensors to the names, dtypes, shapes and tied tensors of a reference
+checkpoint."""
 
 from __future__ import annotations
 
@@ -20,8 +21,15 @@ __all__ = ["Collector", "Expected", "Like", "Reference", "bare", "known", "pairs
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
 _BEFORE = ("module.", "base_model.model.")
 
-# Suffixes of tied embeddings: different names for the same tensor. Checkpoints have one of them, or both.
-_TIED = ("lm_head.weight", "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_out.weight")
+# Suffixes of tied embeddings: different names for the same tensor. Checkpoints have one of them, or
+# both.
+_TIED = (
+    "lm_head.weight",
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "embed_out.weight",
+)
 
 # Dtypes that differ only in precision.
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -49,14 +57,17 @@ class Like:
     dc.Publisher(url, like=dc.Like("base/", transform=quantised, other_files=False))
 
     Args:
-        path: a safetensors file, or a directory with one or more of them. Names of tensors in folders begin with the
-            folder, such as `vae/encoder.conv_in.weight`. None: versions have the trainer's names, dtypes and shapes.
-        transform: called with the name (without wrappers) and the tensor, before names and dtypes are compared with the
-            checkpoint; returns a tensor, pairs of names and tensors, a mapping, or None to leave it out. With a group,
-            each rank calls it for all tensors. For trainers whose checkpoint is quantised.
-        other_files: whether to publish the assets of the checkpoint, such as configuration and tokenizer.
-        fill: whether tensors that the trainer does not give are those of the checkpoint, such as a frozen vision
-            tower. Otherwise a missing tensor is an error.
+        path: a safetensors file, or a directory with one or more of them. Names of tensors in
+            folders begin with the folder, such as `vae/encoder.conv_in.weight`. None: versions have
+            the trainer's names, dtypes and shapes.
+        transform: called with the name (without wrappers) and the tensor, before names and dtypes
+            are compared with the checkpoint; returns a tensor, pairs of names and tensors, a
+            mapping, or None to leave it out. With a group, each rank calls it for all tensors. For
+            trainers whose checkpoint is quantised.
+        other_files: whether to publish the assets of the checkpoint, such as configuration and
+            tokenizer.
+        fill: whether tensors that the trainer does not give are those of the checkpoint, such as a
+            frozen vision tower. Otherwise a missing tensor is an error.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -80,12 +91,15 @@ class Reference:
         tensors, _, metadata = _native.checkpoint(self.path)
         self.tensors: dict[str, Expected] = {}
         for name, dtype, shape in tensors:
-            self.tensors[name] = Expected(dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes)
+            self.tensors[name] = Expected(
+                dtype, tuple(shape), Tensor(dtype, tuple(shape), b"").nbytes
+            )
         self.ties: dict[str, str] = {}
         """Names that the checkpoint leaves out, and the tensor that each is tied to."""
         self.twins: dict[str, list[str]] = {}
         """For tensors of the checkpoint, its other tensors that are tied to them."""
-        # `safetensors.torch.save_model` records the names that it left out, and the tensors that they are tied to.
+        # `safetensors.torch.save_model` records the names that it left out, and the tensors that
+        # they are tied to.
         for name, kept in metadata.items():
             if kept in self.tensors and name not in self.tensors:
                 self.ties[name] = kept
@@ -104,7 +118,11 @@ class Reference:
     def _tie_embeddings(self) -> None:
         there = [name for name in self.tensors if name.endswith(_TIED)]
         for name in there:
-            same = [other for other in there if other != name and self.tensors[other] == self.tensors[name]]
+            same = [
+                other
+                for other in there
+                if other != name and self.tensors[other] == self.tensors[name]
+            ]
             if same:
                 self.twins[name] = same
         if len(there) == 1:
@@ -151,8 +169,8 @@ def known(weights: Any) -> Mapping[Any, Any] | None:
 
 
 def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
-    """Names and tensors of a trainer's weights: a mapping, a module of torch, an open safetensors file, or a stream of
-    pairs.
+    """Names and tensors of a trainer's weights: a mapping, a module of torch, an open safetensors
+    file, or a stream of pairs.
 
     Raises:
         UsageError: for any other type.
@@ -177,13 +195,15 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 class Collector:
-    """Collects the tensors of one version. All ranks see all names; each copies only the tensors of its own shards.
+    """Collects the tensors of one version. All ranks see all names; each copies only the tensors of
+    its own shards.
 
     Args:
         like: the checkpoint; without one, tensors are not converted.
         transform: converts each tensor.
         keep: called with name, tensor and its expected form, to copy it.
-        same: called with name and tensor: whether the copy equals it. True if another rank has the copy.
+        same: called with name and tensor: whether the copy equals it. True if another rank has the
+            copy.
     """
 
     def __init__(
@@ -255,12 +275,14 @@ class Collector:
     def _check(self, name: str, kept: str, value: Any) -> None:
         if not self._same(kept, value):
             raise UsageError(
-                f"USAGE: {name!r} and {kept!r} are tied in the checkpoint, but they differ (tensor {name!r})",
+                f"USAGE: {name!r} and {kept!r} are tied in the checkpoint, but they differ "
+                f"(tensor {name!r})",
                 tensor=name,
             )
 
     def finish(self) -> None:
-        """Checks that no tensor is missing, or takes what is missing from the checkpoint (`Like.fill`).
+        """Checks that no tensor is missing, or takes what is missing from the checkpoint
+        (`Like.fill`).
 
         Raises:
             UsageError: with the missing and unexpected names.
@@ -280,12 +302,16 @@ class Collector:
             flaws.append(f"{len(self._unknown)} unexpected: {_listed(self._unknown)}")
             flaws.append("a transform= that returns None for a name leaves it out")
         if flaws:
-            raise UsageError(f"USAGE: the tensors do not match {self._like.path}: {'; '.join(flaws)}")
+            raise UsageError(
+                f"USAGE: the tensors do not match {self._like.path}: {'; '.join(flaws)}"
+            )
 
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
-        raise UsageError(f"USAGE: tensor names must be strings, not {type(name).__name__} ({name!r:.60})")
+        raise UsageError(
+            f"USAGE: tensor names must be strings, not {type(name).__name__} ({name!r:.60})"
+        )
     if not is_unicode(name):
         raise UsageError(f"USAGE: the name is not Unicode text (tensor {name!r})", tensor=name)
 
@@ -299,7 +325,9 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
     """The names and tensors that a transform returned: None, a tensor, a mapping, or pairs."""
     if result is None:
         return iter(())
-    if kind_of(result) != "deltachain" or isinstance(result, Tensor | bytes | bytearray | memoryview):
+    if kind_of(result) != "deltachain" or isinstance(
+        result, Tensor | bytes | bytearray | memoryview
+    ):
         return iter(((name, result),))
     return pairs(result)
 
@@ -323,14 +351,16 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
     is_float = own.is_floating_point if kind == "torch" else own.kind == "f" or text == "bfloat16"
     if not is_float or expected.dtype not in _FLOATS or "float8" in text or "float4" in text:
         raise UsageError(
-            f"USAGE: the checkpoint has {expected.dtype}, this is {text}: convert it with transform= (tensor {name!r})",
+            f"USAGE: the checkpoint has {expected.dtype}, this is {text}: convert it with "
+            f"transform= (tensor {name!r})",
             tensor=name,
         )
     return value.to(wanted).contiguous() if kind == "torch" else value.astype(wanted)
 
 
 def _settled(value: Any) -> Any:
-    """The tensor, contiguous, with its own bytes. One that is not dense stays as it is: it cannot be copied."""
+    """The tensor, contiguous, with its own bytes. One that is not dense stays as it is: it cannot
+    be copied."""
     kind = kind_of(value)
     if kind == "torch":
         value = value.detach()

@@ -1,5 +1,5 @@
-"""The native part of the package. Private: it may change in any release; the package gives it names and
-documentation. What `deltachain` exports from here is documented here."""
+"""The native part of the package. Private: it may change in any release; the package gives it names
+and documentation. What `deltachain` exports from here is documented here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -47,7 +47,9 @@ class Link:
     @property
     def is_direct(self) -> bool: ...
     def header(self) -> list[int]: ...
-    def tensors(self) -> list[tuple[str, Literal["patch", "set", "remove"], str | None, list[int], str | None]]: ...
+    def tensors(
+        self,
+    ) -> list[tuple[str, Literal["patch", "set", "remove"], str | None, list[int], str | None]]: ...
     def verify(self, threads: int | None, progress: _Progress) -> None: ...
     def patches(self, numbers: list[int], base: object) -> list[_Row]: ...
     def to_bytes(self) -> Buffer: ...
@@ -57,7 +59,9 @@ class Link:
 class Snapshot:
     """A copy of a trainer's tensors while it is being taken."""
 
-    def add(self, rows: list[tuple[int, str, object, tuple[str, tuple[int, ...]] | None]]) -> None: ...
+    def add(
+        self, rows: list[tuple[int, str, object, tuple[str, tuple[int, ...]] | None]]
+    ) -> None: ...
     def is_same(self, shard: int, name: str, tensor: object) -> bool: ...
 
 @final
@@ -98,7 +102,9 @@ class Publisher:
         progress: _Progress,
         until: _Until,
     ) -> bytes: ...
-    def commit(self, stored: list[bytes], metadata: dict[str, str], until: _Until) -> _Published: ...
+    def commit(
+        self, stored: list[bytes], metadata: dict[str, str], until: _Until
+    ) -> _Published: ...
     def committed(self, version: int, commit: str) -> None: ...
     def forget(self) -> None: ...
     def close(self) -> None: ...
@@ -294,36 +300,46 @@ def squash_files(
     progress: _Progress,
 ) -> _Diff: ...
 def check_settings(threads: int | None, profiles: list[str]) -> None: ...
-def digest(state: object, threads: int | None, progress: _Progress) -> tuple[str, list[tuple[_Info, str]]]: ...
+def digest(
+    state: object, threads: int | None, progress: _Progress
+) -> tuple[str, list[tuple[_Info, str]]]: ...
 def open_link(path: _Path | None, bytes: bytes | None) -> Link: ...
 def write_file(path: _Path, link: Link, replace: bool) -> None: ...
-def checkpoint(path: _Path) -> tuple[list[_Info], list[tuple[PathLike[str], int]], dict[str, str]]: ...
-def compare(old: object, new: object, begin: int, threads: int | None) -> tuple[list[_Row], int | None]: ...
+def checkpoint(
+    path: _Path,
+) -> tuple[list[_Info], list[tuple[PathLike[str], int]], dict[str, str]]: ...
+def compare(
+    old: object, new: object, begin: int, threads: int | None
+) -> tuple[list[_Row], int | None]: ...
 
 @final
 class Servers:
-    """Inference servers that one trainer updates, all at the same time. The requests are those of the follower's
-    `--engine`; integrations/docs/engines.md has them.
+    """Inference servers that one trainer updates, all at the same time. The requests are those of
+    the follower's `--engine`; integrations/docs/engines.md has them.
 
-    An update is `prepare`, `start`, `update`, `finish` and `resume`. A server that fails drops out of it, and resumes
-    with the version that it holds; one that may hold parts of two versions stays paused until an update succeeds. If
-    several fail, the errors of the others are notes of the first one's. The object belongs to the process that made it.
+    An update is `prepare`, `start`, `update`, `finish` and `resume`. A server that fails drops out
+    of it, and resumes with the version that it holds; one that may hold parts of two versions stays
+    paused until an update succeeds. If several fail, the errors of the others are notes of the
+    first one's. The object belongs to the process that made it.
 
     Args:
         urls: `http://HOST:PORT` of each server.
         backend: the settings of each server's backend: an object of JSON, as text.
         name: what this process calls itself, where others are told that it updates the servers.
         timeout: maximum seconds for a request, and for a server to answer at the beginning.
-        pause: what becomes of requests that a server is answering at an update: `"keep"`: they go on with the new
-            version; `"wait"`: they end first; `"abort"`: they end at once.
+        pause: what becomes of requests that a server is answering at an update: `"keep"`: they go
+            on with the new version; `"wait"`: they end first; `"abort"`: they end at once.
 
     Raises:
         UsageError: if a URL or a setting is invalid.
     """
 
-    def __new__(cls, urls: list[str], backend: str, name: str, timeout: float, pause: str) -> Servers: ...
+    def __new__(
+        cls, urls: list[str], backend: str, name: str, timeout: float, pause: str
+    ) -> Servers: ...
     def begin(self) -> None:
-        """Waits until all answer and no other process updates them, and gives their backends the settings.
+        """Waits until all answer and no other process updates them, and gives their backends the
+        settings.
 
         Raises:
             TimeoutError: if a server does not answer in time.
@@ -365,7 +381,8 @@ class Servers:
         """
 
     def end(self) -> None:
-        """Allows other processes to update them; without this, after 90 s. Those that are paused stay so."""
+        """Allows other processes to update them; without this, after 90 s. Those that are paused
+        stay so."""
 
 def misfit(model: _Path, version: Mapping[str, Sequence[int]]) -> str | None:
     """Why a version does not fit the model that an engine was started with: names or shapes differ.
@@ -375,18 +392,22 @@ def misfit(model: _Path, version: Mapping[str, Sequence[int]]) -> str | None:
         version: names and shapes of the version's tensors, as `Update.table` has them.
 
     Returns:
-        The reason, for people; None if it fits, or nobody knows, because the directory says too little.
+        The reason, for people; None if it fits, or nobody knows, because the directory says too
+        little.
     """
 
 def version_name(version: int, digest: str) -> str:
-    """A version in one word, as engines tell it and followers expect it: its number, `@`, and 12 digits of its state
-    digest."""
+    """A version in one word, as engines tell it and followers expect it: its number, `@`, and 12
+    digits of its state digest."""
 
 def is_managed(directory: _Path) -> bool:
-    """Whether this is a directory of `Subscriber(host_copy=...)`, of any process, also before its first version."""
+    """Whether this is a directory of `Subscriber(host_copy=...)`, of any process, also before its
+    first version."""
 
 def without_secrets(text: str) -> str: ...
-def find_version(directory: _Path, version: int | None) -> tuple[int, str, PathLike[str], dict[str, str]] | None: ...
+def find_version(
+    directory: _Path, version: int | None
+) -> tuple[int, str, PathLike[str], dict[str, str]] | None: ...
 def status(directory: _Path, max_lag: str | None) -> str: ...
 def secret_key(name: str, seed: bytes) -> str: ...
 def public_key(secret: str) -> str: ...

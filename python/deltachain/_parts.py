@@ -1,4 +1,5 @@
-"""Where the tensors of a checkpoint lie in tensors of torch: as a whole, or divided among processes."""
+"""Where the tensors of a checkpoint lie in tensors of torch: as a whole, or divided among
+processes."""
 
 from __future__ import annotations
 
@@ -17,19 +18,19 @@ Info = tuple[str, str, list[int]]
 
 
 class Part:
-    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=)`. Other processes may hold
-    the others, with `group=`.
+    """A tensor that holds a part of a checkpoint's tensor, for `Subscriber(into=)`. Other processes
+    may hold the others, with `group=`.
 
     Args:
-        tensor: of torch; it is written to. A view of a larger tensor will do: rows or columns of a fused one, the
-            matrix of one expert, a transposed one.
-        index: which part: a slice of each dimension of the checkpoint's tensor, from the first on. Dimensions without
-            one are whole. Steps are 1.
+        tensor: of torch; it is written to. A view of a larger tensor will do: rows or columns of a
+            fused one, the matrix of one expert, a transposed one.
+        index: which part: a slice of each dimension of the checkpoint's tensor, from the first on.
+            Dimensions without one are whole. Steps are 1.
 
-        into={
-            "up_proj.weight": dc.Part(up, slice(rank * rows, (rank + 1) * rows)),  # rows
-            "down_proj.weight": dc.Part(down, (slice(None), slice(rank * columns, (rank + 1) * columns))),
-            "experts.5.w1": fused[5 - first_expert],  # whole; ranks without this expert omit the name
+        into={ "up_proj.weight": dc.Part(up, slice(rank * rows, (rank + 1) * rows)), # rows
+            "down_proj.weight": dc.Part(down, (slice(None), slice(rank * columns, (rank + 1) *
+            columns))), "experts.5.w1": fused[5 - first_expert], # whole; ranks without this expert
+            omit the name
         }
     """
 
@@ -57,11 +58,14 @@ def located(into: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
             yield name, one, tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any, tuple[slice, ...] | None]]:
+def parts_of(
+    into: Mapping[str, Any], is_group: bool
+) -> Iterator[tuple[str, Any, tuple[slice, ...] | None]]:
     """Names, local tensors and the parts that they hold (None: all), of what `into=` is given.
 
     Raises:
-        UsageError: if a tensor cannot be written to in place, or shares a part of its memory with another one.
+        UsageError: if a tensor cannot be written to in place, or shares a part of its memory with
+            another one.
     """
     views = []
     for name, one, tensor in located(into):
@@ -69,7 +73,9 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
         whole = one.tensor if isinstance(one, Part) else one
         if whole is not tensor:
             if not is_group or index is not None:
-                raise _refused(name, "the tensor is spread over processes (DTensor): give group=, and no Part")
+                raise _refused(
+                    name, "the tensor is spread over processes (DTensor): give group=, and no Part"
+                )
             index = _placed(name, whole)
         if kind_of(tensor) == "torch":
             _check(name, tensor)
@@ -77,12 +83,15 @@ def parts_of(into: Mapping[str, Any], is_group: bool) -> Iterator[tuple[str, Any
         yield name, tensor, index
     found = overlapping(views)
     if found is not None:
-        raise _refused(found[1], f"it shares a part of its memory with {found[0]!r}: give each part once")
+        raise _refused(
+            found[1], f"it shares a part of its memory with {found[0]!r}: give each part once"
+        )
 
 
 def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The names of two tensors of torch that share some of their memory, which `Subscriber(into=)` refuses; None if
-    there are none. Tensors that lie in the same place, with the same shape and strides, do not count: they are tied."""
+    """The names of two tensors of torch that share some of their memory, which `Subscriber(into=)`
+    refuses; None if there are none. Tensors that lie in the same place, with the same shape and
+    strides, do not count: they are tied."""
     distinct: dict[tuple[Any, ...], tuple[str, Any]] = {}
     for name, tensor in views:
         if tensor.numel():
@@ -93,7 +102,9 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
     # Tensors that begin before others have ended.
     together: list[tuple[str, Any]] = []
     device, last = None, 0
-    for name, tensor in sorted(distinct.values(), key=lambda one: (str(one[1].device), one[1].data_ptr())):
+    for name, tensor in sorted(
+        distinct.values(), key=lambda one: (str(one[1].device), one[1].data_ptr())
+    ):
         if tensor.device != device or tensor.data_ptr() >= last:
             found = _marked(together)
             if found is not None:
@@ -106,12 +117,15 @@ def overlapping(views: Iterable[tuple[str, Any]]) -> tuple[str, str] | None:
 
 def _extent(tensor: Any) -> int:
     """Bytes from the first to the last element of a tensor."""
-    reach = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    reach = sum(
+        (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return int((1 + reach) * tensor.element_size())
 
 
 def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The names of two tensors that share an element, of tensors whose first and last elements enclose each other's."""
+    """The names of two tensors that share an element, of tensors whose first and last elements
+    enclose each other's."""
     if len(views) < 2:
         return None
     import torch
@@ -120,7 +134,9 @@ def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
     begin, width = views[0][1].data_ptr(), views[0][1].element_size()
     if all(tensor.is_contiguous() for _, tensor in views):
         return names
-    if any(tensor.element_size() != width or (tensor.data_ptr() - begin) % width for _, tensor in views):
+    if any(
+        tensor.element_size() != width or (tensor.data_ptr() - begin) % width for _, tensor in views
+    ):
         return names
     end = max(tensor.data_ptr() + _extent(tensor) for _, tensor in views)
     marks = torch.zeros((end - begin) // width, dtype=torch.bool)
@@ -129,7 +145,9 @@ def _marked(views: Sequence[tuple[str, Any]]) -> tuple[str, str] | None:
         if bool(own.any()):
             if len(views) == 2:
                 return names
-            return next(found for other in views[:number] if (found := _marked([other, (name, tensor)])))
+            return next(
+                found for other in views[:number] if (found := _marked([other, (name, tensor)]))
+            )
         own.fill_(True)
     return None
 
@@ -146,7 +164,10 @@ def _check(name: str, tensor: Any) -> None:
     reach = 0
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if tensor.numel() and length > 1 and stride <= reach:
-            raise _refused(name, "some elements of the tensor share their memory: give one that is not expanded")
+            raise _refused(
+                name,
+                "some elements of the tensor share their memory: give one that is not expanded",
+            )
         reach += (length - 1) * stride
     if tensor.is_conj() or tensor.is_neg():
         raise _refused(name, "the tensor is a lazy view: give tensor.resolve_conj().resolve_neg()")
@@ -160,7 +181,9 @@ def _placed(name: str, tensor: Any) -> tuple[slice, ...]:
     if coordinate is None:
         return (slice(0, 0),)
     box = [[0, length] for length in tensor.shape]
-    for place, size, placement in zip(coordinate, tensor.device_mesh.shape, tensor.placements, strict=True):
+    for place, size, placement in zip(
+        coordinate, tensor.device_mesh.shape, tensor.placements, strict=True
+    ):
         kind = type(placement).__name__
         if kind == "Replicate":
             continue
@@ -178,33 +201,48 @@ _LISTED = 10
 
 
 def bound(
-    infos: Sequence[Info], given: Sequence[tuple[Place, tuple[slice, ...] | None]], is_group: bool, strict: bool
+    infos: Sequence[Info],
+    given: Sequence[tuple[Place, tuple[slice, ...] | None]],
+    is_group: bool,
+    strict: bool,
 ) -> list[tuple[str, Place, list[tuple[int, int]]]]:
-    """Names of the chain's tensors, the objects given for them, and begin and end of the part that each holds, in the
-    first dimensions. Names may be given with the parts that wrappers add.
+    """Names of the chain's tensors, the objects given for them, and begin and end of the part that
+    each holds, in the first dimensions. Names may be given with the parts that wrappers add.
 
     Raises:
-        UsageError: if a name is not in the chain, or one is missing (unless other processes may have it, or `strict` is
-            false), if none is in the chain, or if an index is none of the tensor.
+        UsageError: if a name is not in the chain, or one is missing (unless other processes may
+            have it, or `strict` is false), if none is in the chain, or if an index is none of the
+            tensor.
     """
     known = {info[0]: info for info in infos}
     named = [(bare(place.name, known), place, index) for place, index in given]
     ours = [one for one in named if one[0] in known]
     # Tied to one of these, as transformers' models have them: written with it.
     addresses = {_address(place.tensor) for _, place, _ in ours} - {None}
-    others = {place.name for name, place, _ in named if name not in known and _address(place.tensor) not in addresses}
+    others = {
+        place.name
+        for name, place, _ in named
+        if name not in known and _address(place.tensor) not in addresses
+    }
     flaws = [f"{name!r} is not in the chain" for name in others if strict or not ours]
     if strict and not is_group:
         flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in ours}]
     if flaws:
         more = f", and {len(flaws) - _LISTED} more" if len(flaws) > _LISTED else ""
-        raise UsageError(f"USAGE: the tensors are not those of the chain: {', '.join(sorted(flaws)[:_LISTED])}{more}")
+        raise UsageError(
+            "USAGE: the tensors are not those of the chain: "
+            f"{', '.join(sorted(flaws)[:_LISTED])}{more}"
+        )
     return [(name, place, _indices(known[name], index or ())) for name, place, index in ours]
 
 
 def _address(tensor: Any) -> tuple[Any, int] | None:
     """Where a tensor of torch lies, if it has any bytes."""
-    return (tensor.device, tensor.data_ptr()) if hasattr(tensor, "data_ptr") and tensor.numel() else None
+    return (
+        (tensor.device, tensor.data_ptr())
+        if hasattr(tensor, "data_ptr") and tensor.numel()
+        else None
+    )
 
 
 def _indices(info: Info, index: tuple[slice, ...]) -> list[tuple[int, int]]:
@@ -213,6 +251,8 @@ def _indices(info: Info, index: tuple[slice, ...]) -> list[tuple[int, int]]:
         return []
     name, _, shape = info
     if len(index) > len(shape) or any(part.step not in (None, 1) for part in index):
-        raise _refused(name, f"the index {index} is not one of slices, without a step, of the shape {shape}")
+        raise _refused(
+            name, f"the index {index} is not one of slices, without a step, of the shape {shape}"
+        )
     ranges = [part.indices(length)[:2] for part, length in zip(index, shape, strict=False)]
     return [(begin, max(begin, end)) for begin, end in ranges]

@@ -46,11 +46,12 @@ class Routes:
     """Which routes a `Publisher` gives to its versions, beside that from the version before.
 
     Args:
-        snapshot_cost: give a version a snapshot for late joiners when they would read more than this many times the
-            size of the last snapshot (2.0). `math.inf`: never; version 0 always has one.
+        snapshot_cost: give a version a snapshot for late joiners when they would read more than
+            this many times the size of the last snapshot (2.0). `math.inf`: never; version 0 always
+            has one.
         snapshot_every: instead, give every this many versions a snapshot.
-        skips: for each of these distances, a version whose number is a multiple of it also gets a link from the
-            version that is this distance older.
+        skips: for each of these distances, a version whose number is a multiple of it also gets a
+            link from the version that is this distance older.
 
     Raises:
         UsageError: if a setting is invalid, or both of the first two are given.
@@ -74,12 +75,13 @@ class Guard:
     """Which versions a `Publisher` refuses, since they are likely to be mistakes.
 
     Args:
-        max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous version. Elements
-            that are removed or added count.
-        refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is refused, with the names
-            of the tensors. What an engine has computed with them may stay in its caches after a rollback.
-        allow_empty: whether a version may have no tensors at all. Readers would empty their models, so it is refused
-            otherwise.
+        max_changed: the maximum share of elements, from 0 to 1, that may differ from the previous
+            version. Elements that are removed or added count.
+        refuse_nonfinite: whether a version with values that are not finite (NaN or infinite) is
+            refused, with the names of the tensors. What an engine has computed with them may stay
+            in its caches after a rollback.
+        allow_empty: whether a version may have no tensors at all. Readers would empty their models,
+            so it is refused otherwise.
 
     Raises:
         UsageError: if the share is no number from 0 to 1.
@@ -125,8 +127,8 @@ class Published:
     snapshot: bool
     """Whether the version has a snapshot, for late joiners."""
     is_new: bool
-    """False if it was skipped, because its step was published already (`once=`). All else is then that of the newest
-    version; `changed` and `elements` are 0."""
+    """False if it was skipped, because its step was published already (`once=`). All else is then
+    that of the newest version; `changed` and `elements` are 0."""
     times: PublishTimes
 
 
@@ -135,9 +137,9 @@ class PublishJob(Future[Published]):
 
         published = await publisher.publish_async(model.state_dict())
 
-    Cancelling the task that awaits it cancels the publish. Like every future, it works with `concurrent.futures.wait`,
-    `as_completed` and `asyncio.wrap_future`. If nobody asks for its outcome, the next call of the publisher raises its
-    error.
+    Cancelling the task that awaits it cancels the publish. Like every future, it works with
+    `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. If nobody asks for its
+    outcome, the next call of the publisher raises its error.
     """
 
     def __init__(self, call: int) -> None:
@@ -145,23 +147,26 @@ class PublishJob(Future[Published]):
         self._call = call
         self._is_heard = self._is_asked_to_end = self._is_stopped = False
         self._thread: threading.Thread | None = None
-        # The first of two: its thread, which then works, or a caller who was interrupted before the thread was known to
-        # run.
+        # The first of two: its thread, which then works, or a caller who was interrupted before the
+        # thread was known to run.
         self._owner: dict[None, object] = {}
         self._is_started = False
 
-    # To the base class it is pending until it ends, since it does not let a running future be cancelled.
+    # To the base class it is pending until it ends, since it does not let a running future be
+    # cancelled.
 
     def running(self) -> bool:
         """Whether it has not ended yet."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """Asks the publish to end. Returns whether it was still running, so that it may end by this.
+        """Asks the publish to end. Returns whether it was still running, so that it may end by
+        this.
 
-        A version that is committed before that takes effect is a result. `result()` waits for the end and tells;
-        `cancelled()` is True once the publish has ended without one. If the request for the commit itself is given up,
-        the store may still have taken it, as after any lost connection: the next publish continues from there.
+        A version that is committed before that takes effect is a result. `result()` waits for the
+        end and tells; `cancelled()` is True once the publish has ended without one. If the request
+        for the commit itself is given up, the store may still have taken it, as after any lost
+        connection: the next publish continues from there.
         """
         self._is_asked_to_end = True
         self._stop()
@@ -205,7 +210,8 @@ class PublishJob(Future[Published]):
         return self._owner.setdefault(None, by) is by
 
     def _join(self, until: Callable[[], bool] | None) -> None:
-        """Waits for the end; for no thread that an interrupt has kept from being started, or may have."""
+        """Waits for the end; for no thread that an interrupt has kept from being started, or may
+        have."""
         if not self._is_started and self._is_taken(PublishJob):
             self._is_asked_to_end = True
             if not self.done():
@@ -252,41 +258,48 @@ class Publisher:
 
     Args:
         chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, or a `Store`.
-        like: a reference checkpoint in safetensors, a file or a directory; or a `Like`, which also transforms tensors.
-            Versions take its names, shapes, dtypes and file layout, and its assets (configuration, tokenizer). Each
-            tensor of another floating-point dtype is cast to the checkpoint's dtype. Prefixes of wrappers are removed
-            from names (`_orig_mod.`, `module.`, `base_model.model.`). Tied tensors are written as in the checkpoint.
-            Without `like`, tensors are not converted.
-        group: the processes that publish together: a process group of torch.distributed, or a `Group`, which has a
-            timeout. Each process makes the same calls. Needs `like`. By default, this process alone.
+        like: a reference checkpoint in safetensors, a file or a directory; or a `Like`, which also
+            transforms tensors. Versions take its names, shapes, dtypes and file layout, and its
+            assets (configuration, tokenizer). Each tensor of another floating-point dtype is cast
+            to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`,
+            `module.`, `base_model.model.`). Tied tensors are written as in the checkpoint. Without
+            `like`, tensors are not converted.
+        group: the processes that publish together: a process group of torch.distributed, or a
+            `Group`, which has a timeout. Each process makes the same calls. Needs `like`. By
+            default, this process alone.
         keep_last: prune from time to time, and keep this many of the newest versions.
-        once: the name of a metadata entry that holds an integer, such as `"step"`: each step is published only once. A
-            version whose entry is not greater than that of the newest version is skipped, and its `Published.is_new` is
-            False. With a group, the metadata of rank 0 count.
-        shards: the number of shards of a new chain. By default 1 for a single process, otherwise a multiple of 24. It
-            limits how many processes can share the work later, and it never changes.
+        once: the name of a metadata entry that holds an integer, such as `"step"`: each step is
+            published only once. A version whose entry is not greater than that of the newest
+            version is skipped, and its `Published.is_new` is False. With a group, the metadata of
+            rank 0 count.
+        shards: the number of shards of a new chain. By default 1 for a single process, otherwise a
+            multiple of 24. It limits how many processes can share the work later, and it never
+            changes.
         threads: threads that compare and compress; by default, as many as processors.
-        profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in place; or
-            `"direct"`, whose values can be used without the base. Or a list of several: each version then has links of
-            each.
+        profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in
+            place; or `"direct"`, whose values can be used without the base. Or a list of several:
+            each version then has links of each.
         routes: when versions get snapshots, and links from older versions (`Routes`).
         guard: which versions are refused (`Guard`).
-        sign_key: sign each version: a secret key as text, a path of the file that holds it, a `SignWith`, or a list of
-            these. By default `DELTACHAIN_SIGNING_KEY` of the environment, a text or a path. With a group, rank 0 signs,
-            and no other rank needs the key.
-        trust: follow only a head that these keys have signed, as in `Subscriber`; the keys that sign must be among
-            them. By default one of those that sign.
-        vouch: digest of a head's commit that is followed although it is not signed so, to begin to sign a chain, or
-            although later versions were lost for good. Look at it before, since you vouch for it.
-        scratch: a directory for links that wait to be stored, and for the head that is built after a restart.
-        progress: called as `progress(phase, done, total)`, in bytes, from another thread. An exception from it ends
-            the publish.
+        sign_key: sign each version: a secret key as text, a path of the file that holds it, a
+            `SignWith`, or a list of these. By default `DELTACHAIN_SIGNING_KEY` of the environment,
+            a text or a path. With a group, rank 0 signs, and no other rank needs the key.
+        trust: follow only a head that these keys have signed, as in `Subscriber`; the keys that
+            sign must be among them. By default one of those that sign.
+        vouch: digest of a head's commit that is followed although it is not signed so, to begin to
+            sign a chain, or although later versions were lost for good. Look at it before, since
+            you vouch for it.
+        scratch: a directory for links that wait to be stored, and for the head that is built after
+            a restart.
+        progress: called as `progress(phase, done, total)`, in bytes, from another thread. An
+            exception from it ends the publish.
 
-    Memory: beside the model, one copy of the last published version, and one of the version that is being published;
-        with a group, only this rank's shards of both. Each copy is on the CPU, as large as `like` on disk.
+    Memory: beside the model, one copy of the last published version, and one of the version that is
+        being published; with a group, only this rank's shards of both. Each copy is on the CPU, as
+        large as `like` on disk.
 
-    A publisher belongs to the process that made it. Only one thread may use it at a time. It may be killed at any time;
-    the next one continues where the chain ends.
+    A publisher belongs to the process that made it. Only one thread may use it at a time. It may be
+    killed at any time; the next one continues where the chain ends.
 
     Raises:
         UsageError: if `like` is not a checkpoint, or a setting is missing, unknown or invalid.
@@ -327,7 +340,9 @@ class Publisher:
         reference = like if isinstance(like, Like) else Like(like)
         self._ranks = ranks_of(group)
         if reference.path is None and (self._ranks.size > 1 or (shards or 1) > 1):
-            raise UsageError("USAGE: several ranks or shards need like= to assign tensors to shards")
+            raise UsageError(
+                "USAGE: several ranks or shards need like= to assign tensors to shards"
+            )
         self._shards = shards
         self._of: int | None = None
         self._places: dict[str, int] = {}
@@ -339,7 +354,9 @@ class Publisher:
         self._is_remarked = False
 
         def opened() -> None:
-            self._like = None if reference.path is None else Reference(reference.path, reference.fill)
+            self._like = (
+                None if reference.path is None else Reference(reference.path, reference.fill)
+            )
             own = signers(sign_key) if self._ranks.rank == 0 else []
             keys = trusted(trust)
             self._store = store_of(chain)
@@ -366,7 +383,10 @@ class Publisher:
         for is_first in (True, False):
             self._ranks.tell(opened if is_first == (self._ranks.rank == 0) else bytes)
         if self._like is not None:
-            forms = {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in self._like.tensors.items()}
+            forms = {
+                name: f"{tensor.dtype} {list(tensor.shape)}"
+                for name, tensor in self._like.tensors.items()
+            }
             ties = {name: f"tied to {kept!r}" for name, kept in self._like.ties.items()}
             self._ranks.same("like=", forms | ties)
         _open.add(self)
@@ -389,11 +409,18 @@ class Publisher:
         if self._is_closed:
             return f"<deltachain.Publisher {url}, closed>"
         last = self._seen
-        said = "nothing published yet" if last is None else f"last published version {last.version}, {last.digest[:12]}"
-        return f"<deltachain.Publisher {url}, {said}{', publishing' if self._is_publishing() else ''}>"
+        said = (
+            "nothing published yet"
+            if last is None
+            else f"last published version {last.version}, {last.digest[:12]}"
+        )
+        return (
+            f"<deltachain.Publisher {url}, {said}{', publishing' if self._is_publishing() else ''}>"
+        )
 
     def _asking(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        """The function that signs, in a thread of its own: a publish that is cancelled does not wait for it."""
+        """The function that signs, in a thread of its own: a publish that is cancelled does not
+        wait for it."""
         owner = weakref.ref(self)
 
         def ask(text: bytes) -> bytes:
@@ -421,8 +448,8 @@ class Publisher:
 
     @property
     def head(self) -> int | None:
-        """The number of the chain's newest version; None if there is none yet. Waits for the running publish, then
-        asks the store."""
+        """The number of the chain's newest version; None if there is none yet. Waits for the
+        running publish, then asks the store."""
         with self._used():
             self._join()
             if self._is_closed:
@@ -432,8 +459,8 @@ class Publisher:
 
     @property
     def newest(self) -> Version | None:
-        """The chain's newest version, with its metadata; None if there is none yet. A restarted trainer learns its step
-        from it. Waits for the running publish, then asks the store.
+        """The chain's newest version, with its metadata; None if there is none yet. A restarted
+        trainer learns its step from it. Waits for the running publish, then asks the store.
 
         >>> import tempfile, deltachain as dc
         >>> with dc.Publisher(tempfile.mkdtemp(), once="step") as pub:
@@ -454,8 +481,8 @@ class Publisher:
     def publish(
         self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
     ) -> Published:
-        """Publishes a version and waits until it is committed. Like `publish_async(...).result()`. `stop` (an event, or
-        a function that returns whether to stop) and Ctrl-C end it.
+        """Publishes a version and waits until it is committed. Like `publish_async(...).result()`.
+        `stop` (an event, or a function that returns whether to stop) and Ctrl-C end it.
 
         Raises:
             CancelledError: if `stop` ends it before the version is published.
@@ -487,35 +514,42 @@ class Publisher:
     def publish_async(
         self, weights: Any, *, metadata: Mapping[str, Any] | None = None, stop: Stop | None = None
     ) -> PublishJob:
-        """Copies the tensors and returns. Other threads do the rest, while training may change the tensors.
+        """Copies the tensors and returns. Other threads do the rest, while training may change the
+        tensors.
 
         Args:
-            weights: a mapping from names to tensors, a module of torch, or a stream of (name, tensor) pairs, of which
-                one is held at a time. Tensors may be on a device. With a group, each rank gives the same names, dtypes
-                and shapes, and streams in the same order; this is checked before any tensor is gathered. Tensors
-                sharded over the ranks (DTensor) are gathered one at a time; others must be whole.
-            metadata: names and texts for the commit, such as the step. Read back by `Publisher.newest`,
-                `Subscriber.metadata`, `Update.metadata` and `log`.
-            stop: ends the wait for the previous version: an event, or a function that returns whether to stop.
+            weights: a mapping from names to tensors, a module of torch, or a stream of (name,
+                tensor) pairs, of which one is held at a time. Tensors may be on a device. With a
+                group, each rank gives the same names, dtypes and shapes, and streams in the same
+                order; this is checked before any tensor is gathered. Tensors sharded over the ranks
+                (DTensor) are gathered one at a time; others must be whole.
+            metadata: names and texts for the commit, such as the step. Read back by
+                `Publisher.newest`, `Subscriber.metadata`, `Update.metadata` and `log`.
+            stop: ends the wait for the previous version: an event, or a function that returns
+                whether to stop.
 
         Returns:
             A future of the version, which can be awaited.
 
-        Only one version is published at a time: the call waits for the previous one, so training waits if it is faster
-        than the store. If an earlier publish failed and nobody checked its future, that error is raised here, before
-        the tensors are read.
+        Only one version is published at a time: the call waits for the previous one, so training
+        waits if it is faster than the store. If an earlier publish failed and nobody checked its
+        future, that error is raised here, before the tensors are read.
 
         Raises:
-            CancelledError: if `stop` ends the wait for the previous version. It is still being published, and this
-                one is not; with a group, the other ranks wait for this one to call again.
-            UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do not have the entry of
-                `once=` or it is no integer, or ranks differ; the chain does not change. A stream is first read to its
-                end on all ranks, since others may be waiting for it. An error on one rank is raised on all.
+            CancelledError: if `stop` ends the wait for the previous version. It is still being
+                published, and this one is not; with a group, the other ranks wait for this one to
+                call again.
+            UsageError: if names are missing or unexpected, a tensor does not fit, the metadata do
+                not have the entry of `once=` or it is no integer, or ranks differ; the chain does
+                not change. A stream is first read to its end on all ranks, since others may be
+                waiting for it. An error on one rank is raised on all.
         """
         with self._used():
             return self._begin(weights, metadata, ending(stop))
 
-    def _begin(self, weights: Any, metadata: Mapping[str, Any] | None, until: Callable[[], bool] | None) -> PublishJob:
+    def _begin(
+        self, weights: Any, metadata: Mapping[str, Any] | None, until: Callable[[], bool] | None
+    ) -> PublishJob:
         began = time.monotonic()
         self._settle("publish()", until)
         waited = time.monotonic()
@@ -555,8 +589,9 @@ class Publisher:
         return job
 
     def repeat(self) -> None:
-        """From now on no version is skipped, whatever `once=` says: the next one may have a step that is published
-        already, such as the best model of a training that has ended. Waits for the running publish.
+        """From now on no version is skipped, whatever `once=` says: the next one may have a step
+        that is published already, such as the best model of a training that has ended. Waits for
+        the running publish.
 
         Raises:
             Error: of the running publish, as in `wait`.
@@ -589,7 +624,8 @@ class Publisher:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """Locks the publisher for this call. A call that has ended does not hold it, wherever it was interrupted."""
+        """Locks the publisher for this call. A call that has ended does not hold it, wherever it
+        was interrupted."""
         self._check()
         # 0 is this one, 1 is contextlib.
         frame = sys._getframe(2)
@@ -607,7 +643,8 @@ class Publisher:
     def _check(self) -> None:
         if os.getpid() != self._process:
             raise ForkedError(
-                "this publisher was opened before a fork: open one in the child, or start processes with spawn"
+                "this publisher was opened before a fork: open one in the child, or start "
+                "processes with spawn"
             )
 
     def _join(self, until: Callable[[], bool] | None = None) -> None:
@@ -615,7 +652,8 @@ class Publisher:
             self._job._join(until)
 
     def _settle(self, call: str, until: Callable[[], bool] | None) -> None:
-        """Begins a call: waits for the previous job; all ranks raise its error if a rank has not seen it yet."""
+        """Begins a call: waits for the previous job; all ranks raise its error if a rank has not
+        seen it yet."""
         if self._is_closed:
             raise UsageError("USAGE: the publisher has been closed")
         if until is not None:
@@ -624,7 +662,11 @@ class Publisher:
         self._calls += 1
         error = self._outcome()
         self._ranks.wait()
-        made = f"version {self._seen.version}" if self._seen and self._made_in == self._calls - 1 else "no version"
+        made = (
+            f"version {self._seen.version}"
+            if self._seen and self._made_in == self._calls - 1
+            else "no version"
+        )
         self._ranks.begin(self._calls, f"{call} after {made}", error)
 
     def _outcome(self) -> BaseException | None:
@@ -634,9 +676,12 @@ class Publisher:
         self._job = None
         return error
 
-    def _divide(self, metadata: Mapping[str, Any] | None) -> tuple[dict[str, str], list[Any] | None]:
-        """Assigns tensors to shards, as many as the head has, or as a new chain begins with. Returns the metadata as
-        texts, and the newest version that rank 0 knows of if `once=` says that this step is there."""
+    def _divide(
+        self, metadata: Mapping[str, Any] | None
+    ) -> tuple[dict[str, str], list[Any] | None]:
+        """Assigns tensors to shards, as many as the head has, or as a new chain begins with.
+        Returns the metadata as texts, and the newest version that rank 0 knows of if `once=` says
+        that this step is there."""
         noted: dict[str, str] = {}
 
         def find() -> bytes:
@@ -644,8 +689,12 @@ class Publisher:
             number, is_first = self._of, self._ranks.rank == 0
             if is_first and number is None:
                 head = self._native.head()
-                number = (self._shards or usual_shards(self._ranks.size)) if head is None else head[1]
-            repeated = self._native.repeated(noted, None) if is_first and self._once is not None else None
+                number = (
+                    (self._shards or usual_shards(self._ranks.size)) if head is None else head[1]
+                )
+            repeated = (
+                self._native.repeated(noted, None) if is_first and self._once is not None else None
+            )
             return json.dumps([number, repeated]).encode()
 
         of, repeated = json.loads(self._ranks.tell(find)[0])
@@ -657,7 +706,9 @@ class Publisher:
         if of == self._of:
             return
         if of > 1 and self._like is None:
-            raise UsageError(f"USAGE: the chain has {of} shards: give like=, to assign tensors to shards")
+            raise UsageError(
+                f"USAGE: the chain has {of} shards: give like=, to assign tensors to shards"
+            )
         if self._like is not None:
             sizes = {name: expected.nbytes for name, expected in self._like.tensors.items()}
             self._places = divide(sizes, of) if of > 1 else {}
@@ -680,7 +731,11 @@ class Publisher:
             if shard % size == rank:
                 if name == "__metadata__" and not self._is_remarked:
                     self._is_remarked = True
-                    _logger.warning("followers with a host copy will refuse the tensor %r: files cannot hold it", name)
+                    _logger.warning(
+                        "followers with a host copy will refuse the tensor %r: files cannot hold "
+                        "it",
+                        name,
+                    )
                 rows.append((shard, name, value, expected and expected[:2]))
                 held += expected.nbytes if expected else _size(value)
                 if len(rows) >= at_once or held >= _HELD:
@@ -731,7 +786,11 @@ class Publisher:
         return {place % self._ranks.size for place in places}
 
     def _run(
-        self, job: PublishJob, snapshot: _native.Snapshot, metadata: dict[str, str], before: tuple[float, float]
+        self,
+        job: PublishJob,
+        snapshot: _native.Snapshot,
+        metadata: dict[str, str],
+        before: tuple[float, float],
     ) -> None:
         if not job._is_taken(self):
             return
@@ -746,7 +805,11 @@ class Publisher:
             job.set_result(published)
 
     def _publish(
-        self, job: PublishJob, snapshot: _native.Snapshot, metadata: dict[str, str], before: tuple[float, float]
+        self,
+        job: PublishJob,
+        snapshot: _native.Snapshot,
+        metadata: dict[str, str],
+        before: tuple[float, float],
     ) -> Published:
         ranks, native, of = self._ranks, self._native, self._of
         assert of is not None
@@ -756,13 +819,19 @@ class Publisher:
             return job._is_stopped
 
         def look() -> bytes:
-            return json.dumps(native.repeated(metadata, until) if ranks.rank == 0 else None).encode()
+            return json.dumps(
+                native.repeated(metadata, until) if ranks.rank == 0 else None
+            ).encode()
 
         def store() -> bytes:
-            return native.store(snapshot, numbers, of, ranks.rank == 0, self._threads, self._progress, until)
+            return native.store(
+                snapshot, numbers, of, ranks.rank == 0, self._threads, self._progress, until
+            )
 
         def commit() -> bytes:
-            return json.dumps(native.commit(stored, metadata, until) if ranks.rank == 0 else None).encode()
+            return json.dumps(
+                native.commit(stored, metadata, until) if ranks.rank == 0 else None
+            ).encode()
 
         began = time.monotonic()
         try:
@@ -771,7 +840,9 @@ class Publisher:
                 repeated = json.loads(ranks.together(look, job._stop)[0])
                 if repeated is not None:
                     native.discard(snapshot)
-                    return Published(*[*repeated, PublishTimes(*before, time.monotonic() - began, 0.0)])
+                    return Published(
+                        *[*repeated, PublishTimes(*before, time.monotonic() - began, 0.0)]
+                    )
             stored = ranks.together(store, job._stop)
             ended = time.monotonic()
             told = json.loads(ranks.together(commit, lambda: None)[0])
@@ -782,7 +853,9 @@ class Publisher:
             if job._is_asked_to_end and isinstance(error, IoError):
                 raise _cancelled() from error
             raise
-        published = Published(*[*told, PublishTimes(*before, ended - began, time.monotonic() - ended)])
+        published = Published(
+            *[*told, PublishTimes(*before, ended - began, time.monotonic() - ended)]
+        )
         if ranks.rank != 0:
             if published.is_new:
                 native.committed(published.version, published.commit)
@@ -821,4 +894,6 @@ def _at_exit() -> None:
         if job is not None and publisher._process == os.getpid() and job.done():
             error = job._outcome()
             if error is not None:
-                _logger.error("%r ended, and its last version was not published: %s", publisher, error)
+                _logger.error(
+                    "%r ended, and its last version was not published: %s", publisher, error
+                )

@@ -41,17 +41,20 @@ _UNKNOWN = "this version was aborted, but it may have been published"
 
 
 class Processes(Protocol):
-    """Processes that work together, as one of them knows them: its number, and how many they are."""
+    """Processes that work together, as one of them knows them: its number, and how many they
+    are."""
 
     rank: int
     size: int
 
     def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
-        """Gives each process the messages of all, by rank. Called in the same order by all, by one thread at a time.
+        """Gives each process the messages of all, by rank. Called in the same order by all, by one
+        thread at a time.
 
         Raises:
-            TimeoutError: if a process takes longer than `timeout` seconds. The exchange continues with this message:
-                the next call waits for it and returns its result; the next call's own message is not sent.
+            TimeoutError: if a process takes longer than `timeout` seconds. The exchange continues
+                with this message: the next call waits for it and returns its result; the next
+                call's own message is not sent.
             Exception: if a process has ended. No further exchange is possible.
         """
         ...
@@ -59,21 +62,23 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Processes that publish or follow a chain together, for `Publisher(group=)` and `Subscriber(group=)`. These also
-    take `processes` alone.
+    """Processes that publish or follow a chain together, for `Publisher(group=)` and
+    `Subscriber(group=)`. These also take `processes` alone.
 
     dc.Group(dist.group.WORLD, timeout=60)
 
     Args:
-        processes: a process group of torch.distributed. Or an object with `rank`, this process's number, `size`, and
-            `exchange(message, timeout)`, which gives each process the messages (bytes) of all, in a list by rank. All
-            call it in the same order, by one thread at a time. If a process takes longer than `timeout` seconds (None:
-            no limit), it raises `TimeoutError`; the next call then waits for the same messages and returns them. If a
+        processes: a process group of torch.distributed. Or an object with `rank`, this process's
+            number, `size`, and `exchange(message, timeout)`, which gives each process the messages
+            (bytes) of all, in a list by rank. All call it in the same order, by one thread at a
+            time. If a process takes longer than `timeout` seconds (None: no limit), it raises
+            `TimeoutError`; the next call then waits for the same messages and returns them. If a
             process has ended, it raises another exception.
-        timeout: maximum seconds to wait for a silent rank (stopped, or its interpreter blocked) while a version is
-            stored or loaded. After that, all ranks abort the version with a retryable `IoError`; once the rank is back,
-            the next call works again. The first step of each call has no timeout, as in every collective, unless the
-            previous version was aborted like this. If a rank's process ends, the others notice at once and cannot
+        timeout: maximum seconds to wait for a silent rank (stopped, or its interpreter blocked)
+            while a version is stored or loaded. After that, all ranks abort the version with a
+            retryable `IoError`; once the rank is back, the next call works again. The first step of
+            each call has no timeout, as in every collective, unless the previous version was
+            aborted like this. If a rank's process ends, the others notice at once and cannot
             continue.
 
     Raises:
@@ -99,7 +104,8 @@ class Alone:
 
 
 class TorchGroup:
-    """The processes of a group of torch.distributed. Messages use a separate gloo group of the same processes."""
+    """The processes of a group of torch.distributed. Messages use a separate gloo group of the same
+    processes."""
 
     def __init__(self, group: Any) -> None:
         import torch.distributed as dist
@@ -107,9 +113,12 @@ class TorchGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.members: list[int] = dist.get_process_group_ranks(group)
-        # A dead process is noticed at once, since its connections end. Work that reaches this limit ends them too.
+        # A dead process is noticed at once, since its connections end. Work that reaches this limit
+        # ends them too.
         limit = timedelta(days=7)
-        self._group = dist.new_group(self.members, backend="gloo", timeout=limit, use_local_synchronization=True)
+        self._group = dist.new_group(
+            self.members, backend="gloo", timeout=limit, use_local_synchronization=True
+        )
         # The message that is being exchanged, and the one or two steps that have begun.
         self._message = b""
         self._steps: list[tuple[list[Any], Any]] = []
@@ -129,7 +138,10 @@ class TorchGroup:
                 self._steps.append(self._begun(self._message[_AT_FIRST:], max(lengths) - _AT_FIRST))
             rests = self._gathered(1, until)
         self._steps = []
-        return [(first[8:] + rest)[:length] for first, rest, length in zip(firsts, rests, lengths, strict=True)]
+        return [
+            (first[8:] + rest)[:length]
+            for first, rest, length in zip(firsts, rests, lengths, strict=True)
+        ]
 
     def _begun(self, message: bytes, length: int) -> tuple[list[Any], Any]:
         import torch
@@ -158,9 +170,10 @@ class TorchGroup:
 class Ranks:
     """Collective operations of the processes of a group.
 
-    Each process makes the same calls of its publisher, and counts them. Each message carries the call's number, so
-    messages of an aborted call are never mixed with those of a later one: a rank that sees a higher number aborts its
-    call, and a rank that sees a lower one repeats its message until all have the same number.
+    Each process makes the same calls of its publisher, and counts them. Each message carries the
+    call's number, so messages of an aborted call are never mixed with those of a later one: a rank
+    that sees a higher number aborts its call, and a rank that sees a lower one repeats its message
+    until all have the same number.
 
     Args:
         group: the processes.
@@ -197,18 +210,19 @@ class Ranks:
             self._is_broken = True
             raise self._ended(
                 UsageError(
-                    f"USAGE: all ranks must make the same calls: rank 0 calls {calls[0].decode()}, and rank {other} "
-                    f"{calls[other].decode()}",
+                    "USAGE: all ranks must make the same calls: rank 0 calls "
+                    f"{calls[0].decode()}, and rank {other} {calls[other].decode()}",
                     advice="restart the run",
                 )
             )
 
     def exchange(self, message: bytes, timeout: float | None = None) -> list[bytes]:
-        """Gives each rank the messages of all. By default there is no timeout, as in every collective, except after a
-        rank was silent for too long.
+        """Gives each rank the messages of all. By default there is no timeout, as in every
+        collective, except after a rank was silent for too long.
 
         Raises:
-            IoError: if a rank has ended; or, `retryable`, if this rank or another one has aborted this call.
+            IoError: if a rank has ended; or, `retryable`, if this rank or another one has aborted
+                this call.
         """
         if self.size == 1:
             return [message]
@@ -223,13 +237,18 @@ class Ranks:
             texts = self._met(self._call.to_bytes(8, "little") + message, timeout)
             calls = [int.from_bytes(text[:8], "little") for text in texts]
             if max(calls) > self._call:
-                raise self._ended(IoError(f"IO: other ranks did not wait for this one: {_UNKNOWN}", retryable=True))
+                raise self._ended(
+                    IoError(
+                        f"IO: other ranks did not wait for this one: {_UNKNOWN}", retryable=True
+                    )
+                )
             if min(calls) == self._call:
                 self._is_late = False
                 return [text[8:] for text in texts]
 
     def _met(self, text: bytes, timeout: float | None) -> list[bytes]:
-        # Counted in pauses, since time in which this process was stopped is not silence of the others.
+        # Counted in pauses, since time in which this process was stopped is not silence of the
+        # others.
         pause = _BEAT if timeout is None else min(_BEAT, timeout)
         waited = remarked = 0.0
         self._is_open = True
@@ -247,7 +266,9 @@ class Ranks:
                     _logger.warning("waiting for another rank: silent for %d s", waited)
             except Exception as error:
                 self._is_broken = True
-                raise self._ended(IoError(f"IO: a rank has ended: {error}", advice="restart the run")) from error
+                raise self._ended(
+                    IoError(f"IO: a rank has ended: {error}", advice="restart the run")
+                ) from error
             else:
                 self._is_open = False
                 return texts
@@ -257,9 +278,11 @@ class Ranks:
         self._over = self._over or error
         return error
 
-    def agree(self, error: BaseException | None = None, word: bytes = b"", timeout: float | None = None) -> list[bytes]:
-        """Returns the words of all ranks. If any rank has an error, all raise: their own error, or that of the lowest
-        rank with one."""
+    def agree(
+        self, error: BaseException | None = None, word: bytes = b"", timeout: float | None = None
+    ) -> list[bytes]:
+        """Returns the words of all ranks. If any rank has an error, all raise: their own error, or
+        that of the lowest rank with one."""
         try:
             told = self.exchange(b"!" + noted(error) if error else b" " + word, timeout)
         except Exception:
@@ -267,7 +290,9 @@ class Ranks:
                 raise
             told = []
         if error is None:
-            failed = (heard(rank, note[1:]) for rank, note in enumerate(told) if note.startswith(b"!"))
+            failed = (
+                heard(rank, note[1:]) for rank, note in enumerate(told) if note.startswith(b"!")
+            )
             error = next(failed, None)
         if error is not None:
             raise self._ended(error)
@@ -282,11 +307,15 @@ class Ranks:
             error = raised
         return self.agree(error, word or b"")
 
-    def vote(self, error: BaseException | None, timeout: float | None = None) -> BaseException | None:
-        """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then every rank knows.
+    def vote(
+        self, error: BaseException | None, timeout: float | None = None
+    ) -> BaseException | None:
+        """Tells all ranks this rank's error. Returns it, or that of the lowest rank with one: then
+        every rank knows.
 
         Raises:
-            Exception: if a rank has ended, or was silent for too long: what the others know is unknown.
+            Exception: if a rank has ended, or was silent for too long: what the others know is
+                unknown.
         """
         if self.size == 1:
             return error
@@ -294,7 +323,8 @@ class Ranks:
         return error or next((heard(rank, note) for rank, note in enumerate(told) if note), None)
 
     def same(self, what: str, forms: Mapping[str, str], error: BaseException | None = None) -> bool:
-        """Checks that all ranks have the same names and forms. Returns whether their order is the same too.
+        """Checks that all ranks have the same names and forms. Returns whether their order is the
+        same too.
 
         Args:
             what: the subject, for the error message.
@@ -308,7 +338,9 @@ class Ranks:
             return True
         listed = [(str(name), form) for name, form in forms.items()]
         by_name, as_given = json.dumps(sorted(listed)).encode(), json.dumps(listed).encode()
-        told = self.agree(error, hashlib.sha256(by_name).digest() + hashlib.sha256(as_given).digest())
+        told = self.agree(
+            error, hashlib.sha256(by_name).digest() + hashlib.sha256(as_given).digest()
+        )
         if len({word[:32] for word in told}) == 1:
             return len(set(told)) == 1
         lists = [dict(json.loads(word)) for word in self.agree(word=by_name)]
@@ -317,16 +349,18 @@ class Ranks:
         found = [forms.get(name, "missing") for forms in lists]
         other = next(rank for rank, form in enumerate(found) if form != found[0])
         text = f"{name!r} is {found[0]} on rank 0 and {found[other]} on rank {other}"
-        raise self._ended(UsageError(f"USAGE: all ranks must have the same {what}: {text}", tensor=name))
+        raise self._ended(
+            UsageError(f"USAGE: all ranks must have the same {what}: {text}", tensor=name)
+        )
 
     def agreed(self, weights: Any) -> Iterator[tuple[Any, Any]]:
-        """Names and tensors of a trainer's weights. Before any tensor is gathered, all ranks check that they have the
-        same names in the same order. A mapping is compared as a whole (each tensor is looked up twice), a stream tensor
-        by tensor.
+        """Names and tensors of a trainer's weights. Before any tensor is gathered, all ranks check
+        that they have the same names in the same order. A mapping is compared as a whole (each
+        tensor is looked up twice), a stream tensor by tensor.
 
         Raises:
-            Exception: on all ranks, if they differ or one of them fails. A stream is read to its end first, because
-                producing it may involve collectives.
+            Exception: on all ranks, if they differ or one of them fails. A stream is read to its
+                end first, because producing it may involve collectives.
         """
         if self.size == 1:
             yield from pairs(weights)
@@ -343,7 +377,9 @@ class Ranks:
                 forms = {name: _form(mapping[name]) for name in mapping}
         except Exception as raised:
             error = raised
-        self.same("kind of weights", {"weights": "a stream" if mapping is None else "a mapping"}, error)
+        self.same(
+            "kind of weights", {"weights": "a stream" if mapping is None else "a mapping"}, error
+        )
         if mapping is None:
             yield from self._stream(stream)
             return
@@ -366,7 +402,9 @@ class Ranks:
                 other = next((rank for rank, line in enumerate(lines) if line != lines[0]), None)
                 if other is not None:
                     text = f"rank 0 gives {lines[0]}, and rank {other} {lines[other]}"
-                    raise self._ended(UsageError(f"USAGE: streams must have the same order on all ranks: {text}"))
+                    raise self._ended(
+                        UsageError(f"USAGE: streams must have the same order on all ranks: {text}")
+                    )
             except Exception:
                 with contextlib.suppress(Exception):
                     deque(stream, maxlen=0)
@@ -376,8 +414,8 @@ class Ranks:
             yield pair
 
     def whole(self, value: Any, owners: set[int]) -> Any:
-        """Gathers a tensor that is sharded over the processes (DTensor): all of them call this, for the same tensor.
-        Other tensors are returned unchanged.
+        """Gathers a tensor that is sharded over the processes (DTensor): all of them call this, for
+        the same tensor. Other tensors are returned unchanged.
 
         Args:
             value: the tensor.
@@ -392,11 +430,16 @@ class Ranks:
         mesh, placements = value.device_mesh, value.placements
         group = mesh.get_group() if mesh.ndim == 1 else None
         are_rows = type(placements[0]).__name__ == "Shard" and placements[0].dim == 0
-        if group is None or not are_rows or len(owners) != 1 or dist.get_process_group_ranks(group) != self._members:
+        if (
+            group is None
+            or not are_rows
+            or len(owners) != 1
+            or dist.get_process_group_ranks(group) != self._members
+        ):
             return value.full_tensor()
         (owner,) = owners
-        # FSDP2 gives each rank the same number of rows, and the last ones fewer or none. They are sent as bytes, since
-        # not every backend supports every dtype.
+        # FSDP2 gives each rank the same number of rows, and the last ones fewer or none. They are
+        # sent as bytes, since not every backend supports every dtype.
         local = value.to_local().contiguous().reshape(-1).view(torch.uint8)
         row_bytes = math.prod(value.shape[1:]) * value.element_size()
         rows = local.new_zeros(-(-value.shape[0] // self.size) * row_bytes)
@@ -408,8 +451,9 @@ class Ranks:
         return torch.cat(parts)[: value.shape[0] * row_bytes].view(value.dtype).reshape(value.shape)
 
     def together(self, work: Callable[[], bytes], stop: Callable[[], None]) -> list[bytes]:
-        """Runs work on each rank, however long it takes, and returns the results of all. The ranks exchange a heartbeat
-        every second. `stop` is called if another rank has failed, to end the work early."""
+        """Runs work on each rank, however long it takes, and returns the results of all. The ranks
+        exchange a heartbeat every second. `stop` is called if another rank has failed, to end the
+        work early."""
         if self.size == 1:
             return [work()]
         # Not a daemon: the interpreter waits for it when it ends.
@@ -420,7 +464,13 @@ class Ranks:
                 has_ended = bool(wait((done,), pause).done)
                 pause = min(2 * pause, _BEAT)
                 # `+` is done, empty is still working.
-                if all(self.agree(done.exception() if has_ended else None, b"+" if has_ended else b"", self.limit)):
+                if all(
+                    self.agree(
+                        done.exception() if has_ended else None,
+                        b"+" if has_ended else b"",
+                        self.limit,
+                    )
+                ):
                     break
         except BaseException:
             stop()
@@ -472,13 +522,17 @@ def noted(error: BaseException | None) -> bytes:
     name = next((name for name, kind in CLASSES.items() if type(error) is kind), "")
     rule = getattr(error, "rule", None) or ""
     retryable = "1" if getattr(error, "retryable", False) else ""
-    return "\n".join((name, rule, retryable, str(error) or type(error).__name__)).encode(errors="replace")
+    return "\n".join((name, rule, retryable, str(error) or type(error).__name__)).encode(
+        errors="replace"
+    )
 
 
 def heard(rank: int, note: bytes) -> Error:
     """The error in a message of another rank."""
     name, rule, retryable, text = note.decode().split("\n", 3)
-    return CLASSES.get(name, Error)(f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable))
+    return CLASSES.get(name, Error)(
+        f"rank {rank} failed: {text}", rule=rule or None, retryable=bool(retryable)
+    )
 
 
 def ranks_of(group: Any) -> Ranks:
@@ -488,15 +542,16 @@ def ranks_of(group: Any) -> Ranks:
     if not hasattr(own, "exchange"):
         if not type(own).__module__.startswith("torch."):
             raise TypeError(
-                f"group= must be a process group of torch.distributed, or a deltachain.Group, not {type(own).__name__}"
+                "group= must be a process group of torch.distributed, or a deltachain.Group, not "
+                f"{type(own).__name__}"
             )
         own = TorchGroup(own)
     return Ranks(own, given.timeout)
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """The shard of each tensor. It depends only on names and sizes, not on the number of processes: from the largest
-    on, each tensor goes to the shard with the fewest bytes."""
+    """The shard of each tensor. It depends only on names and sizes, not on the number of processes:
+    from the largest on, each tensor goes to the shard with the fewest bytes."""
     loads = [(0, shard) for shard in range(shards)]
     place: dict[str, int] = {}
     for name, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):

@@ -1,4 +1,5 @@
-"""Checks of arguments: what is wrong is refused at once, with its name and the values that are allowed."""
+"""Checks of arguments: what is wrong is refused at once, with its name and the values that are
+allowed."""
 
 from __future__ import annotations
 
@@ -25,14 +26,22 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
 
 
 def number(
-    name: str, value: Any, least: float, most: float | None = None, kinds: Any = int | float, called: str = "number"
+    name: str,
+    value: Any,
+    least: float,
+    most: float | None = None,
+    kinds: Any = int | float,
+    called: str = "number",
 ) -> None:
     """Refuses what is not None or a number from `least` to `most`."""
     is_one = isinstance(value, kinds) and not isinstance(value, bool)
     # NaN is in no range.
     if value is not None and not (is_one and value >= least and (most is None or value <= most)):
         allowed = f" of {least} or more" if most is None else f" from {least} to {most}"
-        raise UsageError(f"USAGE: {name}= must be a {called}{allowed if least > -math.inf else ''}, not {value!r:.60}")
+        raise UsageError(
+            f"USAGE: {name}= must be a {called}{allowed if least > -math.inf else ''}, not "
+            f"{value!r:.60}"
+        )
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
@@ -46,14 +55,20 @@ def ending(stop: Stop | None) -> Callable[[], bool] | None:
     """A function that says whether `stop` asks to stop; None if nothing can."""
     check = getattr(stop, "is_set", stop)
     if check is not None and not callable(check):
-        raise UsageError(f"USAGE: stop= must be an event of threading, or a function, not {stop!r:.60}")
+        raise UsageError(
+            f"USAGE: stop= must be an event of threading, or a function, not {stop!r:.60}"
+        )
     return check
 
 
-def texts(name: str, values: Mapping[Any, Any] | None, text_of: Callable[[Any], str] = str) -> dict[str, str]:
+def texts(
+    name: str, values: Mapping[Any, Any] | None, text_of: Callable[[Any], str] = str
+) -> dict[str, str]:
     """The mapping as Unicode texts."""
     if not isinstance(values or {}, Mapping):
-        raise UsageError(f"USAGE: {name}= must be a mapping from names to texts, not {values!r:.60}")
+        raise UsageError(
+            f"USAGE: {name}= must be a mapping from names to texts, not {values!r:.60}"
+        )
     found = {str(key): text_of(_number_of(value)) for key, value in (values or {}).items()}
     for text in (*found, *found.values()):
         if not is_unicode(text):

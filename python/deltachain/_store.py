@@ -14,26 +14,31 @@ __all__ = ["Chain", "Store", "open_store", "store_of"]
 
 
 class Store:
-    """The directory or bucket of a chain, with settings. All that take a chain take a URL, a path, or this.
+    """The directory or bucket of a chain, with settings. All that take a chain take a URL, a path,
+    or this.
 
-        store = dc.Store("s3://models/run7", storage_options={"region": "eu-central-1"}, max_rate=100 << 20)
-        dc.log(store)
-        with dc.Subscriber(store) as subscriber: ...
+        store = dc.Store("s3://models/run7", storage_options={"region": "eu-central-1"},
+        max_rate=100 << 20) dc.log(store) with dc.Subscriber(store) as subscriber: ...
 
-    No request is sent until it is used. Any number of publishers, subscribers and functions can use it, at the same
-    time, too; they share its connections and its rate limit. It belongs to the process that made it.
+    No request is sent until it is used. Any number of publishers, subscribers and functions can use
+    it, at the same time, too; they share its connections and its rate limit. It belongs to the
+    process that made it.
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
-        storage_options: settings of the store, by their names in obstore: `{"region": "eu-central-1"}`, `endpoint`,
-            `access_key_id`. They override the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
-        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token` (or None) and
-            `expires_at` (an aware datetime, or None). Called from another thread, again shortly before they expire.
+        storage_options: settings of the store, by their names in obstore:
+            `{"region": "eu-central-1"}`, `endpoint`, `access_key_id`. They override the environment
+            (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
+        credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token`
+            (or None) and `expires_at` (an aware datetime, or None). Called from another thread,
+            again shortly before they expire.
         stall: abort a request after this many seconds without a byte in either direction (60).
         attempts: maximum attempts per operation, if its failure is retryable (8).
-        max_rate: rate limit in bytes per second, for all requests, or files of a directory, together.
-        copies: other places of the same chain, as `mirror` makes them. A subscriber asks these, in this order, if the
-            store fails or is behind what it holds, and the store itself again a minute later. Nobody else does.
+        max_rate: rate limit in bytes per second, for all requests, or files of a directory,
+            together.
+        copies: other places of the same chain, as `mirror` makes them. A subscriber asks these, in
+            this order, if the store fails or is behind what it holds, and the store itself again a
+            minute later. Nobody else does.
 
     Raises:
         UsageError: if a setting is missing, unknown or invalid.
@@ -78,7 +83,8 @@ class Store:
         raise TypeError("stores cannot be pickled: open them in the process that uses them")
 
     def check_exists(self, advice: str = "") -> None:
-        """Refuses a directory that does not exist, which a follower waits for. Nothing is asked of other stores.
+        """Refuses a directory that does not exist, which a follower waits for. Nothing is asked of
+        other stores.
 
         Args:
             advice: what to do about it, for the error.

@@ -1,4 +1,5 @@
-"""Following a chain: downloads and verifies versions beside the version in use, then switches to them."""
+"""Following a chain: downloads and verifies versions beside the version in use, then switches to
+them."""
 
 from __future__ import annotations
 
@@ -63,44 +64,54 @@ class Follower:
     """Keeps a copy of a model at versions of a chain, and gives the changes between them.
 
     Args:
-        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a `Store`.
-        host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link that is switched. It
-            survives the process. One process manages it, every process of the machine can read it (`HostCopy`).
-        into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose tensors are looked up
-            in each call. The first version overwrites them, later ones change them in place if the chain has links of
-            the profile local. There is no other copy: the host's memory holds only what changes. Tensors on a device
-            are read and written by torch, in the thread that calls. No other thread may move or free them during a
-            call; what was moved between calls is noticed (docs/following.md). Or a function that loads a whole version
-            in its own way, of which it gets a function that gives names and tensors of torch, any number of times; it
-            returns such a mapping, so that the next version is written in place, or None. Without `host_copy` and
-            `into`, the copy is in memory of this package.
-        group: the processes that hold the tensors of `into` together: a process group of torch.distributed, or a
-            `Group`, which has a timeout. `into` then has what this rank holds: DTensors, a `Part` or a list of them, or
-            whole tensors; names of which it has nothing are omitted. All ranks make the same calls. Rank 0 decides
-            which version comes, and when waiting ends.
-        strict: whether `into` must have the chain's tensors, all of them and no others. Otherwise those that the other
-            side does not have are left as they are. Parts that wrappers add to names, such as `module.`, and names
-            that are tied to others never matter.
+        chain: the chain: a directory, `s3://BUCKET/PREFIX`, `gs://`, `az://`, `http(s)://`, or a
+            `Store`.
+        host_copy: a directory for the copy; its files are in `HOST_COPY/current`, a symbolic link
+            that is switched. It survives the process. One process manages it, every process of the
+            machine can read it (`HostCopy`).
+        into: your own tensors as the copy: a mapping as for `diff`, or a module of torch, whose
+            tensors are looked up in each call. The first version overwrites them, later ones change
+            them in place if the chain has links of the profile local. There is no other copy: the
+            host's memory holds only what changes. Tensors on a device are read and written by
+            torch, in the thread that calls. No other thread may move or free them during a call;
+            what was moved between calls is noticed (docs/following.md). Or a function that loads a
+            whole version in its own way, of which it gets a function that gives names and tensors
+            of torch, any number of times; it returns such a mapping, so that the next version is
+            written in place, or None. Without `host_copy` and `into`, the copy is in memory of this
+            package.
+        group: the processes that hold the tensors of `into` together: a process group of
+            torch.distributed, or a `Group`, which has a timeout. `into` then has what this rank
+            holds: DTensors, a `Part` or a list of them, or whole tensors; names of which it has
+            nothing are omitted. All ranks make the same calls. Rank 0 decides which version comes,
+            and when waiting ends.
+        strict: whether `into` must have the chain's tensors, all of them and no others. Otherwise
+            those that the other side does not have are left as they are. Parts that wrappers add to
+            names, such as `module.`, and names that are tied to others never matter.
         tensors: patterns of names, to select tensors. `*`, `?`, `[ab]`, `{a,b}`.
-        cache: a directory for downloaded links; no other process may use it. With `host_copy` the cache is in that
-            directory.
-        other_files: with `host_copy`, whether to download the chain's assets, such as config.json and tokenizers.
+        cache: a directory for downloaded links; no other process may use it. With `host_copy` the
+            cache is in that directory.
+        other_files: with `host_copy`, whether to download the chain's assets, such as config.json
+            and tokenizers.
         allow_rollback: digest of a commit that the subscriber may roll back to.
         adopt: whether the first version may be of another chain than the held version.
-        trust: take only versions that these keys have signed: a public key, a path of a file of them, a list of both,
-            or a `Trust`, which has a quorum. The head is then the highest signed version.
-        forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise be given again.
-        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default that of `into`;
-            otherwise torch if it is imported, or else numpy if that is.
+        trust: take only versions that these keys have signed: a public key, a path of a file of
+            them, a list of both, or a `Trust`, which has a quorum. The head is then the highest
+            signed version.
+        forget_trust: with a host copy, forget that it was kept with `trust`, which must otherwise
+            be given again.
+        kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default
+            that of `into`; otherwise torch if it is imported, or else numpy if that is.
         threads: threads that decode and hash; by default, as many as processors.
-        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the work.
+        progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
+            work.
 
     A chain's directory need not exist yet: `follow()`, and calls with a `timeout`, wait for it.
 
     A subscriber belongs to the process that made it. Only one thread may use it at a time.
 
     Raises:
-        UsageError: if the host copy is in use by another process, or a setting is missing, unknown or invalid.
+        UsageError: if the host copy is in use by another process, or a setting is missing, unknown
+            or invalid.
     """
 
     def __init__(
@@ -126,23 +137,34 @@ class Follower:
             raise UsageError("USAGE: give host_copy= or into=, not both")
         if host_copy is not None and cache is not None:
             raise UsageError("USAGE: host_copy= has its own cache: omit cache=")
-        if isinstance(tensors, str) or any(not isinstance(pattern, str) for pattern in tensors or ()):
+        if isinstance(tensors, str) or any(
+            not isinstance(pattern, str) for pattern in tensors or ()
+        ):
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
         own = known(into)
         if into is not None and own is None and not callable(into):
             raise UsageError(
-                "USAGE: into= must be a mapping from names to tensors, a module of torch, or a function, not "
-                f"{type(into).__name__}"
+                "USAGE: into= must be a mapping from names to tensors, a module of torch, or a "
+                f"function, not {type(into).__name__}"
             )
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
         if not strict and into is None:
-            raise UsageError("USAGE: strict= is for the tensors of into=, which are missing; tensors= selects some")
+            raise UsageError(
+                "USAGE: strict= is for the tensors of into=, which are missing; tensors= selects "
+                "some"
+            )
         _native.check_settings(threads, [])
         keys = trusted(trust)
-        self._kind = checked_kind(kind) or (kind_of(next(iter(own.values()))) if own else usual_kind())
+        self._kind = checked_kind(kind) or (
+            kind_of(next(iter(own.values()))) if own else usual_kind()
+        )
         self._store = store_of(chain)
-        kept = _native.Follower if into is None else partial(TensorFollower, into, ranks_of(group), strict)
+        kept = (
+            _native.Follower
+            if into is None
+            else partial(TensorFollower, into, ranks_of(group), strict)
+        )
         self._native = kept(
             store=self._store._native,
             directory=None if host_copy is None else os.fspath(host_copy),
@@ -199,40 +221,41 @@ class Follower:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata given when the held version was published, such as the step; empty before the first version. The
-        store is not asked."""
+        """The metadata given when the held version was published, such as the step; empty before
+        the first version. The store is not asked."""
         held = self._native.held()
         return {} if held is None else given(held[3])
 
     @property
     def stored(self) -> datetime | None:
-        """When the held version was published, by the store's clock; None if the store does not tell. Reading it asks
-        the store."""
+        """When the held version was published, by the store's clock; None if the store does not
+        tell. Reading it asks the store."""
         version = self.version
         return None if version is None else self._native.stored(version)
 
     @property
     def path(self) -> str | None:
-        """With a host copy, the directory of the held version's files: the target of `current`. It stays until the
-        version after the next is being built."""
+        """With a host copy, the directory of the held version's files: the target of `current`. It
+        stays until the version after the next is being built."""
         held = self._native.held()
         return None if held is None or held[4] is None else os.fspath(held[4])
 
     @property
     def torn(self) -> bool:
-        """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because an `applying()`,
-        `full()` or `apply()` was interrupted. `full()` of any update repairs that."""
+        """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because
+        an `applying()`, `full()` or `apply()` was interrupted. `full()` of any update repairs
+        that."""
         return self._is_engine_torn or self._native.is_torn
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known where the tensors of `into=` are, so that versions can be written in place. False before
-        the function of `into=` has said it, or if it returned None."""
+        """Whether it is known where the tensors of `into=` are, so that versions can be written in
+        place. False before the function of `into=` has said it, or if it returned None."""
         return isinstance(self._native, TensorFollower) and self._native.is_found
 
     def lost(self) -> None:
-        """Notes that other code has written to the tensors of `into=`: the next version is loaded as a whole. With
-        `group=`, one rank is enough.
+        """Notes that other code has written to the tensors of `into=`: the next version is loaded
+        as a whole. With `group=`, one rank is enough.
 
         Raises:
             UsageError: without `into=`.
@@ -240,8 +263,8 @@ class Follower:
         self._native.doubt("torn")
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """Names and tensors of the held version, one at a time: copies from memory, or views of files on disk. With
-        `group=`, copies of what this rank holds."""
+        """Names and tensors of the held version, one at a time: copies from memory, or views of
+        files on disk. With `group=`, copies of what this rank holds."""
         if self.version is None:
             return
         if isinstance(self._native, TensorFollower):
@@ -263,24 +286,35 @@ class Follower:
         is_there, prepared = self._native.poll(version, timeout, until)
         return Update(self, prepared) if is_there else None
 
-    def _polled(self, timeout: float | None, *, until: Callable[[], bool] | None = None) -> Update | None:
+    def _polled(
+        self, timeout: float | None, *, until: Callable[[], bool] | None = None
+    ) -> Update | None:
         update = self._poll(None, timeout, until=until)
         return None if update is None or update._native is None else update
 
     def _prepared(
-        self, version: int | None, timeout: float | None, poll: float, *, until: Callable[[], bool] | None = None
+        self,
+        version: int | None,
+        timeout: float | None,
+        poll: float,
+        *,
+        until: Callable[[], bool] | None = None,
     ) -> Update:
         self._check(version, timeout)
         number("poll", poll, 0)
         return Update(self, self._native.prepare(version, timeout, poll, until))
 
-    def _polling(self, poll: float, poll_longest: float, every: int | None = None) -> _native.Polling:
+    def _polling(
+        self, poll: float, poll_longest: float, every: int | None = None
+    ) -> _native.Polling:
         number("poll", poll, 0)
         number("poll_longest", poll_longest, 0)
         whole("every", every, 1, MOST_VERSION)
         missing = self._store._native.missing_directory()
         if missing is not None:
-            _logger.warning("waiting for the directory of the chain, which does not exist yet: %s", missing)
+            _logger.warning(
+                "waiting for the directory of the chain, which does not exist yet: %s", missing
+            )
         settings = (poll, poll_longest, every)
         # Whoever goes on after a stop need not read all of the chain again.
         if self._following is None or self._followed != settings:
@@ -289,11 +323,13 @@ class Follower:
 
     @property
     def failure(self) -> str | None:
-        """Why the last poll of `follow()` has failed, such as that the store cannot be reached; None if it has not. Any
-        thread may ask while another one follows."""
+        """Why the last poll of `follow()` has failed, such as that the store cannot be reached;
+        None if it has not. Any thread may ask while another one follows."""
         return None if self._following is None else self._following.failure
 
-    def _next(self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None) -> Update | None:
+    def _next(
+        self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None
+    ) -> Update | None:
         """The next version, after a pause if `waits`; None if `until` ends the wait."""
         prepared = self._native.next(polling, waits, until)
         return None if prepared is None else Update(self, prepared)
@@ -302,23 +338,26 @@ class Follower:
     def proof(self) -> str | None:
         """How far the copy is proven to be the held version; None if there is none.
 
-        - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other lanes;
+        - `"changed_lanes"`: the lanes that links changed hold its values; nothing about other
+          lanes;
         - `"memory"`: all of it had the version's sums at `checked`: it has not changed by accident;
         - `"hashed"`: all of it had the version's digests at `checked`.
 
-        Also None if the function of `into=` has loaded a version, but has not said where, or not where it is.
+        Also None if the function of `into=` has loaded a version, but has not said where, or not
+        where it is.
         """
         return self._native.proof
 
     @property
     def checked(self) -> datetime | None:
-        """When all of the copy was last compared with the version that it held, by sums or digests; None if no version
-        is held."""
+        """When all of the copy was last compared with the version that it held, by sums or digests;
+        None if no version is held."""
         return None if self.proof is None else self._checked
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How often this subscriber has loaded the tensors of `into=` as a whole, by `Update.fallback`."""
+        """How often this subscriber has loaded the tensors of `into=` as a whole, by
+        `Update.fallback`."""
         return dict(self._fallbacks)
 
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
@@ -352,12 +391,13 @@ class Subscriber(Follower):
         self._native.close()
 
     def poll(self, *, timeout: float | None = None, stop: Stop | None = None) -> Update | None:
-        """Polls once: prepares the head; returns None if it is held already, or there is no version or no chain yet.
+        """Polls once: prepares the head; returns None if it is held already, or there is no version
+        or no chain yet.
 
         Raises:
             CancelledError: if `stop` ends the call; see `prepare`.
-            TimeoutError: if it takes longer than `timeout` seconds; with 0, if it would have to wait. Nothing has
-                changed.
+            TimeoutError: if it takes longer than `timeout` seconds; with 0, if it would have to
+                wait. Nothing has changed.
             Error: as for `prepare`.
         """
         return self._polled(timeout, until=ending(stop))
@@ -365,8 +405,9 @@ class Subscriber(Follower):
     def find(
         self, version: int | None = None, *, timeout: float | None = None, stop: Stop | None = None
     ) -> Update | None:
-        """Polls once for a version, by default the head, and prepares it. Unlike `poll`, it returns an update of the
-        held version, too, which changes nothing (`Update.is_held`); and None only if there is no such version yet.
+        """Polls once for a version, by default the head, and prepares it. Unlike `poll`, it returns
+        an update of the held version, too, which changes nothing (`Update.is_held`); and None only
+        if there is no such version yet.
 
         Raises:
             CancelledError, TimeoutError, Error: as for `poll`.
@@ -384,9 +425,10 @@ class Subscriber(Follower):
         """Downloads and verifies a version beside the one in use, which does not change.
 
         Args:
-            version: its number; by default the head, or if that is held already, the next one as soon as it exists.
-            timeout: maximum seconds to wait, also for a store that does not answer or a chain that does not exist yet;
-                with 0 it polls once. By default there is no limit.
+            version: its number; by default the head, or if that is held already, the next one as
+                soon as it exists.
+            timeout: maximum seconds to wait, also for a store that does not answer or a chain that
+                does not exist yet; with 0 it polls once. By default there is no limit.
             poll: seconds between polls while there is no new version.
             stop: an event, or a function that returns whether to stop.
 
@@ -394,7 +436,8 @@ class Subscriber(Follower):
             An update that is ready to be applied. If `version` is held already, it changes nothing.
 
         Raises:
-            TimeoutError: if the version does not exist, or is not ready, in time. Nothing has changed.
+            TimeoutError: if the version does not exist, or is not ready, in time. Nothing has
+                changed.
             CancelledError: if `stop` ends the call. Nothing has changed.
             UsageError: without `timeout`, if the chain is in a directory that does not exist.
             WrongBaseError: if the held version does not match the chain; `advice` says what to do.
@@ -410,16 +453,19 @@ class Subscriber(Follower):
         poll_longest: float = 30.0,
         every: int | None = None,
     ) -> Iterator[Update]:
-        """Yields each new version when it is ready, until `stop`. If several are new, it yields only the newest.
+        """Yields each new version when it is ready, until `stop`. If several are new, it yields
+        only the newest.
 
-        Apply each before you ask for the next; one that you do not apply comes again after a pause. Unreachable,
-        damaged or missing files are logged (`logging.getLogger("deltachain")`) and retried; the held version stays.
+        Apply each before you ask for the next; one that you do not apply comes again after a pause.
+        Unreachable, damaged or missing files are logged (`logging.getLogger("deltachain")`) and
+        retried; the held version stays.
 
         Args:
             stop: an event, or a function that returns whether to stop.
             poll: seconds between polls at first; they grow while there is no new version.
             poll_longest: the maximum of these seconds.
-            every: take only versions whose number is a multiple of this, such as each 10th for evaluation.
+            every: take only versions whose number is a multiple of this, such as each 10th for
+                evaluation.
 
         Raises:
             UsageError, TornError: a retry would not help.
@@ -431,16 +477,17 @@ class Subscriber(Follower):
             refused = self.version != update.version
 
     def check(self, *, stop: Stop | None = None) -> float:
-        """Compares the sums of all of the copy in memory with those of the held version, which takes about as long as
-        copying it. It notices accidents; `verify` hashes. Call it after anything that may have written to the tensors
-        of `into=` (a sleep, a reset, a reload by the engine), and from time to time. With `group=`, all ranks call it.
+        """Compares the sums of all of the copy in memory with those of the held version, which
+        takes about as long as copying it. It notices accidents; `verify` hashes. Call it after
+        anything that may have written to the tensors of `into=` (a sleep, a reset, a reload by the
+        engine), and from time to time. With `group=`, all ranks call it.
 
         Returns:
             Seconds that it took. `proof` and `checked` tell it from then on.
 
         Raises:
-            StateMismatchError, WrongBaseError: if other code has written to it, or has moved it. The next version is
-                loaded as a whole.
+            StateMismatchError, WrongBaseError: if other code has written to it, or has moved it.
+                The next version is loaded as a whole.
             UnsupportedError: if the chain has no sums of this version.
             CancelledError: if `stop` ends the call.
         """
@@ -457,22 +504,25 @@ class Subscriber(Follower):
 
 
 class Update:
-    """A version that has been downloaded and verified, and is ready to be applied. The version in use has not changed.
+    """A version that has been downloaded and verified, and is ready to be applied. The version in
+    use has not changed.
 
     Attributes:
         version: its number.
         digest: its state digest: 64 hexadecimal digits.
         commit: digest of its commit.
         metadata: what was given when it was published, such as the step.
-        stored: when it was published, by the store's clock; None if the store does not tell. Reading it asks the store.
+        stored: when it was published, by the store's clock; None if the store does not tell.
+            Reading it asks the store.
         base: the version held when this was prepared; None if there was none.
         lag: how far it is behind the head of the chain. Reading it asks the store.
         times: seconds of each phase; None until it has been applied.
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
-        routes: the routes used: pairs of the version that each starts from, or None, and the one that it leads to.
-        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`, `"proof"`, `"check"`,
-            `"torn"` or `"place"` (docs/following.md). None until it has been applied, if they were patched, and for a
-            first version.
+        routes: the routes used: pairs of the version that each starts from, or None, and the one
+            that it leads to.
+        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`,
+            `"proof"`, `"check"`, `"torn"` or `"place"` (docs/following.md). None until it has been
+            applied, if they were patched, and for a first version.
     """
 
     def __init__(self, subscriber: Follower, native: _native.PreparedUpdate | None) -> None:
@@ -513,12 +563,13 @@ class Update:
 
     @property
     def is_held(self) -> bool:
-        """Whether the version was held already when this was prepared, so that there is nothing to apply."""
+        """Whether the version was held already when this was prepared, so that there is nothing to
+        apply."""
         return self._native is None
 
     def table(self) -> list[tuple[str, str, list[int], str]]:
-        """Name, dtype, shape and digest (SPEC section 3) of each tensor of the version that is selected; with
-        `into=` only. Empty if the version was held already.
+        """Name, dtype, shape and digest (SPEC section 3) of each tensor of the version that is
+        selected; with `into=` only. Empty if the version was held already.
 
         Raises:
             UsageError: without `into=`.
@@ -526,14 +577,15 @@ class Update:
         return [] if self._native is None else self._native.table()
 
     def changes(self) -> list[tuple[int, int, tuple[int, int], tuple[int, int]]] | None:
-        """What `apply` writes in place, as sums (SPEC section 24). None if the version is loaded as a whole, or was
-        held already. Empty unless `into=` is a function, because otherwise nothing is summed for it.
+        """What `apply` writes in place, as sums (SPEC section 24). None if the version is loaded as
+        a whole, or was held already. Empty unless `into=` is a function, because otherwise nothing
+        is summed for it.
 
         Returns:
-            For each storage of torch and each 16 MiB of it in which something changes: the storage's address, the
-            number of the 16 MiB, and the two sums of the old values that change and of the new ones. The sums of the
-            storage afterwards (`storage_sums`) are those before, minus the old ones, plus the new ones, modulo
-            2^31 - 1.
+            For each storage of torch and each 16 MiB of it in which something changes: the
+            storage's address, the number of the 16 MiB, and the two sums of the old values that
+            change and of the new ones. The sums of the storage afterwards (`storage_sums`) are
+            those before, minus the old ones, plus the new ones, modulo 2^31 - 1.
 
         Raises:
             UsageError: without `into=`.
@@ -541,8 +593,8 @@ class Update:
         return None if self._native is None else self._native.changes()
 
     def patches(self) -> Iterator[Patch]:
-        """The changes from the held version to this one: a patch for each tensor that changes. For a first version,
-        that is every tensor. Removed tensors are not included.
+        """The changes from the held version to this one: a patch for each tensor that changes. For
+        a first version, that is every tensor. Removed tensors are not included.
 
         Raises:
             UsageError: if the update has been applied.
@@ -554,7 +606,9 @@ class Update:
         kind = self._subscriber._kind
         self._check_unapplied(native)
         if self._after is not None:
-            yield from differences(self._before, os.fspath(self._after), kind, self._subscriber._threads)
+            yield from differences(
+                self._before, os.fspath(self._after), kind, self._subscriber._threads
+            )
             return
         begin = 0
         while rows := native.patches(begin):
@@ -567,10 +621,10 @@ class Update:
     def applying(self) -> Iterator[Iterator[Patch]]:
         """Patches your engine, then switches the copy.
 
-        In the block, load all patches (`Patch`) that it gives. When the block ends, the copy switches to this version.
-        From the beginning of the block until then the subscriber is *torn*: your engine may hold parts of two versions.
-        It stays torn if the block or the switch ends with an exception, or the block has not read all patches. Then
-        use `full()`.
+        In the block, load all patches (`Patch`) that it gives. When the block ends, the copy
+        switches to this version. From the beginning of the block until then the subscriber is
+        *torn*: your engine may hold parts of two versions. It stays torn if the block or the switch
+        ends with an exception, or the block has not read all patches. Then use `full()`.
 
         Raises:
             TornError: if the subscriber is torn; at the end, if the block has not read all patches.
@@ -589,30 +643,35 @@ class Update:
 
     @contextmanager
     def full(self) -> Iterator[Iterator[Patch]]:
-        """Like `applying()`, but switches the copy first, and gives every tensor of the version as a whole: `indices`
-        is None. When the block has read all and ends, the subscriber is not torn any more."""
+        """Like `applying()`, but switches the copy first, and gives every tensor of the version as
+        a whole: `indices` is None. When the block has read all and ends, the subscriber is not torn
+        any more."""
         subscriber = self._subscriber
         self._check()
         self._check_gives_patches()
         subscriber._is_engine_torn = True
         self.apply()
         tensors = subscriber.state()
-        with taken(Patch(name, tuple(own.shape), name_of(own), None, own) for name, own in tensors) as patches:
+        with taken(
+            Patch(name, tuple(own.shape), name_of(own), None, own) for name, own in tensors
+        ) as patches:
             yield patches
         subscriber._is_engine_torn = False
 
     def apply(self) -> None:
-        """Switches the copy without giving patches: for engines that read the files of a host copy, or whose tensors
-        are the copy (`into=`). If it is interrupted, call it again, or continue with another update.
+        """Switches the copy without giving patches: for engines that read the files of a host copy,
+        or whose tensors are the copy (`into=`). If it is interrupted, call it again, or continue
+        with another update.
 
-        On a device the tensors are read and written in its current stream, after the kernels that are queued there; the
-        call ends when they have been written. Pause the engine before, and wait for its other streams. With `group=`
-        all ranks write, or all go back to the old version; a rank that cannot know is torn.
+        On a device the tensors are read and written in its current stream, after the kernels that
+        are queued there; the call ends when they have been written. Pause the engine before, and
+        wait for its other streams. With `group=` all ranks write, or all go back to the old
+        version; a rank that cannot know is torn.
 
         Raises:
             UsageError: if another update has been applied since this was prepared.
-            StateMismatchError, WrongBaseError: if other code has written to the tensors since `prepare`, or has moved
-                them; the next version is loaded as a whole.
+            StateMismatchError, WrongBaseError: if other code has written to the tensors since
+                `prepare`, or has moved them; the next version is loaded as a whole.
         """
         self._check()
         if self._native is None:
@@ -632,7 +691,10 @@ class Update:
 
     def _check_gives_patches(self) -> None:
         if isinstance(self._subscriber._native, TensorFollower):
-            raise UsageError("USAGE: the tensors of into= are patched by update.apply(): there are no patches to load")
+            raise UsageError(
+                "USAGE: the tensors of into= are patched by update.apply(): there are no patches "
+                "to load"
+            )
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""
@@ -640,25 +702,34 @@ class Update:
         native.held()
         is_applied = self._native is not None and self._native.told is not None
         if native.switches != self._switches + is_applied:
-            raise UsageError("USAGE: another update has been applied since this was prepared: prepare again")
+            raise UsageError(
+                "USAGE: another update has been applied since this was prepared: prepare again"
+            )
         if self._after is not None and not is_applied and not os.path.isdir(self._after):
             raise UsageError("USAGE: another update has been prepared since: prepare again")
 
     def _check_unapplied(self, native: _native.PreparedUpdate) -> None:
         self._check()
         if native.told is not None:
-            raise UsageError("USAGE: the update has been applied: read patches before, in `with update.applying()`")
+            raise UsageError(
+                "USAGE: the update has been applied: read patches before, in `with "
+                "update.applying()`"
+            )
 
 
 def pull(
-    chain: Chain, directory: str | os.PathLike[str], version: int | None = None, *, trust: Trusts | None = None
+    chain: Chain,
+    directory: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    trust: Trusts | None = None,
 ) -> Path:
     """Brings a directory to a version of a chain, by default the newest, as the tool's `pull` does.
 
     Args:
         chain: the chain.
-        directory: the directory, which `Subscriber(host_copy=)` or the tool's `follow` may keep, too, when they are not
-            running.
+        directory: the directory, which `Subscriber(host_copy=)` or the tool's `follow` may keep,
+            too, when they are not running.
         version: the number of the version.
         trust: whose versions to accept, as for `Subscriber`.
 

@@ -1,4 +1,5 @@
-"""Sums of memory (SPEC section 24): on devices by torch, with integers only; on the CPU by the library."""
+"""Sums of memory (SPEC section 24): on devices by torch, with integers only; on the CPU by the
+library."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def of_bytes(lanes: torch.Tensor, begin: int = 0) -> torch.Tensor:
 
 
 def of_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """The length of a tensor's storage, and the sums of each 16 MiB of it, as of the pieces of a tensor."""
+    """The length of a tensor's storage, and the sums of each 16 MiB of it, as of the pieces of a
+    tensor."""
     storage = tensor.untyped_storage()
     # Lanes of two bytes are quicker than single bytes.
     kind = torch.int8 if storage.nbytes() % 2 else torch.int16
@@ -67,7 +69,9 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
         part, lanes = lanes[: count - lead], lanes[count - lead :]
         units = _units(torch.nn.functional.pad(part, (lead, 0)) if lead else part)
         rows = -(-units.numel() // _ROW)
-        padded = torch.nn.functional.pad(units, (0, rows * _ROW - units.numel())).view(rows, 1, _ROW)
+        padded = torch.nn.functional.pad(units, (0, rows * _ROW - units.numel())).view(
+            rows, 1, _ROW
+        )
         products = (padded * low).sum(2).remainder_(MODULUS) * high[:, row : row + rows].t()
         total += products.remainder_(MODULUS).sum(0)
         row, lead = row + rows, 0

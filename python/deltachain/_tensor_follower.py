@@ -1,5 +1,6 @@
-"""Following a chain with the caller's tensors as the only copy: of one process, on any device, or divided among
-several. The library downloads, proves and writes; here is where the tensors are, and what processes agree on."""
+"""Following a chain with the caller's tensors as the only copy: of one process, on any device, or
+divided among several. The library downloads, proves and writes; here is where the tensors are, and
+what processes agree on."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from functools import partial
 from typing import Any, Self
 
 from . import _native
-from ._errors import CancelledError, IoError, StateMismatchError, TornError, UnsupportedError, UsageError
+from ._errors import (
+    CancelledError,
+    IoError,
+    StateMismatchError,
+    TornError,
+    UnsupportedError,
+    UsageError,
+)
 from ._like import known
 from ._parts import bound, located, parts_of
 from ._ranks import Ranks
@@ -19,8 +27,9 @@ from ._tensors import Tensor, kind_of, note_written, shaped
 
 __all__ = ["Loader", "TensorFollower"]
 
-# Loads a version in the caller's way, and returns where its tensors are: None if that is unknown. Of a name that maps
-# to an empty list, nothing is needed. It is given a function that gives all tensors, each time it is called.
+# Loads a version in the caller's way, and returns where its tensors are: None if that is unknown.
+# Of a name that maps to an empty list, nothing is needed. It is given a function that gives all
+# tensors, each time it is called.
 Loader = Callable[[Callable[[], Iterator[tuple[str, Any]]]], Mapping[str, Any] | None]
 
 _Until = Callable[[], object] | None
@@ -29,13 +38,17 @@ _Poll = tuple[bool, "_native.PreparedUpdate | None"]
 
 _logger = logging.getLogger("deltachain")
 
-_NOTHING = "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an update"
+_NOTHING = (
+    "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an "
+    "update"
+)
 
 
 class TensorFollower(_native.Follower):
     """A follower whose copy is in tensors of torch.
 
-    All ranks of a group make the same calls. Rank 0 decides which version comes and when waiting ends.
+    All ranks of a group make the same calls. Rank 0 decides which version comes and when waiting
+    ends.
 
     Args:
         into: the tensors, a module that has them, or what loads all of a version and returns them.
@@ -55,7 +68,8 @@ class TensorFollower(_native.Follower):
         self._into: Any = None
         # Where they lay when they were given, and which part each is.
         self._given: list[tuple[_native.Place, tuple[slice, ...] | None]] | None = None
-        # Names of which this process has nothing, and of which none is needed if no process has anything.
+        # Names of which this process has nothing, and of which none is needed if no process has
+        # anything.
         self._unused: list[str] = []
         # Whether the library knows them as tensors of the chain, and which ones of it.
         self._bound = False
@@ -72,19 +86,27 @@ class TensorFollower(_native.Follower):
         if tensors is not None:
             parts = list(parts_of(tensors, self._is_group))
             given = [(_native.Place(name, tensor), index) for name, tensor, index in parts]
-            self._unused = [name for name, own in tensors.items() if isinstance(own, list) and not own]
+            self._unused = [
+                name for name, own in tensors.items() if isinstance(own, list) and not own
+            ]
             self._given = given
 
     def _moved(self) -> Exception | None:
-        """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound anew, those of a
-        loader by the next version, which is loaded as a whole. Returns which one, or why they cannot be bound."""
+        """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound
+        anew, those of a loader by the next version, which is loaded as a whole. Returns which one,
+        or why they cannot be bound."""
         if self._into is None:
             return None
         try:
-            given, now = self._given or [], [(name, tensor) for name, _, tensor in located(known(self._into) or {})]
+            given, now = (
+                self._given or [],
+                [(name, tensor) for name, _, tensor in located(known(self._into) or {})],
+            )
             if len(now) != len(given):
                 others = {place.name for place, _ in given} ^ {name for name, _ in now}
-                raise UsageError(f"USAGE: into= has other tensors than before: {sorted(others)!s:.200}")
+                raise UsageError(
+                    f"USAGE: into= has other tensors than before: {sorted(others)!s:.200}"
+                )
             for (place, _), (name, tensor) in zip(given, now, strict=True):
                 place.check(name, tensor)
         except Exception as error:
@@ -100,7 +122,9 @@ class TensorFollower(_native.Follower):
 
     def poll(self, version: int | None, timeout: float | None, until: _Until) -> _Poll:
         """As `_native.Follower.poll`."""
-        return self._prepared(f"poll({version})", partial(super().poll, version, timeout), timeout, until)
+        return self._prepared(
+            f"poll({version})", partial(super().poll, version, timeout), timeout, until
+        )
 
     def prepare(
         self, version: int | None, timeout: float | None, poll: float, until: _Until
@@ -109,7 +133,9 @@ class TensorFollower(_native.Follower):
         first = partial(super().prepare, version, timeout, poll)
         return self._prepared(f"prepare({version})", first, timeout, until)[1]
 
-    def next(self, polling: _native.Polling, waits: bool, until: _Until) -> _native.PreparedUpdate | None:
+    def next(
+        self, polling: _native.Polling, waits: bool, until: _Until
+    ) -> _native.PreparedUpdate | None:
         """As `_native.Follower.next`."""
         return self._prepared("follow()", partial(super().next, polling, waits), None, until)[1]
 
@@ -132,7 +158,11 @@ class TensorFollower(_native.Follower):
             nonlocal made
             if ranks.rank != 0:
                 return b""
-            found = first(until if ranks.size == 1 else lambda: stop.is_set() or (until is not None and until()))
+            found = first(
+                until
+                if ranks.size == 1
+                else lambda: stop.is_set() or (until is not None and until())
+            )
             is_there, made = found if isinstance(found, tuple) else (True, found)
             return json.dumps([is_there, None if made is None else made.version]).encode()
 
@@ -145,7 +175,9 @@ class TensorFollower(_native.Follower):
             if ranks.rank != 0:
                 made = _native.Follower.poll(self, version, timeout, stop.is_set)[1]
             if made is None:
-                raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
+                raise IoError(
+                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
+                )
             return json.dumps([made.is_in_place, made.agreement()]).encode()
 
         told = [json.loads(word) for word in ranks.together(follow, stop.set)]
@@ -175,14 +207,17 @@ class TensorFollower(_native.Follower):
                 self.doubt("budget" if is_found else "place")
                 made = _native.Follower.poll(self, version, timeout, stop.is_set)[1]
             if made is None or made.is_in_place:
-                raise IoError(f"IO: version {version} is not there on rank {ranks.rank}", retryable=True)
+                raise IoError(
+                    f"IO: version {version} is not there on rank {ranks.rank}", retryable=True
+                )
             return made.commit.encode()
 
         ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
         return True, made
 
     def _begin(self, call: str, error: Exception | None = None) -> None:
-        """The first exchange of a call, or of another attempt within it. All ranks raise what one has to."""
+        """The first exchange of a call, or of another attempt within it. All ranks raise what one
+        has to."""
         self._calls += 1
         if self._is_group:
             self._ranks.wait()
@@ -191,8 +226,8 @@ class TensorFollower(_native.Follower):
             raise error
 
     def _compare_held(self) -> None:
-        """If not all ranks have the same whole version, all load the next one as a whole. If it is not known on all of
-        them where the loader has put the tensors, it is known on none."""
+        """If not all ranks have the same whole version, all load the next one as a whole. If it is
+        not known on all of them where the loader has put the tensors, it is known on none."""
         held = self.held()
         word = json.dumps([None if held is None else held[2], self.is_torn, self.is_found])
         told = [json.loads(word) for word in self._ranks.agree(word=word.encode())]
@@ -218,7 +253,11 @@ class TensorFollower(_native.Follower):
             assert self._given is not None
             if self._bound and self.fits(made):
                 return b""
-            needed = [(name, dtype, shape) for name, dtype, shape, _ in made.table() if name not in self._unused]
+            needed = [
+                (name, dtype, shape)
+                for name, dtype, shape, _ in made.table()
+                if name not in self._unused
+            ]
             given = bound(needed, self._given, self._is_group, self._strict)
             self._named = [(name, place) for name, place, _ in given]
             unused = list(self._unused)
@@ -234,7 +273,8 @@ class TensorFollower(_native.Follower):
 
     @property
     def _group(self) -> TensorFollower | None:
-        """The object by which the library asks all ranks, with `add` and `vote`; None if there is no group."""
+        """The object by which the library asks all ranks, with `add` and `vote`; None if there is
+        no group."""
         return self if self._is_group else None
 
     def add(self, sums: bytes, error: BaseException | None) -> list[bytes]:
@@ -250,7 +290,9 @@ class TensorFollower(_native.Follower):
         try:
             return self._ranks.vote(error, self._patience)
         except Exception as raised:
-            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (error or raised)
+            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (
+                error or raised
+            )
 
     # Switching.
 
@@ -264,7 +306,9 @@ class TensorFollower(_native.Follower):
             f"apply version {prepared.version}, {'as a whole' if is_whole else 'in place'}",
             None if is_whole and self._can_load else moved,
         )
-        note_written({str(number): place.tensor for number, (place, _) in enumerate(self._given or ())})
+        note_written(
+            {str(number): place.tensor for number, (place, _) in enumerate(self._given or ())}
+        )
         # Loading may take one rank much longer than another.
         self._patience = None if is_whole else self._ranks.limit
         if is_whole and self._loader is not None:
@@ -285,8 +329,8 @@ class TensorFollower(_native.Follower):
             into = self._loader(lambda: self._shaped(prepared))
             if into is not None and known(into) is None:
                 raise UsageError(
-                    "USAGE: the function of into= must return a mapping from names to tensors, or None, not "
-                    f"{type(into).__name__}"
+                    "USAGE: the function of into= must return a mapping from names to tensors, or "
+                    f"None, not {type(into).__name__}"
                 )
         except BaseException as raised:
             failure = raised
@@ -309,7 +353,9 @@ class TensorFollower(_native.Follower):
                 # On all ranks, since they compare together.
                 self._give(None)
                 _logger.warning(
-                    "versions cannot be taken in place: the loader has not put them where it seemed: %s", error
+                    "versions cannot be taken in place: the loader has not put them where it "
+                    "seemed: %s",
+                    error,
                 )
         return told
 
@@ -349,7 +395,9 @@ class TensorFollower(_native.Follower):
     def verify(self, until: _Until) -> None:
         """Hashes all tensors; those of a device cross to the host."""
         if self._is_group:
-            raise UsageError("USAGE: no process has all tensors, so they cannot be hashed: use check()")
+            raise UsageError(
+                "USAGE: no process has all tensors, so they cannot be hashed: use check()"
+            )
         self._begin("verify()", self._moved())
         if self.held() is None or not self._bound:
             raise UsageError(_NOTHING)
@@ -367,7 +415,9 @@ class TensorFollower(_native.Follower):
 def _torch_for(given: list[tuple[_native.Place, Any]]) -> object:
     """The object that reads and writes tensors if some of them are on a device."""
     tensors = [place.tensor for place, _ in given]
-    is_on_device = any(kind_of(tensor) == "torch" and tensor.device.type != "cpu" for tensor in tensors)
+    is_on_device = any(
+        kind_of(tensor) == "torch" and tensor.device.type != "cpu" for tensor in tensors
+    )
     if not is_on_device:
         return None
     from ._device_memory import DeviceMemory
@@ -381,4 +431,8 @@ def _copied(tensor: Any) -> Any:
         return tensor.detach().clone()
     if kind == "numpy":
         return tensor.copy()
-    return Tensor(tensor.dtype, tensor.shape, bytes(tensor.data)) if isinstance(tensor, Tensor) else bytes(tensor)
+    return (
+        Tensor(tensor.dtype, tensor.shape, bytes(tensor.data))
+        if isinstance(tensor, Tensor)
+        else bytes(tensor)
+    )

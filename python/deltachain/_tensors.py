@@ -1,4 +1,5 @@
-"""Tensors: this package's class, which supports any dtype, and new tensors of the caller's library."""
+"""Tensors: this package's class, which supports any dtype, and new tensors of the caller's
+library."""
 
 from __future__ import annotations
 
@@ -20,23 +21,26 @@ Kind = Literal["torch", "numpy", "deltachain"]
 
 # Bits of an element.
 BITS = {
-    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
-    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
 
 # Dtypes of which several elements share a byte. Their lanes are bytes.
 PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
 # Dtypes whose highest bit is a sign.
-SIGNED = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F16", "BF16", "F32", "F64"})
+SIGNED = frozenset(
+    {"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F16", "BF16", "F32", "F64"}
+)
 
 # Names of torch and numpy (with ml_dtypes), which are the same except for F4.
 _NAMES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
-    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
+    "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16",
+    "F32": "float32", "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
 }  # fmt: skip
 
 
@@ -46,9 +50,10 @@ class Tensor:
     Args:
         dtype: its name in safetensors, such as `"BF16"` or `"F8_E4M3"`.
         shape: the dimensions, outermost first; empty for a scalar.
-        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is not copied. To
-            publish or compare a tensor in other memory: a function of an offset and a length in bytes that returns such
-            an object with these bytes. It is called from other threads, for up to 16 MiB at a time.
+        data: the bytes, row-major and little-endian: an object with the buffer protocol, which is
+            not copied. To publish or compare a tensor in other memory: a function of an offset and
+            a length in bytes that returns such an object with these bytes. It is called from other
+            threads, for up to 16 MiB at a time.
 
     `memoryview(tensor.data)` gives the bytes.
 
@@ -79,13 +84,18 @@ def checked_kind(kind: Kind | None) -> Kind | None:
     """Refuses a `kind=` that is none, or whose library is not installed."""
     if kind is not None:
         choice("kind", kind, get_args(Kind))
-        if kind != "deltachain" and kind not in sys.modules and importlib.util.find_spec(kind) is None:
+        if (
+            kind != "deltachain"
+            and kind not in sys.modules
+            and importlib.util.find_spec(kind) is None
+        ):
             raise UsageError(f"USAGE: kind={kind!r} needs {kind}, which is not installed")
     return kind
 
 
 def note_written(tensors: Mapping[str, Any]) -> None:
-    """Tells torch that its tensors are written to: a backward pass that needs the old values then fails."""
+    """Tells torch that its tensors are written to: a backward pass that needs the old values then
+    fails."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -95,7 +105,8 @@ def note_written(tensors: Mapping[str, Any]) -> None:
 
 
 def kind_of(value: Any) -> Kind:
-    """The library whose tensor this is: `"torch"`, `"numpy"`, or `"deltachain"` for everything else."""
+    """The library whose tensor this is: `"torch"`, `"numpy"`, or `"deltachain"` for everything
+    else."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return "torch"
@@ -115,7 +126,9 @@ def numpy_dtype(name: str) -> Any:
         try:
             import ml_dtypes
         except ImportError:
-            raise UsageError(f"USAGE: numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'") from None
+            raise UsageError(
+                f"USAGE: numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'"
+            ) from None
         return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
     return numpy.dtype(_NAMES[name])
 
@@ -137,10 +150,14 @@ def name_of(value: Any) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The format's name of a dtype of torch or numpy; its own name if the format has none. Numpy names an order of
-    bytes, such as `>f4`, only if it is not the machine's."""
+    """The format's name of a dtype of torch or numpy; its own name if the format has none. Numpy
+    names an order of bytes, such as `>f4`, only if it is not the machine's."""
     text = str(dtype).removeprefix("torch.")
-    return "F4" if text == "float4_e2m1fn_x2" else next((name for name, own in _NAMES.items() if own == text), text)
+    return (
+        "F4"
+        if text == "float4_e2m1fn_x2"
+        else next((name for name, own in _NAMES.items() if own == text), text)
+    )
 
 
 def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
@@ -153,11 +170,15 @@ def zeros(kind: Kind, dtype: str, shape: list[int]) -> Any:
         return numpy.zeros(shape, dtype=numpy_dtype(dtype))
     tensor = Tensor(dtype, shape, b"")
     # Large tensors get zero pages lazily, from the threads that write them.
-    tensor.data = bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
+    tensor.data = (
+        bytearray(tensor.nbytes) if tensor.nbytes < 1 << 20 else mmap.mmap(-1, tensor.nbytes)
+    )
     return tensor
 
 
-def allocator(base: Any, kind: Kind | None) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
+def allocator(
+    base: Any, kind: Kind | None
+) -> Callable[[list[tuple[str, str, list[int]]]], dict[str, Any]]:
     """Makes tensors of `kind`; by default, of the same kind as in `base`."""
     like: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
     usual = checked_kind(kind) or (kind_of(next(iter(like.values()))) if like else "deltachain")
@@ -178,7 +199,9 @@ def shaped(kind: Kind, dtype: str, shape: tuple[int, ...] | list[int], data: Any
     if kind == "numpy":
         import numpy
 
-        return numpy.frombuffer(memoryview(data).toreadonly(), dtype=numpy_dtype(dtype)).reshape(tuple(shape))
+        return numpy.frombuffer(memoryview(data).toreadonly(), dtype=numpy_dtype(dtype)).reshape(
+            tuple(shape)
+        )
     return Tensor(dtype, shape, memoryview(data).toreadonly())
 
 
@@ -192,7 +215,9 @@ def _of_torch(dtype: str, shape: tuple[int, ...] | list[int], data: Any = b"") -
     else:
         flat = torch.zeros(own.nbytes, dtype=torch.uint8)
     # torch counts bytes of two elements of F4.
-    return flat.view(torch_dtype(dtype)).reshape([*shape[:-1], shape[-1] // 2] if dtype == "F4" else own.shape)
+    return flat.view(torch_dtype(dtype)).reshape(
+        [*shape[:-1], shape[-1] // 2] if dtype == "F4" else own.shape
+    )
 
 
 def writable(data: Any) -> Any:
@@ -201,12 +226,13 @@ def writable(data: Any) -> Any:
 
 
 def storage_sums(tensor: Any) -> Any:
-    """The sums of the memory in which a tensor of torch lies (SPEC section 24). They are computed where the memory is,
-    on its device, and show whether other code has written to it: any single element for certain.
+    """The sums of the memory in which a tensor of torch lies (SPEC section 24). They are computed
+    where the memory is, on its device, and show whether other code has written to it: any single
+    element for certain.
 
     Returns:
-        A tensor of int64 on that device, with rows of two numbers. The first row is the number of bytes of the storage,
-        twice; then comes one for each 16 MiB of it: its two sums.
+        A tensor of int64 on that device, with rows of two numbers. The first row is the number of
+        bytes of the storage, twice; then comes one for each 16 MiB of it: its two sums.
     """
     from ._sums import of_storage
 
@@ -215,4 +241,6 @@ def storage_sums(tensor: Any) -> Any:
 
 def usual_kind() -> Kind:
     """The default kind of patches."""
-    return "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"
+    return (
+        "torch" if "torch" in sys.modules else "numpy" if "numpy" in sys.modules else "deltachain"
+    )

@@ -1,5 +1,5 @@
-"""A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each block of 128x128,
-as the checkpoints of DeepSeek-V3 and its like have them.
+"""A trainer in bfloat16 whose checkpoint is quantised: weights as float8 e4m3 with a scale for each
+block of 128x128, as the checkpoints of DeepSeek-V3 and its like have them.
 
     with dc.Publisher(url, like=dc.Like("DeepSeek-V3/", Fp8Blocks("DeepSeek-V3/"))) as pub: ...
 
@@ -24,11 +24,13 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max  # 448
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight as float8 e4m3, and the float32 numbers that the blocks have to be multiplied by to get it back. The
-    last block of a row or column may be smaller."""
+    """A weight as float8 e4m3, and the float32 numbers that the blocks have to be multiplied by to
+    get it back. The last block of a row or column may be smaller."""
     rows, columns = weight.shape
     down, across = -(-rows // BLOCK), -(-columns // BLOCK)
-    padded = torch.nn.functional.pad(weight.float(), (0, across * BLOCK - columns, 0, down * BLOCK - rows))
+    padded = torch.nn.functional.pad(
+        weight.float(), (0, across * BLOCK - columns, 0, down * BLOCK - rows)
+    )
     blocks = padded.view(down, BLOCK, across, BLOCK)
     scale = blocks.abs().amax(dim=(1, 3)) / LARGEST
     # Of a block of zeros, any scale is right.
@@ -66,7 +68,11 @@ def write_checkpoint(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         own = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         offsets = [len(data), len(data) + len(own)]
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        header[name] = {
+            "dtype": names[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": offsets,
+        }
         data += own
     text = json.dumps(header).encode()
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,13 +85,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, chain = Path(folder) / "checkpoint", Path(folder) / "chain"
         weight, scale = quantised(model.weight.detach())
-        write_checkpoint(checkpoint, {"weight": weight, "weight_scale_inv": scale, "bias": model.bias.detach()})
+        write_checkpoint(
+            checkpoint, {"weight": weight, "weight_scale_inv": scale, "bias": model.bias.detach()}
+        )
         with dc.Publisher(chain, like=dc.Like(checkpoint, Fp8Blocks(checkpoint))) as pub:
             for step in range(3):
                 with torch.no_grad():
                     model.weight[step] += 0.01
                 made = pub.publish(model, metadata={"step": step})
-                print(f"version {made.version}: {made.changed} of {made.elements} elements, {made.bytes} bytes")
+                print(
+                    f"version {made.version}: {made.changed} of {made.elements} elements, "
+                    f"{made.bytes} bytes"
+                )
         subscriber = dc.Subscriber(chain, kind="torch")
         subscriber.prepare().apply()
         found = dict(subscriber.state())

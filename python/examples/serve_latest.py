@@ -1,10 +1,10 @@
-"""A server that answers with the newest weights: they are exchanged between two requests, and each answer says which
-version gave it.
+"""A server that answers with the newest weights: they are exchanged between two requests, and each
+answer says which version gave it.
 
     python serve_latest.py [--numpy]
 
-Publishes a few versions of a small model to a temporary directory meanwhile, asks the server, and checks that each
-answer is that of the version that it names.
+Publishes a few versions of a small model to a temporary directory meanwhile, asks the server, and
+checks that each answer is that of the version that it names.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ class Engine:
             self.weights[patch.name].reshape(-1)[patch.indices] = patch.values
 
     def answer(self, question: int) -> dict[str, Any]:
-        """The value of the weight that is asked for, and the sum of all, which belong to one version."""
+        """The value of the weight that is asked for, and the sum of all, which belong to one
+        version."""
         with self.paused:
             weight = self.weights["weight"]
-            return {"version": self.version, "value": float(weight[question]), "sum": float(weight.sum())}
+            return {
+                "version": self.version,
+                "value": float(weight[question]),
+                "sum": float(weight.sum()),
+            }
 
 
 def follow(engine: Engine, chain: str, kind: str, stop: threading.Event) -> None:
@@ -96,7 +101,11 @@ def weights(kind: str, version: int) -> dict[str, Any]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     arguments.add_argument("--numpy", action="store_true", help="do without torch")
-    kind = "torch" if importlib.util.find_spec("torch") and not arguments.parse_args().numpy else "numpy"
+    kind = (
+        "torch"
+        if importlib.util.find_spec("torch") and not arguments.parse_args().numpy
+        else "numpy"
+    )
     engine, stop = Engine(), threading.Event()
     with tempfile.TemporaryDirectory() as folder, server(engine) as web:
         chain = str(Path(folder) / "chain")
@@ -116,14 +125,19 @@ def main() -> None:
                         stop.wait(0.01)
                         continue
                     question = 100 * min(published, VERSIONS - 1)
-                    with urllib.request.urlopen(f"http://127.0.0.1:{web.server_port}/{question}") as response:
+                    with urllib.request.urlopen(
+                        f"http://127.0.0.1:{web.server_port}/{question}"
+                    ) as response:
                         answer = json.load(response)
                     expected = weights(kind, answer["version"])["weight"]
-                    assert (answer["value"], answer["sum"]) == (float(expected[question]), float(expected.sum())), (
-                        answer
-                    )
+                    assert (answer["value"], answer["sum"]) == (
+                        float(expected[question]),
+                        float(expected.sum()),
+                    ), answer
                     if answer["version"] not in seen:
-                        print(f"version {answer['version']}: weight {question} is {answer['value']}")
+                        print(
+                            f"version {answer['version']}: weight {question} is {answer['value']}"
+                        )
                         seen.add(answer["version"])
                     if answer["version"] == published < VERSIONS - 1:
                         published += 1

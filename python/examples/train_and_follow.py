@@ -1,5 +1,5 @@
-"""A network is trained, and each step is published as a version. A second process follows them, in memory and on
-disk, and computes the same logits, bit for bit.
+"""A network is trained, and each step is published as a version. A second process follows them, in
+memory and on disk, and computes the same logits, bit for bit.
 
     python train_and_follow.py [--steps 5] [--numpy] [CHAIN]
 
@@ -58,14 +58,19 @@ class TorchNetwork:
         return loss.item()
 
     def stream(self) -> Any:
-        """Names and tensors, one after another, as trainers give them that gather them from many processes."""
+        """Names and tensors, one after another, as trainers give them that gather them from many
+        processes."""
         for name, parameter in self.model.state_dict().items():
             yield name, parameter.to(self.torch.bfloat16)
 
     def logits(self, weights: Any) -> bytes:
         served = {name: tensor.float() for name, tensor in weights.items()}
         with self.torch.no_grad():
-            return self.torch.func.functional_call(self.model, served, (self.points,)).numpy().tobytes()
+            return (
+                self.torch.func.functional_call(self.model, served, (self.points,))
+                .numpy()
+                .tobytes()
+            )
 
 
 class NumpyNetwork:
@@ -135,7 +140,10 @@ def train(chain: str, name: str, steps: int) -> list[str]:
             expected.append(short(net.logits(dict(net.stream()))))
             made = job.result()
             changed = f"{made.changed} of {made.elements} elements"
-            print(f"version {made.version}: loss {loss:.4f}, {changed}, {made.bytes} bytes, logits {expected[-1]}")
+            print(
+                f"version {made.version}: loss {loss:.4f}, {changed}, {made.bytes} bytes, logits "
+                f"{expected[-1]}"
+            )
     return expected
 
 
@@ -150,17 +158,24 @@ def follow(chain: str, name: str, steps: int, folder: str) -> None:
         with update.applying() as patches:
             for patch in patches:
                 if patch.indices is None:
-                    served[patch.name] = patch.values.clone() if name == "torch" else patch.values.copy()
+                    served[patch.name] = (
+                        patch.values.clone() if name == "torch" else patch.values.copy()
+                    )
                 else:
                     served[patch.name].reshape(-1)[patch.indices] = patch.values
         disk.prepare(version, timeout=60).apply()
         files = dc.HostCopy(Path(folder) / "on disk", kind=name).tensors()
-        print(json.dumps([update.version, short(net.logits(served)), short(net.logits(files))]), flush=True)
+        print(
+            json.dumps([update.version, short(net.logits(served)), short(net.logits(files))]),
+            flush=True,
+        )
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    arguments.add_argument("chain", nargs="?", help="where the versions go; a temporary directory by default")
+    arguments.add_argument(
+        "chain", nargs="?", help="where the versions go; a temporary directory by default"
+    )
     arguments.add_argument("--steps", type=int, default=5)
     arguments.add_argument("--numpy", action="store_true", help="do without torch")
     arguments.add_argument("--follow", metavar="FOLDER", help=argparse.SUPPRESS)
@@ -173,11 +188,16 @@ def main() -> None:
         chain = given.chain or str(Path(folder) / "chain")
         expected = train(chain, name, given.steps)
         command = [sys.executable, __file__, chain, "--steps", str(given.steps), "--follow", folder]
-        follower = subprocess.run([*command, *["--numpy"] * given.numpy], stdout=subprocess.PIPE, text=True, check=True)
+        follower = subprocess.run(
+            [*command, *["--numpy"] * given.numpy], stdout=subprocess.PIPE, text=True, check=True
+        )
         for version, line in enumerate(follower.stdout.splitlines()):
             assert json.loads(line) == [version, expected[version], expected[version]], line
         assert len(follower.stdout.splitlines()) == given.steps
-    print(f"the follower's logits are the same for all {given.steps} versions, in memory and on disk ({name})")
+    print(
+        f"the follower's logits are the same for all {given.steps} versions, in memory and on disk "
+        f"({name})"
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,11 @@ import deltachain as dc
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kit", type=Path, help="the archive of the conformance kit, for the tutorial about readers")
+    parser.addoption(
+        "--kit",
+        type=Path,
+        help="the archive of the conformance kit, for the tutorial about readers",
+    )
 
 
 def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> Path:
@@ -24,11 +28,17 @@ def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], by
     header: dict[str, Any] = {}
     offset = 0
     for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [offset, offset + len(data)],
+        }
         offset += len(data)
     text = json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+    path.write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values())
+    )
     return path
 
 

@@ -2,7 +2,8 @@
 
     python in_place_worker.py RANK SIZE MEETING URL STEP...
 
-A step is `apply N`, `check`, or something that happens at the next `apply`, on rank 1 unless said otherwise:
+A step is `apply N`, `check`, or something that happens at the next `apply`, on rank 1 unless said
+otherwise:
 
 - `flip`: a bit of a lane that changes is wrong before the proof, and nobody says so;
 - `write`: other code writes to such a lane between proof and switch;
@@ -11,11 +12,11 @@ A step is `apply N`, `check`, or something that happens at the next `apply`, on 
 - `move`, `moved`: torch gives a tensor other memory, before `prepare` or between it and `apply`;
 - `unproven`: a bit of a lane that does not change, for `check`.
 
-`new` begins anew, with other tensors and another subscriber. With `IN_PLACE_BY=device` in the environment torch reads
-and writes the tensors, as on a device; `raise` and `after` need that.
+`new` begins anew, with other tensors and another subscriber. With `IN_PLACE_BY=device` in the
+environment torch reads and writes the tensors, as on a device; `raise` and `after` need that.
 
-For each `apply` and `check` it prints a line: the class of the error or null, the version, whether it is torn, the
-proof, and which version the tensors are bit for bit, or null.
+For each `apply` and `check` it prints a line: the class of the error or null, the version, whether
+it is torn, the proof, and which version the tensors are bit for bit, or null.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ EXPERTS, ROWS, COLUMNS = 4, 12, 20
 def model(version: int) -> dict[str, Any]:
     """A chain's tensors, of which a few lanes change with each version."""
     generator = torch.Generator().manual_seed(0)
-    made = {f"experts.{number}.w": torch.randn(6, 10, generator=generator).bfloat16() for number in range(EXPERTS)}
+    made = {
+        f"experts.{number}.w": torch.randn(6, 10, generator=generator).bfloat16()
+        for number in range(EXPERTS)
+    }
     for name, shape in {
         "by_rows": (ROWS, COLUMNS),
         "by_columns": (ROWS, COLUMNS),
@@ -97,7 +101,9 @@ def parts(rank: int, size: int, weights: dict[str, Any], mesh: Any) -> dict[str,
         "embed": dc.Part(embed, rows(weights["embed"])),
         "head": dc.Part(embed, rows(weights["embed"])),
         # Views of one tensor.
-        **{f"experts.{number}.w": fused[at] for at, number in enumerate(range(rank, EXPERTS, size))},
+        **{
+            f"experts.{number}.w": fused[at] for at, number in enumerate(range(rank, EXPERTS, size))
+        },
     }
 
 
@@ -137,7 +143,11 @@ def main() -> None:
     rank, size = int(rank), int(size)
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=60),
     )
     mesh = init_device_mesh("cpu", (size,))
     if os.environ.get("IN_PLACE_BY") == "device":
@@ -154,9 +164,12 @@ def main() -> None:
         return None
 
     def flip(version: int, changes: bool) -> None:
-        """Flips a bit of a lane of this rank that changes, or does not, on the way to the version."""
+        """Flips a bit of a lane of this rank that changes, or does not, on the way to the
+        version."""
         own, before = (local(expected[number]["by_columns"]) for number in (version, version - 1))
-        lane = ((own.view(torch.int16) != before.view(torch.int16)) == changes).nonzero()[0].tolist()
+        lane = (
+            ((own.view(torch.int16) != before.view(torch.int16)) == changes).nonzero()[0].tolist()
+        )
         local(tensors["by_columns"]).view(torch.int16)[tuple(lane)] ^= 2
 
     def move() -> None:
@@ -165,7 +178,12 @@ def main() -> None:
 
     def told(error: BaseException | None) -> None:
         kind = None if error is None else type(error).__name__
-        line = {"error": kind, "version": subscriber.version, "torn": subscriber.torn, "proof": subscriber.proof}
+        line = {
+            "error": kind,
+            "version": subscriber.version,
+            "torn": subscriber.torn,
+            "proof": subscriber.proof,
+        }
         print(json.dumps({**line, "holds": holds()}), flush=True)
 
     group = dc.Group(dist.group.WORLD, timeout=20)

@@ -1,20 +1,22 @@
-"""One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints what became of
-each.
+"""One rank of a training run, for test_ranks.py: publishes the steps that it is told to, and prints
+what became of each.
 
     python ranks_worker.py KIND RANK SIZE MEETING LIMIT URL LIKE STEP...
 
-KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on each rank). A step
-is a number, or what happens with the next one:
+KIND is `sockets` (no torch: whole tensors on each rank) or `torch` (gloo, rows of each tensor on
+each rank). A step is a number, or what happens with the next one:
 
 - `break`, `mend`: to the store;
 - `die`, `halt`: rank 1 is killed, or stopped for good, when it begins to compare;
-- `stop`, `doze`: it is stopped then, until rank 0 has given up, or until rank 0 remarks the silence;
+- `stop`, `doze`: it is stopped then, until rank 0 has given up, or until rank 0 remarks the
+  silence;
 - `before`, `after`: rank 0 is stopped before or after it commits, until rank 1 has given up;
 - `shuffle`: mappings, in another order on each rank;
 - `lack`, `dtype`, `shape`, `placement`, `stream`: a mapping in which a tensor of rank 2 is another;
 - `reverse`, `raise`: a stream that is another on rank 1;
 - `wait`: rank 0 makes another call than the others;
-- `rival`, `late`: another process publishes the step, before this one looks for it, or before this one commits it.
+- `rival`, `late`: another process publishes the step, before this one looks for it, or before this
+  one commits it.
 
 With the word `once` each step is published once, by the metadata of rank 0.
 """
@@ -44,7 +46,8 @@ from deltachain import _ranks
 
 
 class Sockets:
-    """A group over sockets of this machine. Rank 0 has the listening socket, and passes on what all say."""
+    """A group over sockets of this machine. Rank 0 has the listening socket, and passes on what all
+    say."""
 
     def __init__(self, rank: int, size: int, meeting: str) -> None:
         self.rank, self.size = rank, size
@@ -52,7 +55,9 @@ class Sockets:
         if rank == 0:
             listener = socket.socket(fileno=int(meeting))
             lines = [listener.accept()[0] for _ in range(size - 1)]
-            self._lines = {struct.unpack("<Q", self._receive(line, None))[0]: line for line in lines}
+            self._lines = {
+                struct.unpack("<Q", self._receive(line, None))[0]: line for line in lines
+            }
         else:
             line = socket.create_connection(("127.0.0.1", int(meeting)))
             self._send(line, struct.pack("<Q", rank))
@@ -88,7 +93,9 @@ class Sockets:
         others = range(1, self.size) if self.rank == 0 else range(self.size)
         for rank in others:
             if rank not in self._received:
-                self._received[rank] = self._receive(self._lines[rank if self.rank == 0 else 0], until)
+                self._received[rank] = self._receive(
+                    self._lines[rank if self.rank == 0 else 0], until
+                )
         messages = [self._received.get(rank, self._sent) for rank in range(self.size)]
         for line in self._lines.values() if self.rank == 0 else ():
             for text in messages:
@@ -128,7 +135,12 @@ def main() -> None:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
         mesh = init_device_mesh("cpu", (size,))
         group = dist.group.WORLD
-        dtypes = {"BF16": torch.bfloat16, "F32": torch.float32, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
+        dtypes = {
+            "BF16": torch.bfloat16,
+            "F32": torch.float32,
+            "U8": torch.uint8,
+            "F8_E4M3": torch.float8_e4m3fn,
+        }
     else:
         group = Sockets(rank, size, meeting)
 
@@ -137,7 +149,9 @@ def main() -> None:
             return DTensor.from_local(whole, mesh, [Replicate()], run_check=False)
         rows = -(-len(whole) // size)
         local = whole[rank * rows : (rank + 1) * rows]
-        return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride())
+        return DTensor.from_local(
+            local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+        )
 
     def tensor(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
         if name != "b.bias":
@@ -159,12 +173,16 @@ def main() -> None:
                 raise ValueError("this one breaks off")
 
     def weights(step: int) -> Any:
-        if not told & {"shuffle", "lack", "dtype", "shape", "placement", "stream"} or ("stream" in told and rank == 2):
+        if not told & {"shuffle", "lack", "dtype", "shape", "placement", "stream"} or (
+            "stream" in told and rank == 2
+        ):
             return stream(step)
         rows = list(stream(step))
         if "shuffle" in told:
             random.Random(rank).shuffle(rows)
-        return {name: row for name, row in rows if rank != 2 or name != "b.bias" or "lack" not in told}
+        return {
+            name: row for name, row in rows if rank != 2 or name != "b.bias" or "lack" not in told
+        }
 
     flaws: list[str] = []
 
@@ -177,8 +195,11 @@ def main() -> None:
             rival()
         if when in told:
             stopped.write_text(str(os.getpid()))
-            # By this thread: until another one had taken a signal to the process, this one could go on.
-            signal.pthread_kill(threading.get_ident(), signal.SIGKILL if when == "die" else signal.SIGSTOP)
+            # By this thread: until another one had taken a signal to the process, this one could go
+            # on.
+            signal.pthread_kill(
+                threading.get_ident(), signal.SIGKILL if when == "die" else signal.SIGSTOP
+            )
 
     def go_on() -> None:
         os.kill(int(stopped.read_text()), signal.SIGCONT)
@@ -230,7 +251,11 @@ def main() -> None:
             try:
                 metadata = {"step": step} if rank == 0 or "once" not in steps else None
                 made = pub.publish(weights(int(step)), metadata=metadata)
-                said: Any = {"version": made.version, "digest": made.digest, "snapshot": made.snapshot}
+                said: Any = {
+                    "version": made.version,
+                    "digest": made.digest,
+                    "snapshot": made.snapshot,
+                }
                 said |= {"skipped": True} if not made.is_new else {}
             except (dc.Error, ValueError) as error:
                 said = {"error": type(error).__name__, "text": str(error)}
@@ -242,7 +267,8 @@ def main() -> None:
                 os._exit(0)
             told.clear()
     if kind == "torch":
-        # Threads of gloo that still run when the group or the interpreter ends can abort the process.
+        # Threads of gloo that still run when the group or the interpreter ends can abort the
+        # process.
         os._exit(0)
 
 

@@ -1,5 +1,5 @@
-"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand still while links go
-or come."""
+"""A small server that speaks enough of S3 for one chain, in memory, and that can be made to stand
+still while links go or come."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import deltachain as dc
 
 
 class StallingStore:
-    """The server, on a free port of this machine, while the block lasts. `stall` is how many seconds each request of
-    these `methods` for a name with this `part`, by default a link, stands still before any of it is read; `stands` is
-    set when one does. `requests` are those that were answered: method and path."""
+    """The server, on a free port of this machine, while the block lasts. `stall` is how many
+    seconds each request of these `methods` for a name with this `part`, by default a link, stands
+    still before any of it is read; `stands` is set when one does. `requests` are those that were
+    answered: method and path."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -73,14 +74,22 @@ class StallingStore:
                     for key in keys:
                         store.objects.pop(bucket + unescape(key), None)
                 rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-                self.answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), Content_Type="application/xml")
+                self.answer(
+                    200,
+                    f"<DeleteResult>{rows}</DeleteResult>".encode(),
+                    Content_Type="application/xml",
+                )
 
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
                 if "list-type" in query:
                     store.stand(self.command, parts.path + query.get("prefix", ""))
-                    self.answer(200, store.listed(unquote(parts.path), query), Content_Type="application/xml")
+                    self.answer(
+                        200,
+                        store.listed(unquote(parts.path), query),
+                        Content_Type="application/xml",
+                    )
                     return
                 store.stand(self.command, parts.path)
                 with store.lock:
@@ -131,10 +140,14 @@ class StallingStore:
         after = query.get("continuation-token") or query.get("start-after", "")
         with self.lock:
             inside = (name.removeprefix(bucket) for name in self.objects if name.startswith(bucket))
-            names = sorted(name for name in inside if name.startswith(query.get("prefix", "")) and name > after)
+            names = sorted(
+                name for name in inside if name.startswith(query.get("prefix", "")) and name > after
+            )
             rows = [row(name, *self.objects[bucket + name]) for name in names[:1000]]
         more = len(names) > 1000
-        token = f"<NextContinuationToken>{escape(names[999])}</NextContinuationToken>" if more else ""
+        token = (
+            f"<NextContinuationToken>{escape(names[999])}</NextContinuationToken>" if more else ""
+        )
         return (
             f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(rows)}</ListBucketResult>"
         ).encode()
@@ -144,7 +157,10 @@ class StallingStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.left.set()
         self._server.shutdown()

@@ -1,4 +1,5 @@
-"""Under asyncio, and with `stop=`: what waits can be ended from outside at once, and nothing has changed then."""
+"""Under asyncio, and with `stop=`: what waits can be ended from outside at once, and nothing has
+changed then."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_versions_are_awaited_one_after_another(chain: Chain, tmp_path: Path, on_disk: bool) -> None:
+def test_versions_are_awaited_one_after_another(
+    chain: Chain, tmp_path: Path, on_disk: bool
+) -> None:
     place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
 
     async def main() -> None:
@@ -73,7 +76,9 @@ def test_a_cancelled_download_ends_at_once_and_can_be_done_again() -> None:
             async with dc.AsyncSubscriber(store.chain(stall=3600)) as subscriber:
                 task = asyncio.create_task(subscriber.prepare())
                 await stands(store)
-                with pytest.raises(dc.UsageError, match="another thread is using it: one at a time"):
+                with pytest.raises(
+                    dc.UsageError, match="another thread is using it: one at a time"
+                ):
                     await subscriber.poll()
                 await cancelled(task)
                 assert subscriber.version is None and not subscriber.torn
@@ -171,7 +176,9 @@ def test_a_future_says_whether_it_was_cancelled() -> None:
         for ask in (job.result, job.exception):
             with pytest.raises(dc.CancelledError, match="cancelled") as caught:
                 ask(60)
-            assert isinstance(caught.value, concurrent.futures.CancelledError) and caught.value.advice
+            assert (
+                isinstance(caught.value, concurrent.futures.CancelledError) and caught.value.advice
+            )
         assert job.cancelled() and job.done() and not job.running() and called == [job]
         assert not job.cancel() and job.cancelled()
         assert list(concurrent.futures.as_completed([job], timeout=60)) == [job]
@@ -179,8 +186,15 @@ def test_a_future_says_whether_it_was_cancelled() -> None:
         # One that has succeeded was not cancelled, whoever asks afterwards.
         store.stall = 0
         job = publisher.publish_async(WEIGHTS)
-        assert [done.result().version for done in concurrent.futures.as_completed([job], timeout=60)] == [0]
-        assert not job.cancel() and not job.cancelled() and job.result().version == 0 and job.exception() is None
+        assert [
+            done.result().version for done in concurrent.futures.as_completed([job], timeout=60)
+        ] == [0]
+        assert (
+            not job.cancel()
+            and not job.cancelled()
+            and job.result().version == 0
+            and job.exception() is None
+        )
         publisher.close()
 
 
@@ -233,7 +247,9 @@ def test_every_wait_ends_by_stop(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.0])
-def test_a_chain_may_come_later(tmp_path: Path, timeout: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_chain_may_come_later(
+    tmp_path: Path, timeout: float, caplog: pytest.LogCaptureFixture
+) -> None:
     url = tmp_path / "not yet" / "a chain"
     with dc.Subscriber(url) as subscriber:
         for call in (subscriber.poll, subscriber.prepare):

@@ -1,5 +1,5 @@
-"""The border between Python and the native part: what is shown cannot be changed, and whatever comes in, nothing comes
-out that `except Exception` does not catch."""
+"""The border between Python and the native part: what is shown cannot be changed, and whatever
+comes in, nothing comes out that `except Exception` does not catch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ KINDS = ["numpy", "deltachain"] + (["torch"] if torch else [])
 
 
 def spoil(kind: str, shown: Any) -> None:
-    """Writes to what is shown. torch can; nothing else lets itself be written to, in no way that it offers."""
+    """Writes to what is shown. torch can; nothing else lets itself be written to, in no way that it
+    offers."""
     if kind == "torch":
         shown.view(torch.uint8).fill_(113)
         assert set(as_bytes(shown)) <= {113}
@@ -45,7 +46,9 @@ def spoil(kind: str, shown: Any) -> None:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_engine_does_to_patches_stays_with_it(chain: Chain, tmp_path: Path, on_disk: bool, kind: str) -> None:
+def test_what_an_engine_does_to_patches_stays_with_it(
+    chain: Chain, tmp_path: Path, on_disk: bool, kind: str
+) -> None:
     place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
     subscriber = dc.Subscriber(chain.url, kind=kind, **place)
     for step in range(4):
@@ -70,7 +73,19 @@ def fails(*_: object) -> None:
 def odd_values() -> Iterator[Any]:
     """Values that hardly any argument expects."""
     yield from (None, True, -1, 0, 1 << 40, 1 << 64, -0.5, math.nan, math.inf, 1e300)
-    yield from ("", "\udc80", "a\0b", b"", b"x", [1, 2], (), {}, {"a": None}, {1: b"x"}, {"\udc80": b"x"})
+    yield from (
+        "",
+        "\udc80",
+        "a\0b",
+        b"",
+        b"x",
+        [1, 2],
+        (),
+        {},
+        {"a": None},
+        {1: b"x"},
+        {"\udc80": b"x"},
+    )
     yield from ({"a": "text"}, {"a": b"xxx"}, object(), iter([]), fails)
     yield {"a": dc.Tensor("U8", (1 << 62, 1 << 62), b"")}
     yield {"a": dc.Tensor("U8", (-1,), b"")}
@@ -157,7 +172,8 @@ def uses_of_paths(chain: Chain) -> dict[str, Callable[[Any], object]]:
     }
 
 
-# Exceptions of this package; what Python's own conversions raise; what functions of the caller's have raised here.
+# Exceptions of this package; what Python's own conversions raise; what functions of the caller's
+# have raised here.
 EXPECTED = (dc.Error, TypeError, ValueError, OverflowError, AttributeError)
 
 

@@ -1,4 +1,5 @@
-"""What was published is read back: by programs, by followers, and by a trainer that was restarted."""
+"""What was published is read back: by programs, by followers, and by a trainer that was
+restarted."""
 
 from __future__ import annotations
 
@@ -46,18 +47,31 @@ def test_versions_are_listed(chain: str) -> None:
         (1, {"step": "200", "run": "wörter"}),
         (0, {"step": "100", "run": "wörter"}),
     ]
-    assert versions == [dc.show(chain, number) for number in (2, 1, 0)] and dc.show(chain) == versions[0]
-    for version, entry in zip(versions, json.loads(tool("--json", "log", chain))["versions"], strict=True):
-        assert (version.digest, version.commit, version.parent) == (entry["state"], entry["commit"], entry["parent"])
+    assert (
+        versions == [dc.show(chain, number) for number in (2, 1, 0)]
+        and dc.show(chain) == versions[0]
+    )
+    for version, entry in zip(
+        versions, json.loads(tool("--json", "log", chain))["versions"], strict=True
+    ):
+        assert (version.digest, version.commit, version.parent) == (
+            entry["state"],
+            entry["commit"],
+            entry["parent"],
+        )
         assert [(route.base, route.bytes) for route in version.routes] == [
-            (route["from"], sum(file["size"] for file in route["files"])) for route in entry["routes"]
+            (route["from"], sum(file["size"] for file in route["files"]))
+            for route in entry["routes"]
         ]
         assert version.stored is not None and version.stored.tzinfo is not None
         assert abs(datetime.now(UTC) - version.stored) < timedelta(hours=1)
     assert versions[0].parent == versions[1].commit and versions[0].shards == (versions[0].digest,)
     assert versions[0].digest == dc.digest(tensors(2)).digest
     assert dc.log(chain, last=2) == versions[:2] and dc.log(chain, last=None) == versions
-    assert dc.log(dc.Store(chain, stall=5.0, attempts=2), last=1) == versions[:1] and dc.log(chain, last=0) == []
+    assert (
+        dc.log(dc.Store(chain, stall=5.0, attempts=2), last=1) == versions[:1]
+        and dc.log(chain, last=0) == []
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         versions[0].version = 7  # type: ignore[misc]
 
@@ -88,9 +102,13 @@ def test_assets_are_listed(tmp_path: Path) -> None:
     write_model(like / "model.safetensors", model(0))
     (like / "config.json").write_text("{}")
     with dc.Publisher(tmp_path / "chain", like=like) as pub:
-        pub.publish({name: dc.Tensor(dtype, shape, data) for name, (dtype, shape, data) in model(1).items()})
+        pub.publish(
+            {name: dc.Tensor(dtype, shape, data) for name, (dtype, shape, data) in model(1).items()}
+        )
         newest = pub.newest
-    assert newest is not None and [(asset.name, asset.size) for asset in newest.assets] == [("config.json", 2)]
+    assert newest is not None and [(asset.name, asset.size) for asset in newest.assets] == [
+        ("config.json", 2)
+    ]
 
 
 def test_a_subscriber_knows_the_step_of_its_version(tmp_path: Path, chain: str) -> None:
@@ -106,10 +124,19 @@ def test_a_subscriber_knows_the_step_of_its_version(tmp_path: Path, chain: str) 
         for number in (0, 2):
             update = subscriber.prepare(number)
             # Before it is applied, too.
-            assert (update.commit, update.metadata) == (versions[number].commit, versions[number].metadata)
-            assert update.stored is not None and update.stored.replace(microsecond=0) == versions[number].stored
+            assert (update.commit, update.metadata) == (
+                versions[number].commit,
+                versions[number].metadata,
+            )
+            assert (
+                update.stored is not None
+                and update.stored.replace(microsecond=0) == versions[number].stored
+            )
             update.apply()
-            assert (subscriber.commit, subscriber.metadata) == (versions[number].commit, versions[number].metadata)
+            assert (subscriber.commit, subscriber.metadata) == (
+                versions[number].commit,
+                versions[number].metadata,
+            )
             assert subscriber.stored == update.stored
         same = subscriber.prepare(2)
         assert (same.commit, same.metadata) == (versions[2].commit, versions[2].metadata)
@@ -146,7 +173,12 @@ def test_a_directory_tells_its_status(tmp_path: Path, chain: str) -> None:
     place = tmp_path / "model"
     place.mkdir()
     nothing = dc.status(place)
-    assert not nothing.healthy and nothing.problems and nothing.version is None and nothing.metadata == {}
+    assert (
+        not nothing.healthy
+        and nothing.problems
+        and nothing.version is None
+        and nothing.metadata == {}
+    )
     place.rmdir()
     tool("follow", chain, place, "--once")
     status = dc.status(place, max_lag="10m")
@@ -168,7 +200,9 @@ def test_a_chain_and_a_directory_are_checked(tmp_path: Path, chain: str) -> None
     assert isinstance(report, dc.FsckReport)
     assert report.healthy and (report.versions, report.rebuilt, report.problems) == (3, 0, ())
     phases = set()
-    deep = dc.fsck(chain, deep=True, scratch=tmp_path, threads=1, progress=lambda phase, *_: phases.add(phase))
+    deep = dc.fsck(
+        chain, deep=True, scratch=tmp_path, threads=1, progress=lambda phase, *_: phases.add(phase)
+    )
     assert isinstance(deep, dc.FsckReport) and deep.healthy and deep.rebuilt == 3 and phases
     tool("pull", chain, tmp_path / "model")
     directory = dc.fsck(tmp_path / "model")
@@ -180,7 +214,10 @@ def test_a_chain_and_a_directory_are_checked(tmp_path: Path, chain: str) -> None
     damaged = dc.fsck(chain)
     assert not damaged.healthy
     assert all(isinstance(problem, dc.Error) for problem in damaged.problems)
-    assert any(problem.file and file.name in problem.file and file.name in str(problem) for problem in damaged.problems)
+    assert any(
+        problem.file and file.name in problem.file and file.name in str(problem)
+        for problem in damaged.problems
+    )
     next((tmp_path / "model/current").glob("*.safetensors")).write_bytes(b"")
     assert not dc.fsck(tmp_path / "model").healthy
     with pytest.raises(dc.UsageError):
@@ -257,7 +294,12 @@ with StallingStore() as store:
     for name in ("log", "fsck", "doctor"):
         command = [sys.executable, "-c", program, name]
         ran = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120, check=False
+            command,
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert (ran.returncode, ran.stdout) == (0, "ended\n"), ran.stderr
 
@@ -269,11 +311,19 @@ def test_a_step_is_published_once(tmp_path: Path) -> None:
         first = pub.publish(tensors(0), metadata={"step": 7})
         assert first.is_new
         again = pub.publish(tensors(1), metadata={"step": 7})
-        assert (again.is_new, again.version, again.commit, again.digest) == (False, 0, first.commit, first.digest)
+        assert (again.is_new, again.version, again.commit, again.digest) == (
+            False,
+            0,
+            first.commit,
+            first.digest,
+        )
         assert (again.changed, again.elements) == (0, 0)
         assert pub.last == again and f"version 0, {first.digest[:12]}" in repr(pub)
         newest = pub.newest
-        assert newest is not None and (newest.commit, newest.metadata) == (first.commit, {"step": "7"})
+        assert newest is not None and (newest.commit, newest.metadata) == (
+            first.commit,
+            {"step": "7"},
+        )
         assert pub.publish(tensors(2), metadata={"step": 8}).version == 1
     assert "closed" in repr(pub)
     with pytest.raises(dc.UsageError):
@@ -281,7 +331,9 @@ def test_a_step_is_published_once(tmp_path: Path) -> None:
     with dc.Publisher(url, once="step") as pub:
         # Known from the head, before anything is copied.
         reads: list[int] = []
-        weights = {"w": dc.Tensor("U8", (3,), lambda offset, length: reads.append(length) or bytes(length))}
+        weights = {
+            "w": dc.Tensor("U8", (3,), lambda offset, length: reads.append(length) or bytes(length))
+        }
         job = pub.publish_async(weights, metadata={"step": 8})
         assert job.done() and not job.result().is_new and not reads
         assert pub.publish(weights, metadata={"step": 9}).is_new and reads
@@ -367,7 +419,8 @@ def test_of_two_trainers_with_the_same_steps_each_step_is_published_once(tmp_pat
 
 def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: Path) -> None:
     url = tmp_path / "chain"
-    # Steps 0 to 39. The trainer has no checkpoint of its own: it says when a step begins and when one is published.
+    # Steps 0 to 39. The trainer has no checkpoint of its own: it says when a step begins and when
+    # one is published.
     trainer = textwrap.dedent("""
         import deltachain as dc, sys
         say = lambda *words: print(*words, flush=True)
@@ -377,7 +430,8 @@ def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: P
             start = int(pub.newest.metadata["step"]) + 1 if pub.newest else 0
             for step in range(max(start - int(sys.argv[2]), 0), 40):
                 say("begins", step)
-                say("published", step, pub.publish_async(state(step), metadata={"step": step}).result().is_new)
+                job = pub.publish_async(state(step), metadata={"step": step})
+                say("published", step, job.result().is_new)
     """)
     rng = random.Random(7)
     skipped = 0
@@ -385,7 +439,8 @@ def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: P
         command = [sys.executable, "-c", trainer, str(url), str(rng.randrange(4))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            # Killed right after a commit, or at some instant of the next step; the last one is left alone.
+            # Killed right after a commit, or at some instant of the next step; the last one is left
+            # alone.
             left = 2 + rng.randrange(6) if kill < 10 else None
             for line in process.stdout:
                 skipped += line.endswith("False\n")
@@ -398,7 +453,9 @@ def test_a_trainer_that_is_killed_ten_times_publishes_each_step_once(tmp_path: P
             process.wait(60)
             assert process.returncode == (-signal.SIGKILL if kill < 10 else 0)
     versions = list(reversed(dc.log(url, last=None)))
-    assert [(version.version, version.metadata["step"]) for version in versions] == [(n, str(n)) for n in range(40)]
+    assert [(version.version, version.metadata["step"]) for version in versions] == [
+        (n, str(n)) for n in range(40)
+    ]
     assert skipped > 0, "some steps were repeated"
     assert dc.fsck(url, deep=True).healthy
     for version in versions:

@@ -11,17 +11,24 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"
+)
 
 
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("train_and_follow.py --numpy", "the same for all 5 versions, in memory and on disk (numpy)"),
+        (
+            "train_and_follow.py --numpy",
+            "the same for all 5 versions, in memory and on disk (numpy)",
+        ),
         ("serve_latest.py --numpy", "every answer was that of the version that it named (numpy"),
         pytest.param("train_and_follow.py", "in memory and on disk (torch)", marks=needs_torch),
         pytest.param("serve_latest.py", "that it named (torch", marks=needs_torch),
-        pytest.param("fp8_blocks.py", "is what the quantisation gives, bit for bit", marks=needs_torch),
+        pytest.param(
+            "fp8_blocks.py", "is what the quantisation gives, bit for bit", marks=needs_torch
+        ),
     ],
 )
 def test_examples_run(tmp_path: Path, command: str, says: str) -> None:
@@ -41,7 +48,9 @@ def test_examples_run(tmp_path: Path, command: str, says: str) -> None:
 
 @needs_torch
 @pytest.mark.parametrize("shape", [(128, 128), (300, 200), (1, 1), (129, 384)])
-def test_blocks_are_quantised_as_the_reference_does(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+def test_blocks_are_quantised_as_the_reference_does(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
     numpy, ml_dtypes = pytest.importorskip("numpy"), pytest.importorskip("ml_dtypes")
     import torch
 

@@ -1,4 +1,5 @@
-"""`deltachain follow --engine` as a process of a program, with a server that records what it is asked."""
+"""`deltachain follow --engine` as a process of a program, with a server that records what it is
+asked."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.server.calls.append((self.path, body))
         if self.path == "/update_weights_from_disk":
-            self.server.info = {"model_path": body["model_path"], "weight_version": body["weight_version"]}
+            self.server.info = {
+                "model_path": body["model_path"],
+                "weight_version": body["weight_version"],
+            }
         self._answer({})
 
     def _answer(self, body: dict[str, str]) -> None:
@@ -75,7 +79,11 @@ def chain(tmp_path: Path) -> Chain:
 
 def test_the_program_of_the_page(chain: Chain, server: Server, tmp_path: Path) -> None:
     text = (ROOT / "integrations/docs/integrations.md").read_text()
-    (program,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if '"follow"' in block)
+    (program,) = (
+        block
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if '"follow"' in block
+    )
     directory = tmp_path / "the model"
     for said, here in (
         ("s3://models/run7", chain.url),
@@ -102,5 +110,7 @@ def test_the_program_of_the_page(chain: Chain, server: Server, tmp_path: Path) -
     # It has not failed, and the directory is free.
     status = dc.status(directory)
     assert (status.failing, status.last_error, status.following) == (False, None, False)
-    assert [(found["url"], found["version"], found["paused"]) for found in status.servers] == [(server.url, 1, False)]
+    assert [(found["url"], found["version"], found["paused"]) for found in status.servers] == [
+        (server.url, 1, False)
+    ]
     tool("follow", chain.url, directory, "--once")

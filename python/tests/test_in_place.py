@@ -1,8 +1,9 @@
-"""Tensors in all forms that follow a chain where they are, by the library or by torch as on a device: drawn ones, at
-the edges, divided; and the sums that prove them, against a slow and obvious twin.
+"""Tensors in all forms that follow a chain where they are, by the library or by torch as on a
+device: drawn ones, at the edges, divided; and the sums that prove them, against a slow and obvious
+twin.
 
-60 drawn models for each way by default; `DELTACHAIN_DRAWN` sets another number. The number in a test's name is its
-seed.
+60 drawn models for each way by default; `DELTACHAIN_DRAWN` sets another number. The number in a
+test's name is its seed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,18 @@ PROFILES = ("local", "direct")
 HAS_F4 = hasattr(torch, "float4_e2m1fn_x2")
 
 # Those of torch.
-DTYPES = ["BF16", "F16", "F32", "F64", "U8", "I64", "BOOL", "F8_E4M3", "C64", *(["F4"] if HAS_F4 else [])]
+DTYPES = [
+    "BF16",
+    "F16",
+    "F32",
+    "F64",
+    "U8",
+    "I64",
+    "BOOL",
+    "F8_E4M3",
+    "C64",
+    *(["F4"] if HAS_F4 else []),
+]
 # Those of numpy.
 NUMPY = ["F16", "F32", "F64", "U8", "I64", "BOOL"]
 
@@ -44,7 +56,8 @@ Box = tuple[slice, ...]
 
 @pytest.fixture(params=["library", "device"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads and writes the tensors: the library, or torch, which then also computes the sums as on a device."""
+    """What reads and writes the tensors: the library, or torch, which then also computes the sums
+    as on a device."""
     name: str = request.param
     if name == "device":
         monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
@@ -62,12 +75,18 @@ def sums(begin: int, data: bytes) -> list[int]:
     found = [0, 0]
     for place, byte in enumerate(data, begin):
         for k in (0, 1):
-            found[k] += byte * 256 ** (place % 2) * low[k][(place >> 1) % 4096] * high[k][place >> 13]
+            found[k] += (
+                byte * 256 ** (place % 2) * low[k][(place >> 1) % 4096] * high[k][place >> 13]
+            )
     return [found[0] % MODULUS, found[1] % MODULUS]
 
 
 def lanes_of(data: bytes, width: int) -> Any:
-    return torch.frombuffer(bytearray(data), dtype=KINDS[width]) if data else torch.empty(0, dtype=KINDS[width])
+    return (
+        torch.frombuffer(bytearray(data), dtype=KINDS[width])
+        if data
+        else torch.empty(0, dtype=KINDS[width])
+    )
 
 
 WAYS = {"library": _sums.of_bytes, "torch": _sums._of_bytes}
@@ -90,9 +109,14 @@ def test_sums_are_those_of_the_specification(width: int, way: str) -> None:
             assert of_bytes(lanes_of(data, width), begin // width).tolist() == expected
     draw = random.Random(width)
     row = 8192 // width
-    for begin, count in itertools.product([0, 1, 3, row - 1, row, row + 1], [0, 1, 9, 20000 // width]):
+    for begin, count in itertools.product(
+        [0, 1, 3, row - 1, row, row + 1], [0, 1, 9, 20000 // width]
+    ):
         data = draw.randbytes(count * width)
-        assert of_bytes(lanes_of(data, width), begin).tolist() == sums(begin * width, data), (begin, count)
+        assert of_bytes(lanes_of(data, width), begin).tolist() == sums(begin * width, data), (
+            begin,
+            count,
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -126,7 +150,9 @@ def test_sums_of_a_whole_piece() -> None:
     expected = _sums.of_bytes(piece)
     for width in (1, 2, 4, 8):
         assert torch.equal(_sums._of_bytes(piece.view(KINDS[width]), 0), expected)
-    assert torch.equal(_sums.of_storage(piece[5:7]), torch.tensor([[_sums.PIECE_BYTES] * 2, expected.tolist()]))
+    assert torch.equal(
+        _sums.of_storage(piece[5:7]), torch.tensor([[_sums.PIECE_BYTES] * 2, expected.tolist()])
+    )
 
 
 @pytest.mark.parametrize("seed", range(DRAWN))
@@ -140,13 +166,19 @@ def test_stretches_are_all_lanes_of_a_part(seed: int, monkeypatch: pytest.Monkey
         strides[at] = reach + draw.randint(0, 2)
         reach += (here[at][1] - here[at][0] - 1) * strides[at] + draw.randint(0, 2)
     first = draw.randint(0, 3)
-    dimensions = [(length, *own, stride) for length, own, stride in zip(lengths, here, strides, strict=True)]
-    row = torch.randint(1, 1 << 15, (first + sum(reach * stride for stride in strides) + 1,), dtype=torch.int16)
+    dimensions = [
+        (length, *own, stride) for length, own, stride in zip(lengths, here, strides, strict=True)
+    ]
+    row = torch.randint(
+        1, 1 << 15, (first + sum(reach * stride for stride in strides) + 1,), dtype=torch.int16
+    )
     total = math.prod(lengths)
     naive = {}
     for number, index in enumerate(itertools.product(*map(range, lengths))):
         if all(low <= at < high for at, (low, high) in zip(index, here, strict=True)):
-            place = first + sum((at - low) * own for at, (low, _), own in zip(index, here, strides, strict=True))
+            place = first + sum(
+                (at - low) * own for at, (low, _), own in zip(index, here, strides, strict=True)
+            )
             naive[number] = int(row[place])
     # From dimension to dimension, down to single rows.
     for piece_bytes in (2, 2 * lengths[-1], 8, 30, 1 << 24):
@@ -234,14 +266,17 @@ def changed(draw: random.Random, held: Held, share: float) -> Held:
 
 
 class Room:
-    """Memory of torch in which a tensor lies apart: in any order of dimensions, with steps, with other lanes around it,
-    which nobody may touch. Lanes are integers of as many bytes.
+    """Memory of torch in which a tensor lies apart: in any order of dimensions, with steps, with
+    other lanes around it, which nobody may touch. Lanes are integers of as many bytes.
 
     Args:
-        how: "row" if it is to be in a row; "transposed" if only the order is drawn; otherwise all is.
+        how: "row" if it is to be in a row; "transposed" if only the order is drawn; otherwise all
+            is.
     """
 
-    def __init__(self, draw: random.Random, lanes: tuple[int, ...], width: int, how: str = "apart") -> None:
+    def __init__(
+        self, draw: random.Random, lanes: tuple[int, ...], width: int, how: str = "apart"
+    ) -> None:
         order = list(range(len(lanes)))
         if how != "row":
             draw.shuffle(order)
@@ -249,7 +284,9 @@ class Room:
         room = [0 if how != "apart" else draw.randint(0, 2) for _ in lanes]
         behind = [0 if how != "apart" else draw.randint(0, 2) for _ in lanes]
         sizes = [room[at] + lanes[at] * steps[at] + behind[at] for at in order]
-        self.index = tuple(slice(room[at], room[at] + lanes[at] * steps[at], steps[at]) for at in order)
+        self.index = tuple(
+            slice(room[at], room[at] + lanes[at] * steps[at], steps[at]) for at in order
+        )
         self.back = [order.index(at) for at in range(len(lanes))]
         # Before and behind all; of a number alone, too.
         before = 0 if how == "row" else draw.randint(0, 5)
@@ -280,7 +317,12 @@ class Form:
         assert_holds: takes the lanes of the part.
     """
 
-    def __init__(self, given: Any, flip: Callable[[tuple[int, ...], int], None], assert_holds: Callable[[Any], None]):
+    def __init__(
+        self,
+        given: Any,
+        flip: Callable[[tuple[int, ...], int], None],
+        assert_holds: Callable[[Any], None],
+    ):
         self.given, self.flip, self.assert_holds = given, flip, assert_holds
 
 
@@ -291,7 +333,11 @@ def of_torch(draw: random.Random, dtype: str, lanes: tuple[int, ...], how: str) 
         room.view()[lane] ^= _bit(bit, room.all.element_size())
 
     tensor = room.view().view(torch_dtype(dtype))
-    if draw.random() < 0.2 and tensor.dtype.is_floating_point and dtype in ("BF16", "F16", "F32", "F64"):
+    if (
+        draw.random() < 0.2
+        and tensor.dtype.is_floating_point
+        and dtype in ("BF16", "F16", "F32", "F64")
+    ):
         tensor = torch.nn.Parameter(tensor)
     return Form(tensor, flip, room.assert_holds)
 
@@ -351,7 +397,9 @@ class Lent:
         forms = [form.given for _, form in self.parts]
         self.into: Any = forms[0]
         if self.is_divided:
-            self.into = [dc.Part(form, box) for form, (box, _) in zip(forms, self.parts, strict=True)]
+            self.into = [
+                dc.Part(form, box) for form, (box, _) in zip(forms, self.parts, strict=True)
+            ]
             if len(forms) == 1:
                 self.into = draw.choice([self.into, self.into[0]])
         assert math.prod(lanes) * width_of(dtype) == math.prod(shape) * BITS[dtype] // 8
@@ -378,7 +426,8 @@ class Lent:
 
 
 def divided(draw: random.Random, dtype: str, shape: tuple[int, ...]) -> list[Box]:
-    """Boxes that have each element once: cut in one or two dimensions, in any order; and some that have none."""
+    """Boxes that have each element once: cut in one or two dimensions, in any order; and some that
+    have none."""
     unit = {"F4": 2, "F6_E2M3": 4, "F6_E3M2": 4}.get(dtype, 1)
     cuts = []
     for at, length in enumerate(shape):
@@ -422,7 +471,12 @@ def drawn(draw: random.Random, by: str) -> tuple[list[dict[str, Held]], dict[str
     states = [first]
     for _ in range(draw.randint(2, 5)):
         share = draw.choice([0.0, 0.03, 0.3, 1.0])
-        states.append({name: changed(draw, held, draw.choice([0, share, share])) for name, held in states[-1].items()})
+        states.append(
+            {
+                name: changed(draw, held, draw.choice([0, share, share]))
+                for name, held in states[-1].items()
+            }
+        )
     for state in states:
         state.update({name: state[other] for name, other in ties.items()})
     return states, ties
@@ -452,12 +506,18 @@ def failing(at: int) -> Callable[[Lanes, Any], None]:
 
 
 @pytest.mark.parametrize("seed", range(DRAWN))
-def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_model_follows(
+    seed: int, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = random.Random(seed)
     states, ties = drawn(draw, by)
     profile = draw.choice(PROFILES)
     url = publish(tmp_path / "chain", states, profile)
-    lent = {name: Lent(draw, held.dtype, held.shape, by) for name, held in states[0].items() if name not in ties}
+    lent = {
+        name: Lent(draw, held.dtype, held.shape, by)
+        for name, held in states[0].items()
+        if name not in ties
+    }
     into = {name: one.into for name, one in lent.items()}
     into.update({name: lent[other].into for name, other in ties.items()})
 
@@ -473,7 +533,10 @@ def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: 
     def lane(differs: Callable[[str], Any]) -> Callable[[], None] | None:
         """What flips a bit of one of these lanes."""
         all_lanes = [
-            (name, tuple(map(int, at))) for name in lent for at in numpy.argwhere(differs(name)) if lent[name].parts
+            (name, tuple(map(int, at)))
+            for name in lent
+            for at in numpy.argwhere(differs(name))
+            if lent[name].parts
         ]
         if not all_lanes:
             return None
@@ -496,10 +559,16 @@ def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: 
 
             def stays(name: str, held: int = held, target: int = target) -> Any:
                 links = range(held, target)
-                own = [(states[at][name].lanes != states[at + 1][name].lanes).any(-1) for at in links]
+                own = [
+                    (states[at][name].lanes != states[at + 1][name].lanes).any(-1) for at in links
+                ]
                 return ~numpy.logical_or.reduce(own)
 
-            flip = lane(stays if event == "other" else changes) if event in ("flip", "other", "write") else None
+            flip = (
+                lane(stays if event == "other" else changes)
+                if event in ("flip", "other", "write")
+                else None
+            )
             expected, proof = None, "changed_lanes"
             if flip is not None and event in ("flip", "other"):
                 flip()
@@ -509,7 +578,9 @@ def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: 
                 with pytest.raises(dc.StateMismatchError) as caught:
                     subscriber.check()
                 # Without sums it was hashed.
-                assert caught.value.rule == "R-SUM-04" or (caught.value.rule is None and profile != "local")
+                assert caught.value.rule == "R-SUM-04" or (
+                    caught.value.rule is None and profile != "local"
+                )
                 assert subscriber.version is None
                 expected, proof = "check", "memory"
             update = subscriber.prepare(target)
@@ -531,7 +602,9 @@ def test_a_drawn_model_follows(seed: int, by: str, tmp_path: Path, monkeypatch: 
                     try:
                         update.apply()
                     except Stopped:
-                        assert (subscriber.torn, subscriber.version) == ((False, held) if is_in_place else (True, None))
+                        assert (subscriber.torn, subscriber.version) == (
+                            (False, held) if is_in_place else (True, None)
+                        )
                         if is_in_place:
                             assert_holds(held)
             update.apply()
@@ -574,7 +647,9 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
     if how == "parts":
         fused = torch.zeros(shape[0], shape[1] + 8, dtype=torch.int16)
         views = [(slice(0, 1000), fused[:, 3104:4104]), (slice(1000, shape[1]), fused[:, 4:3104])]
-        given = [dc.Part(view.view(torch.bfloat16), (slice(None), columns)) for columns, view in views]
+        given = [
+            dc.Part(view.view(torch.bfloat16), (slice(None), columns)) for columns, view in views
+        ]
         own = None
     with dc.Subscriber(tmp_path / "chain", into={"w": given}) as subscriber:
         for number, one in enumerate(versions):
@@ -595,7 +670,9 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", ["U8", "F8_E4M3", "BF16", "F32"])
-def test_every_bit_of_a_lane_that_changes_is_proven(dtype: str, profile: str, by: str, tmp_path: Path) -> None:
+def test_every_bit_of_a_lane_that_changes_is_proven(
+    dtype: str, profile: str, by: str, tmp_path: Path
+) -> None:
     draw = random.Random(dtype)
     first = made(draw, dtype, (16,))
     width = width_of(dtype)
@@ -616,10 +693,14 @@ def test_every_bit_of_a_lane_that_changes_is_proven(dtype: str, profile: str, by
             update = subscriber.prepare(1)
             update.apply()
             if is_coded and profile == "local":
-                assert update.fallback == "proof" and as_bytes(tensor) == after.tobytes(), (byte, bit)
+                assert update.fallback == "proof" and as_bytes(tensor) == after.tobytes(), (
+                    byte,
+                    bit,
+                )
                 assert subscriber.proof == "memory"
             elif profile != "local":
-                # By digests, which are of all memory; values that are written as they are need no old ones.
+                # By digests, which are of all memory; values that are written as they are need no
+                # old ones.
                 assert as_bytes(tensor) == after.tobytes(), (byte, bit)
                 assert update.fallback == (None if is_coded else "proof")
             elif update.fallback is None:
@@ -687,24 +768,42 @@ def refused(url: str, into: Any, error: Any, text: str, name: str | None = "w") 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "expanded": (lambda: torch.zeros(4).expand(4, 4), "share their memory"),
-    "overlapping itself": (lambda: torch.zeros(10).as_strided((4, 4), (2, 1)), "share their memory"),
+    "overlapping itself": (
+        lambda: torch.zeros(10).as_strided((4, 4), (2, 1)),
+        "share their memory",
+    ),
     "sparse": (lambda: torch.zeros(4, 4).to_sparse(), "sparse"),
     "meta": (lambda: torch.zeros(4, 4, device="meta"), "no data"),
     "unknown dtype": (lambda: torch.zeros(4, 4, dtype=torch.complex128), "unknown dtype"),
-    "another dtype": (lambda: torch.zeros(4, 4, dtype=torch.bfloat16), "the chain has F32, this is BF16"),
-    "a dtype of as many bytes": (lambda: torch.zeros(4, 4, dtype=torch.int32), "the chain has F32, this is I32"),
+    "another dtype": (
+        lambda: torch.zeros(4, 4, dtype=torch.bfloat16),
+        "the chain has F32, this is BF16",
+    ),
+    "a dtype of as many bytes": (
+        lambda: torch.zeros(4, 4, dtype=torch.int32),
+        "the chain has F32, this is I32",
+    ),
     "another shape": (lambda: torch.zeros(4, 5), "shape"),
     "another shape of as many elements": (lambda: torch.zeros(2, 8), "shape"),
     "a row": (lambda: torch.zeros(16), "shape"),
-    "transposed shape": (lambda: dc.Part(torch.zeros(2, 4), (slice(0, 4), slice(0, 2))), "not that part"),
+    "transposed shape": (
+        lambda: dc.Part(torch.zeros(2, 4), (slice(0, 4), slice(0, 2))),
+        "not that part",
+    ),
     "a lazy view": (lambda: torch.zeros(4, 4, dtype=torch.complex64).conj(), "lazy view"),
     "a step": (lambda: dc.Part(torch.zeros(2, 4), slice(0, 4, 2)), "without a step"),
-    "too many slices": (lambda: dc.Part(torch.zeros(4, 4), (slice(None),) * 3), "not one of slices"),
+    "too many slices": (
+        lambda: dc.Part(torch.zeros(4, 4), (slice(None),) * 3),
+        "not one of slices",
+    ),
     "a part twice": (
         lambda: [dc.Part(torch.zeros(4, 2), (slice(None), slice(0, 2))) for _ in range(2)],
         "not all of the shape",
     ),
-    "a part is missing": (lambda: [dc.Part(torch.zeros(2, 4), slice(0, 2))], "not all of the shape"),
+    "a part is missing": (
+        lambda: [dc.Part(torch.zeros(2, 4), slice(0, 2))],
+        "not all of the shape",
+    ),
     "parts overlap": (
         lambda: [dc.Part(torch.zeros(3, 4), slice(0, 3)), dc.Part(torch.zeros(2, 4), slice(2, 4))],
         "overlap",
@@ -745,7 +844,10 @@ OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "read-only": (read_only, "read-only"),
     "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "in reverse"),
     "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "unknown dtype"),
-    "another dtype of numpy": (lambda: numpy.zeros((4, 4), numpy.int32), "the chain has F32, this is I32"),
+    "another dtype of numpy": (
+        lambda: numpy.zeros((4, 4), numpy.int32),
+        "the chain has F32, this is I32",
+    ),
     "a field of records": (
         lambda: numpy.zeros((4, 4), numpy.dtype([("own", "<f4"), ("byte", "u1")]))["own"],
         "between others",
@@ -773,13 +875,23 @@ def test_memory_that_overlaps_partly_is_refused(by: str, tmp_path: Path) -> None
         return str(path)
 
     def follows(into: dict[str, Any]) -> None:
-        with dc.Subscriber(chain(**{name: tuple(one.shape) for name, one in into.items()}), into=into) as subscriber:
+        with dc.Subscriber(
+            chain(**{name: tuple(one.shape) for name, one in into.items()}), into=into
+        ) as subscriber:
             subscriber.prepare(0).apply()
             subscriber.check()
         assert all(bool((one == 1).all()) for one in into.values())
 
-    def overlaps(into: dict[str, Any], text: str = "shares a part of its memory", name: str = "b") -> None:
-        refused(chain(**{name: tuple(one.shape) for name, one in into.items()}), into, dc.UsageError, text, name)
+    def overlaps(
+        into: dict[str, Any], text: str = "shares a part of its memory", name: str = "b"
+    ) -> None:
+        refused(
+            chain(**{name: tuple(one.shape) for name, one in into.items()}),
+            into,
+            dc.UsageError,
+            text,
+            name,
+        )
 
     memory = torch.zeros(8)
     follows({"a": memory, "b": memory})
@@ -792,7 +904,9 @@ def test_memory_that_overlaps_partly_is_refused(by: str, tmp_path: Path) -> None
     follows({"a": memory[:, ::2], "b": memory[:, 1::2]})
     memory.zero_()
     overlaps(
-        {"a": memory[:, :2], "b": memory[:, 2:5], "c": memory[:, 4:]}, "shares a part of its memory with 'b'", name="c"
+        {"a": memory[:, :2], "b": memory[:, 2:5], "c": memory[:, 4:]},
+        "shares a part of its memory with 'b'",
+        name="c",
     )
     # The same memory in another order.
     square = torch.zeros(4, 4)
@@ -804,11 +918,17 @@ def test_memory_of_other_libraries_that_overlaps_is_refused(tmp_path: Path) -> N
         publisher.publish({name: numpy.ones(8, numpy.float32) for name in "ab"})
     memory = numpy.zeros(12, numpy.float32)
     into: dict[str, Any] = {"a": memory[:8], "b": memory[4:]}
-    with pytest.raises(dc.UsageError, match="share"), dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+    with (
+        pytest.raises(dc.UsageError, match="share"),
+        dc.Subscriber(tmp_path / "chain", into=into) as subscriber,
+    ):
         subscriber.prepare(0).apply()
     # Of torch and of numpy.
     into["b"] = torch.from_numpy(memory)[4:]
-    with pytest.raises(dc.UsageError, match="share"), dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+    with (
+        pytest.raises(dc.UsageError, match="share"),
+        dc.Subscriber(tmp_path / "chain", into=into) as subscriber,
+    ):
         subscriber.prepare(0).apply()
     assert not memory.any()
 
@@ -838,9 +958,13 @@ def test_packed_dtypes_are_divided_between_bytes(dtype: str, tmp_path: Path) -> 
         assert subscriber.proof == "changed_lanes"
         subscriber.check()
     # In the middle of a byte.
-    parts = [dc.Part(dc.Tensor(dtype, (6, 8), bytearray(6 * BITS[dtype])), (slice(0, 6), slice(0, 3)))]
+    parts = [
+        dc.Part(dc.Tensor(dtype, (6, 8), bytearray(6 * BITS[dtype])), (slice(0, 6), slice(0, 3)))
+    ]
     with dc.Subscriber(url, into={"w": parts}) as subscriber:
-        with pytest.raises(dc.UnsupportedError, match="a byte has elements of several parts") as caught:
+        with pytest.raises(
+            dc.UnsupportedError, match="a byte has elements of several parts"
+        ) as caught:
             subscriber.prepare(0).apply()
         assert caught.value.tensor == "w"
 
@@ -884,7 +1008,12 @@ def test_six_bits_are_no_dtype_of_torch(dtype: str, tmp_path: Path) -> None:
     with pytest.raises(dc.UsageError, match="torch has no dtype F6"):
         torch_dtype(dtype)
     url = publish(tmp_path / "chain", [{"w": made(random.Random(3), dtype, (4, 4))}], "local")
-    refused(url, {"w": torch.zeros(4, 3, dtype=torch.uint8)}, dc.UsageError, f"the chain has {dtype}, this is U8")
+    refused(
+        url,
+        {"w": torch.zeros(4, 3, dtype=torch.uint8)},
+        dc.UsageError,
+        f"the chain has {dtype}, this is U8",
+    )
 
 
 # Parts of one process, and of several.
@@ -900,7 +1029,10 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
     # The columns in two places, rows of them in each; and the first rows once more.
     boxes = [(slice(0, 2), slice(0, 40)), (slice(2, 6), slice(0, 7)), (slice(2, 6), slice(7, 40))]
     boxes.append(boxes[0])
-    forms = [of_torch(draw, "BF16", (box[0].stop - box[0].start, box[1].stop - box[1].start), "apart") for box in boxes]
+    forms = [
+        of_torch(draw, "BF16", (box[0].stop - box[0].start, box[1].stop - box[1].start), "apart")
+        for box in boxes
+    ]
 
     def assert_holds(version: int) -> None:
         for box, form in zip(boxes, forms, strict=True):
@@ -949,7 +1081,9 @@ class Threads:
             except Exception as error:
                 results[rank] = error
 
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(results))]
+        threads = [
+            threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(results))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -980,7 +1114,9 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
     for number in range(draw.randint(1, 3)):
         dtype = draw.choice(DTYPES)
         last = draw.randint(1, 6) * 2
-        first[f"w{number}"] = made(draw, dtype, (draw.randint(1, 12), *draw.choice([(), (3,)]), last))
+        first[f"w{number}"] = made(
+            draw, dtype, (draw.randint(1, 12), *draw.choice([(), (3,)]), last)
+        )
     states: list[dict[str, Held]] = [first]
     for _ in range(3):
         states.append({name: changed(draw, held, 0.2) for name, held in states[-1].items()})
@@ -992,7 +1128,9 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
         boxes = [tuple(slice(0, length) for length in held.shape)]
         if how in ("boxes", "copies"):
             boxes = [
-                box for box in divided(draw, held.dtype, held.shape) if all(part.stop > part.start for part in box)
+                box
+                for box in divided(draw, held.dtype, held.shape)
+                if all(part.stop > part.start for part in box)
             ]
         boxes = boxes * {"all": size, "copies": 2}.get(how, 1)
         first_rank = draw.randrange(size)
@@ -1012,9 +1150,13 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
                     form.assert_holds(lanes(states[version][name], box))
 
     threads = Threads(size)
-    into = [{name: [dc.Part(form.given, box) for box, form in parts] for name, parts in rank.items()} for rank in own]
+    into = [
+        {name: [dc.Part(form.given, box) for box, form in parts] for name, parts in rank.items()}
+        for rank in own
+    ]
     subscribers: list[Any] = threads.run(
-        # Each with threads of its own, as processes have them: those that wait for other ranks do nothing else.
+        # Each with threads of its own, as processes have them: those that wait for other ranks do
+        # nothing else.
         lambda rank: dc.Subscriber(url, into=into[rank.rank], group=rank, threads=2 + rank.rank)
     )
 
@@ -1027,7 +1169,9 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
             assert found == [None] * size
             assert_holds(version)
         assert [one.proof for one in subscribers] == ["changed_lanes"] * size
-        assert not [one for one in each(lambda subscriber: subscriber.check()) if isinstance(one, Exception)]
+        assert not [
+            one for one in each(lambda subscriber: subscriber.check()) if isinstance(one, Exception)
+        ]
         # A bit anywhere is found by all ranks.
         _, form = draw.choice([part for rank in own for parts in rank.values() for part in parts])
         place = (0,) * form.given.dim()
@@ -1055,7 +1199,9 @@ def test_drawn_divisions_are_proven_together(seed: int, by: str, tmp_path: Path)
         ([[], []], "no process has this tensor"),
     ],
 )
-def test_parts_that_are_no_cover_are_refused(boxes: list[list[Box]], text: str, square: str, by: str) -> None:
+def test_parts_that_are_no_cover_are_refused(
+    boxes: list[list[Box]], text: str, square: str, by: str
+) -> None:
     threads = Threads(len(boxes))
 
     def prepare(rank: Rank) -> None:

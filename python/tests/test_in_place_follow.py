@@ -36,7 +36,9 @@ def model(version: int) -> dict[str, Any]:
     for step in range(version):
         changed = torch.Generator().manual_seed(step + 1)
         for tensor in dict.fromkeys(made.values()):
-            lanes = torch.randint(tensor.numel(), (max(1, tensor.numel() // 100),), generator=changed)
+            lanes = torch.randint(
+                tensor.numel(), (max(1, tensor.numel() // 100),), generator=changed
+            )
             tensor.view(-1)[lanes] += 1
     return made
 
@@ -68,7 +70,8 @@ def assert_holds(tensors: dict[str, Any], version: int) -> None:
 
 @pytest.fixture(params=["library", "tied", "device"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads and writes the tensors: the library, some of them tied, or torch, as on a device."""
+    """What reads and writes the tensors: the library, some of them tied, or torch, as on a
+    device."""
     name: str = request.param
     if name == "device":
         monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
@@ -80,8 +83,6 @@ def tensors_for(by: str) -> dict[str, Any]:
     if by == "library":
         made["lm_head.weight"] = made["lm_head.weight"].clone()
     return made
-
-
 
 
 def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,13 +117,20 @@ def test_versions_are_taken_in_place(url: str, by: str, caplog: pytest.LogCaptur
         subscriber.prepare(2).apply()
         assert_holds(tensors, 2)
         assert subscriber.proof == "memory"
-    assert "version 2 is loaded as a whole: no path from the version held can be taken in place" in caplog.text
+    assert (
+        "version 2 is loaded as a whole: no path from the version held can be taken in place"
+        in caplog.text
+    )
 
 
 def test_there_are_no_patches_to_load(url: str, by: str) -> None:
     with dc.Subscriber(url, into=tensors_for(by)) as subscriber:
         update = subscriber.prepare(0)
-        for call in (lambda: list(update.patches()), update.applying().__enter__, update.full().__enter__):
+        for call in (
+            lambda: list(update.patches()),
+            update.applying().__enter__,
+            update.full().__enter__,
+        ):
             with pytest.raises(dc.UsageError, match=r"patched by update.apply\(\)"):
                 call()
         assert not subscriber.torn
@@ -130,7 +138,9 @@ def test_there_are_no_patches_to_load(url: str, by: str) -> None:
         assert subscriber.version == 0
 
 
-def test_a_wrong_lane_means_a_whole_load(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_lane_means_a_whole_load(
+    url: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tensors = tensors_for(by)
     changed = (model(0)["up.weight"] != model(1)["up.weight"]).nonzero()[0].tolist()
     same = (model(0)["up.weight"] == model(1)["up.weight"]).nonzero()[0].tolist()
@@ -279,7 +289,9 @@ def test_tensors_that_are_not_those_of_the_chain_are_listed(url: str) -> None:
     tensors["more"] = torch.zeros(1)
     with pytest.raises(dc.UsageError) as caught:
         dc.Subscriber(url, into=tensors).prepare()
-    assert "'scale' is missing" in str(caught.value) and "'more' is not in the chain" in str(caught.value)
+    assert "'scale' is missing" in str(caught.value) and "'more' is not in the chain" in str(
+        caught.value
+    )
     tensors = tensors_for("torch")
     tensors["norm.weight"] = torch.zeros(64, dtype=torch.bfloat16)
     with pytest.raises(dc.UsageError, match="the chain has F32, this is BF16") as caught:
@@ -330,7 +342,8 @@ def test_a_stale_backward_fails(url: str) -> None:
                 loss.backward()
 
 
-# Prints MiB of the process's peak beyond what it had with the tensors, for a version in which 1 % changes.
+# Prints MiB of the process's peak beyond what it had with the tensors, for a version in which 1 %
+# changes.
 PEAK = """
 import sys
 
@@ -364,14 +377,20 @@ with dc.Subscriber(url, into=tensors) as subscriber:
 
 
 def test_the_memory_is_that_of_what_changes(tmp_path: Path, by: str) -> None:
-    tensors = {f"w{number}": torch.full((1 << 22,), number, dtype=torch.bfloat16) for number in range(16)}
+    tensors = {
+        f"w{number}": torch.full((1 << 22,), number, dtype=torch.bfloat16) for number in range(16)
+    }
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish(tensors)
         for tensor in tensors.values():
             tensor[::100] += 1
         publisher.publish(tensors)
     ran = subprocess.run(
-        [sys.executable, "-c", PEAK, tmp_path / "chain", by], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", PEAK, tmp_path / "chain", by],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     # Of 128 MiB, positions and two values of each lane that changes are 5.
@@ -387,7 +406,10 @@ def test_a_function_that_says_a_wrong_place_is_found_out(url: str) -> None:
             tensors[name].copy_(tensor)
         # Columns in the place of others.
         halves = {0: slice(0, 64), 1: slice(64, 128)}
-        other = [dc.Part(tensors["down.weight"][:, halves[1 - at]], (slice(None), part)) for at, part in halves.items()]
+        other = [
+            dc.Part(tensors["down.weight"][:, halves[1 - at]], (slice(None), part))
+            for at, part in halves.items()
+        ]
         return {**tensors, "down.weight": other}
 
     with dc.Subscriber(url, into=load) as subscriber:
@@ -448,7 +470,13 @@ def test_a_function_loads_and_says_where_the_tensors_are(url: str) -> None:
 def test_a_tied_name_that_the_chain_does_not_have_is_no_fault(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         for version in range(2):
-            publisher.publish({name: tensor for name, tensor in model(version).items() if name != "lm_head.weight"})
+            publisher.publish(
+                {
+                    name: tensor
+                    for name, tensor in model(version).items()
+                    if name != "lm_head.weight"
+                }
+            )
     tensors = zeros()
     with dc.Subscriber(tmp_path / "chain", into=tensors) as subscriber:
         for version in range(2):
@@ -462,10 +490,14 @@ def test_a_tied_name_that_the_chain_does_not_have_is_no_fault(tmp_path: Path) ->
         other.prepare(0)
 
 
-@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "module._orig_mod.", "base_model.model."])
+@pytest.mark.parametrize(
+    "before", ["module.", "_orig_mod.", "module._orig_mod.", "base_model.model."]
+)
 def test_parts_that_wrappers_add_to_names_do_not_matter(url: str, before: str, by: str) -> None:
     bare = tensors_for(by)
-    with dc.Subscriber(url, into={before + name: tensor for name, tensor in bare.items()}) as subscriber:
+    with dc.Subscriber(
+        url, into={before + name: tensor for name, tensor in bare.items()}
+    ) as subscriber:
         for version in range(2):
             subscriber.prepare(version).apply()
             assert_holds(bare, version)
@@ -482,7 +514,10 @@ def test_a_compiled_module_is_followed(tmp_path: Path) -> None:
     other = torch.nn.Sequential(torch.nn.Linear(4, 3))
     with dc.Subscriber(tmp_path / "chain", into=torch.compile(other)) as subscriber:
         subscriber.prepare().apply()
-    assert all(torch.equal(own, others) for own, others in zip(made.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(own, others)
+        for own, others in zip(made.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_tensors_that_one_side_lacks_are_left_as_they_are_if_asked_for(url: str, by: str) -> None:
@@ -529,7 +564,9 @@ def test_a_function_that_does_not_load_proves_nothing(url: str, loads: str) -> N
 def test_what_a_function_must_return_is_said(url: str, made: Any) -> None:
     with dc.Subscriber(url, into=lambda _: made) as subscriber:
         update = subscriber.prepare(0)
-        with pytest.raises(dc.UsageError, match="must return a mapping from names to tensors, or None"):
+        with pytest.raises(
+            dc.UsageError, match="must return a mapping from names to tensors, or None"
+        ):
             update.apply()
         assert subscriber.torn and subscriber.version is None
 
@@ -550,12 +587,16 @@ with dc.Subscriber(sys.argv[1], into=load, threads=1) as subscriber:
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes are bound to processors on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="SKIPPED: processes are bound to processors on Linux alone"
+)
 def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
     # Inference engines bind their workers to processors. More is handed over than fits the queue.
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         for number in range(2):
-            publisher.publish({name: torch.full((100_000,), number, dtype=torch.bfloat16) for name in "abcd"})
+            publisher.publish(
+                {name: torch.full((100_000,), number, dtype=torch.bfloat16) for name in "abcd"}
+            )
     command = [sys.executable, "-c", ON_ONE_PROCESSOR, str(tmp_path / "chain")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["changed_lanes", "400000"], ran.stderr

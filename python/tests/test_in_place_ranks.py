@@ -1,4 +1,5 @@
-"""Tensors that are divided among four processes: all switch to a version, or all go back, or the living say torn."""
+"""Tensors that are divided among four processes: all switch to a version, or all go back, or the
+living say torn."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ import deltachain as dc  # noqa: E402
 
 SIZE = 4
 
-# What the ranks do in one run, one after another, each with other tensors and another subscriber: starting processes
-# takes longer. Those in which a process dies have runs of their own.
+# What the ranks do in one run, one after another, each with other tensors and another subscriber:
+# starting processes takes longer. Those in which a process dies have runs of their own.
 SCENARIOS: dict[str, list[str]] = {
     "switch": ["apply 0", "apply 1", "check", "apply 3"],
     "flip": ["apply 0", "flip", "apply 1", "apply 2"],
@@ -95,11 +96,23 @@ def ran(tmp_path: Path, url: Path, by: str, *steps: str, dies: bool = False) -> 
 
 
 def line(version: int | None, proof: str | None, **other: Any) -> dict[str, Any]:
-    return {"error": None, "version": version, "torn": False, "proof": proof, "holds": version, **other}
+    return {
+        "error": None,
+        "version": version,
+        "torn": False,
+        "proof": proof,
+        "holds": version,
+        **other,
+    }
 
 
 def test_all_switch(said: dict[str, Said]) -> None:
-    expected = [line(0, "memory"), line(1, "changed_lanes"), line(1, "memory"), line(3, "changed_lanes")]
+    expected = [
+        line(0, "memory"),
+        line(1, "changed_lanes"),
+        line(1, "memory"),
+        line(3, "changed_lanes"),
+    ]
     assert said["switch"] == [expected] * SIZE
 
 
@@ -141,13 +154,17 @@ def test_all_go_back_after_an_exception_of_one(said: dict[str, Said]) -> None:
         assert own == [line(0, "memory"), failed, line(0, "memory"), line(1, "changed_lanes")]
 
 
-def test_nothing_is_written_if_a_rank_dies_before_the_vote(tmp_path: Path, url: Path, by: str) -> None:
+def test_nothing_is_written_if_a_rank_dies_before_the_vote(
+    tmp_path: Path, url: Path, by: str
+) -> None:
     said = ran(tmp_path, url, by, "apply 0", "before", "apply 1", dies=True)
     assert said == [[line(0, "memory"), line(0, "memory", error="IoError")]] * (SIZE - 1)
 
 
 @pytest.mark.parametrize("by", ["device"], indirect=True)
-def test_the_others_say_torn_if_a_rank_dies_while_it_writes(tmp_path: Path, url: Path, by: str) -> None:
+def test_the_others_say_torn_if_a_rank_dies_while_it_writes(
+    tmp_path: Path, url: Path, by: str
+) -> None:
     said = ran(tmp_path, url, by, "apply 0", "after", "apply 1", dies=True)
     torn = line(None, None, error="TornError", torn=True, holds=1)
     assert said == [[line(0, "memory"), torn]] * (SIZE - 1)

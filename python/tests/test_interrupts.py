@@ -1,5 +1,5 @@
-"""Ctrl-C at any instant in a publisher: it goes on to work, or says that it is closed. And in a subscriber with the
-caller's own tensors: they hold a version, or it says that they do not.
+"""Ctrl-C at any instant in a publisher: it goes on to work, or says that it is closed. And in a
+subscriber with the caller's own tensors: they hold a version, or it says that they do not.
 
 Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interrupts at all of them.
 """
@@ -44,7 +44,8 @@ def weights(number: int) -> dict[str, dc.Tensor]:
 
 
 def interrupted_at(line: int, work: Callable[[], Any]) -> bool:
-    """Does this, with an interrupt at a line of the package, counted as they are run. Whether it was so long."""
+    """Does this, with an interrupt at a line of the package, counted as they are run. Whether it
+    was so long."""
     left = line
 
     def at_line(frame: FrameType, event: str, _: Any) -> Any:
@@ -69,7 +70,8 @@ def interrupted_at(line: int, work: Callable[[], Any]) -> bool:
 
 
 def ended(work: Callable[[], Any]) -> Any:
-    """The result of what must end, in another thread, for which nothing may be locked any more either."""
+    """The result of what must end, in another thread, for which nothing may be locked any more
+    either."""
     result: list[Any] = []
 
     def run() -> None:
@@ -91,7 +93,9 @@ CALLS: dict[str, Callable[[dc.Publisher], Any]] = {
     "publish": lambda publisher: publisher.publish(weights(1)),
     "publish with stop": lambda publisher: publisher.publish(weights(1), stop=lambda: False),
     "publish_async": lambda publisher: publisher.publish_async(weights(1)),
-    "publish_async twice": lambda publisher: [publisher.publish_async(weights(number)) for number in (1, 2)],
+    "publish_async twice": lambda publisher: [
+        publisher.publish_async(weights(number)) for number in (1, 2)
+    ],
     "wait": lambda publisher: (publisher.publish_async(weights(1)), publisher.wait()),
     "head": lambda publisher: (publisher.publish_async(weights(1)), publisher.head),
     "close": lambda publisher: (publisher.publish_async(weights(1)), publisher.close()),
@@ -113,7 +117,11 @@ def assert_usable(publisher: dc.Publisher, number: int, url: Path) -> None:
         # The request for the commit before was given up, and the store has taken it later.
         error = refusal(lambda: publisher.publish(weights(number)))
     if error is not None:
-        calls = (publisher.wait, lambda: publisher.publish_async(weights(0)), lambda: publisher.head)
+        calls = (
+            publisher.wait,
+            lambda: publisher.publish_async(weights(0)),
+            lambda: publisher.head,
+        )
         for one in (error, *map(refusal, calls)):
             assert isinstance(one, dc.UsageError) and "closed" in str(one)
         ended(publisher.close)
@@ -130,7 +138,11 @@ def test_an_interrupt_at_any_line(call: str, tmp_path: Path) -> None:
     def use() -> None:
         CALLS[call](publisher)
 
-    line, is_inside, publisher = 0, True, dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8))
+    line, is_inside, publisher = (
+        0,
+        True,
+        dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8)),
+    )
     while is_inside:
         is_inside = interrupted_at(line, use)
         assert_usable(publisher, line, tmp_path / "chain")
@@ -159,7 +171,9 @@ def test_a_signal_at_any_time(seed: int, tmp_path: Path) -> None:
     assert dc.fsck(tmp_path / "chain").problems == ()
 
 
-def test_a_thread_that_cannot_be_started_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -194,14 +208,19 @@ def test_a_callback_of_a_job_publishes(tmp_path: Path) -> None:
 def into_weights(version: int) -> dict[str, Any]:
     """Some tensors, of which lanes change with each version."""
     torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
-    made = {"a": torch.arange(60).view(6, 10).bfloat16(), "b": torch.arange(40.0), "c": torch.arange(9).to(torch.uint8)}
+    made = {
+        "a": torch.arange(60).view(6, 10).bfloat16(),
+        "b": torch.arange(40.0),
+        "c": torch.arange(9).to(torch.uint8),
+    }
     for name, tensor in made.items():
         tensor.view(-1)[:: 3 + len(name)] += version
     return made
 
 
 class Following:
-    """Tensors that follow a chain: by the library or by torch as on a device, or that a function loads.
+    """Tensors that follow a chain: by the library or by torch as on a device, or that a function
+    loads.
 
     Attributes:
         version: what they were left at by the caller.
@@ -234,7 +253,8 @@ class Following:
 def test_an_interrupt_at_any_line_of_a_subscriber(
     way: str, begin: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it loads a version as a whole, which it also does backwards, and while it takes one in place."""
+    """While it loads a version as a whole, which it also does backwards, and while it takes one in
+    place."""
     pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
     from deltachain import _tensor_follower
     from deltachain._device_memory import DeviceMemory
@@ -246,7 +266,8 @@ def test_an_interrupt_at_any_line_of_a_subscriber(
         for version in range(3):
             publisher.publish(into_weights(version))
     expected = {
-        version: {name: as_bytes(tensor) for name, tensor in into_weights(version).items()} for version in range(3)
+        version: {name: as_bytes(tensor) for name, tensor in into_weights(version).items()}
+        for version in range(3)
     }
     line, is_inside, torn = 0, True, 0
     while is_inside:
@@ -264,12 +285,18 @@ def test_an_interrupt_at_any_line_of_a_subscriber(
             assert held in (begin, 1), line
             assert subscriber.version in (None, held), line
             if held is None:
-                assert before == {name: as_bytes(tensor) for name, tensor in following.tensors.items()}, line
+                assert before == {
+                    name: as_bytes(tensor) for name, tensor in following.tensors.items()
+                }, line
         # Whatever that was, it goes on.
         ended(lambda following=following: following.take(1))
-        assert (following.holds(expected), subscriber.version, subscriber.torn) == (1, 1, False), line
+        assert (following.holds(expected), subscriber.version, subscriber.torn) == (1, 1, False), (
+            line
+        )
         ended(lambda following=following: following.take(2))
-        assert (following.holds(expected), subscriber.version, subscriber.torn) == (2, 2, False), line
+        assert (following.holds(expected), subscriber.version, subscriber.torn) == (2, 2, False), (
+            line
+        )
         ended(subscriber.check)
         subscriber.close()
         # What an interrupt's traceback still holds: it is young.
@@ -280,7 +307,9 @@ def test_an_interrupt_at_any_line_of_a_subscriber(
     assert (torn > 0) == (begin != 0 and way != "library")
 
 
-def test_errors_that_are_kept_do_not_hold_up_the_next_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_are_kept_do_not_hold_up_the_next_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their tracebacks have what was handing over the tensors."""
     torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
     from deltachain import _tensor_follower

@@ -1,4 +1,5 @@
-"""`like=`: names, dtypes, shapes and tied tensors are the checkpoint's, or the error says which are not."""
+"""`like=`: names, dtypes, shapes and tied tensors are the checkpoint's, or the error says which are
+not."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def u8(data: bytes) -> dc.Tensor:
     ],
 )
 def test_names_lose_what_wrappers_add(tmp_path: Path, before: str) -> None:
-    weights = {f"{before}model.layers.0.w": u8(b"xy"), f"{before}model.layers._orig_mod.0.b": u8(b"z")}
+    weights = {
+        f"{before}model.layers.0.w": u8(b"xy"),
+        f"{before}model.layers._orig_mod.0.b": u8(b"z"),
+    }
     found = taken(tmp_path, ONE, weights)
     assert (found["model.layers.0.w"], found["model.layers.0.b"]) == (b"xy", b"z")
 
@@ -67,11 +71,21 @@ def test_names_that_are_missing_or_too_many_are_listed(tmp_path: Path) -> None:
 
 
 def test_wrong_shapes_and_dtypes_name_the_tensor(tmp_path: Path) -> None:
-    with pytest.raises(dc.UsageError, match=r"U8 of shape \[2\], this is U8 of shape \[1, 2\]") as raised:
-        taken(tmp_path, ONE, {"model.layers.0.w": dc.Tensor("U8", (1, 2), b"xy"), "model.layers.0.b": u8(b"z")})
+    with pytest.raises(
+        dc.UsageError, match=r"U8 of shape \[2\], this is U8 of shape \[1, 2\]"
+    ) as raised:
+        taken(
+            tmp_path,
+            ONE,
+            {"model.layers.0.w": dc.Tensor("U8", (1, 2), b"xy"), "model.layers.0.b": u8(b"z")},
+        )
     assert raised.value.tensor == "model.layers.0.w"
     with pytest.raises(dc.UsageError, match="this is I8"):
-        taken(tmp_path, ONE, {"model.layers.0.w": dc.Tensor("I8", (2,), b"xy"), "model.layers.0.b": u8(b"z")})
+        taken(
+            tmp_path,
+            ONE,
+            {"model.layers.0.w": dc.Tensor("I8", (2,), b"xy"), "model.layers.0.b": u8(b"z")},
+        )
 
 
 def test_each_tensor_is_cast_to_its_own_dtype(tmp_path: Path) -> None:
@@ -107,7 +121,9 @@ def test_torch_casts_as_torch_does(tmp_path: Path) -> None:
         checkpoint[f"norm.{name}"] = (dtype, tuple(tensor.shape), bytes(tensor.nbytes))
     weights = {"w": weight.t().requires_grad_(), "bias": weight[0].double()}
     found = taken(
-        tmp_path, checkpoint, weights | {f"norm.{name}": tensor for name, tensor in buffers.state_dict().items()}
+        tmp_path,
+        checkpoint,
+        weights | {f"norm.{name}": tensor for name, tensor in buffers.state_dict().items()},
     )
     assert found["w"] == weight.t().bfloat16().contiguous().view(torch.uint8).numpy().tobytes()
     assert found["bias"] == weight[0].numpy().tobytes()
@@ -150,7 +166,10 @@ def test_a_checkpoint_with_both_gets_both(tmp_path: Path, given: str) -> None:
 def test_names_that_a_file_notes_as_the_same(tmp_path: Path) -> None:
     like = tmp_path / "like.safetensors"
     header = json.dumps(
-        {"__metadata__": {"b": "a", "format": "pt"}, "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}}
+        {
+            "__metadata__": {"b": "a", "format": "pt"},
+            "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+        }
     ).encode()
     like.write_bytes(struct.pack("<Q", len(header)) + header + b"ab")
     with dc.Publisher(tmp_path / "chain", like=like) as pub:
@@ -169,7 +188,9 @@ def test_a_transform_makes_what_the_checkpoint_has(tmp_path: Path) -> None:
                 return {"several.a": u8(b"1"), "several.b": u8(b"2")}
         return ((f"{name}.{part}", u8(part.encode())) for part in "xy")
 
-    checkpoint = dict.fromkeys(("same", "several.a", "several.b", "pairs.x", "pairs.y"), ("U8", (1,), b"a"))
+    checkpoint = dict.fromkeys(
+        ("same", "several.a", "several.b", "pairs.x", "pairs.y"), ("U8", (1,), b"a")
+    )
     weights = {f"module.{name}": u8(b"s") for name in ("drop", "same", "several", "pairs")}
     # Names of no checkpoint keep what is before them only if it is not a wrapper's.
     found = taken(tmp_path, checkpoint, weights, transform=transform)
@@ -182,9 +203,17 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_shards_are_even_and_do_not_depend_on_ranks() -> None:
-    sizes = {f"layers.{number}.w": 1000 + number % 7 for number in range(200)} | {"embed": 30_000, "b": 1}
+    sizes = {f"layers.{number}.w": 1000 + number % 7 for number in range(200)} | {
+        "embed": 30_000,
+        "b": 1,
+    }
     places = divide(sizes, 24)
     assert places == divide(dict(reversed(sizes.items())), 24)
-    loads = [sum(size for name, size in sizes.items() if places[name] == shard) for shard in range(24)]
-    assert max(load for shard, load in enumerate(loads) if shard != places["embed"]) - min(loads) <= 1006
+    loads = [
+        sum(size for name, size in sizes.items() if places[name] == shard) for shard in range(24)
+    ]
+    assert (
+        max(load for shard, load in enumerate(loads) if shard != places["embed"]) - min(loads)
+        <= 1006
+    )
     assert [usual_shards(ranks) for ranks in (1, 2, 24, 25, 64)] == [1, 24, 24, 48, 72]

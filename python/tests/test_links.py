@@ -22,22 +22,26 @@ import deltachain as dc
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 DTYPES = {
-    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "I32": "i4", "U32": "u4",
-    "F32": "f4", "F64": "f8", "I64": "i8", "U64": "u8", "C64": "c8", "BF16": ml_dtypes.bfloat16,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "I32": "i4",
+    "U32": "u4", "F32": "f4", "F64": "f8", "I64": "i8", "U64": "u8", "C64": "c8",
+    "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }  # fmt: skip
 
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two states with some names, dtypes and lanes in common; bytes are any, NaN payloads and -0 among them."""
+    """Two states with some names, dtypes and lanes in common; bytes are any, NaN payloads and -0
+    among them."""
     names = draw(st.lists(st.text(max_size=5), min_size=0, max_size=6, unique=True))
     base: dict[str, Any] = {}
     target: dict[str, Any] = {}
     for name in names:
         dtype = numpy.dtype(DTYPES[draw(st.sampled_from(sorted(DTYPES)))])
         lanes = draw(st.integers(0, 40))
-        data = bytearray(draw(st.binary(min_size=lanes * dtype.itemsize, max_size=lanes * dtype.itemsize)))
+        data = bytearray(
+            draw(st.binary(min_size=lanes * dtype.itemsize, max_size=lanes * dtype.itemsize))
+        )
         if dtype.kind == "b":
             data = bytearray(byte & 1 for byte in data)
         where = draw(st.sampled_from(["both", "base", "target", "changed"]))
@@ -56,10 +60,15 @@ def raw(state: dict[str, Any]) -> dict[str, tuple[Any, Any, bytes]]:
 
 @settings(max_examples=60, deadline=None)
 @given(states(), st.sampled_from(["compact", "direct"]))
-def test_any_state_comes_back_bit_for_bit(pair: tuple[dict[str, Any], dict[str, Any]], profile: Any) -> None:
+def test_any_state_comes_back_bit_for_bit(
+    pair: tuple[dict[str, Any], dict[str, Any]], profile: Any
+) -> None:
     base, target = pair
     link = dc.diff(base, target, profile=profile, metadata={"step": "1"})
-    assert link.metadata["step"] == "1" and (link.base, link.target) == (str(dc.digest(base)), str(dc.digest(target)))
+    assert link.metadata["step"] == "1" and (link.base, link.target) == (
+        str(dc.digest(base)),
+        str(dc.digest(target)),
+    )
     assert link.report is not None and len(link) == link.report.bytes == len(bytes(link))
     kind = None if base else "numpy"
     assert raw(dc.apply(base, [link], kind=kind)) == raw(
@@ -75,9 +84,15 @@ def test_any_state_comes_back_bit_for_bit(pair: tuple[dict[str, Any], dict[str, 
             held[patch.name] = bytearray(values)
             continue
         width = len(values) // len(patch.indices)
-        assert patch.indices.dtype == numpy.int32 and (numpy.diff(patch.indices) > 0).all() and patch.count > 0
+        assert (
+            patch.indices.dtype == numpy.int32
+            and (numpy.diff(patch.indices) > 0).all()
+            and patch.count > 0
+        )
         for number, lane in enumerate(patch.indices):
-            held[patch.name][lane * width : (lane + 1) * width] = values[number * width : (number + 1) * width]
+            held[patch.name][lane * width : (lane + 1) * width] = values[
+                number * width : (number + 1) * width
+            ]
     assert {name: bytes(data) for name, data in held.items() if name in target} == {
         name: as_bytes(tensor) for name, tensor in target.items()
     }
@@ -85,10 +100,12 @@ def test_any_state_comes_back_bit_for_bit(pair: tuple[dict[str, Any], dict[str, 
 
 def test_files_and_memory_give_the_same_links_and_states(tmp_path: Path) -> None:
     paths = [
-        write_model(tmp_path / f"ein Modell {step}" / "model.safetensors", model(step)).parent for step in range(3)
+        write_model(tmp_path / f"ein Modell {step}" / "model.safetensors", model(step)).parent
+        for step in range(3)
     ]
     memory = [
-        {name: dc.Tensor(dtype, shape, data) for name, (dtype, shape, data) in model(step).items()} for step in range(3)
+        {name: dc.Tensor(dtype, shape, data) for name, (dtype, shape, data) in model(step).items()}
+        for step in range(3)
     ]
     report = dc.diff(paths[0], paths[1], tmp_path / "1.dcf", metadata={"step": "1"})
     assert (report.changed, report.tensors) == (3, 3)
@@ -101,7 +118,9 @@ def test_files_and_memory_give_the_same_links_and_states(tmp_path: Path) -> None
     built = dc.apply(paths[0], [tmp_path / "1.dcf", second], tmp_path / "built")
     assert built.target == second.target == str(dc.digest(tmp_path / "built"))
     in_memory = dc.apply(paths[0], [tmp_path / "1.dcf", second])
-    assert {name: (tensor.dtype, tensor.shape, bytes(tensor.data)) for name, tensor in in_memory.items()} == model(2)
+    assert {
+        name: (tensor.dtype, tensor.shape, bytes(tensor.data)) for name, tensor in in_memory.items()
+    } == model(2)
     whole = dc.snapshot(paths[2])
     assert isinstance(whole, dc.Link)
     assert {name: bytes(tensor.data) for name, tensor in dc.apply(None, [whole]).items()} == {
@@ -115,7 +134,9 @@ def test_files_and_memory_give_the_same_links_and_states(tmp_path: Path) -> None
 
 
 def test_a_link_says_what_it_holds(tmp_path: Path) -> None:
-    base, target = ({name: dc.Tensor(*tensor) for name, tensor in model(step).items()} for step in (0, 1))
+    base, target = (
+        {name: dc.Tensor(*tensor) for name, tensor in model(step).items()} for step in (0, 1)
+    )
     del target["d.steady"]
     target["e.new"] = bytearray(b"\0\1")
     dc.diff(base, target, tmp_path / "link.dcf", profile="direct")
@@ -123,13 +144,19 @@ def test_a_link_says_what_it_holds(tmp_path: Path) -> None:
         assert link.is_direct and link.path == str(tmp_path / "link.dcf")
         operations = {tensor.name: tensor.operation for tensor in link.index}
         assert operations == {
-            "a.weight": "patch", "b.bias": "patch", "c.quantised": "patch", "d.steady": "remove", "e.new": "set",
+            "a.weight": "patch", "b.bias": "patch", "c.quantised": "patch", "d.steady": "remove",
+            "e.new": "set",
         }  # fmt: skip
         assert link.header.file_length == len(link) == (tmp_path / "link.dcf").stat().st_size
         (new,) = link.patches(names=["e.new"])
         assert (new.indices, as_bytes(new.values)) == (None, b"\0\1")
         (one,) = link.patches(names=lambda name: name.startswith("a."))
-        assert (list(one.indices), as_bytes(one.values), one.dtype, one.count) == ([617], b"\0\x80", "BF16", 1)
+        assert (list(one.indices), as_bytes(one.values), one.dtype, one.count) == (
+            [617],
+            b"\0\x80",
+            "BF16",
+            1,
+        )
     with pytest.raises(dc.UsageError, match="closed"):
         link.verify()
     # What was shown is still there.
@@ -140,12 +167,18 @@ def test_a_link_says_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_errors_say_what_and_where(tmp_path: Path) -> None:
-    base, target = ({name: dc.Tensor(*tensor) for name, tensor in model(step).items()} for step in (0, 1))
+    base, target = (
+        {name: dc.Tensor(*tensor) for name, tensor in model(step).items()} for step in (0, 1)
+    )
     link = dc.diff(base, target)
     with pytest.raises(dc.WrongBaseError) as caught:
         dc.apply(target, [link])
     error = caught.value
-    assert (error.rule, error.link, error.retryable) == ("R-APP-01", 0, False) and "base" in error.advice
+    assert (error.rule, error.link, error.retryable) == (
+        "R-APP-01",
+        0,
+        False,
+    ) and "base" in error.advice
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.rule) == (dc.WrongBaseError, str(error), "R-APP-01")
 
@@ -155,7 +188,11 @@ def test_errors_say_what_and_where(tmp_path: Path) -> None:
     with dc.open(damaged) as bad, pytest.raises(dc.CorruptError) as caught:
         bad.verify()
     assert caught.value.rule == "R-SEG-01" and caught.value.section.startswith("segment ")
-    assert caught.value.offset is not None and caught.value.file == str(damaged) and caught.value.retryable
+    assert (
+        caught.value.offset is not None
+        and caught.value.file == str(damaged)
+        and caught.value.retryable
+    )
     for data, kind in [(whole[:50], dc.TruncatedError), (b"no link at all", dc.NotDcfError)]:
         with pytest.raises(kind):
             dc.open(data)
@@ -225,7 +262,9 @@ def test_tensors_can_be_read_piece_by_piece() -> None:
 
 def test_an_open_safetensors_file_is_a_state(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors")
-    path = write_model(tmp_path / "model.safetensors", {"a": ("F32", (2,), bytes(8)), "b": ("U8", (1,), b"x")})
+    path = write_model(
+        tmp_path / "model.safetensors", {"a": ("F32", (2,), bytes(8)), "b": ("U8", (1,), b"x")}
+    )
     with safetensors.safe_open(path, framework="numpy") as file:
         assert str(dc.digest(file)) == str(dc.digest(path))
 
@@ -247,21 +286,26 @@ def test_progress_is_told_from_the_callers_thread_and_ends_the_work() -> None:
     def stop(phase: str, done: int, total: int) -> None:
         raise InterruptedError("enough")
 
+    zeros = dc.Tensor("U8", (1 << 24,), lambda _, length: bytes(length))
     with pytest.raises(InterruptedError, match="enough"):
-        dc.digest({f"{number}": dc.Tensor("U8", (1 << 24,), lambda _, length: bytes(length)) for number in range(200)},
-                  threads=1, progress=stop)  # fmt: skip
+        dc.digest({f"{number}": zeros for number in range(200)}, threads=1, progress=stop)
 
 
 def long_model(path: Path) -> Path:
-    """A model of 64 GB, of which nothing is on the disk: nobody can have read all of it when its progress is told."""
-    header = json.dumps({"t": {"dtype": "U8", "shape": [1 << 36], "data_offsets": [0, 1 << 36]}}).encode()
+    """A model of 64 GB, of which nothing is on the disk: nobody can have read all of it when its
+    progress is told."""
+    header = json.dumps(
+        {"t": {"dtype": "U8", "shape": [1 << 36], "data_offsets": [0, 1 << 36]}}
+    ).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(path, 8 + len(header) + (1 << 36))
     return path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files that are open cannot be cut there")
-@pytest.mark.parametrize("work", ["digest", "diff", "snapshot", "mixed", "apply", "apply in memory", "squash"])
+@pytest.mark.parametrize(
+    "work", ["digest", "diff", "snapshot", "mixed", "apply", "apply in memory", "squash"]
+)
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, work: str) -> None:
     small = write_model(tmp_path / "small", {"t": ("U8", (1,), b"x")})
     other = write_model(tmp_path / "other", {"t": ("U8", (1,), b"y")})
@@ -305,7 +349,9 @@ def test_nothing_is_pickled() -> None:
 def test_patches_show_the_library_that_is_used() -> None:
     base, target = {"w": numpy.zeros(3, dtype="f4")}, {"w": numpy.ones(3, dtype="f4")}
     base["v"], target["v"] = b"abcdefgh", b"abcdefgx"
-    patches = {patch.name: patch for patch in dc.diff(base, target).patches(base, kind="deltachain")}
+    patches = {
+        patch.name: patch for patch in dc.diff(base, target).patches(base, kind="deltachain")
+    }
     assert patches["w"].indices is None and isinstance(patches["w"].values, dc.Tensor)
     assert list(patches["v"].indices) == [7] and bytes(patches["v"].values.data) == b"x"
     assert io.BytesIO(patches["v"].values.data).read() == b"x"
@@ -325,6 +371,8 @@ def test_lanes_beyond_2_31_have_numbers_of_64_bits() -> None:
 
         return read
 
-    base, target = ({"w": dc.Tensor("U8", ((1 << 31) + 4096,), reader(changed))} for changed in ([], lanes))
+    base, target = (
+        {"w": dc.Tensor("U8", ((1 << 31) + 4096,), reader(changed))} for changed in ([], lanes)
+    )
     (patch,) = dc.diff(base, target, profile="direct").patches(kind="numpy")
     assert (patch.indices.dtype, list(patch.indices)) == (numpy.int64, lanes)

@@ -1,13 +1,16 @@
-"""The commands and programs of the READMEs and tutorials, run as they stand there, in an empty directory.
+"""The commands and programs of the READMEs and tutorials, run as they stand there, in an empty
+directory.
 
 A page is read from its beginning to its end:
 
-- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is run there, and goes
-  on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end of the page.
+- A block of `sh` is run by bash in the first terminal. If it begins with `# second terminal`, it is
+  run there, and goes on beside the others; `# second terminal: Ctrl-C` ends it, and so does the end
+  of the page.
 - A block of `python` that begins with `# NAME.py` is saved under that name; another one is run.
-- A block of `text` is what the terminal prints in which the last command was typed, or the second one, if the block
-  begins with `# second terminal`. In the first one it is all of that; in the second one it comes, perhaps after lines
-  that are repeated. `...` is anything, on a line of its own any lines. White space counts as one space.
+- A block of `text` is what the terminal prints in which the last command was typed, or the second
+  one, if the block begins with `# second terminal`. In the first one it is all of that; in the
+  second one it comes, perhaps after lines that are repeated. `...` is anything, on a line of its
+  own any lines. White space counts as one space.
 - Blocks that only install are left out: what they install is here.
 """
 
@@ -38,7 +41,16 @@ INSTALLS = ("cargo install ", "cargo run ", "pip install ", "python3 -m venv ")
 # A command that hangs fails the test after this many seconds.
 PATIENCE = 60
 CLI = "crates/deltachain-cli"
-FOLDERS = ("", "docs", "docs/tutorials", "python", "integrations", "integrations/docs", CLI, f"{CLI}/src/explain")
+FOLDERS = (
+    "",
+    "docs",
+    "docs/tutorials",
+    "python",
+    "integrations",
+    "integrations/docs",
+    CLI,
+    f"{CLI}/src/explain",
+)
 PAGES = sorted(
     str(page.relative_to(ROOT))
     for folder in FOLDERS
@@ -72,7 +84,8 @@ class Page:
         # Of every program that is started.
         self.options: dict[str, Any] = {
             "cwd": folder,
-            "env": os.environ | {"PATH": os.pathsep.join([tools, os.environ["PATH"]]), "PYTHONUNBUFFERED": "1"},
+            "env": os.environ
+            | {"PATH": os.pathsep.join([tools, os.environ["PATH"]]), "PYTHONUNBUFFERED": "1"},
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
@@ -91,7 +104,9 @@ class Page:
         for language, text in blocks(page):
             for port, free in self.ports.items():
                 text = re.sub(rf"\b{port}\b", free, text)
-            if language == "sh" and not all(line.startswith(INSTALLS) for line in text.splitlines()):
+            if language == "sh" and not all(
+                line.startswith(INSTALLS) for line in text.splitlines()
+            ):
                 self.type(text)
                 ran += 1
             elif language == "python":
@@ -130,7 +145,9 @@ class Page:
 
     def compare(self, text: str) -> None:
         if not (self.is_second or text.startswith(SECOND)):
-            assert re.fullmatch(pattern(text), self.printed), f"the page says\n{text}\nand it printed\n{self.printed}"
+            assert re.fullmatch(pattern(text), self.printed), (
+                f"the page says\n{text}\nand it printed\n{self.printed}"
+            )
             return
         wanted = re.compile("^" + pattern(text.removeprefix(SECOND)), re.MULTILINE)
         while not (found := wanted.search(self.unread)):
@@ -188,8 +205,15 @@ def test_the_first_program_of_a_readme(page: Page, readme: str) -> None:
 def test_the_commands_of_the_readme(page: Page) -> None:
     for number in (0, 1):
         (page.folder / f"step{number}").mkdir()
-        shutil.copy(ROOT / f"testdata/rl3e6_step{number}.safetensors", page.folder / f"step{number}/model.safetensors")
-    (commands,) = (text for language, text in blocks("README.md") if language == "sh" and "deltachain init" in text)
+        shutil.copy(
+            ROOT / f"testdata/rl3e6_step{number}.safetensors",
+            page.folder / f"step{number}/model.safetensors",
+        )
+    (commands,) = (
+        text
+        for language, text in blocks("README.md")
+        if language == "sh" and "deltachain init" in text
+    )
     assert commands.count("\ndeltachain ") == 6
     # It would go on for ever.
     page.type(commands.replace("deltachain follow ", "deltachain follow --once "))
@@ -201,16 +225,22 @@ def test_the_commands_of_the_readme(page: Page) -> None:
 @functools.cache
 def help_of(*command: str) -> str:
     tool = [sys.executable, "-m", "deltachain"]
-    return subprocess.run([*tool, *command, "--help"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [*tool, *command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_have_the_options_that_pages_name(name: str) -> None:
     text = (ROOT / name).read_text().replace("\\\n", " ")
-    for command in re.findall(r"(?:^|[`$(])(deltachain (?!help\b)[a-z][^`\n|>&;#]*)", text, re.MULTILINE):
+    for command in re.findall(
+        r"(?:^|[`$(])(deltachain (?!help\b)[a-z][^`\n|>&;#]*)", text, re.MULTILINE
+    ):
         words = re.sub(r"'[^']*'|\"[^\"]*\"", "", command).split()[1:]
         shown = help_of(*words[: 2 if words[0] == "key" else 1])
-        for option in (word.split("=")[0].rstrip(",.:)") for word in words if word.startswith("--")):
+        for option in (
+            word.split("=")[0].rstrip(",.:)") for word in words if word.startswith("--")
+        ):
             assert re.search(rf"{option}\b", shown), command
 
 

@@ -1,5 +1,6 @@
-"""Tensors of `into=` that torch or numpy move, free or replace between two calls: the version comes to where they lie
-now, or the tensor is refused by its name; nothing else is written to, and nothing that was freed is touched."""
+"""Tensors of `into=` that torch or numpy move, free or replace between two calls: the version comes
+to where they lie now, or the tensor is refused by its name; nothing else is written to, and nothing
+that was freed is touched."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from deltachain._device_memory import DeviceMemory  # noqa: E402
 from deltachain._ranks import Alone  # noqa: E402
 
 NAMES = ("a", "b", "c")
-# 96 KiB in each tensor: with a low limit, each has pages of its own, and after it was freed there is nothing.
+# 96 KiB in each tensor: with a low limit, each has pages of its own, and after it was freed there
+# is nothing.
 SHAPE = (192, 256)
 VERSIONS = 3
 
@@ -37,7 +39,12 @@ def values(version: int) -> dict[str, Any]:
     """Some tensors, of which a few lanes change with each version."""
     made = {}
     for number, name in enumerate(NAMES):
-        flat = torch.arange(SHAPE[0] * SHAPE[1], dtype=torch.int32).bitwise_and(0x3FF).add(number).to(torch.int16)
+        flat = (
+            torch.arange(SHAPE[0] * SHAPE[1], dtype=torch.int32)
+            .bitwise_and(0x3FF)
+            .add(number)
+            .to(torch.int16)
+        )
         for step in range(version):
             flat[step * 31 + number :: 997] += 1
         made[name] = flat.view(torch.bfloat16).view(SHAPE)
@@ -57,7 +64,9 @@ class Model(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         for name in NAMES:
-            self.register_parameter(name, torch.nn.Parameter(torch.zeros(SHAPE, dtype=torch.bfloat16)))
+            self.register_parameter(
+                name, torch.nn.Parameter(torch.zeros(SHAPE, dtype=torch.bfloat16))
+            )
 
 
 FORMS: dict[str, Callable[[Model], Any]] = {
@@ -92,7 +101,9 @@ WAYS: dict[str, Way] = {
     "share_memory of a model": lambda model, _: model.share_memory(),
     "share_memory_ of a tensor": lambda _, into: into["b"].detach().share_memory_(),
     "pickled for another process": lambda _, into: ForkingPickler.dumps(into["b"].detach()),
-    "all pickled for another process": lambda model, _: ForkingPickler.dumps(dict(model.state_dict())),
+    "all pickled for another process": lambda model, _: ForkingPickler.dumps(
+        dict(model.state_dict())
+    ),
     "float": lambda model, _: model.float(),
     "float and back": lambda model, _: model.float().bfloat16(),
     "double": lambda model, _: model.double(),
@@ -102,11 +113,17 @@ WAYS: dict[str, Way] = {
     "data": lambda _, into: set_data(into["b"], fresh()),
     "data of another dtype": lambda _, into: set_data(into["b"], fresh(torch.float32)),
     "data of another shape": lambda _, into: set_data(into["b"], fresh()[:100]),
-    "data that is a view of another": lambda _, into: set_data(into["b"], torch.stack([fresh(), fresh()])[1]),
-    "data that is not contiguous": lambda _, into: set_data(into["b"], fresh().t().contiguous().t()),
+    "data that is a view of another": lambda _, into: set_data(
+        into["b"], torch.stack([fresh(), fresh()])[1]
+    ),
+    "data that is not contiguous": lambda _, into: set_data(
+        into["b"], fresh().t().contiguous().t()
+    ),
     "set_": lambda _, into: into["b"].detach_().set_(fresh()),
     "resize_ to more": lambda _, into: into["b"].detach_().resize_(4 * SHAPE[0], SHAPE[1]),
-    "resize_ to more and back": lambda _, into: into["b"].detach_().resize_(4 * SHAPE[0], SHAPE[1]).resize_(SHAPE),
+    "resize_ to more and back": lambda _, into: (
+        into["b"].detach_().resize_(4 * SHAPE[0], SHAPE[1]).resize_(SHAPE)
+    ),
     "resize_ to less": lambda _, into: into["b"].detach_().resize_(10, 10),
     "resize_ to nothing": lambda _, into: into["b"].detach_().resize_(0),
     "storage freed": lambda _, into: resized(into["b"], 0),
@@ -115,7 +132,9 @@ WAYS: dict[str, Way] = {
     "storage freed and taken too small": lambda _, into: resized(into["b"], 0, FULL - 2),
     "storage made smaller": lambda _, into: resized(into["b"], FULL // 2),
     "storage made larger": lambda _, into: resized(into["b"], 64 * FULL),
-    "load_state_dict that assigns": lambda model, _: model.load_state_dict({n: fresh() for n in NAMES}, assign=True),
+    "load_state_dict that assigns": lambda model, _: model.load_state_dict(
+        {n: fresh() for n in NAMES}, assign=True
+    ),
     "another parameter": lambda model, _: setattr(model, "b", torch.nn.Parameter(fresh())),
     "another entry": lambda _, into: into.__setitem__("b", fresh()),
     "another entry of another dtype": lambda _, into: into.__setitem__("b", fresh(torch.float32)),
@@ -141,7 +160,8 @@ WAYS: dict[str, Way] = {
 
 @pytest.fixture(params=["library", "device"])
 def group(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What reads and writes the tensors: the library, or torch as on a device, which a group also does."""
+    """What reads and writes the tensors: the library, or torch as on a device, which a group also
+    does."""
     if request.param == "library":
         return None
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
@@ -154,11 +174,14 @@ def tensors_of(into: Any) -> dict[str, Any]:
 
 def holds(tensors: dict[str, Any], version: int) -> bool:
     expected = values(version)
-    return tensors.keys() == expected.keys() and all(lanes(tensors[name]) == lanes(expected[name]) for name in NAMES)
+    return tensors.keys() == expected.keys() and all(
+        lanes(tensors[name]) == lanes(expected[name]) for name in NAMES
+    )
 
 
 def lanes(tensor: Any) -> Any:
-    """The bits of a tensor. torch does not resize what it has shown to numpy, so that is not asked here."""
+    """The bits of a tensor. torch does not resize what it has shown to numpy, so that is not asked
+    here."""
     if isinstance(tensor, torch.Tensor):
         return tensor.dtype.itemsize, tensor.detach().view(torch.int16).tolist()
     return 2, numpy.frombuffer(as_bytes(tensor), numpy.int16).reshape(SHAPE).tolist()
@@ -186,7 +209,9 @@ def refusal(work: Callable[[], Any]) -> dc.Error | None:
     return None
 
 
-def taken(subscriber: dc.Subscriber, version: int, into: Any, *, update: dc.Update | None = None) -> bool:
+def taken(
+    subscriber: dc.Subscriber, version: int, into: Any, *, update: dc.Update | None = None
+) -> bool:
     """Takes a version: whether it is right then, or refused by name."""
     if refusal(lambda: (update or subscriber.prepare(version)).apply()) is not None:
         return False
@@ -197,7 +222,10 @@ def taken(subscriber: dc.Subscriber, version: int, into: Any, *, update: dc.Upda
 
 @pytest.mark.parametrize(
     ("form", "when"),
-    [*((form, when) for form in FORMS for when in ("before prepare", "before apply")), ("module", "before check")],
+    [
+        *((form, when) for form in FORMS for when in ("before prepare", "before apply")),
+        ("module", "before check"),
+    ],
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_to_move_tensors(url: str, way: str, form: str, when: str, group: Any) -> None:
@@ -225,7 +253,9 @@ def test_a_way_to_move_tensors(url: str, way: str, form: str, when: str, group: 
         beside.assert_untouched()
 
 
-def test_a_model_that_is_shared_goes_on(url: str, group: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_is_shared_goes_on(
+    url: str, group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Model()
     with dc.Subscriber(url, into=model.state_dict(), group=group) as subscriber:
         subscriber.prepare(0).apply()
@@ -304,14 +334,18 @@ def reshaped(array: Any) -> None:
 OTHER_WAYS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "resize": lambda into: into["b"].resize((1000, 1000), refcheck=False),
     "resize to nothing": lambda into: into["b"].resize((0,), refcheck=False),
-    "resize and back": lambda into: [into["b"].resize(shape, refcheck=False) for shape in ((1000, 1000), SHAPE)],
+    "resize and back": lambda into: [
+        into["b"].resize(shape, refcheck=False) for shape in ((1000, 1000), SHAPE)
+    ],
     "another shape": lambda into: reshaped(into["b"]),
     "another entry": lambda into: into.__setitem__("b", numpy.zeros(SHAPE, numpy.int16)),
     "another dtype": lambda into: into.__setitem__("b", numpy.zeros(SHAPE, numpy.int32)),
     "read-only": lambda into: into["b"].setflags(write=False),
     "other data": lambda into: setattr(into["b"], "data", numpy.zeros(SHAPE, numpy.int16).data),
     "swapped": lambda into: into.update(a=into["b"], b=into["a"]),
-    "a view": lambda into: into.__setitem__("b", numpy.zeros((2 * SHAPE[0], SHAPE[1]), numpy.int16)[::2]),
+    "a view": lambda into: into.__setitem__(
+        "b", numpy.zeros((2 * SHAPE[0], SHAPE[1]), numpy.int16)[::2]
+    ),
     "a bytearray": lambda into: into.__setitem__("b", dc.Tensor("I16", SHAPE, bytearray(FULL))),
     "less": lambda into: into.pop("b"),
 }
@@ -322,7 +356,9 @@ def url_of_arrays(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("places of arrays") / "chain"
     with dc.Publisher(path, profile="local") as publisher:
         for version in range(VERSIONS):
-            publisher.publish({name: tensor.view(torch.int16) for name, tensor in values(version).items()})
+            publisher.publish(
+                {name: tensor.view(torch.int16) for name, tensor in values(version).items()}
+            )
     return str(path)
 
 
@@ -363,14 +399,28 @@ def test_owners_that_lock_their_memory(url_of_arrays: str) -> None:
 
 
 def test_all_of_this_where_freed_memory_is_gone() -> None:
-    # Each tensor gets pages of its own, which are gone when it is freed: whoever touches them then is killed.
+    # Each tensor gets pages of its own, which are gone when it is freed: whoever touches them then
+    # is killed.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "32768", "MALLOC_PERTURB_": "165"}
-    stale = "import ctypes, torch; a = torch.ones(1 << 16); p = a.data_ptr(); del a; ctypes.string_at(p, 9)"
+    stale = (
+        "import ctypes, torch; a = torch.ones(1 << 16); p = a.data_ptr(); del a; "
+        "ctypes.string_at(p, 9)"
+    )
     died = subprocess.run([sys.executable, "-c", stale], env=environment, check=False, timeout=60)
     if died.returncode != -signal.SIGSEGV:
         pytest.skip("SKIPPED: this machine's allocator keeps what was freed")
     # By torch it takes minutes.
     which = "" if "DELTACHAIN_GUARD_PAGES" in os.environ else " and not device"
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "not freed_memory_is_gone" + which, __file__]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1800)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-k",
+        "not freed_memory_is_gone" + which,
+        __file__,
+    ]
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=1800
+    )
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]

@@ -55,8 +55,12 @@ def test_a_child_cannot_use_its_parents_handles_and_the_parent_goes_on(chain: Ch
         del subscriber, update
         own = dc.Subscriber(chain.url)
         own.prepare().apply()
-        # What has no threads and no connections can be used, and so can functions, with threads of the child's own.
-        assert str(dc.digest({"a": b"x"})) == link.target and bytes(dc.apply(None, [link])["a"].data) == b"x"
+        # What has no threads and no connections can be used, and so can functions, with threads of
+        # the child's own.
+        assert (
+            str(dc.digest({"a": b"x"})) == link.target
+            and bytes(dc.apply(None, [link])["a"].data) == b"x"
+        )
         return f"{own.version}"
 
     assert in_child(anew) == "0"
@@ -83,7 +87,9 @@ try:
 except KeyboardInterrupt:
     print("ended", dc.digest({}).digest[:4])
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (ran.returncode, ran.stdout) == (0, "ended f219\n"), ran.stderr
 
 
@@ -102,7 +108,9 @@ threading.Thread(target=dc.digest, args=(endless,), daemon=True).start()
 begun.wait()
 print("leaves")
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "leaves\n", "")
 
 
@@ -135,7 +143,9 @@ def test_the_tool_comes_along(tmp_path: Path) -> None:
     assert tool("--version").split()[0] == "deltachain"
     entry = next(iter(importlib.metadata.entry_points(group="console_scripts", name="deltachain")))
     assert entry.value == "deltachain.__main__:main" and callable(entry.load())
-    wrong = subprocess.run([sys.executable, "-m", "deltachain", "dif"], capture_output=True, text=True, check=False)
+    wrong = subprocess.run(
+        [sys.executable, "-m", "deltachain", "dif"], capture_output=True, text=True, check=False
+    )
     assert wrong.returncode == 2 and "diff" in wrong.stderr
     refused = subprocess.run(
         [sys.executable, "-m", "deltachain", "verify", tmp_path / "missing"],
@@ -147,6 +157,11 @@ def test_the_tool_comes_along(tmp_path: Path) -> None:
 
 
 def test_nothing_else_is_imported() -> None:
-    program = "import sys, deltachain; print(sorted({'numpy', 'torch', 'safetensors', 'ml_dtypes'} & set(sys.modules)))"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    program = (
+        "import sys, deltachain; print(sorted({'numpy', 'torch', 'safetensors', 'ml_dtypes'} & "
+        "set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert ran.stdout == "[]\n"

@@ -1,4 +1,5 @@
-"""Publishing from a program: what was given is read back bit for bit; what goes wrong is said and changes nothing."""
+"""Publishing from a program: what was given is read back bit for bit; what goes wrong is said and
+changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ import deltachain as dc
 
 
 def tensors(step: int, lanes: int = 3000) -> dict[str, dc.Tensor]:
-    return {name: dc.Tensor(dtype, shape, bytearray(data)) for name, (dtype, shape, data) in model(step, lanes).items()}
+    return {
+        name: dc.Tensor(dtype, shape, bytearray(data))
+        for name, (dtype, shape, data) in model(step, lanes).items()
+    }
 
 
 def followed(url: Path | str, version: int | None = None) -> dict[str, bytes]:
@@ -45,7 +49,9 @@ def followed(url: Path | str, version: int | None = None) -> dict[str, bytes]:
                 if name != "__metadata__":
                     begin, end = row["data_offsets"]
                     found[name] = data[8 + length + begin : 8 + length + end]
-        found["files"] = ",".join(sorted(path.name for path in (base / "current").iterdir())).encode()
+        found["files"] = ",".join(
+            sorted(path.name for path in (base / "current").iterdir())
+        ).encode()
         return found
 
 
@@ -107,7 +113,9 @@ def test_a_stream_may_use_one_buffer(tmp_path: Path) -> None:
     with dc.Publisher(url) as pub:
         pub.publish(stream())
     found = followed(url)
-    assert [found[f"t{number}"] for number in range(5)] == [struct.pack("<I", number) for number in range(5)]
+    assert [found[f"t{number}"] for number in range(5)] == [
+        struct.pack("<I", number) for number in range(5)
+    ]
 
 
 def test_training_goes_on_while_a_version_is_published(tmp_path: Path) -> None:
@@ -284,7 +292,15 @@ def run(text: str, *arguments: object, **options: Any) -> subprocess.CompletedPr
     """Runs a program that can import what tests have."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False, **options)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+        **options,
+    )
 
 
 def test_a_child_has_no_publisher(tmp_path: Path) -> None:
@@ -393,7 +409,9 @@ def test_a_trainer_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path, ph
 
 
 @pytest.mark.parametrize("where", ["waiting", "beginning"])
-def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(tmp_path: Path, where: str) -> None:
+def test_ctrl_c_ends_an_upload_that_stands_still_and_changes_nothing(
+    tmp_path: Path, where: str
+) -> None:
     ran = run(
         """
         import os, signal, sys, threading
@@ -472,7 +490,9 @@ def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
         for tensors in versions:
             pub.publish({name: dc.Tensor("U8", (4,), data) for name, data in tensors.items()})
         with pytest.raises(dc.UsageError, match="1 missing: text 2/w; 1 unexpected: w"):
-            pub.publish({"text/w": dc.Tensor("U8", (4,), b"abcd"), "w": dc.Tensor("U8", (4,), b"abcd")})
+            pub.publish(
+                {"text/w": dc.Tensor("U8", (4,), b"abcd"), "w": dc.Tensor("U8", (4,), b"abcd")}
+            )
     with dc.Subscriber(url, host_copy=place, kind="deltachain") as sub:
         copy = dc.HostCopy(place, kind="deltachain")
         for version, tensors in enumerate(versions):
@@ -482,13 +502,17 @@ def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
             with copy.applying() if version else contextlib.nullcontext(copy.full()) as patches:
                 changed = [patch.name for patch in patches]
             assert sorted(changed) == (["text 2/w"] if version else sorted(tensors))
-    found = sorted(path.relative_to(place / "current").as_posix() for path in (place / "current").rglob("*.*"))
+    found = sorted(
+        path.relative_to(place / "current").as_posix() for path in (place / "current").rglob("*.*")
+    )
     assert found == ["text 2/model.safetensors", "text/model.safetensors", "tokenizer/vocab.txt"]
 
 
 def test_transformers_loads_what_was_pulled(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
-    transformers = pytest.importorskip("transformers", reason="SKIPPED: transformers is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="SKIPPED: transformers is not installed"
+    )
     config = transformers.LlamaConfig(
         hidden_size=32,
         intermediate_size=48,
@@ -541,7 +565,12 @@ def test_a_publisher_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         first = threads.submit(pub.publish, tensors(0))
         assert begun.wait(60)
-        calls = (lambda: pub.publish(tensors(1)), lambda: pub.publish_async(tensors(1)), pub.wait, pub.close)
+        calls = (
+            lambda: pub.publish(tensors(1)),
+            lambda: pub.publish_async(tensors(1)),
+            pub.wait,
+            pub.close,
+        )
         for call in (*calls, lambda: pub.head):
             with pytest.raises(dc.UsageError, match="another thread is using it: one at a time"):
                 call()

@@ -1,4 +1,5 @@
-"""Several processes publish one chain: as if it were one, whatever their number, and all learn what goes wrong."""
+"""Several processes publish one chain: as if it were one, whatever their number, and all learn what
+goes wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ KINDS = [
     "sockets",
     pytest.param(
         "torch",
-        marks=pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"),
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("torch") is None, reason="SKIPPED: torch is not installed"
+        ),
     ),
 ]
 
@@ -38,8 +41,11 @@ def like(tmp_path: Path) -> Path:
     return folder
 
 
-def ran(kind: str, size: int, url: Path, like: Path, *steps: object, limit: float = 3.0) -> list[list[dict[str, Any]]]:
-    """Runs the ranks; what each of them said of each step. Ranks that were stopped are ended when the first has."""
+def ran(
+    kind: str, size: int, url: Path, like: Path, *steps: object, limit: float = 3.0
+) -> list[list[dict[str, Any]]]:
+    """Runs the ranks; what each of them said of each step. Ranks that were stopped are ended when
+    the first has."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     meeting = url.parent / f"meeting {os.urandom(4).hex()}"
     processes = []
@@ -144,7 +150,9 @@ def test_a_store_that_fails_is_an_error_on_all_ranks(tmp_path: Path, like: Path,
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fate", ["die", "halt"])
-def test_a_rank_that_goes_leaves_the_chain_as_it_was(tmp_path: Path, like: Path, kind: str, fate: str) -> None:
+def test_a_rank_that_goes_leaves_the_chain_as_it_was(
+    tmp_path: Path, like: Path, kind: str, fate: str
+) -> None:
     url = tmp_path / "chain"
     said = ran(kind, 4, url, like, 0, fate, 1)
     for rank in (0, 2, 3):
@@ -160,7 +168,8 @@ FLAWS = {
     "lack": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and missing on rank 2",
     "dtype": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and BF16 [2, 4]{} on rank 2",
     "shape": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and F32 [4, 2]{} on rank 2",
-    "placement": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 and F32 [2, 4] as Replicate() on 4 ranks on rank 2",
+    "placement": "tensors: 'b.bias' is F32 [2, 4]{} on rank 0 "
+    "and F32 [2, 4] as Replicate() on 4 ranks on rank 2",
     "stream": "kind of weights: 'weights' is a mapping on rank 0 and a stream on rank 2",
     "reverse": "rank 0 gives 'a.weight', BF16 [300, 10]{}, and rank 1 'd.steady', U8 [3]{}",
     "raise": "this one breaks off",
@@ -168,14 +177,18 @@ FLAWS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_that_differ_are_told_before_anything_is_gathered(tmp_path: Path, like: Path, kind: str) -> None:
+def test_ranks_that_differ_are_told_before_anything_is_gathered(
+    tmp_path: Path, like: Path, kind: str
+) -> None:
     url = tmp_path / "chain"
     flaws = [flaw for flaw in FLAWS if kind == "torch" or flaw != "placement"]
     said = ran(kind, 4, url, like, 0, *(step for flaw in flaws for step in (flaw, 1)), 1, limit=60)
     for rank, made in enumerate(said):
         assert [one.get("version") for one in made] == [0, *(None for _ in flaws), 1]
         for flaw, one in zip(flaws, made[1:], strict=False):
-            text = FLAWS[flaw].replace("{}", " as Shard(dim=0) on 4 ranks" if kind == "torch" else "")
+            text = FLAWS[flaw].replace(
+                "{}", " as Shard(dim=0) on 4 ranks" if kind == "torch" else ""
+            )
             assert one["text"].endswith(text)
             if flaw != "raise":
                 assert one["error"] == "UsageError"
@@ -195,7 +208,9 @@ def test_mappings_may_have_any_order(tmp_path: Path, like: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rank_that_was_silent_for_too_long_comes_back(tmp_path: Path, like: Path, kind: str) -> None:
+def test_a_rank_that_was_silent_for_too_long_comes_back(
+    tmp_path: Path, like: Path, kind: str
+) -> None:
     url = tmp_path / "chain"
     said = ran(kind, 4, url, like, 0, "stop", 1, 2, "before", 3, 4, "after", 5, 6)
     for made in said:
@@ -211,7 +226,9 @@ def test_a_rank_that_was_silent_for_too_long_comes_back(tmp_path: Path, like: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rank_that_is_silent_for_a_while_is_waited_for(tmp_path: Path, like: Path, kind: str) -> None:
+def test_a_rank_that_is_silent_for_a_while_is_waited_for(
+    tmp_path: Path, like: Path, kind: str
+) -> None:
     url = tmp_path / "chain"
     said = ran(kind, 4, url, like, 0, "doze", 1, limit=60)
     assert all([one.get("version") for one in made] == [0, 1] for made in said)
@@ -223,7 +240,9 @@ def test_ranks_that_make_other_calls_are_stopped(tmp_path: Path, like: Path) -> 
     said = ran("sockets", 3, url, like, 0, "wait", 1, 2, limit=60)
     for made in said:
         assert [one.get("error") for one in made] == [None, "UsageError", "UsageError"]
-        assert made[1]["text"].endswith("rank 0 calls wait() after version 0, and rank 1 publish() after version 0")
+        assert made[1]["text"].endswith(
+            "rank 0 calls wait() after version 0, and rank 1 publish() after version 0"
+        )
     assert len(versions(url)) == 1
 
 
@@ -237,29 +256,47 @@ def test_ranks_need_the_same_checkpoint(tmp_path: Path, like: Path) -> None:
         dc.Publisher(tmp_path / "chain", like=like, group=Sockets(rank, 2, str(meeting)))
 
     with ThreadPoolExecutor() as threads:
-        ranks = [threads.submit(opened, 0, listener.detach(), like), threads.submit(opened, 1, port, other)]
+        ranks = [
+            threads.submit(opened, 0, listener.detach(), like),
+            threads.submit(opened, 1, port, other),
+        ]
     for rank in ranks:
-        with pytest.raises(dc.UsageError, match=r"same like=: 'b.bias' is F32 \[2, 4\] on rank 0 and F32 \[4, 2\]"):
+        with pytest.raises(
+            dc.UsageError, match=r"same like=: 'b.bias' is F32 \[2, 4\] on rank 0 and F32 \[4, 2\]"
+        ):
             rank.result()
 
 
 def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
     ranks, shards = 4, 24
-    with socket.create_server(("127.0.0.1", 0), backlog=ranks) as listener, StallingStore() as store:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=ranks) as listener,
+        StallingStore() as store,
+    ):
         port = listener.getsockname()[1]
 
         def opened(rank: int) -> dc.Publisher:
             group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
-            return dc.Publisher(store.chain(), like=like, group=group, routes=dc.Routes(snapshot_cost=math.inf))
+            return dc.Publisher(
+                store.chain(), like=like, group=group, routes=dc.Routes(snapshot_cost=math.inf)
+            )
 
         with ThreadPoolExecutor(ranks) as threads:
             publishers = list(threads.map(opened, range(ranks)))
             for step in range(4):
                 store.requests.clear()
-                made = list(threads.map(lambda publisher, step=step: publisher.publish(tensors(step)), publishers))
+                made = list(
+                    threads.map(
+                        lambda publisher, step=step: publisher.publish(tensors(step)), publishers
+                    )
+                )
                 assert {one.version for one in made} == {step}
                 # Each link is a request of its own, whoever stores it.
-                links = [request for request in store.requests if request.startswith("PUT") and "/files/" in request]
+                links = [
+                    request
+                    for request in store.requests
+                    if request.startswith("PUT") and "/files/" in request
+                ]
                 assert len(links) == shards
                 others = sorted(request for request in store.requests if request not in links)
                 assert step == 0 or len(others) <= 7 + 4 * (ranks - 1), others
@@ -284,7 +321,9 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
-    with dc.Publisher(tmp_path / "chain", like=like, shards=3, routes=dc.Routes(snapshot_cost=math.inf)) as pub:
+    with dc.Publisher(
+        tmp_path / "chain", like=like, shards=3, routes=dc.Routes(snapshot_cost=math.inf)
+    ) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot
     assert [len(version["shards"]) for version in versions(tmp_path / "chain")] == [3, 3]

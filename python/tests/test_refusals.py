@@ -1,4 +1,5 @@
-"""What is refused: settings by their name and what is allowed, tensors by theirs, and always with advice."""
+"""What is refused: settings by their name and what is allowed, tensors by theirs, and always with
+advice."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def test_settings_of_a_subscriber(chain: Chain, settings: dict[str, Any], text: 
         ({"max_rate": -1}, "max_rate= must be a whole number from 1"),
         ({"max_rate": 1.5}, "max_rate= .* not 1.5"),
         ({"credentials": {"access_key_id": "x"}}, "credentials= must be a function"),
-        ({"storage_options": {"region": "x"}}, 'a directory has no settings of a store, such as "region"'),
+        (
+            {"storage_options": {"region": "x"}},
+            'a directory has no settings of a store, such as "region"',
+        ),
         ({"storage_options": ["region"]}, "storage_options= must be a mapping"),
         ({"storage_options": {"\udc80": "x"}}, "storage_options= .* not Unicode"),
     ],
@@ -68,12 +72,24 @@ def test_settings_of_a_store(tmp_path: Path, settings: dict[str, Any], text: str
         (dc.Guard, {"max_changed": 2}, "max_changed= must be a number from 0 to 1, not 2"),
         (dc.Guard, {"max_changed": -0.1}, "max_changed="),
         (dc.Guard, {"max_changed": True}, "max_changed= .* not True"),
-        (dc.Routes, {"snapshot_cost": True}, "snapshot_cost= must be a number of 0 or more, not True"),
+        (
+            dc.Routes,
+            {"snapshot_cost": True},
+            "snapshot_cost= must be a number of 0 or more, not True",
+        ),
         (dc.Routes, {"snapshot_cost": -1.0}, "snapshot_cost="),
         (dc.Routes, {"snapshot_cost": math.nan}, "snapshot_cost="),
-        (dc.Routes, {"snapshot_every": 0}, "snapshot_every= must be a whole number of 1 or more, not 0"),
+        (
+            dc.Routes,
+            {"snapshot_every": 0},
+            "snapshot_every= must be a whole number of 1 or more, not 0",
+        ),
         (dc.Routes, {"snapshot_every": 2.0}, "snapshot_every= .* not 2.0"),
-        (dc.Routes, {"snapshot_every": 2, "snapshot_cost": 2.0}, "snapshot_cost= or snapshot_every=, not both"),
+        (
+            dc.Routes,
+            {"snapshot_every": 2, "snapshot_cost": 2.0},
+            "snapshot_cost= or snapshot_every=, not both",
+        ),
         (dc.Routes, {"skips": [0]}, "skips="),
         (dc.Trust, {"keys": [], "quorum": 0}, "quorum= must be a whole number of 1 or more"),
         (dc.Group, {"processes": None, "timeout": 0}, "timeout= must be a number of 0.001 or more"),
@@ -103,8 +119,14 @@ def test_settings_of_a_publisher(tmp_path: Path, settings: dict[str, Any], text:
 
 
 def test_when_there_are_snapshots(tmp_path: Path) -> None:
-    settings: list[dict[str, Any]] = [{"snapshot_every": 2}, {"snapshot_cost": 0}, {"snapshot_cost": math.inf}]
-    for number, (setting, wanted) in enumerate(zip(settings, ([0, 2, 4], [0, 1, 2, 3, 4], [0]), strict=True)):
+    settings: list[dict[str, Any]] = [
+        {"snapshot_every": 2},
+        {"snapshot_cost": 0},
+        {"snapshot_cost": math.inf},
+    ]
+    for number, (setting, wanted) in enumerate(
+        zip(settings, ([0, 2, 4], [0, 1, 2, 3, 4], [0]), strict=True)
+    ):
         with dc.Publisher(tmp_path / str(number), routes=dc.Routes(**setting)) as pub:
             made = [pub.publish({"w": os.urandom(100)}) for _ in range(5)]
         assert [one.version for one in made if one.snapshot] == wanted, setting
@@ -114,7 +136,11 @@ def test_when_there_are_snapshots(tmp_path: Path) -> None:
     ("url", "options", "texts"),
     [
         ("s3://bucket/chain", {"regoin": "x"}, ['"regoin"', "region, endpoint"]),
-        ("s3://bucket/chain", {"key": "k", "secret": "hidden"}, ["access_key_id", "secret_access_key"]),
+        (
+            "s3://bucket/chain",
+            {"key": "k", "secret": "hidden"},
+            ["access_key_id", "secret_access_key"],
+        ),
         ("s3://bucket/chain", {"client_kwargs": {"region_name": "x"}}, ["region and endpoint"]),
         ("s3://bucket/chain", {"anon": True}, ["skip_signature"]),
         ("gs://bucket/chain", {"token": "hidden"}, ["service_account"]),
@@ -123,7 +149,9 @@ def test_when_there_are_snapshots(tmp_path: Path) -> None:
         ("https://example.invalid/chain", {"region": "x"}, ['"region"', "user_agent"]),
     ],
 )
-def test_settings_of_stores_are_named_with_ours(url: str, options: dict[str, Any], texts: list[str]) -> None:
+def test_settings_of_stores_are_named_with_ours(
+    url: str, options: dict[str, Any], texts: list[str]
+) -> None:
     with pytest.raises(dc.UsageError) as caught:
         dc.Store(url, storage_options=options)
     message = str(caught.value)
@@ -199,7 +227,9 @@ def test_threads_are_checked_wherever_they_are_given(chain: Chain) -> None:
             lambda given=given: link.verify(**given),
         ]
         for call in calls:
-            with pytest.raises(dc.UsageError, match="threads= must be a whole number from 1 to 1024"):
+            with pytest.raises(
+                dc.UsageError, match="threads= must be a whole number from 1 to 1024"
+            ):
                 call()
 
 
@@ -229,7 +259,9 @@ def test_weights_are_refused_by_name(tmp_path: Path, weights: Any, name: str) ->
         assert pub.publish(NOTHING).version == 0
 
 
-@pytest.mark.parametrize("weights", [[1, 2], ["ab"], [("w",)], ["w", b"abc"], b"abc", "model.safetensors"])
+@pytest.mark.parametrize(
+    "weights", [[1, 2], ["ab"], [("w",)], ["w", b"abc"], b"abc", "model.safetensors"]
+)
 def test_a_stream_is_of_pairs(tmp_path: Path, weights: Any) -> None:
     with dc.Publisher(tmp_path / "chain") as pub:
         with pytest.raises(dc.UsageError, match="weights must be"):
@@ -240,7 +272,9 @@ def test_a_stream_is_of_pairs(tmp_path: Path, weights: Any) -> None:
             pub.publish(NOTHING, metadata=5)  # type: ignore[arg-type]
 
 
-def test_a_name_that_files_cannot_hold_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_files_cannot_hold_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     weights = {"__metadata__": b"abc"}
     with caplog.at_level(logging.WARNING), dc.Publisher(tmp_path / "chain") as pub:
         pub.publish(weights)
@@ -261,7 +295,10 @@ def test_empty_shards_are_nothing_to_talk_about(
     tmp_path: Path, writer: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     like = writer(tmp_path / "like" / "model.safetensors", {"w": ("U8", (3,), b"abc")})
-    with caplog.at_level(logging.WARNING), dc.Publisher(tmp_path / "chain", like=like, shards=24) as pub:
+    with (
+        caplog.at_level(logging.WARNING),
+        dc.Publisher(tmp_path / "chain", like=like, shards=24) as pub,
+    ):
         pub.publish(NOTHING)
     assert caplog.text == ""
     with dc.Publisher(tmp_path / "empty") as pub, pytest.raises(dc.UsageError, match="no tensors"):
@@ -281,7 +318,9 @@ def test_every_class_has_advice() -> None:
     assert dc.Error("no").advice
 
 
-def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, Callable[[], object]]]:
+def failures(
+    chain: Chain, place: Path
+) -> dict[str, tuple[type[dc.Error], str, Callable[[], object]]]:
     """Calls that fail, with the class of the failure and a word of its advice."""
     old, new = {"w": bytes(100)}, {"w": bytes(99) + b"x"}
     link = bytes(dc.diff(old, new))
@@ -291,8 +330,15 @@ def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, 
     struct.pack_into("<H", newer, 4, 99)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    web = dc.Store(f"http://127.0.0.1:{port}/chain", storage_options={"allow_http": True}, attempts=1)
-    bucket = {"endpoint": f"http://127.0.0.1:{port}", "region": "x", "access_key_id": "x", "secret_access_key": "x"}
+    web = dc.Store(
+        f"http://127.0.0.1:{port}/chain", storage_options={"allow_http": True}, attempts=1
+    )
+    bucket = {
+        "endpoint": f"http://127.0.0.1:{port}",
+        "region": "x",
+        "access_key_id": "x",
+        "secret_access_key": "x",
+    }
     full = place / "a file"
     full.write_text("x")
     dc.Publisher(place / "other").close()
@@ -325,12 +371,22 @@ def failures(chain: Chain, place: Path) -> dict[str, tuple[type[dc.Error], str, 
         "a wrong port of a bucket": (
             dc.IoError,
             "host and port",
-            lambda: dc.Subscriber(dc.Store("s3://bucket/chain", storage_options=bucket, attempts=1)).poll(),
+            lambda: dc.Subscriber(
+                dc.Store("s3://bucket/chain", storage_options=bucket, attempts=1)
+            ).poll(),
         ),
         "another chain": (dc.ChainError, "adopt=True", adopted),
-        "no version": (dc.TimeoutError, "time", lambda: dc.Subscriber(chain.url).prepare(9, timeout=0)),
+        "no version": (
+            dc.TimeoutError,
+            "time",
+            lambda: dc.Subscriber(chain.url).prepare(9, timeout=0),
+        ),
         "a directory in use": (dc.InUseError, "process", in_use),
-        "a closed publisher": (dc.UsageError, "arguments", lambda: dc.Subscriber(chain.url, threads=0)),
+        "a closed publisher": (
+            dc.UsageError,
+            "arguments",
+            lambda: dc.Subscriber(chain.url, threads=0),
+        ),
     }
 
 
@@ -341,4 +397,6 @@ def test_every_failure_has_advice(chain: Chain, tmp_path: Path) -> None:
     for name, (kind, word, call) in failures(chain, place).items():
         with pytest.raises(kind) as caught:
             call()
-        assert caught.value.advice and word in caught.value.advice, f"{name}: {caught.value}: {caught.value.advice}"
+        assert caught.value.advice and word in caught.value.advice, (
+            f"{name}: {caught.value}: {caught.value.advice}"
+        )

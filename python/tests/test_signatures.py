@@ -1,4 +1,5 @@
-"""Signed chains: who publishes without a trusted key gets no reader, and what a key does wrong is said without it."""
+"""Signed chains: who publishes without a trusted key gets no reader, and what a key does wrong is
+said without it."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def signed(secret: str, text: bytes) -> bytes:
     return point + ((r + number(point, times(a), text) * a) % q).to_bytes(32, "little")
 
 
-def test_a_follower_with_trust_takes_what_is_signed_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_follower_with_trust_takes_what_is_signed_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = tmp_path / "chain"
     publish(url, 0, sign_key=FIRST)
     with dc.Subscriber(url, trust=OF_FIRST) as sub, dc.Subscriber(url) as other:
@@ -136,13 +139,18 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
         assert refused.value.rule == "R-CHN-14" and "`trust`" in refused.value.advice
         assert "rolled back" not in refused.value.advice
     (problem,) = dc.status(copy).problems
-    assert problem == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+    assert (
+        problem
+        == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
+    )
     publish(url, 1)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
     status = dc.status(copy)
     assert status.healthy and status.trust is not None
-    assert status.trust["unsigned"] == "version 1 exists, but none of the trusted keys has signed it"
+    assert (
+        status.trust["unsigned"] == "version 1 exists, but none of the trusted keys has signed it"
+    )
 
 
 def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
@@ -233,7 +241,9 @@ def test_a_quorum_is_of_different_keys(tmp_path: Path) -> None:
             dc.Subscriber(url, **settings)
 
 
-def test_keys_come_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_come_from_files_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, secret, public = tmp_path / "chain", tmp_path / "a+b key", tmp_path / "keys"
     secret.write_text(f"# of the trainer\n{FIRST}\n")
     public.write_text(f"# the trainer\n{OF_FIRST}\n\n  {OF_SECOND}\n")
@@ -266,7 +276,10 @@ def test_a_key_is_trusted_for_its_chains(tmp_path: Path) -> None:
     for trust in (f"{OF_FIRST} {digest}", file):
         with dc.Subscriber(url, trust=trust) as sub:
             assert take(sub) == 0
-        with dc.Subscriber(other, trust=trust, adopt=True) as sub, pytest.raises(dc.ChainError) as refused:
+        with (
+            dc.Subscriber(other, trust=trust, adopt=True) as sub,
+            pytest.raises(dc.ChainError) as refused,
+        ):
             take(sub)
         assert refused.value.rule == "R-SIG-05"
     with pytest.raises(dc.UsageError):
@@ -277,7 +290,13 @@ def test_secrets_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     caplog.set_level("DEBUG")
     seed = FIRST.split("+", 4)[4]
     url = tmp_path / "chain"
-    slips = [FIRST[:-4], FIRST.lower(), f" {FIRST} x", FIRST.removeprefix("PRIVATE+"), FIRST.replace("first", "other")]
+    slips = [
+        FIRST[:-4],
+        FIRST.lower(),
+        f" {FIRST} x",
+        FIRST.removeprefix("PRIVATE+"),
+        FIRST.replace("first", "other"),
+    ]
     (tmp_path / "two").write_text(f"{FIRST}\n{SECOND}")
     shown: list[object] = []
     for slip in (*slips, tmp_path / "two", tmp_path / "none", 3):
@@ -321,7 +340,13 @@ def test_a_function_that_fails_ends_the_publish(tmp_path: Path) -> None:
     def raises(text: bytes) -> bytes:
         raise ConnectionError("the key service is away")
 
-    refusals: list[Any] = [raises, lambda text: b"short", lambda text: None, lambda text: signed(SECOND, text), bytes]
+    refusals: list[Any] = [
+        raises,
+        lambda text: b"short",
+        lambda text: None,
+        lambda text: signed(SECOND, text),
+        bytes,
+    ]
     for step, function in enumerate(refusals):
         with dc.Publisher(url, sign_key=dc.SignWith(OF_FIRST, function)) as pub:
             with pytest.raises(dc.Error) as failed:
@@ -395,7 +420,12 @@ def set_routes(url: Path, generation: int, *links: Path) -> None:
     for link in sorted(links, key=lambda link: link.stat().st_size):
         (url / "files" / link.name).write_bytes(link.read_bytes())
         routes.append({"from": None, "files": [{"digest": link.stem, "size": link.stat().st_size}]})
-    document = {"deltachain": 1, "version": 0, "generation": generation, "commit": dc.show(url, version=0).commit}
+    document = {
+        "deltachain": 1,
+        "version": 0,
+        "generation": generation,
+        "commit": dc.show(url, version=0).commit,
+    }
     text = json.dumps({**document, "routes": routes, "metadata": {}}, separators=(",", ":"))
     (url / "routes").mkdir(exist_ok=True)
     (url / "routes" / f"{0:020}-{generation:010}.json").write_text(text)
@@ -419,7 +449,10 @@ def test_a_stranger_does_not_choose_the_files_of_a_model(tmp_path: Path, trusts:
     own = published(url, mine.parent)
     theirs = tmp_path / "theirs"
     write_model(theirs / "adapter_model.safetensors", {"a.weight": tensors["a.weight"]})
-    write_model(theirs / "model.safetensors", {name: tensors[name] for name in tensors if name != "a.weight"})
+    write_model(
+        theirs / "model.safetensors",
+        {name: tensors[name] for name in tensors if name != "a.weight"},
+    )
     whole = published(tmp_path / "other chain", theirs)
     set_routes(url, 1, whole)
     copy = tmp_path / "copy"

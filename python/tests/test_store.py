@@ -20,7 +20,11 @@ def test_one_store_serves_all(tmp_path: Path) -> None:
     with StallingStore() as server:
         store = server.chain()
         assert server.requests == []
-        with dc.Publisher(store) as one, dc.Publisher(store, once="step") as two, dc.Subscriber(store) as subscriber:
+        with (
+            dc.Publisher(store) as one,
+            dc.Publisher(store, once="step") as two,
+            dc.Subscriber(store) as subscriber,
+        ):
             assert one.publish(WEIGHTS).version == 0
             subscriber.prepare(timeout=60).apply()
             assert two.publish({"w": b"abd"}, metadata={"step": 1}).version == 1
@@ -39,7 +43,10 @@ def test_a_limit_is_for_all_that_use_a_store(tmp_path: Path) -> None:
     write_model(tmp_path / "model", model(0))
     store = dc.Store(tmp_path / "chain", max_rate=1 << 30, attempts=2, stall=5.0)
     with dc.Publisher(store, like=tmp_path / "model") as publisher:
-        assert publisher.publish({name: dc.Tensor(*form) for name, form in model(0).items()}).version == 0
+        assert (
+            publisher.publish({name: dc.Tensor(*form) for name, form in model(0).items()}).version
+            == 0
+        )
     with dc.Subscriber(store) as subscriber:
         assert subscriber.prepare(timeout=60).version == 0
 
@@ -62,10 +69,15 @@ def test_a_missing_directory_is_made_awaited_or_refused(tmp_path: Path) -> None:
 def test_what_a_store_shows(tmp_path: Path) -> None:
     options = {"region": "x", "access_key_id": "hidden", "secret_access_key": "hidden"}
     store = dc.Store("s3://bucket/chain", storage_options=options)
-    assert repr(store) == "<deltachain.Store s3://bucket/chain>" and "hidden" not in str(vars(store))
+    assert repr(store) == "<deltachain.Store s3://bucket/chain>" and "hidden" not in str(
+        vars(store)
+    )
     with pytest.raises(TypeError, match="stores cannot be pickled"):
         pickle.dumps(store)
-    assert repr(dc.Subscriber(dc.Store(tmp_path))) == f"<deltachain.Subscriber {tmp_path}, no version yet>"
+    assert (
+        repr(dc.Subscriber(dc.Store(tmp_path)))
+        == f"<deltachain.Subscriber {tmp_path}, no version yet>"
+    )
 
 
 @pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber, dc.AsyncSubscriber])
@@ -89,7 +101,11 @@ def test_a_copy_is_followed_when_the_store_fails(tmp_path: Path) -> None:
     chain, copy = tmp_path / "chain", tmp_path / "copies" / "one"
     publish(chain, 3)
     report = dc.mirror(chain, copy)
-    assert (report.version, report.documents, report.files) == (2, 3, len(list((chain / "files").iterdir())))
+    assert (report.version, report.documents, report.files) == (
+        2,
+        3,
+        len(list((chain / "files").iterdir())),
+    )
     assert dc.mirror(chain, dc.Store(copy)).documents == 0
     assert dc.fsck(copy).healthy
     store = dc.Store(chain, copies=[copy], attempts=1)
@@ -134,21 +150,34 @@ def test_whoever_follows_again_need_not_list_again() -> None:
             publisher.publish(WEIGHTS)
             next(iter(subscriber.follow(poll=0.01))).apply()
             before = len(server.requests)
-            assert next(subscriber.follow(stop=lambda: len(server.requests) > before, poll=0.01), None) is None
+            assert (
+                next(subscriber.follow(stop=lambda: len(server.requests) > before, poll=0.01), None)
+                is None
+            )
             assert not [request for request in server.requests[before:] if "list-type" in request]
 
 
 def test_a_timeout_says_what_was_waited_for(tmp_path: Path) -> None:
-    with dc.Subscriber(tmp_path / "chain") as subscriber, pytest.raises(dc.TimeoutError, match="R-CHN-01: there is no"):
+    with (
+        dc.Subscriber(tmp_path / "chain") as subscriber,
+        pytest.raises(dc.TimeoutError, match="R-CHN-01: there is no"),
+    ):
         subscriber.prepare(timeout=0.2)
     publish(tmp_path / "chain", 1)
-    with dc.Subscriber(tmp_path / "chain") as subscriber, pytest.raises(dc.TimeoutError, match="R-CHN-03"):
+    with (
+        dc.Subscriber(tmp_path / "chain") as subscriber,
+        pytest.raises(dc.TimeoutError, match="R-CHN-03"),
+    ):
         subscriber.prepare(5, timeout=0.2)
 
 
 def test_settings_are_checked_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value, said in [
-        ("AWS_ENDPOINT_URL", "minio:9000", "AWS_ENDPOINT_URL is not an address: write http://minio:9000"),
+        (
+            "AWS_ENDPOINT_URL",
+            "minio:9000",
+            "AWS_ENDPOINT_URL is not an address: write http://minio:9000",
+        ),
         ("AWS_ACCESS_KEY_ID", "key\n", "AWS_ACCESS_KEY_ID ends with a newline"),
         ("AWS_SESSION_TOKEN", "token\r\n", "AWS_SESSION_TOKEN ends with a newline"),
         ("AWS_REGION", "r\t", "AWS_REGION has the character"),
@@ -187,6 +216,8 @@ def test_what_a_file_is_is_said(tmp_path: Path) -> None:
 def test_numbers_of_arrays_are_numbers(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy", reason="SKIPPED: numpy is not installed")
     with dc.Publisher(tmp_path / "chain", once="step") as publisher:
-        published = publisher.publish(WEIGHTS, metadata={"step": numpy.array(5), "loss": numpy.float32(0.5)})
+        published = publisher.publish(
+            WEIGHTS, metadata={"step": numpy.array(5), "loss": numpy.float32(0.5)}
+        )
         assert published.is_new and not publisher.publish(WEIGHTS, metadata={"step": 5}).is_new
     assert dc.show(tmp_path / "chain").metadata == {"step": "5", "loss": "0.5"}

@@ -28,7 +28,9 @@ class Engine:
         width = len(values) // len(patch.indices)
         for number, lane in enumerate(patch.indices):
             begin = int(lane) * width
-            self.weights[patch.name][begin : begin + width] = values[number * width : (number + 1) * width]
+            self.weights[patch.name][begin : begin + width] = values[
+                number * width : (number + 1) * width
+            ]
 
     def holds(self, version: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bool:
         return {name: bytes(data) for name, data in self.weights.items()} == {
@@ -38,7 +40,9 @@ class Engine:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("kind", ["numpy", "deltachain"])
-def test_an_engine_is_patched_from_version_to_version(chain: Chain, tmp_path: Path, on_disk: bool, kind: str) -> None:
+def test_an_engine_is_patched_from_version_to_version(
+    chain: Chain, tmp_path: Path, on_disk: bool, kind: str
+) -> None:
     chain.publish(model(0))
     engine = Engine()
     place = {"host_copy": tmp_path / "host copy"} if on_disk else {}
@@ -68,7 +72,9 @@ def test_an_engine_is_patched_from_version_to_version(chain: Chain, tmp_path: Pa
         assert memoryview(weight.indices).format == "i"
         assert engine.holds(chain.versions[3])
         # What has been shown stays what it was.
-        assert list(weight.indices) == [617, 1234, 1851] and as_bytes(weight.values) == b"\0\x80" * 3
+        assert (
+            list(weight.indices) == [617, 1234, 1851] and as_bytes(weight.values) == b"\0\x80" * 3
+        )
         assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == {
             name: data for name, (_, _, data) in chain.versions[3].items()
         }
@@ -165,7 +171,9 @@ def test_tensors_that_do_not_fit_are_listed(chain: Chain) -> None:
         dc.Subscriber(chain.url, into=weights).prepare()
     weights = into_arrays()
     weights["b.bias"] = numpy.zeros((8,), dtype=numpy.float32)
-    with pytest.raises(dc.UsageError, match=r"has the shape \[8\], which is not that part of \[2, 4\]") as caught:
+    with pytest.raises(
+        dc.UsageError, match=r"has the shape \[8\], which is not that part of \[2, 4\]"
+    ) as caught:
         dc.Subscriber(chain.url, into=weights).prepare()
     assert caught.value.tensor == "b.bias"
     weights["b.bias"] = numpy.zeros((2, 4), dtype=numpy.int32)
@@ -231,7 +239,9 @@ def test_waiting_has_an_end(chain: Chain) -> None:
     assert subscriber.prepare(timeout=60).version == 0
 
 
-def test_following_gives_each_version_until_it_is_stopped(chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+def test_following_gives_each_version_until_it_is_stopped(
+    chain: Chain, caplog: pytest.LogCaptureFixture
+) -> None:
     chain.publish(model(0))
     stop = threading.Event()
     seen = []
@@ -282,7 +292,9 @@ def test_credentials_come_from_a_function_and_its_errors_are_shown() -> None:
         raise KeyError("the vault is sealed")
 
     options = {"endpoint": "http://127.0.0.1:9", "region": "x"}
-    chain = dc.Store("s3://bucket/chain", credentials=credentials, storage_options=options, attempts=1)
+    chain = dc.Store(
+        "s3://bucket/chain", credentials=credentials, storage_options=options, attempts=1
+    )
     with pytest.raises(dc.IoError, match="the vault is sealed"):
         dc.Subscriber(chain).poll()
     assert asked
@@ -303,7 +315,9 @@ def test_a_download_that_stands_still_ends_in_time() -> None:
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
 @pytest.mark.parametrize("version", [None, 0])
-def test_a_server_that_does_not_answer_does_not_extend_a_limit(version: int | None, timeout: float) -> None:
+def test_a_server_that_does_not_answer_does_not_extend_a_limit(
+    version: int | None, timeout: float
+) -> None:
     with StallingStore() as store:
         with dc.Publisher(store.chain()) as pub:
             pub.publish({"w": b"abc"})
@@ -405,7 +419,9 @@ def test_what_is_stale_is_refused_before_the_block(chain: Chain, tmp_path: Path)
         assert not subscriber.torn and subscriber.version == 2
 
 
-def test_a_host_copy_whose_switch_fails_is_torn_until_another_one_succeeds(chain: Chain, tmp_path: Path) -> None:
+def test_a_host_copy_whose_switch_fails_is_torn_until_another_one_succeeds(
+    chain: Chain, tmp_path: Path
+) -> None:
     for step in range(2):
         chain.publish(model(step))
     place = tmp_path / "host"
@@ -461,7 +477,11 @@ def test_a_version_is_found_whether_it_is_held_or_not(chain: Chain, tmp_path: Pa
     directory = tmp_path / "host copy"
     with dc.Subscriber(chain.url, host_copy=directory) as subscriber:
         assert subscriber.find() is None
-        assert dc.is_managed(directory) and not dc.is_managed(tmp_path) and dc.find_version(directory) is None
+        assert (
+            dc.is_managed(directory)
+            and not dc.is_managed(tmp_path)
+            and dc.find_version(directory) is None
+        )
         chain.publish(model(0))
         assert subscriber.find(1) is None
         update = subscriber.find(0)
@@ -472,7 +492,11 @@ def test_a_version_is_found_whether_it_is_held_or_not(chain: Chain, tmp_path: Pa
             assert held is not None and held.is_held and held.digest == update.digest
             assert (held.table(), held.changes()) == ([], None)
     found = dc.find_version(directory, 0)
-    assert found is not None and found[:2] == (0, update.digest) and found == dc.find_version(directory)
+    assert (
+        found is not None
+        and found[:2] == (0, update.digest)
+        and found == dc.find_version(directory)
+    )
     assert dc.version_name(*found[:2]) == f"0@{found.digest[:12]}"
     shown = {name: as_bytes(tensor) for name, tensor in found.tensors("deltachain").items()}
     assert shown == {name: data for name, (_, _, data) in chain.versions[0].items()}

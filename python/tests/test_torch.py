@@ -43,7 +43,9 @@ def random_bits(dtype: str, shape: tuple[int, ...], seed: int) -> Any:
     if kind == torch.bool:
         return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).view(torch.bool)
     width = torch.empty(0, dtype=kind).element_size()
-    raw = torch.randint(0, 256, (*shape[:-1], shape[-1] * width), generator=generator, dtype=torch.uint8)
+    raw = torch.randint(
+        0, 256, (*shape[:-1], shape[-1] * width), generator=generator, dtype=torch.uint8
+    )
     return raw.view(kind)
 
 
@@ -57,8 +59,11 @@ def test_every_dtype_comes_back_bit_for_bit() -> None:
     target["parameter"] = torch.nn.Parameter(torch.ones(2, 2))
     link = dc.diff(base, target)
     built = dc.apply(base, [link])
-    assert {name: (tensor.dtype, tensor.shape, as_bytes(tensor)) for name, tensor in built.items()} == {
-        name: (tensor.dtype, tensor.shape, as_bytes(tensor)) for name, tensor in sorted(target.items())
+    assert {
+        name: (tensor.dtype, tensor.shape, as_bytes(tensor)) for name, tensor in built.items()
+    } == {
+        name: (tensor.dtype, tensor.shape, as_bytes(tensor))
+        for name, tensor in sorted(target.items())
     }
     # Patches through `index_copy_`, as an engine on a device does it.
     for patch in link.patches(base):
@@ -119,18 +124,26 @@ def test_a_tensor_that_is_made_of_others_is_refused_by_its_class(tmp_path: Path)
             lambda: publisher.publish({"the one": tensor}),
             lambda: dc.Subscriber(tmp_path / "chain", into={"the one": tensor}),
         ):
-            with pytest.raises(dc.UsageError, match=r"Quantised .* of other tensors: give .*dequantize") as caught:
+            with pytest.raises(
+                dc.UsageError, match=r"Quantised .* of other tensors: give .*dequantize"
+            ) as caught:
                 use()
             assert caught.value.tensor == "the one"
 
 
 def test_a_publisher_resolves_views_and_refuses_what_is_not_dense_by_name(tmp_path: Path) -> None:
     weights = torch.tensor([1 + 2j, -0.0 + 3j], dtype=torch.complex64)
-    views = {"conj": weights.conj(), "neg": weights.conj().imag, "row": torch.arange(6).reshape(2, 3).t()}
+    views = {
+        "conj": weights.conj(),
+        "neg": weights.conj().imag,
+        "row": torch.arange(6).reshape(2, 3).t(),
+    }
     assert views["conj"].is_conj() and views["neg"].is_neg()
     with dc.Publisher(tmp_path / "chain") as pub:
         made = pub.publish(views)
-        plain = {name: view.resolve_conj().resolve_neg().contiguous() for name, view in views.items()}
+        plain = {
+            name: view.resolve_conj().resolve_neg().contiguous() for name, view in views.items()
+        }
         assert made.digest == dc.digest(plain).digest
         odd = [
             torch.zeros(4, 4).to_sparse(),

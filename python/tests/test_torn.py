@@ -1,7 +1,8 @@
-"""Torn means torn: sequences of events are drawn, and after each one the memory of a stand-in for an engine, the copy
-and the caller's own tensors are compared with the chain.
+"""Torn means torn: sequences of events are drawn, and after each one the memory of a stand-in for
+an engine, the copy and the caller's own tensors are compared with the chain.
 
-100 sequences by default; `DELTACHAIN_TORN_SEQUENCES` sets another number. The number in a test's name is its seed.
+100 sequences by default; `DELTACHAIN_TORN_SEQUENCES` sets another number. The number in a test's
+name is its seed.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ Weights = dict[str, bytes]
 
 
 def drawn_versions() -> list[Weights]:
-    """Some lanes change, some tensors change as a whole, some not at all; two versions are the same."""
+    """Some lanes change, some tensors change as a whole, some not at all; two versions are the
+    same."""
     draw = random.Random(31)
     state = {name: numpy.zeros(shape, DTYPES[dtype]) for name, (dtype, shape) in SHAPES.items()}
     versions: list[Weights] = []
     for number in range(VERSIONS):
         for array in state.values():
             flat = array.reshape(-1).view(numpy.uint8)
-            share = 1.0 if number == 0 else draw.choice([0.0, 0.03, 0.03, 1.0]) if number != 4 else 0.0
+            share = (
+                1.0 if number == 0 else draw.choice([0.0, 0.03, 0.03, 1.0]) if number != 4 else 0.0
+            )
             for lane in range(array.size):
                 if draw.random() < share:
                     flat[lane * array.itemsize] = draw.randrange(256)
@@ -59,7 +63,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Weights]]
     versions = drawn_versions()
     with dc.Publisher(url, profile=["compact", "local"]) as publisher:
         for version in versions:
-            publisher.publish({name: dc.Tensor(*SHAPES[name], data) for name, data in version.items()})
+            publisher.publish(
+                {name: dc.Tensor(*SHAPES[name], data) for name, data in version.items()}
+            )
     return url, versions
 
 
@@ -89,7 +95,9 @@ class Engine:
             width = len(values) // len(patch.indices)
             for number, lane in enumerate(patch.indices):
                 begin = int(lane) * width
-                self.weights[patch.name][begin : begin + width] = values[number * width : (number + 1) * width]
+                self.weights[patch.name][begin : begin + width] = values[
+                    number * width : (number + 1) * width
+                ]
         for shown in (patch.values, patch.indices):
             spoil(shown)
 
@@ -131,7 +139,9 @@ class Sequence:
     def open(self) -> None:
         self.engine = Engine()
         self.lent = {name: bytearray(len(data)) for name, data in self.versions[0].items()}
-        self.lent_tensors = {name: dc.Tensor(*SHAPES[name], data) for name, data in self.lent.items()}
+        self.lent_tensors = {
+            name: dc.Tensor(*SHAPES[name], data) for name, data in self.lent.items()
+        }
         places: dict[str, dict[str, Any]] = {
             "memory": {},
             "into": {"into": self.lent_tensors},
@@ -139,8 +149,12 @@ class Sequence:
             "host copy": {"host_copy": self.folder / "host copy"},
         }
         if self.place == "into, by torch":
-            places[self.place]["into"] = {name: tensor_over(name, data) for name, data in self.lent.items()}
-        self.subscriber = dc.Subscriber(self.url, kind=self.kind, progress=self.progress, **places[self.place])
+            places[self.place]["into"] = {
+                name: tensor_over(name, data) for name, data in self.lent.items()
+            }
+        self.subscriber = dc.Subscriber(
+            self.url, kind=self.kind, progress=self.progress, **places[self.place]
+        )
         self.updates: list[dc.Update] = []
         # What a host copy has from before; whoever applies without patches reads the copy, too.
         self.is_behind = True
@@ -153,11 +167,15 @@ class Sequence:
 
     def event(self) -> Callable[[Sequence], None]:
         events = ORDINARY if self.draw.random() < 0.5 else ROUGH
-        return self.draw.choice([one for one in events if self.gives_patches or one in WITHOUT_PATCHES])
+        return self.draw.choice(
+            [one for one in events if self.gives_patches or one in WITHOUT_PATCHES]
+        )
 
     def read_the_copy(self) -> None:
         if self.is_behind and not self.subscriber.torn:
-            self.engine.weights = {name: bytearray(as_bytes(tensor)) for name, tensor in self.subscriber.state()}
+            self.engine.weights = {
+                name: bytearray(as_bytes(tensor)) for name, tensor in self.subscriber.state()
+            }
             self.is_behind = False
 
     def update(self) -> dc.Update:
@@ -259,7 +277,9 @@ class Sequence:
         subscriber = self.subscriber
         held = subscriber.version
         expected = {} if held is None else self.versions[held]
-        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == expected, "the copy"
+        assert {name: as_bytes(tensor) for name, tensor in subscriber.state()} == expected, (
+            "the copy"
+        )
         if not self.gives_patches:
             assert held is None or self.lent == expected, "the caller's tensors"
             assert (held is None) == (subscriber.proof is None)
@@ -342,7 +362,13 @@ except ImportError:
 
 def tensor_over(name: str, data: bytearray) -> Any:
     dtype, shape = SHAPES[name]
-    kinds = {"F32": torch.float32, "U8": torch.uint8, "I16": torch.int16, "F64": torch.float64, "I32": torch.int32}
+    kinds = {
+        "F32": torch.float32,
+        "U8": torch.uint8,
+        "I16": torch.int16,
+        "F64": torch.float64,
+        "I32": torch.int32,
+    }
     return torch.frombuffer(data, dtype=kinds[dtype]).view(shape)
 
 
@@ -360,7 +386,10 @@ def test_what_is_not_torn_is_the_version_that_it_says(
         except (dc.TornError, dc.UsageError, Stopped, KeyboardInterrupt, SystemExit) as error:
             said = f"{type(error).__name__}: {error}"
         sequence.fails = False
-        print(f"{event.__name__}: {said}; version {sequence.subscriber.version}, torn {sequence.subscriber.torn}")
+        print(
+            f"{event.__name__}: {said}; version {sequence.subscriber.version}, torn "
+            f"{sequence.subscriber.torn}"
+        )
         sequence.check()
         if sequence.subscriber.torn and sequence.draw.random() < 0.5:
             print("repair")

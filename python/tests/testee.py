@@ -1,9 +1,10 @@
-"""The package as a testee of the conformance kit (conformance/protocol.md): what a Python program can ask of links.
+"""The package as a testee of the conformance kit (conformance/protocol.md): what a Python program
+can ask of links.
 
     deltachain-conformance run --testee "python python/tests/testee.py"
 
-Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and `encode` are measured.
-Tensors in memory have no layout, and limits are not the caller's to choose.
+Patches come merged by tensor and documents and plans are not shown, so `check`, `apply` and
+`encode` are measured. Tensors in memory have no layout, and limits are not the caller's to choose.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     offset = 0
     for name, tensor in target.items():
         end = offset + tensor.nbytes
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header).encode()
     output = Path(request["output"])
@@ -52,13 +57,19 @@ def encode(request: dict[str, Any]) -> dict[str, Any]:
 
 
 OPERATIONS = {"check": check, "apply": apply, "encode": encode}
-HELLO = {"testee": f"deltachain for Python {dc.__version__}", "protocol": 2, "operations": list(OPERATIONS),
-         "without": ["layout", "set-limit", "coded-limit"]}  # fmt: skip
+HELLO = {
+    "testee": f"deltachain for Python {dc.__version__}",
+    "protocol": 2,
+    "operations": list(OPERATIONS),
+    "without": ["layout", "set-limit", "coded-limit"],
+}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"case": request["case"], "result": "valid"} | OPERATIONS[request["operation"]](request)
+        return {"case": request["case"], "result": "valid"} | OPERATIONS[request["operation"]](
+            request
+        )
     except dc.Error as error:
         members = {"class": NAMES[type(error)], "rule": error.rule, "message": str(error)}
         return {"case": request["case"], "result": "invalid"} | members

@@ -1,4 +1,5 @@
-"""A chain in a bucket of s3s-fs: a trainer that is killed while it publishes, and a server of vLLM that goes on.
+"""A chain in a bucket of s3s-fs: a trainer that is killed while it publishes, and a server of vLLM
+that goes on.
 
 python bucket.py DIR OUT --s3 PROGRAM"""
 
@@ -24,8 +25,8 @@ CHAIN = "s3://models/run"
 
 
 class Gate:
-    """A way to the bucket, on a free port, in threads that end with the process. Once it is told to, it lets nothing
-    through from the moment when a link begins to be stored."""
+    """A way to the bucket, on a free port, in threads that end with the process. Once it is told
+    to, it lets nothing through from the moment when a link begins to be stored."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -60,7 +61,10 @@ def train(folder: Path, first: int, last: int) -> None:
     """The trainer: publishes what it has made."""
     with dc.Publisher(CHAIN, like=folder / "base") as publisher:
         for number in range(first, last + 1):
-            print(publisher.publish_async(tensors_of(folder / f"saved-{number}")).result().version, flush=True)
+            print(
+                publisher.publish_async(tensors_of(folder / f"saved-{number}")).result().version,
+                flush=True,
+            )
 
 
 def proof(folder: Path, s3: Path) -> list[list[Any]]:
@@ -74,7 +78,10 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
         def trainer(first: int, last: int) -> subprocess.Popen[str]:
             words = [sys.executable, __file__, str(folder), "--train", str(first), str(last)]
             return subprocess.Popen(
-                words, env={**os.environ, **surroundings(gate.port)}, stdout=subprocess.PIPE, text=True
+                words,
+                env={**os.environ, **surroundings(gate.port)},
+                stdout=subprocess.PIPE,
+                text=True,
             )
 
         said, _ = (begun := trainer(0, 1)).communicate()
@@ -88,7 +95,8 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
             server.update(1, digests[1])
             rows.append(["first version", server.answers() != start, f"version {server.shown()}"])
 
-            # Versions 2 and 3 come; then the trainer is killed while the link of version 4 is on its way.
+            # Versions 2 and 3 come; then the trainer is killed while the link of version 4 is on
+            # its way.
             trainer(2, 3).communicate()
             gate.shuts = True
             killed = trainer(4, 4)
@@ -97,7 +105,11 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
             killed.wait()
             server.update(3, digests[3])
             rows.append(
-                ["trainer killed while it publishes", server.answers() == fresh_of[3], f"version {server.shown()}"]
+                [
+                    "trainer killed while it publishes",
+                    server.answers() == fresh_of[3],
+                    f"version {server.shown()}",
+                ]
             )
             try:
                 server.update(4, digests[4])
@@ -105,8 +117,14 @@ def proof(folder: Path, s3: Path) -> list[list[Any]]:
             except urllib.error.HTTPError as error:
                 text = error.read().decode(errors="replace")
                 server.ask("POST", "/resume")
-                good = "no version 4" in text and server.answers() == fresh_of[3] and server.shown() == "3"
-                rows.append(["the version that it did not publish", good, f"{error.code} {text[:200]}"])
+                good = (
+                    "no version 4" in text
+                    and server.answers() == fresh_of[3]
+                    and server.shown() == "3"
+                )
+                rows.append(
+                    ["the version that it did not publish", good, f"{error.code} {text[:200]}"]
+                )
 
             gate.shuts = False
             again = trainer(4, 4)

@@ -1,4 +1,5 @@
-"""Servers of vLLM that `deltachain follow --engine` brings to versions: weights, and adapters. `run.py` starts this."""
+"""Servers of vLLM that `deltachain follow --engine` brings to versions: weights, and adapters.
+`run.py` starts this."""
 
 from __future__ import annotations
 
@@ -29,7 +30,16 @@ class Follow:
     """The command, while the block lasts."""
 
     def __init__(self, chain: Path, directory: Path, url: str, *words: str) -> None:
-        command = [sys.executable, "-m", "deltachain", "follow", str(chain), str(directory), "--server", url]
+        command = [
+            sys.executable,
+            "-m",
+            "deltachain",
+            "follow",
+            str(chain),
+            str(directory),
+            "--server",
+            url,
+        ]
         self.code: int | None = None
         self._process = subprocess.Popen([*command, "--poll", "0.5", *words])
 
@@ -51,7 +61,10 @@ class Follow:
         self._process.wait()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -78,13 +91,16 @@ def weights(folder: Path) -> list[list[Any]]:
                 seconds = following.until(lambda version=version: server.shown() == str(version))
                 good = server.answers() == fresh_of[number] != start
                 rows.append([f"version {version}", good, f"{seconds:.1f} s after it was published"])
-        rows.append(["SIGTERM ends the command", following.code == 0, f"exit code {following.code}"])
+        rows.append(
+            ["SIGTERM ends the command", following.code == 0, f"exit code {following.code}"]
+        )
         rows.append(["the server goes on", server.answers() == fresh_of[numbers[-1]], "as before"])
     return rows
 
 
 def in_place(folder: Path, workers: int) -> list[list[Any]]:
-    """A server that downloads the chain itself and writes in place; the command keeps no model: as `weights`."""
+    """A server that downloads the chain itself and writes in place; the command keeps no model: as
+    `weights`."""
     rows: list[list[Any]] = []
     chain, directory = folder / "followed", folder / "followed-names"
     for made in (chain, directory):
@@ -105,8 +121,12 @@ def in_place(folder: Path, workers: int) -> list[list[Any]]:
                 lines = [line for line in said if f"deltachain: version {version}, " in line]
                 how = lines[0].partition("loaded ")[2]
                 good = server.answers() == fresh_of[number] and len(lines) == workers
-                good = good and all(("in place" if version else "all tensors") in line for line in lines)
-                rows.append([f"version {version}", good, f"{seconds:.1f} s after it was published: {how}"])
+                good = good and all(
+                    ("in place" if version else "all tensors") in line for line in lines
+                )
+                rows.append(
+                    [f"version {version}", good, f"{seconds:.1f} s after it was published: {how}"]
+                )
         rows.append(["SIGTERM ends the command", it.code == 0, f"exit code {it.code}"])
     kept = [path.name for path in directory.rglob("*.safetensors")]
     rows.append(["it keeps no tensors", not kept, ", ".join(kept)])
@@ -128,8 +148,16 @@ def adapter(folder: Path, number: int) -> Path:
                 values = torch.randn(shape, generator=generator) * 0.3
                 tensors[f"{place}.lora_{part}.weight"] = values.bfloat16()
     save_file(tensors, saved / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 16, "bias": "none"}
-    (saved / "adapter_config.json").write_text(json.dumps({**config, "target_modules": sorted(heads)}))
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": RANK,
+        "lora_alpha": 16,
+        "bias": "none",
+    }
+    (saved / "adapter_config.json").write_text(
+        json.dumps({**config, "target_modules": sorted(heads)})
+    )
     return saved
 
 
@@ -142,7 +170,9 @@ def adapters(folder: Path) -> list[list[Any]]:
     saved = [adapter(folder, number) for number in range(3)]
     allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
     words = ["--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", "4"]
-    with Server(folder / "base", folder / "server.log", plain=False, surroundings=allowed, words=words) as server:
+    with Server(
+        folder / "base", folder / "server.log", plain=False, surroundings=allowed, words=words
+    ) as server:
 
         def names() -> set[str]:
             return {model["id"] for model in server.ask("GET", "/v1/models")["data"]}
@@ -150,7 +180,9 @@ def adapters(folder: Path) -> list[list[Any]]:
         said = [server.answers()]
         with (
             dc.Publisher(chain, like=saved[0]) as publisher,
-            Follow(chain, copy, server.url, "--engine", "vllm-lora", "--adapter", "tuned") as following,
+            Follow(
+                chain, copy, server.url, "--engine", "vllm-lora", "--adapter", "tuned"
+            ) as following,
         ):
             for version, directory in enumerate(saved):
                 publisher.publish_async(tensors_of(directory)).result()
@@ -159,12 +191,20 @@ def adapters(folder: Path) -> list[list[Any]]:
                 # What the trainer has saved, loaded by hand.
                 path = {"lora_name": f"by-hand-{version}", "lora_path": str(directory)}
                 server.ask("POST", "/v1/load_lora_adapter", path)
-                good = said[-1] == server.answers(f"by-hand-{version}") and said[-1] not in said[:-1]
-                rows.append([f"adapter tuned@{version}", good, f"{seconds:.1f} s after it was published"])
+                good = (
+                    said[-1] == server.answers(f"by-hand-{version}") and said[-1] not in said[:-1]
+                )
+                rows.append(
+                    [f"adapter tuned@{version}", good, f"{seconds:.1f} s after it was published"]
+                )
             following.until(lambda: "tuned@0" not in names())
             kept = {"it", "tuned@1", "tuned@2", *(f"by-hand-{version}" for version in range(3))}
-            rows.append(["older adapters are unloaded", names() == kept, ", ".join(sorted(names()))])
-            rows.append(["the one before still answers", server.answers("tuned@1") == said[2], "as before"])
+            rows.append(
+                ["older adapters are unloaded", names() == kept, ", ".join(sorted(names()))]
+            )
+            rows.append(
+                ["the one before still answers", server.answers("tuned@1") == said[2], "as before"]
+            )
             try:
                 server.complete([5, 6], model="tuned@0")
                 rows.append(["one that was unloaded", False, "it answers"])
@@ -175,7 +215,8 @@ def adapters(folder: Path) -> list[list[Any]]:
 
 
 def meanwhile(folder: Path) -> list[list[Any]]:
-    """Adapters that somebody loads into a server that is followed, and a disk that fills beneath it: as `weights`."""
+    """Adapters that somebody loads into a server that is followed, and a disk that fills beneath
+    it: as `weights`."""
     rows: list[list[Any]] = []
     chain, room = folder / "followed", folder / "room"
     shutil.rmtree(chain, ignore_errors=True)
@@ -191,7 +232,9 @@ def meanwhile(folder: Path) -> list[list[Any]]:
             fresh_of[number] = [server.answers(), server.answers("tuned")]
     room.mkdir(exist_ok=True)
     # Two versions, and a link; only root may mount it.
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(room)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(room)], capture_output=True
+    )
     try:
         with (
             dc.Publisher(chain, like=folder / "base") as publisher,
@@ -200,12 +243,20 @@ def meanwhile(folder: Path) -> list[list[Any]]:
         ):
 
             def publish(number: int) -> int:
-                return publisher.publish_async(tensors_of(folder / f"saved-{number}")).result().version
+                return (
+                    publisher.publish_async(tensors_of(folder / f"saved-{number}")).result().version
+                )
 
             publish(3)
             following.until(lambda: server.shown() == "0")
             server.ask("POST", "/v1/load_lora_adapter", path)
-            rows.append(["an adapter is loaded", [server.answers(), server.answers("tuned")] == fresh_of[3], ""])
+            rows.append(
+                [
+                    "an adapter is loaded",
+                    [server.answers(), server.answers("tuned")] == fresh_of[3],
+                    "",
+                ]
+            )
             publish(4)
             following.until(lambda: server.shown() == "1")
             good = [server.answers(), server.answers("tuned")] == fresh_of[4]
@@ -218,8 +269,16 @@ def meanwhile(folder: Path) -> list[list[Any]]:
             publish(3)
             following.until(lambda: bool(dc.status(room / "copy").failing))
             status = dc.status(room / "copy")
-            good = server.shown() == "1" and [server.answers(), server.answers("tuned")] == fresh_of[4]
-            rows.append(["a disk that is full", good, str(status.last_error and status.last_error["message"])[:200]])
+            good = (
+                server.shown() == "1" and [server.answers(), server.answers("tuned")] == fresh_of[4]
+            )
+            rows.append(
+                [
+                    "a disk that is full",
+                    good,
+                    str(status.last_error and status.last_error["message"])[:200],
+                ]
+            )
             junk.unlink()
             seconds = following.until(lambda: server.shown() == "2")
             good = [server.answers(), server.answers("tuned")] == fresh_of[3]
@@ -240,7 +299,9 @@ def main() -> None:
     if given.what == "in-place":
         rows = in_place(given.folder, given.workers)
     else:
-        rows = {"weights": weights, "adapters": adapters, "meanwhile": meanwhile}[given.what](given.folder)
+        rows = {"weights": weights, "adapters": adapters, "meanwhile": meanwhile}[given.what](
+            given.folder
+        )
     given.out.write_text(json.dumps(rows))
 
 

@@ -1,4 +1,5 @@
-"""An engine of vLLM in this process: what it answers after a fresh start, after updates, and after updates that fail.
+"""An engine of vLLM in this process: what it answers after a fresh start, after updates, and after
+updates that fail.
 
 `run.py` starts this, once for each engine. The result is a file of JSON."""
 
@@ -37,15 +38,21 @@ class Updated:
     def __init__(self, folder: Path, *, plain: int, **settings: Any) -> None:
         self.folder = folder
         self.rows = json.loads((folder / "versions.json").read_text())
-        self.llm = served.engine(folder / "other", plain=plain, weight_transfer_config=BACKEND, **settings)
+        self.llm = served.engine(
+            folder / "other", plain=plain, weight_transfer_config=BACKEND, **settings
+        )
 
     def begin(self, mode: str, chain: str = "chain") -> None:
         """As if it had been started with this configuration."""
         configured = {"chain": str(self.folder / chain), "mode": mode, "timeout": 30.0}
-        self.llm.collective_rpc(lambda worker: setattr(worker.weight_transfer_engine, "_configured", configured))
+        self.llm.collective_rpc(
+            lambda worker: setattr(worker.weight_transfer_engine, "_configured", configured)
+        )
         self.llm.init_weight_transfer_engine({"init_info": {}})
 
-    def update(self, number: int, digest: str | None = None, named: str | None = None) -> dict[str, float]:
+    def update(
+        self, number: int, digest: str | None = None, named: str | None = None
+    ) -> dict[str, float]:
         """What a driver does; the seconds that the phases took."""
         begin = time.monotonic()
         self.llm.start_weight_update()
@@ -54,7 +61,9 @@ class Updated:
         self.llm.finish_weight_update(named or str(number))
         self.llm.reset_prefix_cache()
         whole = time.monotonic() - begin
-        times, *_ = self.llm.collective_rpc(lambda worker: dict(worker.weight_transfer_engine.times))
+        times, *_ = self.llm.collective_rpc(
+            lambda worker: dict(worker.weight_transfer_engine.times)
+        )
         return {**times, "pause": whole}
 
     def shows(self) -> list[Any]:
@@ -96,11 +105,14 @@ def updates(folder: Path, mode: str, numbers: list[int]) -> list[Any]:
 
 
 def failures(folder: Path) -> list[list[Any]]:
-    """What has to be refused, with what was said: rows of a name, whether it went as it should, and a text."""
+    """What has to be refused, with what was said: rows of a name, whether it went as it should, and
+    a text."""
     engine = Updated(folder, plain=True)
     rows: list[list[Any]] = []
 
-    def refused(name: str, kind: type[Exception], act: Callable[[], object], expected: list[Any]) -> None:
+    def refused(
+        name: str, kind: type[Exception], act: Callable[[], object], expected: list[Any]
+    ) -> None:
         """The act raises, and the model afterwards is the one expected."""
         try:
             act()
@@ -120,15 +132,30 @@ def failures(folder: Path) -> list[list[Any]]:
         ("neither in a request", {"mode": "reload"}),
     ):
         told = {"init_info": info}
-        refused(name, dc.UsageError, lambda told=told: engine.llm.init_weight_transfer_engine(told), start)
-    refused("chain that is not there", dc.Error, lambda: (engine.begin("auto", "missing"), engine.update(0)), start)
+        refused(
+            name,
+            dc.UsageError,
+            lambda told=told: engine.llm.init_weight_transfer_engine(told),
+            start,
+        )
+    refused(
+        "chain that is not there",
+        dc.Error,
+        lambda: (engine.begin("auto", "missing"), engine.update(0)),
+        start,
+    )
 
     engine.begin("sparse")
     engine.update(0)
     first = engine.shows()
     rows.append(["first version", first != start, "another model than the server started with"])
     refused("wrong digest", dc.WrongBaseError, lambda: engine.update(1, digest="0" * 64), first)
-    refused("version that is not there", dc.ChainError, lambda: engine.update(99, digest="0" * 64), first)
+    refused(
+        "version that is not there",
+        dc.ChainError,
+        lambda: engine.update(99, digest="0" * 64),
+        first,
+    )
 
     def named_without() -> None:
         engine.llm.start_weight_update()
@@ -151,14 +178,18 @@ def failures(folder: Path) -> list[list[Any]]:
     assert update.routes == [(2, 3)]
     link = damaged / "files" / link_of(damaged, 3)
     good = link.read_bytes()
-    link.write_bytes(good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :])
+    link.write_bytes(
+        good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :]
+    )
     engine.begin("sparse", "damaged")
     engine.update(2)
     second = engine.shows()
     refused("damaged link", dc.Error, lambda: engine.update(3), second)
     link.write_bytes(good)
     engine.update(3)
-    rows.append(["the link is good again", engine.shows() == fresh_of(folder, 3), "as a fresh start"])
+    rows.append(
+        ["the link is good again", engine.shows() == fresh_of(folder, 3), "as a fresh start"]
+    )
 
     # Lanes of which a half has been written: they get their old values back.
     engine.begin("sparse")
@@ -166,11 +197,21 @@ def failures(folder: Path) -> list[list[Any]]:
     engine.engine(by_torch)
     engine.update(3)
     with breaking_writes(5):
-        refused("a write in place that breaks", RuntimeError, lambda: engine.update(4), fresh_of(folder, 3))
+        refused(
+            "a write in place that breaks",
+            RuntimeError,
+            lambda: engine.update(4),
+            fresh_of(folder, 3),
+        )
     states = [state["version"] for state in engine.states()]
-    rows.append(["what is held then", states == [3] and engine.llm.get_weight_version() == "3", f"{states}"])
+    rows.append(
+        ["what is held then", states == [3] and engine.llm.get_weight_version() == "3", f"{states}"]
+    )
     engine.update(4)
-    good = engine.shows() == fresh_of(folder, 4) and engine.engine(lambda backend: backend.how) == "in place"
+    good = (
+        engine.shows() == fresh_of(folder, 4)
+        and engine.engine(lambda backend: backend.how) == "in place"
+    )
     rows.append(["update after a write that broke", good, "in place, as a fresh start"])
 
     # A load that breaks in the middle: nothing may be named until all has been loaded.
@@ -196,14 +237,28 @@ def failures(folder: Path) -> list[list[Any]]:
             engine.update(4)
             rows.append([f"{name} that breaks", False, "it was not refused"])
         except dc.TornError as error:
-            rows.append([f"{name} that breaks", engine.llm.get_weight_version() == "3", f"TornError: {error}"])
+            rows.append(
+                [
+                    f"{name} that breaks",
+                    engine.llm.get_weight_version() == "3",
+                    f"TornError: {error}",
+                ]
+            )
         try:
             engine.llm.finish_weight_update("4")
             rows.append([f"finish after a {name} that broke", False, "it was not refused"])
         except Exception as error:
-            rows.append([f"finish after a {name} that broke", True, f"{type(error).__name__}: {error}"])
+            rows.append(
+                [f"finish after a {name} that broke", True, f"{type(error).__name__}: {error}"]
+            )
         engine.update(4)
-        rows.append([f"update after a {name} that broke", engine.shows() == fresh_of(folder, 4), "as a fresh start"])
+        rows.append(
+            [
+                f"update after a {name} that broke",
+                engine.shows() == fresh_of(folder, 4),
+                "as a fresh start",
+            ]
+        )
 
     # Weights that somebody else changes, behind the backend.
     def by_path(worker: Any) -> None:
@@ -218,7 +273,9 @@ def failures(folder: Path) -> list[list[Any]]:
             states = [state["state"] for state in engine.states()] if number == 4 else ["other"]
             engine.update(number)
             good = states == ["other"] and engine.shows() == fresh_of(folder, number)
-            rows.append([f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"])
+            rows.append(
+                [f"{name} behind the backend, {mode} to {number}", good, "then as a fresh start"]
+            )
 
     rows += automatic(engine)
     rows += kept_elsewhere(engine)
@@ -228,9 +285,18 @@ def failures(folder: Path) -> list[list[Any]]:
     engine.llm.start_weight_update()
     engine.llm.collective_rpc("deltachain_end_update")
     engine.update(4)
-    rows.append(["an update left open", engine.shows() == fresh_of(folder, 4), "ended, and then as a fresh start"])
+    rows.append(
+        [
+            "an update left open",
+            engine.shows() == fresh_of(folder, 4),
+            "ended, and then as a fresh start",
+        ]
+    )
     refused(
-        "an update of a draft model", RuntimeError, lambda: engine.llm.start_draft_weight_update(), fresh_of(folder, 4)
+        "an update of a draft model",
+        RuntimeError,
+        lambda: engine.llm.start_draft_weight_update(),
+        fresh_of(folder, 4),
     )
     last = fresh_of(folder, 4)
     for name, act in unsupported().items():
@@ -244,7 +310,9 @@ def automatic(engine: Updated) -> list[list[Any]]:
     folder = engine.folder
 
     def told() -> tuple[str, str]:
-        found = engine.engine(lambda backend: (backend.how, "sparse" if backend._preparer.is_collective else "reload"))
+        found = engine.engine(
+            lambda backend: (backend.how, "sparse" if backend._preparer.is_collective else "reload")
+        )
         assert isinstance(found, tuple)
         return found
 
@@ -256,7 +324,9 @@ def automatic(engine: Updated) -> list[list[Any]]:
     # Links without sums.
     shutil.rmtree(folder / "compact", ignore_errors=True)
     with dc.Publisher(folder / "compact", like=folder / "base") as publisher:
-        published = [publisher.publish(tensors_of(folder / f"saved-{number}")) for number in (2, 3, 4)]
+        published = [
+            publisher.publish(tensors_of(folder / f"saved-{number}")) for number in (2, 3, 4)
+        ]
     engine.begin("auto", "compact")
     found = []
     for number in (0, 1, 2):
@@ -264,8 +334,17 @@ def automatic(engine: Updated) -> list[list[Any]]:
         found.append(told())
         if number:
             found.append(engine.shows() == fresh_of(folder, number + 2))
-    expected = [("all tensors", "sparse"), ("in place", "sparse"), True, ("in place", "sparse"), True]
-    return [*rows, ["auto takes a chain without local links by digests", found == expected, f"{found}"]]
+    expected = [
+        ("all tensors", "sparse"),
+        ("in place", "sparse"),
+        True,
+        ("in place", "sparse"),
+        True,
+    ]
+    return [
+        *rows,
+        ["auto takes a chain without local links by digests", found == expected, f"{found}"],
+    ]
 
 
 def kept_elsewhere(engine: Updated) -> list[list[Any]]:
@@ -274,7 +353,9 @@ def kept_elsewhere(engine: Updated) -> list[list[Any]]:
     shutil.rmtree(copied, ignore_errors=True)
     with dc.Subscriber(engine.folder / "chain", host_copy=copied) as subscriber:
         subscriber.prepare(3, timeout=60).apply()
-        engine.llm.collective_rpc(lambda worker: setattr(worker.weight_transfer_engine, "_configured", {}))
+        engine.llm.collective_rpc(
+            lambda worker: setattr(worker.weight_transfer_engine, "_configured", {})
+        )
         engine.llm.init_weight_transfer_engine({"init_info": {"host_copy": str(copied)}})
         engine.llm.start_weight_update()
         said = ""
@@ -282,7 +363,13 @@ def kept_elsewhere(engine: Updated) -> list[list[Any]]:
             engine.llm.update_weights({"update_info": {"version": 3}})
         except dc.UsageError as error:
             said = str(error)
-        rows = [["a copy of another process, without a digest", "give the version's digest" in said, said]]
+        rows = [
+            [
+                "a copy of another process, without a digest",
+                "give the version's digest" in said,
+                said,
+            ]
+        ]
         engine.update(3)
         good = engine.shows()[0] == fresh_of(engine.folder, 3)[0]
         return [*rows, ["a copy of another process", good, "as a fresh start"]]
@@ -347,7 +434,8 @@ def workers(folder: Path) -> list[list[Any]]:
             engine.update(number, digest=digest)
             rows.append([name, False, "it was not refused"])
         except Exception as error:
-            # At once, by the worker that keeps the copy: the other one would say after a while that it was late.
+            # At once, by the worker that keeps the copy: the other one would say after a while that
+            # it was late.
             good = engine.shows() == first and expected in str(error)
             rows.append([name, good, str(error)])
     at_worker_1(late)
@@ -355,7 +443,11 @@ def workers(folder: Path) -> list[list[Any]]:
         engine.update(3)
         rows.append(["one of two workers is late", False, "it was not refused"])
     except Exception as error:
-        good = engine.shows() == first and engine.llm.get_weight_version() == "1" and "it is not here" in str(error)
+        good = (
+            engine.shows() == first
+            and engine.llm.get_weight_version() == "1"
+            and "it is not here" in str(error)
+        )
         rows.append(["one of two workers is late", good, str(error)])
     at_worker_1(by_torch)
     engine.update(3)
@@ -365,7 +457,11 @@ def workers(folder: Path) -> list[list[Any]]:
         engine.update(4)
         rows.append(["one of two workers breaks", False, "it was not refused"])
     except Exception as error:
-        good = engine.shows() == third and engine.llm.get_weight_version() == "3" and "device is gone" in str(error)
+        good = (
+            engine.shows() == third
+            and engine.llm.get_weight_version() == "3"
+            and "device is gone" in str(error)
+        )
         rows.append(["one of two workers breaks", good, str(error)])
     at_worker_1(whole_again)
     states = [state["version"] for state in engine.states()]
@@ -375,18 +471,26 @@ def workers(folder: Path) -> list[list[Any]]:
         engine.update(1)
         rows.append(["a whole load of one of two workers breaks", False, "it was not refused"])
     except Exception as error:
-        good = engine.llm.get_weight_version() == "3" and "may hold parts of two versions" in str(error)
+        good = engine.llm.get_weight_version() == "3" and "may hold parts of two versions" in str(
+            error
+        )
         rows.append(["a whole load of one of two workers breaks", good, str(error)])
     states = [state["state"] for state in engine.states()]
     rows.append(["what the workers say then", states == ["torn", "torn"], ", ".join(states)])
     engine.update(1)
     rows.append(["update after it broke", engine.shows() == first, "as before"])
-    at_worker_1(lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()])
+    at_worker_1(
+        lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()]
+    )
     states = [state["state"] for state in engine.states()]
     engine.update(3)
     good = states == ["held", "other"] and engine.shows() == third
-    rows.append(["weights of one of two workers are changed", good, f"{', '.join(states)}; then as before"])
-    at_worker_1(lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()])
+    rows.append(
+        ["weights of one of two workers are changed", good, f"{', '.join(states)}; then as before"]
+    )
+    at_worker_1(
+        lambda backend: [parameter.data.zero_() for parameter in backend.model.parameters()]
+    )
     engine.update(3)
     rows.append(["and the same version is asked for", engine.shows() == third, "as before"])
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
@@ -419,7 +523,8 @@ def breaking_writes(good: int) -> Iterator[None]:
 
 
 def unsupported() -> dict[str, Callable[[Any], object]]:
-    """What servers must not be started with, or not be told. Each is given the backend of one that is good."""
+    """What servers must not be started with, or not be told. Each is given the backend of one that
+    is good."""
 
     def again(backend: Any, **changes: Any) -> object:
         config = copy.copy(backend.vllm_config)
@@ -449,7 +554,9 @@ def unsupported() -> dict[str, Callable[[Any], object]]:
 
     return {
         "sleep mode": sleeping,
-        "a draft model beside it": lambda backend: again(backend, speculative_config=SimpleNamespace(method="eagle")),
+        "a draft model beside it": lambda backend: again(
+            backend, speculative_config=SimpleNamespace(method="eagle")
+        ),
         "a KV connector": connector,
         "vLLM without a function that is used": without,
     }
@@ -481,7 +588,9 @@ def main() -> None:
     if given.what == "fresh":
         found: Any = fresh(given.folder, given.version, given.plain)
     elif given.what == "updates":
-        found = updates(given.folder, given.mode, [int(number) for number in given.versions.split(",")])
+        found = updates(
+            given.folder, given.mode, [int(number) for number in given.versions.split(",")]
+        )
     elif given.what == "failures":
         found = failures(given.folder)
     else:

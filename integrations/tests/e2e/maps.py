@@ -1,5 +1,6 @@
-"""Maps of real models of vLLM: versions that are written in place equal those that vLLM's own loader loads from disk,
-bit for bit, in each worker. `run.py` starts this, once for each model and number of workers."""
+"""Maps of real models of vLLM: versions that are written in place equal those that vLLM's own
+loader loads from disk, bit for bit, in each worker. `run.py` starts this, once for each model and
+number of workers."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ import deltachain as dc
 import served
 from in_process import Updated
 
-# Models whose loaders cast some tensors, or compute with them, which they do for each version. Some of these tensors
-# change in each.
+# Models whose loaders cast some tensors, or compute with them, which they do for each version. Some
+# of these tensors change in each.
 COMPUTED = frozenset({"FalconH1ForCausalLM", "Glm4MoeForCausalLM", "Qwen3NextForCausalLM"})
 
 
@@ -50,7 +51,8 @@ def check(worker: Any) -> float:
 
 
 def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
-    """Rows of a name, whether it went as it should, and a text. With packed experts, these layers are loaded."""
+    """Rows of a name, whether it went as it should, and a text. With packed experts, these layers
+    are loaded."""
     os.environ |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     more: dict[str, Any] = {}
     if workers > 1:
@@ -68,18 +70,27 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
         engine.update(number)
         told = engine.llm.collective_rpc(mapped)
         is_in_place = at > 0 and number > sequence[at - 1]
-        good = all(how.startswith("in place" if is_in_place else "all tensors") for _, how, *_ in told)
+        good = all(
+            how.startswith("in place" if is_in_place else "all tensors") for _, how, *_ in told
+        )
         for name, how, *_, rest in told:
             is_computed = is_packed or name in COMPUTED
-            good = good and bool(rest) == is_computed and (" by the loader" in how) == (is_computed and is_in_place)
+            good = (
+                good
+                and bool(rest) == is_computed
+                and (" by the loader" in how) == (is_computed and is_in_place)
+            )
         own = [checksums(engine), served.answers(engine.llm)]
         good = good and found.setdefault(number, own) == own
         what = "; ".join(
-            f"{name}: {tensors} tensors in {parts} parts" + (f", {rest} by the loader" if rest else "")
+            f"{name}: {tensors} tensors in {parts} parts"
+            + (f", {rest} by the loader" if rest else "")
             for name, _, tensors, parts, rest in told
         )
         rows.append([f"version {number}, {told[0][1]}", good, what])
-    rows.append(["versions differ", len({json.dumps(own) for own in found.values()}) == len(found), ""])
+    rows.append(
+        ["versions differ", len({json.dumps(own) for own in found.values()}) == len(found), ""]
+    )
     checked = engine.llm.collective_rpc(check)
     rows.append(["all memory has the version's sums", None not in checked, ""])
     for number, own in found.items():
@@ -94,12 +105,20 @@ def proof(folder: Path, workers: int, is_packed: bool) -> list[list[Any]]:
             engine.llm.reset_prefix_cache()
         good = [checksums(engine), served.answers(engine.llm)] == own
         by = "the backend" if is_packed else "vLLM, from disk,"
-        rows.append([f"version {number} equals what {by} loads as a whole", good, f"{len(own[0][0])} tensors"])
+        rows.append(
+            [
+                f"version {number} equals what {by} loads as a whole",
+                good,
+                f"{len(own[0][0])} tensors",
+            ]
+        )
     rows.append(["tensors stay where they are", engine.llm.collective_rpc(addresses) == places, ""])
     if not is_packed:
         engine.update(last)
         told = engine.llm.collective_rpc(mapped)
-        good = all(how == "all tensors" for _, how, *_ in told) and checksums(engine) == found[last][0]
+        good = (
+            all(how == "all tensors" for _, how, *_ in told) and checksums(engine) == found[last][0]
+        )
         rows.append(["after a reload behind the backend, all is loaded", good, ""])
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     return rows
@@ -110,8 +129,14 @@ def refusal(folder: Path) -> list[list[Any]]:
     engine = Updated(folder, plain=True)
     before, saved = checksums(engine)[0], str(folder / "saved-0")
     engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": saved})
-    kept = [name for name, own in checksums(engine)[0].items() if "experts" in name and before[name] == own]
-    rows: list[list[Any]] = [["vLLM's own reload leaves experts as they were", bool(kept), f"{len(kept)} tensors"]]
+    kept = [
+        name
+        for name, own in checksums(engine)[0].items()
+        if "experts" in name and before[name] == own
+    ]
+    rows: list[list[Any]] = [
+        ["vLLM's own reload leaves experts as they were", bool(kept), f"{len(kept)} tensors"]
+    ]
     for mode in ("sparse", "reload"):
         engine.begin(mode)
         try:
@@ -133,7 +158,13 @@ def stranded(folder: Path) -> list[list[Any]]:
             engine.begin(mode)
             rows.append([f"{mode} is refused", False, "it was not"])
         except dc.UnsupportedError as error:
-            rows.append([f"{mode} is refused", "conv_weights" in str(error) and engine.shows() == start, str(error)])
+            rows.append(
+                [
+                    f"{mode} is refused",
+                    "conv_weights" in str(error) and engine.shows() == start,
+                    str(error),
+                ]
+            )
     return rows
 
 
@@ -149,7 +180,11 @@ def main() -> None:
     if given.stranded:
         rows = stranded(given.folder)
     else:
-        rows = refusal(given.folder) if given.refused else proof(given.folder, given.workers, given.packed)
+        rows = (
+            refusal(given.folder)
+            if given.refused
+            else proof(given.folder, given.workers, given.packed)
+        )
     given.out.write_text(json.dumps(rows))
 
 

@@ -49,10 +49,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "moe": (
         "Qwen3Moe",
-        {"tie_word_embeddings": False, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+        {
+            "tie_word_embeddings": False,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+        },
     ),
     "llama": ("Llama", {"tie_word_embeddings": False}),
-    "mixtral": ("Mixtral", {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
+    "mixtral": (
+        "Mixtral",
+        {"tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2, **WIDE},
+    ),
     "deepseek": (
         "DeepseekV3",
         {
@@ -88,7 +96,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", WIDE),
     # Tied. Loaders of the next two reorder queries, keys and values.
     "bloom": ("Bloom", WIDE),
-    "falcon": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 512, **WIDE}),
+    "falcon": (
+        "Falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 512, **WIDE},
+    ),
     "olmoe": (
         "Olmoe",
         {
@@ -102,7 +113,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     # Tied. Its experts are stacked in the checkpoint.
     "granitemoe": ("GraniteMoe", {"num_local_experts": 4, "num_experts_per_tok": 2, **WIDE}),
     # Its experts are fused and transposed in the checkpoint.
-    "llama4": ("Llama4Text", {"tie_word_embeddings": False, "num_local_experts": 4, "intermediate_size_mlp": 128}),
+    "llama4": (
+        "Llama4Text",
+        {"tie_word_embeddings": False, "num_local_experts": 4, "intermediate_size_mlp": 128},
+    ),
     # Its loader casts the gates of experts to F32.
     "glm4moe": (
         "Glm4Moe",
@@ -116,7 +130,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_nextn_predict_layers": 0,
         },
     ),
-    # Its loader computes with `A_log`. Like Mamba 2 it keeps a view of a parameter, which vLLM packs, but not in F32.
+    # Its loader computes with `A_log`. Like Mamba 2 it keeps a view of a parameter, which vLLM
+    # packs, but not in F32.
     "falcon-h1": (
         "FalconH1",
         {
@@ -186,7 +201,11 @@ def make(kind: str, folder: Path, seed: int) -> Any:
     torch.manual_seed(seed)
     own = getattr(transformers, f"{name}Config")
     # Some configurations compute the width of heads from the other sizes.
-    sizes = {size: value for size, value in SIZES.items() if not isinstance(getattr(own, size, None), property)}
+    sizes = {
+        size: value
+        for size, value in SIZES.items()
+        if not isinstance(getattr(own, size, None), property)
+    }
     config = own(**{**sizes, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config)
     save(model, folder)
@@ -196,8 +215,13 @@ def make(kind: str, folder: Path, seed: int) -> Any:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Saves a model in bfloat16, or in F32. Like the real one of DeepSeek-V3, with one bias in F32."""
-    wide = {name: tensor.clone() for name, tensor in model.named_buffers() if "e_score_correction_bias" in name}
+    """Saves a model in bfloat16, or in F32. Like the real one of DeepSeek-V3, with one bias in
+    F32."""
+    wide = {
+        name: tensor.clone()
+        for name, tensor in model.named_buffers()
+        if "e_score_correction_bias" in name
+    }
     model.to(torch.float32 if model.config.dtype in ("float32", torch.float32) else torch.bfloat16)
     for name, tensor in wide.items():
         place, _, own = name.rpartition(".")
@@ -221,27 +245,32 @@ def with_edges(tensor: torch.Tensor, number: int) -> torch.Tensor:
     """The same with special bits in every 50th element, others in each version."""
     bits = tensor.clone().view(torch.int16).view(-1)
     own = bits[number::50]
-    special = torch.tensor([-0x8000, 0x7F80, -0x80, 0x0001, -0x7FFF, *range(0x7F81, 0x7FFF, 9), *range(-0x7F, 0, 9)])
+    special = torch.tensor(
+        [-0x8000, 0x7F80, -0x80, 0x0001, -0x7FFF, *range(0x7F81, 0x7FFF, 9), *range(-0x7F, 0, 9)]
+    )
     own.copy_(special.roll(number).repeat(len(own) // len(special) + 1)[: len(own)])
     return bits.view(tensor.dtype).view(tensor.shape)
 
 
 def train(kind: str, folder: Path, versions: int) -> None:
-    """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved by transformers as
-    well, in FOLDER/saved-N: that is what a server that was updated has to equal. FOLDER/other is another random model
-    of the same shape, for servers to start with.
+    """Publishes versions of a model to FOLDER/chain, one after each step of training. Each is saved
+    by transformers as well, in FOLDER/saved-N: that is what a server that was updated has to equal.
+    FOLDER/other is another random model of the same shape, for servers to start with.
 
     Masters are in F32, as in real training, and the checkpoint is bfloat16, or F32.
     """
     make(kind, folder / "other", seed=1)
     model = make(kind, folder / "base", seed=0).float()
-    # The large one is trained by the signs of its gradients, which is what Adam does at first, without Adam's memory.
+    # The large one is trained by the signs of its gradients, which is what Adam does at first,
+    # without Adam's memory.
     optimizer = None if kind == "half" else torch.optim.AdamW(groups(model), lr=5e-6)
     generator = torch.Generator().manual_seed(0)
     rows = []
     with dc.Publisher(str(folder / "chain"), like=folder / "base", profile="local") as publisher:
         for number in range(versions):
-            tokens = torch.randint(2, model.config.vocab_size, (1 if kind == "half" else 4, 16), generator=generator)
+            tokens = torch.randint(
+                2, model.config.vocab_size, (1 if kind == "half" else 4, 16), generator=generator
+            )
             model(input_ids=tokens, labels=tokens).loss.backward()
             if optimizer is None:
                 with torch.no_grad():
@@ -253,12 +282,16 @@ def train(kind: str, folder: Path, versions: int) -> None:
             saved = folder / f"saved-{number}"
             save(copy.deepcopy(model), saved)
             if kind == "edges":
-                tensors = {name: with_edges(tensor, number) for name, tensor in tensors_of(saved).items()}
+                tensors = {
+                    name: with_edges(tensor, number) for name, tensor in tensors_of(saved).items()
+                }
                 save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
             if kind != "half":
                 words().save_pretrained(saved)
             # What transformers saves, which has names as checkpoints have them.
-            published = publisher.publish_async(tensors_of(saved), metadata={"step": number}).result()
+            published = publisher.publish_async(
+                tensors_of(saved), metadata={"step": number}
+            ).result()
             rows.append(
                 {
                     "version": published.version,
@@ -272,8 +305,8 @@ def train(kind: str, folder: Path, versions: int) -> None:
 
 
 def groups(model: Any) -> list[dict[str, Any]]:
-    """What an optimizer trains. What loaders compute with is trained faster: it changes in each version, in bfloat16
-    too."""
+    """What an optimizer trains. What loaders compute with is trained faster: it changes in each
+    version, in bfloat16 too."""
     own: dict[bool, list[Any]] = {False: [], True: []}
     for name, parameter in model.named_parameters():
         own[name.endswith(("A_log", "dt_bias"))].append(parameter)

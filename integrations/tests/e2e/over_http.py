@@ -18,7 +18,9 @@ from server import PROMPTS, Server, fresh
 def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     rows: list[list[Any]] = []
-    fresh_of = {number: fresh(folder, number, plain=mode == "sparse", workers=workers) for number in (3, 4)}
+    fresh_of = {
+        number: fresh(folder, number, plain=mode == "sparse", workers=workers) for number in (3, 4)
+    }
     digests = [row["digest"] for row in json.loads((folder / "versions.json").read_text())]
     chain = folder / "chain"
     plain = mode == "sparse"
@@ -27,16 +29,36 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
     configuration = {"chain": str(chain), "mode": mode, "timeout": 30.0}
     if mode == "reload":
         configuration["host_copy"] = str(host)
-    with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
+    with Server(
+        folder / "other", folder / "server.log", configuration, plain=plain, workers=workers
+    ) as server:
         start = server.answers()
         server.update(3, digests[3])
-        rows.append(["late start", server.answers() == fresh_of[3] != start, f"version {server.shown()} at once"])
+        rows.append(
+            [
+                "late start",
+                server.answers() == fresh_of[3] != start,
+                f"version {server.shown()} at once",
+            ]
+        )
         server.update(1, digests[1])
-        rows.append(["an older version", server.answers() not in (fresh_of[3], start), f"version {server.shown()}"])
+        rows.append(
+            [
+                "an older version",
+                server.answers() not in (fresh_of[3], start),
+                f"version {server.shown()}",
+            ]
+        )
 
         # The same prompts before and after: what was computed with older weights must not be used.
         seconds = server.update(3, digests[3])
-        rows.append(["by 2 versions, prefix cache on", server.answers() == fresh_of[3], f"paused for {seconds:.3f} s"])
+        rows.append(
+            [
+                "by 2 versions, prefix cache on",
+                server.answers() == fresh_of[3],
+                f"paused for {seconds:.3f} s",
+            ]
+        )
 
         try:
             server.update(4, "0" * 64)
@@ -56,14 +78,24 @@ def proof(folder: Path, mode: str, workers: int) -> list[list[Any]]:
         thread.start()
         seconds = server.update(4, digests[4])
         thread.join()
-        rows.append(["requests wait", len(talked) == 1 and len(talked[0].split()) == 200, "200 tokens, none lost"])
-        rows.append(["by 1 version", server.answers() == fresh_of[4], f"paused for {seconds:.3f} s"])
+        rows.append(
+            [
+                "requests wait",
+                len(talked) == 1 and len(talked[0].split()) == 200,
+                "200 tokens, none lost",
+            ]
+        )
+        rows.append(
+            ["by 1 version", server.answers() == fresh_of[4], f"paused for {seconds:.3f} s"]
+        )
         # Once more the one before: the backend stages the newest while the server serves this one.
         server.update(3, digests[3])
         if mode == "reload":
             wait_for(host, 4)
         server.end(signal.SIGKILL)
-    with Server(folder / "other", folder / "server.log", configuration, plain=plain, workers=workers) as server:
+    with Server(
+        folder / "other", folder / "server.log", configuration, plain=plain, workers=workers
+    ) as server:
         started = server.shown()
         server.update(4, digests[4])
         rows.append(

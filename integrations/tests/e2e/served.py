@@ -9,7 +9,10 @@ from typing import Any
 
 # Before vLLM is imported.
 os.environ.update(
-    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1"
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_NO_USAGE_STATS="1",
+    HF_HUB_OFFLINE="1",
 )
 
 PROMPTS = [[2, 3, 5, 7, 11, 13], list(range(40, 75)), [400, 17, 256, 31] * 5, [9]]
@@ -38,12 +41,17 @@ def answers(llm: Any, tokens: int = TOKENS) -> list[Any]:
     """Greedy tokens of each prompt, and the log probability of each, exactly."""
     import vllm
 
-    asked = vllm.SamplingParams(temperature=0.0, max_tokens=tokens, logprobs=1, ignore_eos=True, detokenize=False)
+    asked = vllm.SamplingParams(
+        temperature=0.0, max_tokens=tokens, logprobs=1, ignore_eos=True, detokenize=False
+    )
     prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     found = []
     for output in llm.generate(prompts, asked, use_tqdm=False):
         one = output.outputs[0]
-        chosen = [float(row[token].logprob).hex() for token, row in zip(one.token_ids, one.logprobs, strict=True)]
+        chosen = [
+            float(row[token].logprob).hex()
+            for token, row in zip(one.token_ids, one.logprobs, strict=True)
+        ]
         found.append([list(one.token_ids), chosen])
     return found
 

@@ -54,7 +54,10 @@ class Running:
                 time.sleep(0.5)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.end(signal.SIGTERM)
 
@@ -108,9 +111,31 @@ class Server(Running):
     ) -> None:
         python = os.environ.get("ENGINES_PYTHON", sys.executable)
         command = [python, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--host", "127.0.0.1", "--port", "{port}", "--model", str(model), "--served-model-name", "it"]
-        command += ["--dtype", "bfloat16", "--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"]
-        command += ["--weight-transfer-config", '{"backend": "deltachain"}', "--tensor-parallel-size", str(workers)]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "{port}",
+            "--model",
+            str(model),
+            "--served-model-name",
+            "it",
+        ]
+        command += [
+            "--dtype",
+            "bfloat16",
+            "--max-model-len",
+            "256",
+            "--max-num-seqs",
+            "4",
+            "--enforce-eager",
+        ]
+        command += [
+            "--weight-transfer-config",
+            '{"backend": "deltachain"}',
+            "--tensor-parallel-size",
+            str(workers),
+        ]
         command += ["--additional-config", json.dumps({"deltachain": configuration or {}})]
         command += words
         environment = {
@@ -128,7 +153,13 @@ class Server(Running):
 
     def complete(self, prompt: list[int], tokens: int = 12, model: str = "it") -> list[Any]:
         """Greedy tokens, and the log probability of each."""
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0.0,
+            "logprobs": 1,
+        }
         (choice,) = self.ask("POST", "/v1/completions", {**body, "ignore_eos": True})["choices"]
         return [choice["text"], choice["logprobs"]["token_logprobs"]]
 
@@ -155,7 +186,8 @@ class Server(Running):
         self.ask("POST", "/init_weight_transfer_engine", {"init_info": settings})
 
     def update(self, number: int, digest: str, pause: str = "/pause?mode=keep") -> float:
-        """All that a driver asks; the seconds between pause and resume. What it refuses leaves it paused."""
+        """All that a driver asks; the seconds between pause and resume. What it refuses leaves it
+        paused."""
         begin = time.monotonic()
         self.ask("POST", pause)
         self.ask("POST", "/start_weight_update", {})
@@ -176,8 +208,23 @@ class Sglang(Running):
     """
 
     def __init__(self, model: Path, log: Path, *words: str, chain: Path | None = None) -> None:
-        command = [os.environ["SGLANG_PYTHON"], "-m", "sglang.launch_server", "--model-path", str(model)]
-        command += ["--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--attention-backend", "torch_native"]
+        command = [
+            os.environ["SGLANG_PYTHON"],
+            "-m",
+            "sglang.launch_server",
+            "--model-path",
+            str(model),
+        ]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "{port}",
+            "--device",
+            "cpu",
+            "--attention-backend",
+            "torch_native",
+        ]
         command += ["--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup"]
         command += ["--mem-fraction-static", "0.4", "--max-total-tokens", "2048", *words]
         stubs = str(Path(__file__).resolve().parent / "stubs")
@@ -189,10 +236,15 @@ class Sglang(Running):
     def generate(self, prompt: list[int], tokens: int = 12) -> dict[str, Any]:
         """Greedy tokens, with what belongs to them."""
         sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
-        return self.ask("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True})
+        return self.ask(
+            "POST",
+            "/generate",
+            {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True},
+        )
 
     def answers(self) -> list[Any]:
-        """What it says to each prompt, one after the other: tokens and log probabilities, without its cache."""
+        """What it says to each prompt, one after the other: tokens and log probabilities, without
+        its cache."""
         found = []
         for prompt in PROMPTS:
             # A request that has just ended may not have left yet.
@@ -215,11 +267,13 @@ def refused(act: Callable[[], object]) -> str:
 
 
 def fresh(folder: Path, number: int, *, plain: bool, workers: int = 1) -> list[Any]:
-    """What a server says that starts with what the trainer has saved as this version. It is asked once, and what it
-    said is kept in FOLDER."""
+    """What a server says that starts with what the trainer has saved as this version. It is asked
+    once, and what it said is kept in FOLDER."""
     kept = folder / f"fresh-http-{number}-{'plain' if plain else 'packed'}-{workers}.json"
     if not kept.is_file():
-        with Server(folder / f"saved-{number}", folder / "server.log", plain=plain, workers=workers) as server:
+        with Server(
+            folder / f"saved-{number}", folder / "server.log", plain=plain, workers=workers
+        ) as server:
             said = server.answers()
         kept.write_text(json.dumps(said))
     found = json.loads(kept.read_text())

@@ -1,6 +1,6 @@
-"""Maps of real models of SGLang: versions that are written in place equal what SGLang's own loader makes of what the
-trainer has saved, by each tensor of each module, in each worker. `run.py` starts this, once for each model and number
-of workers; it starts itself for each worker."""
+"""Maps of real models of SGLang: versions that are written in place equal what SGLang's own loader
+makes of what the trainer has saved, by each tensor of each module, in each worker. `run.py` starts
+this, once for each model and number of workers; it starts itself for each worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Worker:
     """
 
     def __init__(self, folder: Path, rank: int, size: int, meeting: Path) -> None:
-        from sglang.srt.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+        from sglang.srt.distributed.parallel_state import (
+            init_distributed_environment,
+            initialize_model_parallel,
+        )
         from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
         from sglang.srt.server_args import ServerArgs
 
@@ -43,10 +46,14 @@ class Worker:
         os.environ["DELTACHAIN_SGLANG"] = json.dumps({"chain": str(folder / "chain")})
         from deltachain_integrations._sglang_engine import SglangWorker
 
-        runner = SimpleNamespace(model=self.model, device="cpu", model_config=config, server_args=self.arguments)
+        runner = SimpleNamespace(
+            model=self.model, device="cpu", model_config=config, server_args=self.arguments
+        )
         runner.weight_updater = SimpleNamespace(_assert_weight_cache_inactive=lambda what: None)
         group = get_parallel().tp_group.cpu_group
-        manager = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=runner), tp_cpu_group=group)
+        manager = SimpleNamespace(
+            tp_worker=SimpleNamespace(model_runner=runner), tp_cpu_group=group
+        )
         self.follower = SglangWorker(manager)
 
     def load(self, path: Path) -> tuple[Any, Any]:
@@ -58,7 +65,9 @@ class Worker:
 
         config = ModelConfig(str(path))
         load = LoadConfig()
-        return get_model(model_config=config, load_config=load, device_config=DeviceConfig("cpu")), config
+        return get_model(
+            model_config=config, load_config=load, device_config=DeviceConfig("cpu")
+        ), config
 
     def update(self, number: int, digest: str) -> str:
         """What was loaded."""
@@ -80,7 +89,8 @@ def tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def bits(model: Any) -> dict[str, bytes]:
     """The same, by their bits."""
     return {
-        name: one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for name, one in tensors(model)
+        name: one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        for name, one in tensors(model)
     }
 
 
@@ -98,14 +108,24 @@ def proof(folder: Path, rank: int, size: int, meeting: Path) -> list[list[Any]]:
         how = worker.update(number, versions[number]["digest"])
         is_in_place = at > 0 and number > sequence[at - 1]
         own = bits(worker.model)
-        other = sorted(name for name in own.keys() | fresh[number].keys() if own.get(name) != fresh[number].get(name))
+        other = sorted(
+            name
+            for name in own.keys() | fresh[number].keys()
+            if own.get(name) != fresh[number].get(name)
+        )
         good = not other and how.startswith("in place" if is_in_place else "all tensors")
         found = worker.follower._map
         into = {} if found is None else found.into()
         reload = [] if found is None else sorted(found.reload.items())
         told = f"{len(into)} tensors mapped, {len(reload)} by the loader"
         rows.append([f"version {number}, {how}", good, f"{told}; {other[:3]}{reload[:3]}"])
-    rows.append(["versions differ", len({json.dumps(sorted(map(repr, one.items()))) for one in fresh}) == last + 1, ""])
+    rows.append(
+        [
+            "versions differ",
+            len({json.dumps(sorted(map(repr, one.items()))) for one in fresh}) == last + 1,
+            "",
+        ]
+    )
     moved = [name for name, one in tensors(worker.model) if places.get(name) != one.data_ptr()]
     rows.append(["tensors stay where they are", not moved, str(moved[:3])])
     worker.follower.shutdown()
@@ -127,17 +147,34 @@ def main() -> None:
     meeting.unlink(missing_ok=True)
     stubs = str(Path(__file__).resolve().parent / "stubs")
     # The library that it would find is for GPUs.
-    more = {"PYTHONPATH": stubs, "SGLANG_USE_CPU_ENGINE": "1", "SGLANG_NCCL_SO_PATH": "none", "OMP_NUM_THREADS": "1"}
+    more = {
+        "PYTHONPATH": stubs,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_NCCL_SO_PATH": "none",
+        "OMP_NUM_THREADS": "1",
+    }
     environment = {**os.environ, **more}
-    words = [sys.executable, __file__, given.folder, given.out, "--workers", given.workers, "--rank"]
+    words = [
+        sys.executable,
+        __file__,
+        given.folder,
+        given.out,
+        "--workers",
+        given.workers,
+        "--rank",
+    ]
     started = [
-        subprocess.Popen([*map(str, words), str(rank)], env={**environment, "LOCAL_RANK": str(rank)})
+        subprocess.Popen(
+            [*map(str, words), str(rank)], env={**environment, "LOCAL_RANK": str(rank)}
+        )
         for rank in range(given.workers)
     ]
     codes = [one.wait() for one in started]
     if any(codes):
         sys.exit(1)
-    of = [json.loads(given.out.with_suffix(f".{rank}").read_text()) for rank in range(given.workers)]
+    of = [
+        json.loads(given.out.with_suffix(f".{rank}").read_text()) for rank in range(given.workers)
+    ]
     # Of all workers.
     rows = [[one[0][0], all(good for _, good, _ in one), one[0][2]] for one in zip(*of)]
     given.out.write_text(json.dumps(rows))

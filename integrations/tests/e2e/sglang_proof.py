@@ -1,5 +1,5 @@
-"""A real server of SGLang that `deltachain follow --engine sglang` brings to versions, also when the follower is killed
-and when others change or pause the server. `run.py` starts this."""
+"""A real server of SGLang that `deltachain follow --engine sglang` brings to versions, also when
+the follower is killed and when others change or pause the server. `run.py` starts this."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def changed(case: OfSglang, server: Sglang, proxy: Proxy) -> None:
         case.recovers("another model by hand, under the same name", server, following, asked)
         server.ask("POST", "/pause_generation", {"mode": "retract"})
         case.recovers("paused by somebody else", server, following)
-        server.ask("POST", "/update_weight_version", {"new_version": "mine", "abort_all_requests": False})
+        server.ask(
+            "POST", "/update_weight_version", {"new_version": "mine", "abort_all_requests": False}
+        )
         case.recovers("named by somebody else", server, following)
 
 
@@ -106,7 +108,9 @@ def kills(folder: Path, is_own: bool, count: int) -> list[list[Any]]:
         def answer() -> tuple[str | None, Any]:
             meta = server.generate(PROMPTS[1])["meta_info"]
             spans, said = meta["weight_versions"], meta["output_token_logprobs"]
-            return (spans[0]["version"] if len(spans) == 1 and not meta["num_retractions"] else None), said
+            return (
+                spans[0]["version"] if len(spans) == 1 and not meta["num_retractions"] else None
+            ), said
 
         case.kills(server, count, answer)
     return case.rows
@@ -116,10 +120,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--own", action="store_true", help="its process downloads the chain, and writes in place")
+    parser.add_argument(
+        "--own", action="store_true", help="its process downloads the chain, and writes in place"
+    )
     parser.add_argument("--kills", type=int, default=0)
     given = parser.parse_args()
-    rows = kills(given.folder, given.own, given.kills) if given.kills else proof(given.folder, given.own)
+    rows = (
+        kills(given.folder, given.own, given.kills)
+        if given.kills
+        else proof(given.folder, given.own)
+    )
     given.out.write_text(json.dumps(rows))
 
 

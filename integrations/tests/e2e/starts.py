@@ -1,4 +1,5 @@
-"""Servers of vLLM that start with the newest version, and what requests cannot make them do. `run.py` starts this."""
+"""Servers of vLLM that start with the newest version, and what requests cannot make them do.
+`run.py` starts this."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ class Trap:
 
 def states(server: Server) -> set[tuple[Any, ...]]:
     """What its workers hold."""
-    return {(state["version"], state["digest"]) for state in server.call("deltachain_state", follower="", lease="0")}
+    return {
+        (state["version"], state["digest"])
+        for state in server.call("deltachain_state", follower="", lease="0")
+    }
 
 
 def proof(folder: Path, workers: int) -> list[list[Any]]:
@@ -67,7 +71,13 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
     with server, Trap() as trap:
         # The first answer after /health is 200.
         good = server.answers() == fresh_of[3] and states(server) == {(0, found[0].digest)}
-        rows.append(["starts with the newest version, of a chain that came later", good, f"{states(server)}"])
+        rows.append(
+            [
+                "starts with the newest version, of a chain that came later",
+                good,
+                f"{states(server)}",
+            ]
+        )
         for name, info in (
             ("another chain", {"chain": str(folder / "chain")}),
             ("an address", {"chain": trap.url}),
@@ -75,13 +85,19 @@ def proof(folder: Path, workers: int) -> list[list[Any]]:
             ("another directory", {"host_copy": str(folder)}),
         ):
             said = refused(lambda info=info: server.begin(**info))
-            good = "--additional-config" in said and trap.is_untouched() and server.answers() == fresh_of[3]
+            good = (
+                "--additional-config" in said
+                and trap.is_untouched()
+                and server.answers() == fresh_of[3]
+            )
             rows.append([f"a request names {name}", good, said[:300]])
         said = refused(lambda: server.begin(chain=str(chain), kv=None))
         rows.append(["a request repeats the configuration", said == "", said])
         newer = publish(4)
         server.update(newer.version, newer.digest)
-        rows.append(["an update without init", server.answers() == fresh_of[4], f"version {server.shown()}"])
+        rows.append(
+            ["an update without init", server.answers() == fresh_of[4], f"version {server.shown()}"]
+        )
         server.end(signal.SIGKILL)
     with begin() as server:
         good = server.answers() == fresh_of[4] and states(server) == {(1, newer.digest)}
@@ -97,8 +113,14 @@ def late(folder: Path) -> list[list[Any]]:
         with Server(folder / "other", folder / "late.log", configuration, plain=False):
             return [["no version comes", False, "the server serves"]]
     except RuntimeError:
-        said = [line for line in (folder / "late.log").read_text().splitlines() if "does not start" in line]
-        return [["no version comes", len(said) == 1, said[0][-300:] if said else "no reason in the log"]]
+        said = [
+            line
+            for line in (folder / "late.log").read_text().splitlines()
+            if "does not start" in line
+        ]
+        return [
+            ["no version comes", len(said) == 1, said[0][-300:] if said else "no reason in the log"]
+        ]
 
 
 def without_credentials(folder: Path, s3: Path) -> list[list[Any]]:
@@ -115,15 +137,26 @@ def without_credentials(folder: Path, s3: Path) -> list[list[Any]]:
         os.environ.update(there)
         with dc.Publisher("s3://models/run", like=folder / "base") as publisher:
             publisher.publish(tensors_of(folder / "saved-3"))
-            with Follow("s3://models/run", copy, server.url, "--engine", "vllm") as following, server:
-                rows.append(["starts with the follower's version", server.answers() == fresh_of[3], ""])
+            with (
+                Follow("s3://models/run", copy, server.url, "--engine", "vllm") as following,
+                server,
+            ):
+                rows.append(
+                    ["starts with the follower's version", server.answers() == fresh_of[3], ""]
+                )
                 seconds = following.until(lambda: server.shown() == "0")
-                rows.append(["the follower names it", server.answers() == fresh_of[3], f"{seconds:.1f} s"])
+                rows.append(
+                    ["the follower names it", server.answers() == fresh_of[3], f"{seconds:.1f} s"]
+                )
                 publisher.publish(tensors_of(folder / "saved-4"))
                 seconds = following.until(lambda: server.shown() == "1")
-                rows.append(["and brings the next", server.answers() == fresh_of[4], f"{seconds:.1f} s"])
+                rows.append(
+                    ["and brings the next", server.answers() == fresh_of[4], f"{seconds:.1f} s"]
+                )
                 said = refused(lambda: server.ask("POST", "/start_weight_update", {}))
-                said += refused(lambda: server.ask("POST", "/update_weights", {"update_info": {"version": 0}}))
+                said += refused(
+                    lambda: server.ask("POST", "/update_weights", {"update_info": {"version": 0}})
+                )
                 good = "updates this server" in said or "give the version's digest" in said
                 rows.append(["an update without a digest", good, said[:300]])
     return rows

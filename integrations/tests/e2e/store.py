@@ -28,7 +28,9 @@ class Store:
             self.port = free.getsockname()[1]
         words = [str(program), "--host", "127.0.0.1", "--port", str(self.port)]
         words += ["--access-key", KEY, "--secret-key", SECRET, str(folder)]
-        self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def __enter__(self) -> Store:
         end = time.monotonic() + 30
@@ -42,7 +44,10 @@ class Store:
                 time.sleep(0.02)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._process.kill()
         self._process.wait()

@@ -1,5 +1,6 @@
-"""How long updates take with a model of about half a billion parameters, part by part, and how much memory, beside a
-copy of its memory and reloads of the whole model in the same run. `run.py` starts this."""
+"""How long updates take with a model of about half a billion parameters, part by part, and how much
+memory, beside a copy of its memory and reloads of the whole model in the same run. `run.py` starts
+this."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def in_shared_memory() -> int:
 
 
 def memcpy(folder: Path) -> tuple[float, int]:
-    """Seconds of a copy of all tensors to memory that is there already, the best of five; and their bytes."""
+    """Seconds of a copy of all tensors to memory that is there already, the best of five; and their
+    bytes."""
     weights = list(tensors_of(folder).values())
     copies = [torch.empty_like(weight).copy_(weight) for weight in weights]
     best = float("inf")
@@ -58,7 +60,8 @@ def memcpy(folder: Path) -> tuple[float, int]:
 
 
 class Live:
-    """A chain in which the versions of another one appear, one after the other: no trainer shares the processors."""
+    """A chain in which the versions of another one appear, one after the other: no trainer shares
+    the processors."""
 
     def __init__(self, whole: Path, place: Path) -> None:
         self.whole, self.place = whole, place
@@ -103,8 +106,15 @@ def main() -> None:
         whole = time.monotonic() - begin
         more = (memory("VmHWM") - before) / size
         shared = in_shared_memory() - shared
-        parts = [f"{seconds:.3f} s" for seconds in (staged, times["wait"], times["load"], times["pause"])]
-        parts += [f"{times['pause'] / copied:.2f}", f"{whole:.3f} s", f"{more:.2f}", f"{shared / size:.2f}"]
+        parts = [
+            f"{seconds:.3f} s" for seconds in (staged, times["wait"], times["load"], times["pause"])
+        ]
+        parts += [
+            f"{times['pause'] / copied:.2f}",
+            f"{whole:.3f} s",
+            f"{more:.2f}",
+            f"{shared / size:.2f}",
+        ]
         rows.append([f"{number}, {row['changed'] / row['elements']:.1%} changed", *parts])
     lines = []
     for number, parts in enumerate(rows):
@@ -112,11 +122,16 @@ def main() -> None:
         forget(folder / f"saved-{number}")
         for _ in range(2):
             begin = time.monotonic()
-            engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder / f"saved-{number}")})
+            engine.llm.collective_rpc(
+                "reload_weights", kwargs={"weights_path": str(folder / f"saved-{number}")}
+            )
             parts.append(f"{time.monotonic() - begin:.3f} s")
         lines.append(f"| {given.mode} | {' | '.join(parts)} |")
         print(lines[-1], flush=True)
-    lines.append(f"| a copy of the model's {size / 1e6:.0f} MB in memory | | | | | {copied:.3f} s | 1.00 | | | | | |")
+    lines.append(
+        f"| a copy of the model's {size / 1e6:.0f} MB in memory | | | | | {copied:.3f} s | 1.00 | "
+        "| | | | |"
+    )
     engine.llm.collective_rpc("shutdown_weight_transfer_engine")
     given.out.write_text(json.dumps(lines))
 

@@ -1,5 +1,6 @@
-"""AsyncGRPOTrainer of TRL, which brings a real server of vLLM to its weights with each sync. `run.py` starts this, in
-the environment of the trainers; `ENGINES_PYTHON` names the one that has vLLM."""
+"""AsyncGRPOTrainer of TRL, which brings a real server of vLLM to its weights with each sync.
+`run.py` starts this, in the environment of the trainers; `ENGINES_PYTHON` names the one that has
+vLLM."""
 
 from __future__ import annotations
 
@@ -25,12 +26,18 @@ from small_model import write_checkpoint
 def proof(folder: Path) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     shutil.rmtree(folder, ignore_errors=True)
-    base = write_checkpoint(folder / "base", vocab_size=512, head_dim=32, max_position_embeddings=512)
+    base = write_checkpoint(
+        folder / "base", vocab_size=512, head_dim=32, max_position_embeddings=512
+    )
     # It asks for the GPU's name, to know how fast it is.
     torch.cuda.get_device_name = lambda *_: "no GPU"  # type: ignore[assignment]
     answers = []
-    with Server(base, folder / "server.log", {"chain": str(folder / "chain")}, plain=False) as server:
-        transfer = WeightTransfer(folder / "chain", like=base, wait="applied", servers=[server.url], timeout=120)
+    with Server(
+        base, folder / "server.log", {"chain": str(folder / "chain")}, plain=False
+    ) as server:
+        transfer = WeightTransfer(
+            folder / "chain", like=base, wait="applied", servers=[server.url], timeout=120
+        )
 
         class Trainer(test_trl.Trainer):
             def _sync_weight(self) -> None:
@@ -45,9 +52,17 @@ def proof(folder: Path) -> list[list[Any]]:
     rows = []
     for number, (shown, said) in enumerate(answers):
         good = shown == str(number) and said == fresh(folder, number, plain=False)
-        rows.append([f"version {number}", good, f"the server says it has {shown}, and answers like a fresh one"])
+        rows.append(
+            [
+                f"version {number}",
+                good,
+                f"the server says it has {shown}, and answers like a fresh one",
+            ]
+        )
     changed = all(one[1] != other[1] for one, other in itertools.pairwise(answers))
-    rows.append(["answers change with each sync", changed and len(answers) == 4, f"{len(answers)} syncs"])
+    rows.append(
+        ["answers change with each sync", changed and len(answers) == 4, f"{len(answers)} syncs"]
+    )
     return rows
 
 

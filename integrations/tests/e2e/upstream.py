@@ -1,7 +1,8 @@
-"""What upstream/vllm has for vLLM's tree, with vLLM: its tests, its example with a real server, and a trainer's engine
-that updates this server, by either kind of client. `run.py` starts this.
+"""What upstream/vllm has for vLLM's tree, with vLLM: its tests, its example with a real server, and
+a trainer's engine that updates this server, by either kind of client. `run.py` starts this.
 
-vLLM itself is not changed: a directory before it on the path has links to all its files, and the new ones."""
+vLLM itself is not changed: a directory before it on the path has links to all its files, and the
+new ones."""
 
 from __future__ import annotations
 
@@ -40,28 +41,53 @@ def overlay(folder: Path) -> None:
     factory = made / "distributed" / "weight_transfer" / "factory.py"
     factory.unlink()
     shutil.copy(source / "distributed" / "weight_transfer" / "factory.py", factory)
-    shutil.copy(UPSTREAM / "vllm" / "distributed" / "weight_transfer" / "deltachain_engine.py", factory.parent)
+    shutil.copy(
+        UPSTREAM / "vllm" / "distributed" / "weight_transfer" / "deltachain_engine.py",
+        factory.parent,
+    )
     subprocess.run(["git", "apply", str(UPSTREAM / "factory.patch")], cwd=folder, check=True)
 
 
 def tests(folder: Path) -> list[list[Any]]:
     """A row for each of its tests: a name, whether it has passed, and a text."""
     report = folder / "tests.xml"
-    words = ["-m", "pytest", "-p", "no:cacheprovider", "--quiet", f"--junitxml={report}", f"--rootdir={folder}"]
+    words = [
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--quiet",
+        f"--junitxml={report}",
+        f"--rootdir={folder}",
+    ]
     (made,) = (UPSTREAM / "tests" / "distributed").glob("test_*.py")
     ran = subprocess.run([sys.executable, *words, str(made)], cwd=folder)
     rows = []
     for case in ElementTree.parse(report).iter("testcase"):
-        told = [child.get("message", child.tag) for child in case if child.tag in ("failure", "error", "skipped")]
+        told = [
+            child.get("message", child.tag)
+            for child in case
+            if child.tag in ("failure", "error", "skipped")
+        ]
         name = case.get("name", "").removeprefix("test_").replace("_", " ")
         rows.append([name, not told, "; ".join(told) or "passed"])
-    rows.append(["the tests end well", ran.returncode == 0 and len(rows) > 1, f"pytest ended with {ran.returncode}"])
+    rows.append(
+        [
+            "the tests end well",
+            ran.returncode == 0 and len(rows) > 1,
+            f"pytest ended with {ran.returncode}",
+        ]
+    )
     return rows
 
 
 def example(base: Path, folder: Path, server: Server) -> list[list[Any]]:
     """The example, as its first lines start it."""
-    words = [str(UPSTREAM / "examples" / "rl" / "rlhf_deltachain.py"), str(base), str(folder / "chain")]
+    words = [
+        str(UPSTREAM / "examples" / "rl" / "rlhf_deltachain.py"),
+        str(base),
+        str(folder / "chain"),
+    ]
     words += ["--server", server.url, "--steps", "3", "--prompt", "w5 w6"]
     ran = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
     good = ran.returncode == 0 and server.shown() == "2" and "step 2: reward" in ran.stdout
@@ -90,13 +116,16 @@ class Rows:
         return WeightTransferTrainerFactory.trainer_init(info, client=client)
 
     def row(self, name: str, number: int, published: dc.Published) -> None:
-        """The server has this version, and answers as one that was started with what the trainer has saved."""
+        """The server has this version, and answers as one that was started with what the trainer
+        has saved."""
         says, answers = self.server.named(), self.server.answers()
         good = says == f"{published.version}@{published.digest[:12]}"
         good = good and answers == fresh(self.folder, number, plain=False)
         self.rows.append([name, good, f"the server says {says}"])
 
-    def refused(self, name: str, number: int, last: dc.Published, call: Callable[[], Any], text: str) -> None:
+    def refused(
+        self, name: str, number: int, last: dc.Published, call: Callable[[], Any], text: str
+    ) -> None:
         """The call fails with this text, and the server serves what it had."""
         try:
             call()
@@ -171,7 +200,9 @@ def own_client(made: Rows) -> None:
             made.rows.append(["the server is killed in an update", False, "nobody noticed"])
         except dc.IoError as error:
             notes = "; ".join(error.__notes__)
-            made.rows.append(["the server is killed in an update", "stays paused" in notes, f"{error}; {notes}"])
+            made.rows.append(
+                ["the server is killed in an update", "stays paused" in notes, f"{error}; {notes}"]
+            )
         engine.shutdown()
 
 
@@ -179,7 +210,9 @@ def proof(folder: Path, work: Path) -> list[list[Any]]:
     """Rows of a name, whether it went as it should, and a text."""
     overlay(work)
     sys.path.insert(0, str(work))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(work), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(work), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     rows = tests(work)
     log = folder / "upstream-server.log"
     with Server(folder / "saved-0", log, {"chain": str(work / "chain")}, plain=False) as server:

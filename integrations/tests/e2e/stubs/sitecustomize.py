@@ -1,5 +1,6 @@
-"""Empty modules in the place of what SGLang imports and does not need on a CPU: kernels and their compilers, and other
-libraries. Python imports this file by itself, if its folder is in PYTHONPATH."""
+"""Empty modules in the place of what SGLang imports and does not need on a CPU: kernels and their
+compilers, and other libraries. Python imports this file by itself, if its folder is in
+PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ class EmptyModule(ModuleType):
 
 
 class Finder(MetaPathFinder, Loader):
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in EMPTY else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
