@@ -147,8 +147,9 @@ def main():
     args = parser.parse_args()
     kind, missed = READERS[args.reader], 0
     known = faults(kind.faults)
-    for fault in known:  # none may rot because it is not drawn
-        spoiled(fault, kind.source)
+    for reader in READERS.values():  # none may rot because it is not drawn, or its reader is not asked
+        for fault in faults(reader.faults):
+            spoiled(fault, reader.source)
     chosen = [fault for fault in known if args.only in fault.name]
     if args.some is not None and args.some < len(chosen):
         chosen = random.sample(chosen, args.some)

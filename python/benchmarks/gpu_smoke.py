@@ -1,10 +1,11 @@
-"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one in place. Compares
-all bit for bit, and at the end by their digests.
+"""Publishes tensors of a GPU, and brings two other copies on the GPU forward: one by patches, one
+in place. Compares all bit for bit, and at the end by their digests.
 
     python gpu_smoke.py [--device cuda] [--mib 1024] [--versions 3]
 
-Needs torch. With `--device cpu`, every line is marked as a stand-in: the tensors are then read piece by piece by a
-function, and patched by torch, as those of a GPU are, but nothing crosses a bus.
+Needs torch. With `--device cpu`, every line is marked as a stand-in: the tensors are then read
+piece by piece by a function, and patched by torch, as those of a GPU are, but nothing crosses a
+bus.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ def weights(model: dict[str, torch.Tensor], device: torch.device) -> Iterator[tu
     """The stream that is published."""
     for name, tensor in model.items():
         # The stand-in for a device: what reads a GPU's memory reads that of the CPU.
-        yield name, tensor if device.type == "cuda" else dc.Tensor("BF16", tuple(tensor.shape), reader(name, tensor))
+        yield (
+            name,
+            tensor
+            if device.type == "cuda"
+            else dc.Tensor("BF16", tuple(tensor.shape), reader(name, tensor)),
+        )
 
 
 def load(held: dict[str, torch.Tensor], patches: Any, device: torch.device) -> int:
@@ -69,7 +75,9 @@ def in_place(url: str, tensors: dict[str, torch.Tensor], device: torch.device) -
 
 def equal(model: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
     for name, tensor in model.items():
-        assert torch.equal(tensor.view(torch.int16), held[name].view(torch.int16)), f"{name} differs"
+        assert torch.equal(tensor.view(torch.int16), held[name].view(torch.int16)), (
+            f"{name} differs"
+        )
 
 
 def main() -> None:
@@ -83,7 +91,10 @@ def main() -> None:
         print("SKIPPED: torch has no CUDA device here: give --device cpu for the stand-in")
         return
     mark = torch.cuda.get_device_name() if device.type == "cuda" else "STAND-IN ON THE CPU"
-    print(f"{mark}; torch {torch.__version__}; deltachain {dc.__version__}; a model of {options.mib} MiB")
+    print(
+        f"{mark}; torch {torch.__version__}; deltachain {dc.__version__}; a model of {options.mib} "
+        "MiB"
+    )
     torch.manual_seed(0)
     lanes = (options.mib << 20) // 2 // TENSORS
     shape = (lanes // 64, 64)
@@ -106,8 +117,8 @@ def main() -> None:
             taking, job = timed(device, lambda: publisher.publish_async(weights(model, device)))
             storing, published = timed(device, job.result)
             print(
-                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from the device in "
-                f"{taking:.3f} s, links made and stored in {storing:.3f} s"
+                f"{mark}: version {version}, {published.bytes / (1 << 20):.1f} MiB: copied from "
+                f"the device in {taking:.3f} s, links made and stored in {storing:.3f} s"
             )
             preparing, update = timed(device, subscriber.prepare)
 
@@ -118,22 +129,22 @@ def main() -> None:
             pause, elements = timed(device, apply)
             equal(model, held)
             print(
-                f"{mark}: version {version} by patches: prepared in {preparing:.3f} s, {elements} elements loaded in "
-                f"{pause:.3f} s, equal bit for bit"
+                f"{mark}: version {version} by patches: prepared in {preparing:.3f} s, {elements} "
+                f"elements loaded in {pause:.3f} s, equal bit for bit"
             )
             preparing, update = timed(device, patched.prepare)
             pause, _ = timed(device, update.apply)
             equal(model, own | ({"twin": own["layers.0.weight"]} if device.type == "cpu" else {}))
-            assert patched.proof == ("hashed" if version == 0 else "changed_lanes"), patched.proof
+            assert patched.proof == ("memory" if version == 0 else "changed_lanes"), patched.proof
             print(
-                f"{mark}: version {version} in place: proven in {preparing:.3f} s, written in {pause:.3f} s "
-                f"({patched.proof}), equal bit for bit"
+                f"{mark}: version {version} in place: proven in {preparing:.3f} s, written in "
+                f"{pause:.3f} s ({patched.proof}), equal bit for bit"
             )
         checking, _ = timed(device, patched.check)
         hashing, _ = timed(device, patched.verify)
         print(
-            f"{mark}: the sums of all memory compared in {checking:.3f} s, its digests on the host in {hashing:.3f} s: "
-            f"version {patched.version}, {patched.digest}"
+            f"{mark}: the sums of all memory compared in {checking:.3f} s, its digests on the host "
+            f"in {hashing:.3f} s: version {patched.version}, {patched.digest}"
         )
         assert patched.digest == published.digest
 
