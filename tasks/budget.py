@@ -1,8 +1,7 @@
-"""The budget: how much code and how many names each part of the product may have.
+"""The budget: how many public items, options and names the product has, and words that must not come back.
 
-`budget.toml` has the numbers. A count above its number is an error. So is a count far below it: whoever removes code
-lowers the number, by `./task budget`. Only a dated `[[rise]]` in that file raises one. `gone.txt` has words that must
-not come back.
+`budget.toml` has the numbers. Whoever changes what is counted changes the number in the same commit; git has the reason.
+`gone.txt` has the words.
 """
 
 import ast
@@ -15,35 +14,19 @@ from tasks.steps import ROOT
 
 BUDGET = ROOT / "tasks/budget.toml"
 
-#: Each part of the product, and its folder.
-PARTS = {
+#: The crates whose public items are counted, and their folders.
+CRATES = {
     "library": "src",
-    "store": "crates/deltachain-store",
-    "tool": "crates/deltachain-cli",
-    "engines": "crates/deltachain-engines",
-    "exchange": "crates/deltachain-exchange",
-    "python_rust": "python/src",
-    "python": "python/deltachain",
-    "integrations": "integrations/deltachain_integrations",
+    "store": "crates/deltachain-store/src",
+    "engines": "crates/deltachain-engines/src",
+    "exchange": "crates/deltachain-exchange/src",
 }
-#: Folders of what is no product.
-OTHERS = {"tests", "benches", "e2e", "examples", "benchmarks", "target", "node_modules"}
-#: How far lines of code may be below their number. Counts of names are exact.
-SLACK = 20
-#: Where words of `gone.txt` may stand: where they are listed, and where the past is told.
-HISTORY = ("tasks/gone.txt", "CHANGELOG.md")
-
-
-def product():
-    """All source files of the product, by part."""
-    found = {part: [] for part in PARTS}
-    for part, folder in PARTS.items():
-        for path in sorted((ROOT / folder).rglob("*")):
-            inside = path.relative_to(ROOT)
-            is_test = OTHERS & set(inside.parts) or path.name.endswith("tests.rs")
-            if path.suffix in {".rs", ".py", ".pyi"} and not is_test:
-                found[part].append(path)
-    return found
+TOOL = "crates/deltachain-cli/src"
+PACKAGE = "python/deltachain"
+#: Where words of `gone.txt` may stand: where they are listed, where the past is told, and in the specification, whose
+#: words are those of the format.
+WORDS = "tasks/gone.txt"
+HISTORY = (WORDS, "CHANGELOG.md", "SPEC.md", "spec/", "conformance/vectors/")
 
 
 def rust_code_of(text):
@@ -51,38 +34,24 @@ def rust_code_of(text):
     return re.split(r"^#\[cfg\(test\)\]\n(?:pub )?mod \w+ \{", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def rust_code(text):
-    """Lines of Rust that are neither blank nor comments, up to the tests at the end of the file."""
-    lines = map(str.strip, rust_code_of(text).splitlines())
-    return [line for line in lines if line and not line.startswith("//")]
+def rust_code(folder):
+    """The code of all files of a folder, without tests, comments and indentation."""
+    code = []
+    for path in sorted((ROOT / folder).rglob("*.rs")):
+        if not path.name.endswith("tests.rs") and "tests" not in path.relative_to(ROOT).parts:
+            lines = map(str.strip, rust_code_of(path.read_text(encoding="utf-8")).splitlines())
+            code += [line for line in lines if not line.startswith("//")]
+    return "\n".join(code)
 
 
-def python_code(text):
-    """Lines of Python that are neither blank, comments nor documentation."""
-    documentation = set()
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, documented) and ast.get_docstring(node) is not None:
-            documentation.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    lines = enumerate(map(str.strip, text.splitlines()), 1)
-    return [line for number, line in lines if line and not line.startswith("#") and number not in documentation]
-
-
-def code(path):
-    """The lines of code of a file."""
-    text = path.read_text(encoding="utf-8")
-    return rust_code(text) if path.suffix == ".rs" else python_code(text)
-
-
-def public_items(paths):
+def public_items(text):
     """How many public items, fields not among them, there are. Lint refuses `pub` where nobody can reach it."""
-    item = re.compile(r"pub (async |const |unsafe )*(const|enum|fn|macro|mod|static|struct|trait|type|union|use) ")
-    return sum(bool(item.match(line)) for path in paths if path.suffix == ".rs" for line in code(path))
+    kinds = "const|enum|fn|macro|mod|static|struct|trait|type|union|use"
+    return len(re.findall(rf"^pub (?:async |const |unsafe )*(?:{kinds}) ", text, flags=re.MULTILINE))
 
 
-def options(paths):
+def options(text):
     """How many different options the commands of the tool have."""
-    text = "\n".join(line for path in paths for line in code(path))
     own = r"(?:[^\[\]]|\[[^\]]*\])*"
     declared = re.compile(rf"#\[arg\(({own}\blong\b{own})\)\](?:\s*#\[{own}\])*\s*(?:pub(?:\(\w+\))? )?(\w+):")
     found = set()
@@ -106,57 +75,26 @@ def names(folder):
 
 def count():
     """All counts, as `budget.toml` names them."""
-    found = product()
-    return {
-        "lines": {part: sum(len(code(path)) for path in paths) for part, paths in found.items()},
-        "public": {part: public_items(found[part]) for part in ("library", "store", "engines")},
-        "names": {
-            "tool_options": options(found["tool"]),
-            "python": names(ROOT / PARTS["python"]),
-        },
-    }
+    counted = {f"public_{crate}": public_items(rust_code(folder)) for crate, folder in CRATES.items()}
+    return counted | {"tool_options": options(rust_code(TOOL)), "python_names": names(ROOT / PACKAGE)}
 
 
-def judge(budget, counted):
-    """What is wrong with the counts, a sentence each."""
-    rises = {}
-    for rise in budget.get("rise", []):
-        if not {"date", "count", "by", "issue", "reason"} <= rise.keys() or rise["by"] < 1:
-            yield f"a [[rise]] has date, count, by, issue and reason; this one has not: {rise}"
-            continue
-        rises[rise["count"]] = rises.get(rise["count"], 0) + rise["by"]
-    for group, counts in counted.items():
-        slack = SLACK if group == "lines" else 0
-        for name, now in counts.items():
-            limit = budget[group][name] + rises.pop(f"{group}.{name}", 0)
-            if now > limit:
-                yield f"{group}.{name}: {now}, {now - limit} above the budget: remove, or add a [[rise]]"
-            elif now < limit - slack:
-                yield f"{group}.{name}: {now}, {limit - now} below the budget: lower it, `./task budget`"
-    yield from (f"a [[rise]] of {name}, which is not counted" for name in rises)
-
-
-def lowered(text, counted):
-    """The text of the budget with numbers lowered to what is counted."""
-    budget = tomllib.loads(text)
-    for group, counts in counted.items():
-        head, start, rest = text.partition(f"[{group}]\n")
-        for name, now in counts.items():
-            rises = sum(rise["by"] for rise in budget.get("rise", []) if rise["count"] == f"{group}.{name}")
-            if now - rises < budget[group][name]:
-                rest = re.sub(rf"^{name} = \d+$", f"{name} = {now - rises}", rest, count=1, flags=re.MULTILINE)
-        text = head + start + rest
-    return text
+def flaws_of(budget, counted):
+    """Numbers that are not what is counted, a sentence each."""
+    for name, number in counted.items():
+        if budget.get(name) != number:
+            yield f"{name} = {number}: tasks/budget.toml has {budget.get(name)}; change it in this commit if that is meant"
+    yield from (f"{name} is not counted: remove it from tasks/budget.toml" for name in budget.keys() - counted.keys())
 
 
 def returned():
     """Where words stand that must not come back."""
-    lines = (ROOT / HISTORY[0]).read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / WORDS).read_text(encoding="utf-8").splitlines()
     words = [re.escape(line) for line in lines if line and not line.startswith("#")]
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
-        if name in HISTORY or name.startswith("conformance/vectors/") or not (ROOT / name).is_file():
+        if name.startswith(HISTORY) or not (ROOT / name).is_file():
             continue
         try:
             text = (ROOT / name).read_text(encoding="utf-8")
@@ -167,19 +105,12 @@ def returned():
                 yield f"{name}:{number}: `{found[0]}` is gone (tasks/gone.txt)"
 
 
-def main(words):
-    """Checks the budget; with `--lower`, lowers it first."""
-    text, counted = BUDGET.read_text(encoding="utf-8"), count()
-    if words == ["--lower"]:
-        text = lowered(text, counted)
-        BUDGET.write_text(text, encoding="utf-8")
-    for group, counts in counted.items():
-        print(f"{group}: {', '.join(f'{name} {number:,}' for name, number in counts.items())}")
-    print(f"lines of code: {sum(counted['lines'].values()):,}")
-    flaws = [*judge(tomllib.loads(text), counted), *returned()]
+def main():
+    """Compares what is counted with the budget, and looks for words that are gone."""
+    flaws = [*flaws_of(tomllib.loads(BUDGET.read_text(encoding="utf-8")), count()), *returned()]
     print(*flaws, sep="\n", end="\n" if flaws else "")
     return bool(flaws)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

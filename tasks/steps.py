@@ -171,8 +171,9 @@ def finish():
     width = max((len(name) for name, _ in _here.rows), default=0)
     print(*(f"\n{name:{width}}  {verdict}" for name, verdict in _here.rows), sep="")
     failed = sum(verdict.endswith("FAILED") for _, verdict in _here.rows)
-    if failed:
-        print(f"{failed} of {len(_here.rows)} steps FAILED", file=sys.stderr)
+    skipped = sum("SKIPPED" in verdict for _, verdict in _here.rows)
+    passed = len(_here.rows) - failed - skipped
+    print(f"\nsteps: {passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return not failed
 
 

@@ -30,12 +30,13 @@ class Steps(unittest.TestCase):
         self.assertEqual([name for name, _ in steps._here.rows], ["a", "b", "c", "d"])
         self.assertIn("==> c\n$ echo two\ntwo\n", said)
         self.assertNotIn("\0", said)
-        self.assertIn("1 of 4 steps FAILED", said)
+        self.assertIn("\nsteps: 3 passed, 1 failed, 0 skipped\n", said)
 
     def test_resources_are_quoted_and_what_is_missing_is_a_reason(self):
         recipe = "a{n}: test {a_thing} = '/a b/c' && test {n} = 7\nb: echo {third}"
-        passed, _ = self.run_all(lambda: steps.recipe(recipe, n=7))
+        passed, said = self.run_all(lambda: steps.recipe(recipe, n=7))
         self.assertTrue(passed)
+        self.assertIn("\nsteps: 1 passed, 0 failed, 2 skipped\n", said)
         names = [(name, verdict.split("  ")[-1]) for name, verdict in steps._here.rows]
         skipped = "SKIPPED: no such thing here"
         self.assertEqual(names, [("a7", "ok"), ("made of the other", skipped), ("b", skipped)])
