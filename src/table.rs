@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(rules(&good, &target), (Some("R-APP-01"), Some("R-APP-01")));
         // A digest that leads to another state, although the header names the result.
         let other = link((&base, &target), |_, index| {
-            written(index, "b").digests[0].0[0] ^= 1
+            written(index, "b").digests[0].0[0] ^= 1;
         });
         assert_eq!(rules(&other, &base), (Some("R-APP-05"), Some("R-APP-05")));
         // Then the header's too: now only the data tell.
@@ -357,7 +357,7 @@ mod tests {
             Some("R-APP-05")
         );
         let retyped = |index: &mut Index| {
-            written(index, "b").info = TensorInfo::new("b", Dtype::I8, [1]).unwrap()
+            written(index, "b").info = TensorInfo::new("b", Dtype::I8, [1]).unwrap();
         };
         assert_eq!(rule(&|_, index| retyped(index)), Some("R-APP-02"));
     }

@@ -1,6 +1,6 @@
 """The budget: how many public items, options and names the product has, and words that must not come back.
 
-`budget.toml` has the numbers. Whoever changes what is counted changes the number in the same commit; git has the reason.
+`budget.toml` has the numbers. A commit that changes what is counted changes the number, too; git has the reason.
 `gone.txt` has the words.
 """
 
@@ -83,7 +83,7 @@ def flaws_of(budget, counted):
     """Numbers that are not what is counted, a sentence each."""
     for name, number in counted.items():
         if budget.get(name) != number:
-            yield f"{name} = {number}: tasks/budget.toml has {budget.get(name)}; change it in this commit if that is meant"
+            yield f"{name} = {number}, and tasks/budget.toml has {budget.get(name)}: change it there if that is meant"
     yield from (f"{name} is not counted: remove it from tasks/budget.toml" for name in budget.keys() - counted.keys())
 
 

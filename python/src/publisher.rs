@@ -225,8 +225,8 @@ fn fill(py: Python<'_>, copies: &mut [TensorCopy]) -> PyResult<()> {
         pool.install(|| {
             stretches
                 .into_par_iter()
-                .for_each(|(to, from)| to.copy_from_slice(from))
-        })
+                .for_each(|(to, from)| to.copy_from_slice(from));
+        });
     });
     Ok(())
 }

@@ -123,7 +123,7 @@ impl Ways {
                 match candidate.route.from {
                     None => {
                         ways.from_nothing =
-                            Some(ways.from_nothing.map_or(way, |known| known.min(way)))
+                            Some(ways.from_nothing.map_or(way, |known| known.min(way)));
                     }
                     Some(from) => {
                         ways.from_version

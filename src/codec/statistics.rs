@@ -208,7 +208,7 @@ mod tests {
             histogram.huffman_bits()
         };
         let near = |value: f64, expected: f64| {
-            assert!((value - expected).abs() < 0.001, "{value}, not {expected}")
+            assert!((value - expected).abs() < 0.001, "{value}, not {expected}");
         };
         near(bits(&[]), 0.0);
         near(bits(&[7]), 0.0);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn rates_and_positions_are_counted_by_exponent() {
         let near = |value: f64, expected: f64| {
-            assert!((value - expected).abs() < 0.01, "{value}, not {expected}")
+            assert!((value - expected).abs() < 0.01, "{value}, not {expected}");
         };
         let mut statistics = ExponentStatistics::new(4);
         (statistics.all, statistics.changed) = (vec![16, 16, 4, 4], vec![8, 0, 4, 8]);

@@ -89,7 +89,7 @@ impl PieceChanges {
             self.old.extend_from_slice(old);
             match self.spans.last_mut() {
                 Some(ChangeSpan::Whole(first, length)) if *first + *length as u64 == begin => {
-                    *length += new.len()
+                    *length += new.len();
                 }
                 _ => self.spans.push(ChangeSpan::Whole(begin, new.len())),
             }

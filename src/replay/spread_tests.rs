@@ -646,7 +646,7 @@ fn pieces_are_divided_too() {
     layouts[0].add(0, &states[0].tensors()[0], vec![0..5, 0..cut], random);
     layouts[1].add(0, &states[0].tensors()[0], vec![0..5, cut..columns], random);
     (1..7).for_each(|tensor| {
-        layouts[tensor % 2].add(tensor, &states[0].tensors()[tensor], Vec::new(), random)
+        layouts[tensor % 2].add(tensor, &states[0].tensors()[tensor], Vec::new(), random);
     });
     go::<Host>(&states, &layouts, random);
 }

@@ -59,7 +59,7 @@ impl LinkSums {
         let mut put = |sums: Sums| {
             sums.numbers()
                 .iter()
-                .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()))
+                .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
         };
         for (entry, sums) in index.tensors.iter().zip(&self.entries) {
             let pieces = entry.written().map_or(&[][..], |written| &written.pieces);

@@ -66,7 +66,7 @@ fn main() -> Result {
         if percent < 0.2 {
             let mut copy = target.to_vec();
             group.bench_function("memcpy", |bencher| {
-                bencher.iter(|| black_box(&mut copy).copy_from_slice(base))
+                bencher.iter(|| black_box(&mut copy).copy_from_slice(base));
             });
             group.bench_function("memcmp of equal bytes", |bencher| {
                 copy.copy_from_slice(base);
@@ -76,18 +76,18 @@ fn main() -> Result {
             group.bench_function("sums", |bencher| bencher.iter(|| Sums::of_bytes(0, base)));
             group.bench_function("CRC-32", |bencher| bencher.iter(|| crc32fast::hash(base)));
             group.bench_function("contexts: count members", |bencher| {
-                bencher.iter(|| contexts(base))
+                bencher.iter(|| contexts(base));
             });
         }
         group.bench_function(name("compare and extract"), |bencher| {
-            bencher.iter(|| compare(base, target))
+            bencher.iter(|| compare(base, target));
         });
         let encoded = |profile| Piece::encode(Dtype::BF16, base, target, profile);
         for profile in [Profile::Compact, Profile::Local, Profile::Direct] {
             let called = profile.name();
             let piece = encoded(profile)?;
             group.bench_function(name(&format!("encode {called}")), |bencher| {
-                bencher.iter(|| encoded(profile))
+                bencher.iter(|| encoded(profile));
             });
             group.bench_function(name(&format!("gaps and values {called}")), |bencher| {
                 bencher.iter(|| piece.decode(|segment| Ok(segment.coded_lanes(0))));

@@ -58,7 +58,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static PANIC: Mutex<String> = Mutex::new(String::new());
     let last = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
     panic::set_hook(Box::new(move |panic| {
-        *last() = panic.to_string().replace('\n', " ")
+        *last() = panic.to_string().replace('\n', " ");
     }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it";

@@ -117,7 +117,7 @@ impl Observer for Watcher {
             };
             self.bars.suspend(|| {
                 self.output
-                    .remark(&format!("{time}note: {}", printable(text)))
+                    .remark(&format!("{time}note: {}", printable(text)));
             });
         }
     }

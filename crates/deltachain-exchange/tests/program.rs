@@ -337,7 +337,7 @@ fn encodings_and_checksums_belong_to_a_layout() {
         ("pulsept1", &["v1", "v2", "v3"]),
     ] {
         encodings.iter().for_each(|encoding| {
-            assert_eq!(export(to, &["--encoding", encoding]), Some(0), "{encoding}")
+            assert_eq!(export(to, &["--encoding", encoding]), Some(0), "{encoding}");
         });
         assert_eq!(export(to, &["--encoding", "raw"]), Some(2));
     }

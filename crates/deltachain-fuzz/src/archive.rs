@@ -131,7 +131,7 @@ impl Archive {
             match ObjectName::parse(name) {
                 Some(ObjectName::Chain) => object.kind = CHAIN,
                 Some(ObjectName::Commit(version)) => {
-                    (object.kind, object.version) = (COMMIT, byte_of(version))
+                    (object.kind, object.version) = (COMMIT, byte_of(version));
                 }
                 Some(ObjectName::Routes {
                     version,
@@ -141,7 +141,7 @@ impl Archive {
                     object.generation = u8::try_from(generation).unwrap_or(u8::MAX);
                 }
                 Some(ObjectName::File(digest)) if digest == Digest::of_bytes(content) => {
-                    object.kind = LINK
+                    object.kind = LINK;
                 }
                 Some(ObjectName::File(digest)) => {
                     object.kind = MISPLACED;
@@ -152,7 +152,7 @@ impl Archive {
             }
             match object.kind {
                 CHAIN | COMMIT | ROUTES => {
-                    object.text = shortened(content, &named[..objects.len()])
+                    object.text = shortened(content, &named[..objects.len()]);
                 }
                 LINK => object.text.clone_from(content),
                 _ => {}
@@ -279,7 +279,7 @@ pub fn mutate(
         4 => drop(archive.objects.remove(number)),
         5 => {
             (object.version, object.generation) =
-                (other.version, other.generation.wrapping_add(random.u8(..2)))
+                (other.version, other.generation.wrapping_add(random.u8(..2)));
         }
         6 => archive.objects.push(Object {
             version: random.u8(..),

@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
                 left.get()
                     .checked_sub(cost)
                     .expect("the planner does not come to an end"),
-            )
+            );
         };
         let list = |from, _| {
             spend(1);

@@ -105,7 +105,7 @@ pub fn slime(data: &[u8]) {
     let (index, shard) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
     let path = FOLDER.path().join("weights");
     let write = |name: &str, bytes: &[u8]| {
-        fs::write(path.join(name), bytes).expect("a temporary file can be written")
+        fs::write(path.join(name), bytes).expect("a temporary file can be written");
     };
     fs::create_dir_all(&path).expect("a temporary folder can be made");
     write(INDEX, index);

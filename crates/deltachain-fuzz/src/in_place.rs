@@ -410,7 +410,7 @@ impl SlowMemory {
     fn put(&mut self, width: usize, spans: &[Span], values: &[u8]) {
         let mut values = values.chunks_exact(width);
         self.each(width, spans, |lane| {
-            lane.copy_from_slice(values.next().expect("a value for each lane"))
+            lane.copy_from_slice(values.next().expect("a value for each lane"));
         });
         assert!(values.next().is_none(), "a lane for each value");
     }
@@ -433,7 +433,7 @@ impl PlacedMemory for SlowMemory {
             values
                 .next()
                 .expect("room for each lane")
-                .copy_from_slice(lane)
+                .copy_from_slice(lane);
         });
         Ok(())
     }
@@ -452,7 +452,7 @@ impl PlacedMemory for SlowMemory {
         for (width, spans, old, new) in staged {
             let mut values = old.chunks_exact(*width);
             self.each(*width, spans, |lane| {
-                assert!(values.next() == Some(lane), "nobody else can write to it")
+                assert!(values.next() == Some(lane), "nobody else can write to it");
             });
             self.put(*width, spans, new);
         }

@@ -659,9 +659,9 @@ fn unneeded(
             | ObjectName::Signature { .. } => continue,
         };
         if may_go {
-            unneeded.old.push(*object)
+            unneeded.old.push(*object);
         } else {
-            unneeded.young.push(*object)
+            unneeded.young.push(*object);
         }
     }
     unneeded

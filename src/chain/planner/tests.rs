@@ -351,7 +351,7 @@ fn a_plan_says_what_a_reader_needs() {
     }];
     let metadata = BTreeMap::from([("step".to_owned(), "7".to_owned())]);
     store.change_commit(1, |commit| {
-        (commit.assets, commit.metadata) = (assets.clone(), metadata.clone())
+        (commit.assets, commit.metadata) = (assets.clone(), metadata.clone());
     });
     let plan = store.plan(None, None).unwrap();
     assert_eq!(
@@ -440,7 +440,7 @@ fn of_routes_that_cost_the_same_the_first_one_is_taken() {
     let plan = store.plan(None, store.held(2)).unwrap();
     assert_eq!((path(&plan), &plan.start), ((None, vec![3]), &None));
     store.change_commit(3, |commit| {
-        commit.routes = vec![route(Some(2), 3), route(Some(2), 5)]
+        commit.routes = vec![route(Some(2), 3), route(Some(2), 5)];
     });
     assert_eq!(
         store.plan(None, store.held(2)).unwrap().hops[0].files,
@@ -692,7 +692,7 @@ fn commits_form_a_chain() {
 
     let mut forked = line();
     forked.change_commit(1, |commit| {
-        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
     });
     assert_eq!(
         forked.refusal(None, None),
@@ -739,7 +739,7 @@ fn a_fault_rules_out_the_paths_that_need_the_commit() {
     // A path that begins at the child does not need the parent.
     let mut store = line().add(&[(None, &[1000]), (Some(3), &[10])]);
     store.change_commit(3, |commit| {
-        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
     });
     assert_eq!(path(&store.plan(None, None).unwrap()), (None, vec![4]));
 }
@@ -761,7 +761,7 @@ fn who_holds_a_version_passes_no_fault_over_that_comes_after_it() {
         ("R-CHN-02", commit(2).to_string())
     );
     store.change_commit(1, |commit| {
-        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
     });
     assert_eq!(
         store.refusal(None, held),

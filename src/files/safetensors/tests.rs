@@ -547,7 +547,7 @@ fn changes() -> [(&'static str, Change); 4] {
                 .open(path)
                 .unwrap()
                 .set_len(70)
-                .unwrap()
+                .unwrap();
         }),
         ("removed", |path| fs::remove_file(path).unwrap()),
     ]

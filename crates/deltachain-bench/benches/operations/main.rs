@@ -128,7 +128,7 @@ fn time<T: Send>(
     work: impl Fn() -> T + Sync,
 ) {
     group.bench_function(threaded(pool, name), |bencher| {
-        bencher.iter(|| pool.install(&work))
+        bencher.iter(|| pool.install(&work));
     });
 }
 

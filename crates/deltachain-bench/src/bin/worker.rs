@@ -96,7 +96,7 @@ fn main() -> Result {
                 match way {
                     Way::InPlace => engine.hold(&base),
                     Way::ToOtherMemory | Way::Patched | Way::Unproven => {
-                        output::copy(&base, &room.writer())?
+                        output::copy(&base, &room.writer())?;
                     }
                 }
                 json!({ "ready": true })

@@ -83,7 +83,7 @@ fn wrapped(text: &str) -> Vec<String> {
         is_code ^= word.matches('`').count() % 2 == 1;
         match lines.last_mut() {
             Some(line) if starts_in_code || line.len() + word.trim_end().len() <= WIDTH => {
-                line.push_str(word)
+                line.push_str(word);
             }
             _ => lines.push(word.to_owned()),
         }

@@ -364,7 +364,7 @@ fn the_status_of_a_directory_is_told() {
     );
     // Nobody has looked for long.
     change_status(&folder, |status| {
-        status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z")
+        status["versions"][0]["newest"] = json!("2026-01-31T12:00:00Z");
     });
     let (code, now) = status(&folder, &["--max-lag", "1h"]);
     assert!(
@@ -483,7 +483,7 @@ fn records_of_the_future_are_unhealthy() {
         folder.write("model/status.json", before);
     }
     change_status(&folder, |status| {
-        status["versions"][0]["newest"] = future.into()
+        status["versions"][0]["newest"] = future.into();
     });
     let (code, seen) = status(&folder, &["--max-lag", "10m"]);
     assert!(

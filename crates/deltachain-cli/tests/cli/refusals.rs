@@ -62,7 +62,7 @@ fn damaged_links() {
     all_refuse(
         &damaged(|link| {
             link.splice(.., *b"PK\x03\x04 something else")
-                .for_each(drop)
+                .for_each(drop);
         }),
         "NOT_DCF",
         "R-HDR-01",

@@ -75,7 +75,7 @@ fn escaped(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\n' => out.push_str("&#10;"),
             c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => {
-                out.push(char::REPLACEMENT_CHARACTER)
+                out.push(char::REPLACEMENT_CHARACTER);
             }
             c => out.push(c),
         }

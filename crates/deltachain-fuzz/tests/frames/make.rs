@@ -181,7 +181,7 @@ impl Frame {
                     1 << 17,
                     (1 << 17) + 1,
                     (1 << 21) - 1,
-                ][rng.usize(..7)]
+                ][rng.usize(..7)];
             }
             4 => drop(self.blocks.remove(at)),
             5 => {
@@ -210,7 +210,8 @@ impl Frame {
             0 => self.magic[rng.usize(..4)] ^= 1 << rng.u32(..8),
             1 => self.descriptor ^= 1 << rng.u32(..8),
             2 => {
-                self.window = vec![[0, 7, 0x38, 0x77, 0x78, 0x79, 0xF8, rng.u8(..)][rng.usize(..8)]]
+                self.window =
+                    vec![[0, 7, 0x38, 0x77, 0x78, 0x79, 0xF8, rng.u8(..)][rng.usize(..8)]];
             }
             3 => self.set_size(
                 Some([0, 1, 255, 256, 5000, 1 << 25, (1 << 25) + 1, u64::MAX - 1][rng.usize(..8)]),
@@ -379,7 +380,7 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
             let at = literals.end(content);
             match (rng.u32(..4), content.get(at).copied()) {
                 (0, Some(count)) => {
-                    content[at] = count.wrapping_add_signed([-1, 1][rng.usize(..2)])
+                    content[at] = count.wrapping_add_signed([-1, 1][rng.usize(..2)]);
                 }
                 (1, Some(0)) => drop(content.splice(at..=at, [0x80, 0])),
                 (_, Some(count)) => {
@@ -397,9 +398,9 @@ fn damage_inside(content: &mut Vec<u8>, rng: &mut Rng) {
         (8, _) => {
             let at = rng.usize(..=length);
             if rng.bool() || at == length {
-                content.insert(at, rng.u8(..))
+                content.insert(at, rng.u8(..));
             } else {
-                _ = content.remove(at)
+                _ = content.remove(at);
             }
         }
         _ => content[rng.usize(..length)] ^= 1 << rng.u32(..8),

@@ -56,7 +56,10 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 // Time limits are for progress, and retries are made here, where all kinds of
                 // stores have them alike.
                 .with_client_options(connector.client_options())
-                .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+                .with_retry(RetryConfig {
+                    max_retries: 0,
+                    ..RetryConfig::default()
+                })
                 .with_http_connector(connector);
             $known.check(&options.settings, |key| key.parse::<$key>().is_ok())?;
             for (key, value) in &settings {

@@ -194,7 +194,7 @@ fn one_publisher_one_follower(seed: u64, tally: &mut Tally) {
             Ok(switched) => tally.switches += u64::from(switched),
             // There may be nothing to follow yet.
             Err(error) if commits(&clean) == 0 => {
-                assert!(error.rule() == Some("R-CHN-03") || error.rule().is_none())
+                assert!(error.rule() == Some("R-CHN-03") || error.rule().is_none());
             }
             Err(error) => {
                 assert_fault(&error);

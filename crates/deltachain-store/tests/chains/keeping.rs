@@ -224,16 +224,16 @@ impl Accident {
             |what: fn(Operation) -> Option<Fault>| control.plan(move |call| what(call.operation));
         match self {
             Self::HeadIsNotRead => {
-                fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore))
+                fails(|operation| (operation == Operation::List).then_some(Fault::FailBefore));
             }
             Self::LinkIsNotStored => {
-                fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore))
+                fails(|operation| (operation == Operation::Put).then_some(Fault::FailBefore));
             }
             Self::CommitIsNotStored => {
-                fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore))
+                fails(|operation| (operation == Operation::Create).then_some(Fault::FailBefore));
             }
             Self::SuccessIsNotSeen => {
-                fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter))
+                fails(|operation| (operation == Operation::Create).then_some(Fault::FailAfter));
             }
             Self::AnotherIsFirst => {}
         }

@@ -432,9 +432,9 @@ fn a_server_is_asked_for_times_when_its_dates_are_too_far_apart() {
         });
         let result = commit_shards(&store, &parts, &PublishOptions::default(), &());
         if is_old {
-            assert_late(result, "version 3 is visible")
+            assert_late(result, "version 3 is visible");
         } else {
-            drop(result.unwrap())
+            drop(result.unwrap());
         }
     }
 }

@@ -567,7 +567,7 @@ fn after_a_step_back_that_is_allowed_the_model_is_not_fetched_again() {
         assert!(
             requests.iter().all(|&requests| requests <= 4),
             "{requests:?}"
-        )
+        );
     };
 
     let directory = folder.path().join("follower");

@@ -436,7 +436,7 @@ fn what_the_system_does_not_allow_is_not_tried_again() {
             );
         }
         not_started => {
-            println!("SKIPPED: a process without privileges cannot be started: {not_started:?}")
+            println!("SKIPPED: a process without privileges cannot be started: {not_started:?}");
         }
     }
 }
@@ -453,7 +453,7 @@ fn a_process_that_may_not() {
         assert!(
             format!("{error:#}").contains("Permission denied"),
             "{error:#}"
-        )
+        );
     };
     refused(store.get(ObjectName::Chain).unwrap_err());
     refused(store.listing(0).unwrap_err());

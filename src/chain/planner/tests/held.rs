@@ -422,7 +422,7 @@ fn shards_that_are_taken_have_to_be_there() {
     // After the commits that must be checked, and before whatever else fails.
     let mut broken = store.clone();
     broken.change_commit(1, |commit| {
-        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
     });
     assert_eq!(
         plan(&broken, None, store.held(1), &[2]),

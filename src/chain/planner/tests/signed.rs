@@ -217,7 +217,7 @@ fn a_signed_version_vouches_for_those_below() {
     // A stranger's commit between two honest ones.
     let mut between = store.clone();
     between.change_commit(3, |commit| {
-        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())])
+        commit.metadata = BTreeMap::from([("other".to_owned(), String::new())]);
     });
     assert_eq!(
         short(&between.planned(None, store.held(2), &a, None)),
@@ -253,7 +253,7 @@ fn a_signed_version_vouches_for_those_below() {
     };
     let mut long = Store::signed(2);
     long.change_commit(1, |commit| {
-        commit.metadata = BTreeMap::from([("a".to_owned(), "b".repeat(400))])
+        commit.metadata = BTreeMap::from([("a".to_owned(), "b".repeat(400))]);
     });
     let long = long.sign(1, &["a"]);
     let mut planner = Planner::new(None, None, None, &short_limit).trust(a, None);

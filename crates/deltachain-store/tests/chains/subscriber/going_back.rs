@@ -213,7 +213,7 @@ fn a_step_back_is_allowed_once() {
     let mend = || {
         commits
             .iter()
-            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap())
+            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     };
     mend();
     let mut subscriber = allowing();
@@ -408,7 +408,7 @@ fn a_mirror_that_lags_behind_is_asked_again() {
     let mend = || {
         commits
             .iter()
-            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap())
+            .for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     };
     let observer = Mending {
         mend: &mend,

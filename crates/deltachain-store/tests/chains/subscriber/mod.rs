@@ -756,16 +756,16 @@ fn a_version_that_is_damaged_is_made_anew() {
     let damages: [Damage<'_>; 8] = [
         ("is gone", &|version| fs::remove_dir_all(version).unwrap()),
         ("has no record", &|version| {
-            fs::remove_file(version.join("held.json")).unwrap()
+            fs::remove_file(version.join("held.json")).unwrap();
         }),
         ("has another record", &|version| {
-            fs::write(version.join("held.json"), "{}").unwrap()
+            fs::write(version.join("held.json"), "{}").unwrap();
         }),
         ("has no model", &|version| {
-            fs::remove_dir_all(version.join("model")).unwrap()
+            fs::remove_dir_all(version.join("model")).unwrap();
         }),
         ("missing files", &|version| {
-            fs::remove_file(version.join("model/model.safetensors")).unwrap()
+            fs::remove_file(version.join("model/model.safetensors")).unwrap();
         }),
         ("has a short file", &|version| {
             let path = version.join("model/model.safetensors");

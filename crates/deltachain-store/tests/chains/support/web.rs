@@ -68,7 +68,7 @@ fn answer(
             Some(text) => {
                 range = text
                     .split_once('-')
-                    .map(|(from, to)| (number(from), number(to)))
+                    .map(|(from, to)| (number(from), number(to)));
             }
             None if line.is_empty() => break,
             None => {}
