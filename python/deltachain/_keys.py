@@ -119,7 +119,13 @@ def signers(
     of the environment."""
     name = "sign_key="
     if given is None:
-        given, name = os.environ.get("DELTACHAIN_SIGNING_KEY") or [], "DELTACHAIN_SIGNING_KEY"
+        name = "DELTACHAIN_SIGNING_KEY"
+        given = os.environ.get(name, [])
+        if isinstance(given, str) and not given.strip():
+            # A secret that was not passed on. An unsigned version would break a signed chain.
+            raise UsageError(
+                f"USAGE: {name} is empty: set it to the secret key, or remove it to sign nothing"
+            )
     rows: list[tuple[str, Callable[[bytes], bytes] | None]] = []
     for key in _listed(given):
         if not isinstance(key, SignWith):

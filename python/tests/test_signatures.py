@@ -260,6 +260,9 @@ def test_keys_come_from_files_and_the_environment(
     monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", "there is no such file")
     with pytest.raises(dc.UsageError, match="DELTACHAIN_SIGNING_KEY"):
         publish(url, 3)
+    monkeypatch.setenv("DELTACHAIN_SIGNING_KEY", " ")
+    with pytest.raises(dc.UsageError, match="DELTACHAIN_SIGNING_KEY is empty"):
+        publish(url, 3)
     # No key at all is given by an empty list.
     publish(url, 3, sign_key=[])
     for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):

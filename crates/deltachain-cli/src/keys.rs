@@ -211,33 +211,67 @@ impl SignArgs {
     }
 }
 
-/// The key in the environment, if there is one.
+/// The key in the environment; `None` if the variable is not set.
+///
+/// # Errors
+/// USAGE if the variable has something other than the text of a secret key. An empty one is a
+/// secret that was not passed on: to publish unsigned because of it would break a signed chain.
 fn from_environment() -> Result<Option<Arc<dyn Signer>>> {
-    let Some(text) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
+    let Some(value) = env::var_os(VARIABLE) else {
         return Ok(None);
     };
-    let read = match text.to_str().map(Keys::parse) {
-        Some(Ok(Keys::Secret(key))) => return Ok(Some(Arc::new(*key))),
-        Some(Err(error)) => error.message().to_owned(),
-        Some(Ok(Keys::Public(_))) | None => "this is not a secret key".to_owned(),
+    let refused = |why: &str| Error::usage(format!("{VARIABLE} {why}"));
+    let Some(text) = value.to_str() else {
+        return Err(refused("is not text"));
     };
-    Err(Error::usage(format!("{VARIABLE}: {read}")))
+    if text.trim().is_empty() {
+        return Err(refused(
+            "is empty: set it to the text of the secret key, or remove it to sign nothing",
+        ));
+    }
+    match Keys::parse(text) {
+        Ok(Keys::Secret(key)) => Ok(Some(Arc::new(*key))),
+        Ok(Keys::Public(_)) => Err(refused("has a public key: set it to the secret one")),
+        Err(_) if Path::new(text.trim()).exists() => Err(refused(
+            "has the path of a file: set it to the text of the key, or give the file as --sign-key",
+        )),
+        Err(error) => Err(refused(&format!("has no secret key: {}", error.message()))),
+    }
 }
 
 /// Refuses a file that others may read or write, where the system says so.
+///
+/// # Errors
+/// USAGE if they may; IO.
 #[cfg(unix)]
 fn refuse_open(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::MetadataExt as _;
     let metadata =
         std::fs::metadata(path).map_err(|error| Error::io("reading", error).in_file(path))?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if metadata.is_file() && mode & 0o077 != 0 {
-        let text = format!(
-            "others can use this secret key (mode {mode:03o}): chmod 600 it, and think of a new key"
-        );
-        return Err(Error::usage(text).in_file(path));
+    let mode = metadata.mode() & 0o777;
+    if !metadata.is_file() || mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    let is_root = metadata.uid() == 0;
+    if is_root && mode & !0o440 == 0 && is_own_group(metadata.gid()) {
+        // Kubernetes mounts a secret like this for a pod with `fsGroup`.
+        return Ok(());
+    }
+    let advice = if metadata.uid() == rustix::process::geteuid().as_raw() {
+        "run chmod 600, and consider the key compromised"
+    } else {
+        "mount it with mode 0400, or with 0440 for a group of this process (Kubernetes: defaultMode and fsGroup)"
+    };
+    let text = format!("others can use this secret key (mode {mode:03o}): {advice}");
+    Err(Error::usage(text).in_file(path))
+}
+
+/// True if this process is in the group.
+#[cfg(unix)]
+fn is_own_group(group: u32) -> bool {
+    rustix::process::getegid().as_raw() == group
+        || rustix::process::getgroups()
+            .is_ok_and(|groups| groups.iter().any(|own| own.as_raw() == group))
 }
 
 #[cfg(not(unix))]

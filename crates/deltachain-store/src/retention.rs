@@ -291,7 +291,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
         withdrawn,
         ..
     } = &plan.expected;
-    let newest = wanted.last().map_or(0, |head| head + 1);
+    let newest = wanted.last().map_or(0, |head| head.saturating_add(1));
     let kept = wanted
         .iter()
         .chain(history.entries.range(newest..).map(|(version, _)| version))

@@ -4,7 +4,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use deltachain::tensor::Digest;
@@ -181,7 +181,26 @@ fn a_secret_that_others_can_read_signs_nothing() {
     }
     fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(0o400)).unwrap();
     publish(&folder, 0, &["--sign-key", "a.key"]).good();
-    let ran = publish(&folder, 1, &["--sign-key", "a.pub"]);
+    // Kubernetes mounts a secret for a group of the process, and root owns it.
+    fs::set_permissions(folder.at("a.key"), fs::Permissions::from_mode(0o440)).unwrap();
+    let ran = publish(&folder, 1, &["--sign-key", "a.key"]);
+    if fs::metadata(folder.at("a.key")).unwrap().uid() == 0 {
+        ran.good();
+        let other_group = Some(12345);
+        std::os::unix::fs::chown(folder.at("a.key"), None, other_group).unwrap();
+        let ran = publish(&folder, 2, &["--sign-key", "a.key"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        let other_owner = Some(12345);
+        std::os::unix::fs::chown(folder.at("a.key"), other_owner, Some(0)).unwrap();
+        let ran = publish(&folder, 2, &["--sign-key", "a.key"]);
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains("fsGroup") && !ran.stderr.contains("chmod"),
+            "{ran:?}"
+        );
+    } else {
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+    let ran = publish(&folder, 2, &["--sign-key", "a.pub"]);
     assert!(
         ran.code == Some(2) && ran.stderr.contains("public key"),
         "{ran:?}"
@@ -674,6 +693,19 @@ fn a_key_may_be_in_the_environment() {
             "{ran:?}"
         );
     }
+    // A secret that was not passed on must not make a version unsigned.
+    for empty in ["", " \n"] {
+        let ran = with(empty, &arguments);
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains("DELTACHAIN_SIGNING_KEY is empty"),
+            "{ran:?}"
+        );
+    }
+    let ran = with("a.key", &arguments);
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("has the path of a file"),
+        "{ran:?}"
+    );
     with(&key, &arguments).good();
     assert_eq!(
         folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],

@@ -19,6 +19,10 @@ use crate::access::url::check_links;
 /// one only after a newer one has been stored.
 const ATTEMPTS: u32 = 5;
 
+/// Maximum number of commits that a store that cannot list is asked for. A server that lies may
+/// claim any number of versions.
+const MOST_BY_NAME: u64 = 1_000_000;
+
 /// Begins a chain, with an identifier chosen at random. `None` if there is a chain already.
 ///
 /// # Errors
@@ -222,8 +226,15 @@ fn stretch_by_name(
     let head = store.head(None)?;
     let versions = select(head);
     let last = head
-        .map_or(0, |head| head + 1)
+        .map_or(0, |head| head.saturating_add(1))
         .min(versions.end().saturating_add(1));
+    if last.saturating_sub(*versions.start()) > MOST_BY_NAME {
+        let text = format!(
+            "the store claims {last} versions, and this store is asked for each by its name: ask for at most \
+             {MOST_BY_NAME} of them"
+        );
+        return Err(Error::usage(text).in_file(store.to_string()));
+    }
     let names = (*versions.start()..last).map(ObjectName::Commit);
     let names: Vec<ObjectName> = [ObjectName::Chain].into_iter().chain(names).collect();
     let fetched = store.get_all(&names)?;

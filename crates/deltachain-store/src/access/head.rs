@@ -110,20 +110,22 @@ impl Store {
     }
 
     /// A version that has a commit and comes after this one, and whether it is the last. `None` if
-    /// there is no such version. Stores may list in any order.
+    /// there is no such version. Stores may list in any order. A store that lists names from before
+    /// the place that it was asked for must not keep the search going, so these do not count.
     fn page_of_commits(&self, after: Option<u64>) -> Result<Option<(u64, bool)>> {
-        let after = after.map(ObjectName::Commit);
         let most = usize::try_from(PAGE).unwrap_or(usize::MAX);
-        let commits = self.block_on(self.list(Some("commits"), after, most))?;
+        let commits =
+            self.block_on(self.list(Some("commits"), after.map(ObjectName::Commit), most))?;
         let is_all = commits.len() < most;
         let versions = commits
             .iter()
-            .filter_map(|object| commit_version(object.name));
+            .filter_map(|object| commit_version(object.name))
+            .filter(|&version| after.is_none_or(|after| version > after));
         Ok(versions.max().map(|version| (version, is_all)))
     }
 
-    /// Whether a version has a commit, whatever its content. A web server answers to nothing else
-    /// but a GET for sure.
+    /// True if a version has a commit, even a damaged one. A GET is the only request that every web
+    /// server answers reliably.
     fn has_commit(&self, version: u64) -> Result<bool> {
         Ok(self
             .block_on(self.get_once(ObjectName::Commit(version)))?
@@ -131,21 +133,28 @@ impl Store {
     }
 
     /// The head of a chain that cannot be listed: the last version before the first gap. `known`
-    /// has a commit, or is 0.
+    /// has a commit, or is 0. A server may claim any version, so the search ends after some 128
+    /// requests whatever it answers.
     fn find_head(&self, known: u64) -> Result<Option<u64>> {
+        self.check_missing_is_missing()?;
         if !self.has_commit(known)? {
             return Ok(None);
         }
-        let (mut low, mut stride) = (known, 1);
-        while self.has_commit(low + stride)? {
-            low += stride;
-            stride *= 2;
+        let mut low = known;
+        let mut stride: u64 = 1;
+        while let Some(next) = low.checked_add(stride)
+            && self.has_commit(next)?
+        {
+            low = next;
+            stride = stride.saturating_mul(2);
         }
-        // `low` exists, `low + stride` does not.
+        // `low` exists; `low + stride` does not, or is no number of a version.
         while stride > 1 {
             stride /= 2;
-            if self.has_commit(low + stride)? {
-                low += stride;
+            if let Some(next) = low.checked_add(stride)
+                && self.has_commit(next)?
+            {
+                low = next;
             }
         }
         Ok(Some(low))

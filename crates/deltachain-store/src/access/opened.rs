@@ -1,5 +1,6 @@
 //! A store as it comes from opening it, and what there is to know about it.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -22,6 +23,8 @@ pub(crate) struct OpenStore {
     pub(crate) credentials: Option<&'static str>,
     pub(crate) date: LastDate,
     pub(crate) renew: Option<Renew>,
+    /// Set once a web server has answered 404 for a name that cannot exist.
+    pub(crate) knows_missing: Arc<AtomicBool>,
 }
 
 /// Lets the next request ask for new credentials.
@@ -40,6 +43,7 @@ impl OpenStore {
             credentials,
             date: Arc::default(),
             renew: None,
+            knows_missing: Arc::default(),
         }
     }
 }

@@ -35,6 +35,7 @@ forwarded! {
     get_all(names: &[ObjectName]) -> Result<Vec<(ObjectName, Option<Vec<u8>>)>>;
     objects() -> Result<Vec<StoredObject>>;
     listing(from: u64) -> Result<Listing>;
+    head(known: Option<u64>) -> Result<Option<u64>>;
     find(name: ObjectName) -> Result<Option<StoredObject>>;
     put_if_absent(name: ObjectName, content: &[u8]) -> Result<bool>;
     upload(file: &Path, name: ObjectName, size: u64, observer: &dyn Observer) -> Result<()>;

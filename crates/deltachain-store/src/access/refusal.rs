@@ -42,6 +42,8 @@ pub(crate) enum Meaning {
     Certificate,
     /// The server answers, but not in TLS.
     NoTls,
+    /// The server sends something of its own in place of a file, or for a file that does not exist.
+    Page,
 }
 
 impl Meaning {
@@ -132,6 +134,12 @@ impl Meaning {
                 ErrorKind::InvalidInput,
                 "the server does not speak TLS",
                 "write http:// if it has no TLS, and check the port",
+            ),
+            Self::Page => (
+                ErrorKind::InvalidData,
+                "the web server sends a page of its own in place of files that do not exist, or of all",
+                "check the URL, and let the server answer 404 for missing files (nginx: try_files $uri =404), \
+                 without Content-Encoding, login or redirect to a page",
             ),
         }
     }

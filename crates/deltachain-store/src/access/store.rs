@@ -6,6 +6,7 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::SystemTime;
@@ -38,6 +39,9 @@ const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
 
 /// Threads that wait for answers.
 const WORKERS: usize = 2;
+
+/// A name in `commits/` that no chain has.
+const NEVER_THERE: &str = "does-not-exist.json";
 
 /// A store that holds one chain. Clones share connections and threads.
 ///
@@ -294,6 +298,28 @@ impl Store {
         .in_file(name.to_string()))
     }
 
+    /// Checks, once for each web server, that it does not answer 200 for files that do not exist.
+    /// Servers of single-page applications do, and would seem to have every version.
+    ///
+    /// # Errors
+    /// IO.
+    pub(super) fn check_missing_is_missing(&self) -> Result<()> {
+        if self.opened.knows_missing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let path = self.opened.prefix.clone().join("commits").join(NEVER_THERE);
+        let asked = self.retry(
+            async || match if_found(self.opened.objects.get(&path).await)? {
+                Some(_) => Err(refused(Meaning::Page, NEVER_THERE)),
+                None => Ok(()),
+            },
+        );
+        self.block_on(asked)
+            .map_err(|error| self.failed("asking for a file that does not exist", &error, None))?;
+        self.opened.knows_missing.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(super) async fn get_once(&self, name: ObjectName) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let most = if let ObjectName::Signature { .. } = name {
@@ -317,6 +343,12 @@ impl Store {
                 }
             }
             all_came(content.len(), size.min(most))?;
+            if !self.opened.can_list
+                && matches!(name, ObjectName::Chain | ObjectName::Commit(_))
+                && let Some(form) = foreign_form(&content)
+            {
+                return Err(refused(Meaning::Page, form));
+            }
             Ok(Some(content))
         });
         let got = got
@@ -760,6 +792,25 @@ fn passing(store: &'static str, message: String) -> StoreError {
         store,
         source: message.into(),
     }
+}
+
+/// A refusal that ends the retries.
+fn refused(meaning: Meaning, words: &str) -> StoreError {
+    StoreError::Generic {
+        store: "server",
+        source: Refusal::new(meaning, words).into(),
+    }
+}
+
+/// The form of an answer that some program in front of the store gives in place of a document.
+fn foreign_form(content: &[u8]) -> Option<&'static str> {
+    if content.trim_ascii_start().starts_with(b"<") {
+        return Some("it begins as HTML or XML does");
+    }
+    if content.starts_with(&[0x1f, 0x8b]) {
+        return Some("it is compressed with gzip");
+    }
+    None
 }
 
 /// Checks that all bytes came: a body that ends early is not always an error of its own.

@@ -81,7 +81,7 @@ impl LogRoute {
 /// fault; IO. If the store cannot list, the routes are those in the commits.
 pub fn log(store: &Store, last: Option<u64>, trust: Option<&Trust>) -> Result<Vec<LogEntry>> {
     let first = |head: Option<u64>| match (head, last) {
-        (Some(head), Some(last)) => (head + 1).saturating_sub(last),
+        (Some(head), Some(last)) => head.saturating_add(1).saturating_sub(last),
         _ => 0,
     };
     let mut documents = Documents::new();

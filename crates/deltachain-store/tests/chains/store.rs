@@ -12,7 +12,7 @@ use deltachain::chain::{ChainDocument, Commit, FileReference, ObjectName};
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
-    Follower, FollowerOptions, Observer, Phase, RawObjects, Store, StoreOptions,
+    Face, Follower, FollowerOptions, Observer, Phase, RawObjects, Store, StoreOptions, advice, log,
 };
 use object_store::ObjectStore;
 #[cfg(target_os = "linux")]
@@ -22,9 +22,10 @@ use object_store::memory::InMemory;
 use crate::common::{Chain, state};
 #[cfg(target_os = "linux")]
 use crate::support::child::{child_without_privileges, place};
+use crate::support::counting::CountingStore;
 use crate::support::faulty::{Call, Control, Fault, FaultyStore, Operation};
 use crate::support::s3::S3Server;
-use crate::support::web::WebServer;
+use crate::support::web::{Fallback, WebServer};
 use crate::support::{Random, quick};
 
 const PREFIX: &str = "some prefix/模型 é";
@@ -374,6 +375,75 @@ fn a_web_server_shows_the_head_and_cannot_be_written() {
         ErrorClass::Usage
     );
     assert_eq!(writer.get(ObjectName::Chain).unwrap(), None);
+}
+
+#[test]
+fn a_web_server_that_answers_everything_is_found_out() {
+    let mut chain = Chain::new();
+    chain.add(state(&[("a", &[1, 2, 3])]), &[None]);
+    let page: Fallback = |_| Some(b"\n<!doctype html><title>Home</title>");
+    // The probe is answered as it should be, so the content has to tell.
+    let page_for_commits: Fallback = |path| page_of_commit(path, b"<html></html>");
+    let compressed: Fallback = |path| page_of_commit(path, &[0x1f, 0x8b, 8, 0]);
+    for fallback in [page, page_for_commits, compressed] {
+        let server = WebServer::with_fallback(chain.folder.path(), fallback);
+        let store = Store::open(&server.url(""), quick()).unwrap();
+        let error = store.head(None).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Io);
+        assert!(
+            format!("{error:#}").contains("a page of its own"),
+            "{error:#}"
+        );
+        assert!(advice(&error, Face::Tool).contains("404"));
+        assert!(server.requests() <= 4, "{} requests", server.requests());
+    }
+    // In place of chain.json, too.
+    let empty = tempfile::tempdir().unwrap();
+    let server = WebServer::with_fallback(empty.path(), page);
+    let store = Store::open(&server.url(""), quick()).unwrap();
+    let error = store.get(ObjectName::Chain).unwrap_err();
+    assert!(format!("{error:#}").contains("begins as HTML"), "{error:#}");
+    // A server that is as it should be is asked once.
+    let server = WebServer::start(chain.folder.path());
+    let store = Store::open(&server.url(""), quick()).unwrap();
+    assert_eq!(store.head(None).unwrap(), Some(0));
+    let first = server.requests();
+    assert_eq!(store.head(None).unwrap(), Some(0));
+    assert_eq!(server.requests() - first, first - 1);
+}
+
+/// The content, if this is the path of a commit.
+fn page_of_commit(path: &str, content: &'static [u8]) -> Option<&'static [u8]> {
+    let name = path.strip_prefix("/commits/")?;
+    name.starts_with(|first: char| first.is_ascii_digit())
+        .then_some(content)
+}
+
+#[test]
+fn a_search_ends_whatever_a_store_answers() {
+    let empty = tempfile::tempdir().unwrap();
+    let server = WebServer::with_fallback(empty.path(), |path| page_of_commit(path, b"{"));
+    let store = Store::open(&server.url(""), quick()).unwrap();
+    assert_eq!(store.head(None).unwrap(), Some(u64::MAX));
+    assert_eq!(store.head(Some(u64::MAX)).unwrap(), Some(u64::MAX));
+    assert!(server.requests() < 200, "{} requests", server.requests());
+    let error = log(&store, None, None).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error:#}");
+    // A bucket that lists from the beginning, whatever name it should begin after.
+    let bucket = CountingStore::new();
+    let store = Store::from_objects(bucket.clone(), "", quick()).unwrap();
+    for version in 0..2500 {
+        store
+            .put_if_absent(ObjectName::Commit(version), b"{")
+            .unwrap();
+    }
+    assert_eq!(store.head(None).unwrap(), Some(2499));
+    bucket.ignores_offsets.store(true, Ordering::Relaxed);
+    bucket.requests();
+    store.head(None).unwrap();
+    store.head(Some(1200)).unwrap();
+    let requests = bucket.requests();
+    assert!(requests < 500, "{requests} requests");
 }
 
 #[test]

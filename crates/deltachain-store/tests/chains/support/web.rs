@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+/// The content that a server sends for the path of a file that does not exist; `None` for 404.
+pub(crate) type Fallback = fn(&str) -> Option<&'static [u8]>;
+
 /// A server that runs until the program ends.
 pub(crate) struct WebServer {
     address: SocketAddr,
@@ -17,15 +20,20 @@ pub(crate) struct WebServer {
 
 impl WebServer {
     pub(crate) fn start(directory: &Path) -> Self {
-        Self::serve(directory, true)
+        Self::serve(directory, true, |_| None)
+    }
+
+    /// One that may send some content, with 200, for paths of files that do not exist.
+    pub(crate) fn with_fallback(directory: &Path, fallback: Fallback) -> Self {
+        Self::serve(directory, true, fallback)
     }
 
     /// One that sends whole files whatever is asked for.
     pub(crate) fn without_ranges(directory: &Path) -> Self {
-        Self::serve(directory, false)
+        Self::serve(directory, false, |_| None)
     }
 
-    fn serve(directory: &Path, knows_ranges: bool) -> Self {
+    fn serve(directory: &Path, knows_ranges: bool, fallback: Fallback) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicU64::new(0));
@@ -34,7 +42,9 @@ impl WebServer {
             for stream in listener.incoming().flatten() {
                 let (directory, count) = (directory.clone(), Arc::clone(&count));
                 // A client that goes away is not a fault.
-                thread::spawn(move || drop(answer(&stream, &directory, knows_ranges, &count)));
+                thread::spawn(move || {
+                    drop(answer(&stream, &directory, knows_ranges, fallback, &count));
+                });
             }
         });
         Self { address, requests }
@@ -56,6 +66,7 @@ fn answer(
     mut stream: &TcpStream,
     directory: &Path,
     knows_ranges: bool,
+    fallback: Fallback,
     requests: &AtomicU64,
 ) -> Result<()> {
     requests.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +92,8 @@ fn answer(
     );
     let content = file(directory, path)
         .filter(|_| method == "GET")
-        .and_then(|path| fs::read(path).ok());
+        .and_then(|path| fs::read(path).ok())
+        .or_else(|| fallback(path).map(<[u8]>::to_vec));
     let Some(content) = content else {
         return stream.write_all(
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
