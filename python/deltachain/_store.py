@@ -36,9 +36,9 @@ class Store:
         attempts: maximum attempts per operation, if its failure is retryable (8).
         max_rate: rate limit in bytes per second, for all requests, or files of a directory,
             together.
-        copies: other places of the same chain, as `mirror` makes them. A subscriber asks these, in
-            this order, if the store fails or is behind what it holds, and the store itself again a
-            minute later. Nobody else does.
+        copies: copies of the chain, as `mirror` makes them. A subscriber fetches files from these,
+            in this order, and from `url` what they lack. `url` alone says which versions there
+            are: if it fails, a subscriber keeps its version. Nothing else uses copies.
 
     Raises:
         UsageError: if a setting is missing, unknown or invalid.

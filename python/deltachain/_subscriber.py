@@ -740,7 +740,9 @@ def pull(
         TimeoutError: if there is no such version.
         Error: as for `Subscriber`.
     """
-    with Subscriber(chain, host_copy=directory, trust=trust) as subscriber:
+    store = store_of(chain)
+    store.check_exists("check the path, and that its file system is mounted")
+    with Subscriber(store, host_copy=directory, trust=trust) as subscriber:
         update = subscriber.find(version) or subscriber.prepare(version, timeout=0)
         update.apply()
     return Path(directory) / "current"

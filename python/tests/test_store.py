@@ -97,7 +97,7 @@ def publish(chain: Path, count: int) -> None:
             publisher.publish({"w": bytes([number])}, metadata={"step": number})
 
 
-def test_a_copy_is_followed_when_the_store_fails(tmp_path: Path) -> None:
+def test_files_come_from_a_copy_and_versions_from_the_store(tmp_path: Path) -> None:
     chain, copy = tmp_path / "chain", tmp_path / "copies" / "one"
     publish(chain, 3)
     report = dc.mirror(chain, copy)
@@ -109,10 +109,24 @@ def test_a_copy_is_followed_when_the_store_fails(tmp_path: Path) -> None:
     assert dc.mirror(chain, dc.Store(copy)).documents == 0
     assert dc.fsck(copy).healthy
     store = dc.Store(chain, copies=[copy], attempts=1)
+    # Its files are lost.
+    (chain / "files").rename(tmp_path / "files")
     with dc.Subscriber(store) as subscriber:
-        chain.rename(tmp_path / "lost")
         subscriber.prepare(timeout=60).apply()
         assert subscriber.version == 2
+    (tmp_path / "files").rename(chain / "files")
+    # A copy is no chain, whatever it has.
+    chain.rename(tmp_path / "lost")
+    with dc.Subscriber(store) as subscriber:
+        for call in (subscriber.prepare, subscriber.find, subscriber.poll):
+            with pytest.raises(dc.UsageError, match="no such directory") as caught:
+                call()
+            assert caught.value.file == str(chain) and "timeout=" in caught.value.advice
+        assert subscriber.poll(timeout=60) is None
+    with pytest.raises(dc.UsageError, match="no such directory") as caught:
+        dc.pull(store, tmp_path / "pulled")
+    assert caught.value.file == str(chain) and "timeout" not in caught.value.advice
+    assert not (tmp_path / "pulled").exists()
     with pytest.raises(dc.ChainError, match="another content"):
         publish(tmp_path / "other", 1)
         dc.mirror(tmp_path / "other", copy)

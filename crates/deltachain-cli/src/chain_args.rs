@@ -100,18 +100,13 @@ impl ChainArgs {
 
     /// Opens the store, with copies of its chain.
     pub(crate) fn open_with(&self, copies: &[String]) -> Result<Store> {
-        if copies.is_empty() {
-            return self.open();
-        }
         let opened = copies.iter().map(|copy| {
             let mut parts = copy.split(',');
             let url = parts.next().unwrap_or_default();
             let settings = parts.map(str::to_owned).collect();
             Store::open_awaited(url, StoreArgs { settings }.options()?)
         });
-        let store =
-            Store::open_awaited(&self.url, self.store.options()?)?.with_stop(interrupt::stop());
-        Ok(store.with_copies(opened.collect::<Result<_>>()?))
+        Ok(self.open()?.with_copies(opened.collect::<Result<_>>()?))
     }
 
     /// Opens the store, and makes its directory if it is one that does not exist.
@@ -330,10 +325,11 @@ pub(crate) struct DirectoryArgs {
     /// directory is refused and left untouched. Other files in a managed DIR are kept.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// A copy of the chain, asked if URL fails or is behind: URL[,NAME=VALUE...]; repeatable
+    /// Fetch files from this copy of the chain if it has them: URL[,NAME=VALUE...]; repeatable
     ///
-    /// As `mirror` makes it. NAME=VALUE are settings of this copy, such as its region; those of
-    /// --store are for URL. URL is asked again a minute later.
+    /// A copy as `mirror` makes it, in this region, for example. Copies are asked in their order,
+    /// then URL. URL alone says which versions there are: if it fails, DIR keeps its version.
+    /// NAME=VALUE are settings of the copy, such as its region; those of --store are for URL.
     #[arg(long, value_name = "COPY")]
     pub(crate) copy: Vec<String>,
     /// Select only these shards, counted from 0; comma-separated
@@ -601,7 +597,7 @@ pub(crate) struct PruneArgs {
 Examples:
   deltachain mirror s3://models/run7 /mnt/copies/run7                    once, or from a timer
   deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
-Followers take both: deltachain follow s3://models-eu/run7 DIR --copy s3://models/run7")]
+Followers take files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
     pub(crate) source: String,

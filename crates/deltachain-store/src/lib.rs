@@ -95,7 +95,7 @@ pub use maintenance::signers::{ClaimedSigner, SignedVersion, Signers};
 pub use observer::{Observer, Phase};
 pub use operation::health::{CommandHealth, Health, MaxLag, unready};
 pub use operation::records::{
-    CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord,
+    CommandStatus, Failure, FollowStatus, Ran, Records, ServerRecord, ServersRecord, StoreRecord,
 };
 pub use operation::time::Time;
 pub use publishing::model::Model;

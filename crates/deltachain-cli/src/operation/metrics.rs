@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use deltachain::{Error, ErrorClass, RULES};
-use deltachain_store::{FollowStatus, SwitchReport, Time};
+use deltachain_store::{FollowStatus, StoreRecord, SwitchReport, Time};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -55,6 +55,10 @@ numbers! {
         "1 for how far the version is proven: hashed, as the files of a directory are when they are built";
     unsigned: Number = "1 if the version is not known to be signed by the trusted keys";
     rollbacks: Counter = "Rollbacks: switches to a lower version";
+    store_bytes: Family<Label, Counter> = "Bytes that came from a store: the chain's own, or a copy";
+    store_failures: Family<Label, Counter> = "Requests to a store that failed";
+    store_missing_files: Family<Label, Counter> = "Files that a copy did not have";
+    store_damaged: Family<Label, Number> = "1 if a copy had a file with wrong bytes";
     downloaded_bytes: Counter = "Bytes of links and assets that were downloaded";
     cache_bytes: Counter = "Bytes of links that were in the cache";
     written_bytes: Counter = "Bytes of tensors that were written";
@@ -151,6 +155,27 @@ impl Metrics {
         for (gauge, time) in times {
             gauge.set(time.map_or(0.0, Time::unix_seconds));
         }
+        for store in &status.stores {
+            self.uses(store);
+        }
+    }
+
+    /// Brings the numbers of a store to those of a record.
+    fn uses(&self, store: &StoreRecord) {
+        let label = [("store", store.url.clone())];
+        let counters = [
+            (&self.0.store_bytes, store.bytes),
+            (&self.0.store_failures, store.failures),
+            (&self.0.store_missing_files, store.missing),
+        ];
+        for (family, now) in counters {
+            let counter = family.get_or_create(&label);
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
+        self.0
+            .store_damaged
+            .get_or_create(&label)
+            .set(i64::from(store.damage.is_some()));
     }
 
     /// A look that failed.
@@ -253,6 +278,15 @@ mod tests {
         status.found(5, "s", 5);
         status.found(6, "t", 7);
         status.unsigned = Some("x".to_owned());
+        let mut store = StoreRecord {
+            url: "s3://a\"b\n".to_owned(),
+            bytes: 7,
+            ..StoreRecord::default()
+        };
+        status.stores = vec![store.clone()];
+        metrics.looked(Some(6), &status);
+        (store.bytes, store.failures) = (9, 1);
+        status.stores = vec![store];
         metrics.looked(Some(6), &status);
         metrics.failed(&Error::usage("x"));
         metrics.ran("failed", Duration::from_millis(1500));
@@ -282,6 +316,9 @@ mod tests {
             "deltachain_failures_total{class=\"USAGE\"} 1",
             "deltachain_failures_total{class=\"IO\"} 0",
             "deltachain_failures_total{class=\"CORRUPT\"} 0",
+            "deltachain_store_bytes_total{store=\"s3://a\\\"b\\n\"} 9",
+            "deltachain_store_failures_total{store=\"s3://a\\\"b\\n\"} 1",
+            "deltachain_store_damaged{store=\"s3://a\\\"b\\n\"} 0",
             "deltachain_command_runs_total{result=\"failed\"} 1",
             "deltachain_command_seconds_total 1.5",
             "deltachain_command_failing 1",

@@ -4,6 +4,7 @@
 pub(crate) mod answer;
 pub(crate) mod attempt;
 pub(crate) mod clock;
+pub(crate) mod copies;
 pub(crate) mod credentials;
 pub(crate) mod doctor;
 pub(crate) mod documents;
@@ -33,6 +34,7 @@ pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;
 pub(crate) mod table;
+pub(crate) mod traffic;
 pub(crate) mod upload;
 pub(crate) mod url;
 pub(crate) mod whole;

@@ -5,8 +5,9 @@ use std::fmt;
 use std::fs;
 use std::future::Future;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::SystemTime;
@@ -30,6 +31,7 @@ use crate::access::options::StoreOptions;
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::stop::Stop;
+use crate::access::traffic::Traffic;
 use crate::access::url::{directory_of, open_url};
 
 /// A document is read up to here: one byte more than all readers take, so that a longer one is
@@ -56,8 +58,11 @@ pub struct Store {
     ranges: Arc<Semaphore>,
     runtime: Arc<Runtime>,
     pub(crate) stop: Stop,
-    /// Other places of the same chain.
+    /// Stores with copies of the chain's files.
     pub(crate) copies: Arc<[Store]>,
+    /// True for a copy, which is given up quickly: there is another store to ask.
+    is_copy: bool,
+    pub(crate) traffic: Arc<Traffic>,
     /// The limit for bytes; requests to servers are paced by [`crate::access::http`].
     rate: Option<Arc<Rate>>,
 }
@@ -137,14 +142,31 @@ impl Store {
         }
     }
 
-    /// The same store, with [copies](crate::mirror) of its chain in others. A follower asks these,
-    /// in this order, if the store fails or is behind what the follower holds, and the store itself
-    /// again a minute later. Nobody else does.
+    /// The same store, with [copies](crate::mirror) of its chain in others. A follower fetches
+    /// files from these, in their order, and from the store itself if they lack a file or fail.
+    /// Documents come from the store alone, and nothing but a follower uses copies.
     #[must_use]
     pub fn with_copies(&self, copies: Vec<Self>) -> Self {
         Self {
             copies: copies.into(),
             ..self.clone()
+        }
+    }
+
+    /// The same store, as one follower uses it: with counters of its own.
+    pub(crate) fn counted(&self) -> Self {
+        Self {
+            traffic: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// The same store as a copy of a chain: each thing is asked once, and given up quickly.
+    pub(crate) fn as_copy(&self, stop: Stop) -> Self {
+        Self {
+            is_copy: true,
+            stop,
+            ..self.with_attempts(1).counted()
         }
     }
 
@@ -195,6 +217,8 @@ impl Store {
             runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
             stop: Stop::default(),
             copies: Arc::default(),
+            is_copy: false,
+            traffic: Arc::default(),
             rate,
         })
     }
@@ -354,8 +378,9 @@ impl Store {
         let got = got
             .await
             .map_err(|error| self.failed("downloading", &error, Some(name)))?;
-        self.pace(got.as_ref().map_or(0, |content| content.len() as u64))
-            .await?;
+        let bytes = got.as_ref().map_or(0, Vec::len);
+        self.traffic.add_bytes(bytes);
+        self.pace(bytes as u64).await?;
         Ok(got)
     }
 
@@ -555,27 +580,18 @@ impl Store {
         start: u64,
         end: u64,
     ) -> Result<Option<(Vec<u8>, u64)>> {
-        let path = self.path(name);
         // It is never closed.
         let _permit = self.ranges.acquire().await;
         let got = self.retry(async || {
-            let options = GetOptions {
-                range: Some(GetRange::Bounded(start..end)),
-                ..GetOptions::default()
-            };
-            let result = match self.opened.objects.get_opts(&path, options).await {
-                Err(StoreError::NotFound { .. }) => return Ok(None),
-                // Beyond the end of an object that is too short there is nothing to get.
-                Err(error) => match self.opened.objects.head(&path).await {
-                    Ok(meta) if meta.size <= start => return Ok(Some((Vec::new(), meta.size))),
-                    _ => return Err(error),
-                },
-                Ok(result) => result,
-            };
-            let size = result.meta.size;
-            let bytes = result.bytes().await?;
-            all_came(bytes.len(), end.min(size).saturating_sub(start))?;
-            Ok(Some((bytes.into(), size)))
+            let came = AtomicU64::new(0);
+            let request = self.get_range_once(name, start..end, &came);
+            // Nobody sees the bytes of a directory before all have come.
+            if self.is_copy && !self.opened.is_directory {
+                let max_rate = self.options.max_rate;
+                self.traffic.watch(request, &came, max_rate).await
+            } else {
+                request.await
+            }
         });
         let got = got
             .await
@@ -583,6 +599,52 @@ impl Store {
         self.pace(got.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64))
             .await?;
         Ok(got)
+    }
+
+    /// One request for a range. `came` counts its bytes as they come.
+    async fn get_range_once(
+        &self,
+        name: ObjectName,
+        range: Range<u64>,
+        came: &AtomicU64,
+    ) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
+        let path = self.path(name);
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(range.clone())),
+            ..GetOptions::default()
+        };
+        let result = match self.opened.objects.get_opts(&path, options).await {
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            // Beyond the end of an object that is too short there is nothing to get.
+            Err(error) => match self.opened.objects.head(&path).await {
+                Ok(meta) if meta.size <= range.start => return Ok(Some((Vec::new(), meta.size))),
+                _ => return Err(error),
+            },
+            Ok(result) => result,
+        };
+        let size = result.meta.size;
+        let count = |bytes: usize| {
+            came.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.traffic.add_bytes(bytes);
+        };
+        let content: Vec<u8> = if self.opened.is_directory {
+            let bytes = result.bytes().await?;
+            count(bytes.len());
+            bytes.into()
+        } else {
+            let mut body = result.into_stream();
+            let mut content = Vec::new();
+            while let Some(chunk) = body.try_next().await? {
+                count(chunk.len());
+                content.extend_from_slice(&chunk);
+            }
+            content
+        };
+        all_came(
+            content.len(),
+            range.end.min(size).saturating_sub(range.start),
+        )?;
+        Ok(Some((content, size)))
     }
 
     /// Waits until as many bytes may have gone, if it is not a server.
@@ -679,8 +741,12 @@ impl Store {
             Some(refusal) => refusal.clone().into_io(self.opened.credentials),
             None => io::Error::new(kind_of(error), without_secrets(&told(error))),
         };
-        Error::io(what, error)
-            .in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()))
+        let error = Error::io(what, error)
+            .in_file(name.map_or_else(|| self.name.clone(), |name| name.to_string()));
+        if !self.stop.is_stopped() {
+            self.traffic.add_failure(format!("{error:#}"));
+        }
+        error
     }
 
     /// # Errors

@@ -7,12 +7,15 @@ use deltachain::chain::FileReference;
 use deltachain::{Error, Result, Source};
 
 use crate::access::store::Store;
+use crate::access::whole::RangeSource;
 use crate::observer::{Observer, Phase};
 
 /// A link in a store, of which only the bytes that are read are fetched (SPEC section 9.1). As many
 /// ranges are fetched side by side as there are threads that read.
-pub(crate) struct StoredLink<'a> {
+pub(crate) struct StoredLink<'a, S = &'a Store> {
+    /// The store whose threads wait.
     store: &'a Store,
+    source: S,
     file: FileReference,
     /// Is told what has been fetched.
     pub(crate) observer: &'a dyn Observer,
@@ -21,8 +24,21 @@ pub(crate) struct StoredLink<'a> {
 
 impl<'a> StoredLink<'a> {
     pub(crate) fn new(store: &'a Store, file: FileReference, observer: &'a dyn Observer) -> Self {
+        Self::from_source(store, store, file, observer)
+    }
+}
+
+impl<'a, S> StoredLink<'a, S> {
+    /// A link whose ranges come from a source.
+    pub(crate) fn from_source(
+        store: &'a Store,
+        source: S,
+        file: FileReference,
+        observer: &'a dyn Observer,
+    ) -> Self {
         Self {
             store,
+            source,
             file,
             observer,
             fetched: AtomicU64::new(0),
@@ -35,7 +51,7 @@ impl<'a> StoredLink<'a> {
     }
 }
 
-impl Source for StoredLink<'_> {
+impl<S: RangeSource + Sync> Source for StoredLink<'_, S> {
     fn length(&self) -> Result<u64> {
         Ok(self.file.size)
     }
@@ -45,13 +61,14 @@ impl Source for StoredLink<'_> {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let Self {
             store,
+            source,
             file,
             observer,
             fetched,
         } = self;
         let length = out.len() as u64;
         if !out.is_empty() {
-            let range = store.block_on(store.get_range(
+            let range = store.block_on(source.get_range(
                 file.name(),
                 offset,
                 offset.saturating_add(length),

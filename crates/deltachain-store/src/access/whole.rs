@@ -18,6 +18,14 @@ pub(crate) enum ChainFile<'a> {
 }
 
 impl ChainFile<'_> {
+    pub(crate) fn name(self) -> ObjectName {
+        self.place().0
+    }
+
+    pub(crate) fn size(self) -> u64 {
+        self.place().1.size
+    }
+
     fn place(self) -> (ObjectName, FileReference) {
         match self {
             Self::Link(file) => (file.name(), file),
@@ -40,13 +48,57 @@ impl ChainFile<'_> {
     }
 }
 
+/// A source of ranges of objects.
+pub(crate) trait RangeSource {
+    /// Number of ranges to fetch at the same time.
+    fn parallel(&self) -> usize;
+
+    /// Same as [`Store::get_range`].
+    async fn get_range(
+        &self,
+        name: ObjectName,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>>;
+}
+
+impl RangeSource for Store {
+    fn parallel(&self) -> usize {
+        self.options.parallel
+    }
+
+    async fn get_range(
+        &self,
+        name: ObjectName,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>> {
+        Store::get_range(self, name, start, end).await
+    }
+}
+
+impl<S: RangeSource> RangeSource for &S {
+    fn parallel(&self) -> usize {
+        (*self).parallel()
+    }
+
+    async fn get_range(
+        &self,
+        name: ObjectName,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>> {
+        (*self).get_range(name, start, end).await
+    }
+}
+
 /// Fetches an object in ranges of `part_bytes` side by side, gives the bytes in order to `take`,
 /// and checks that they are what the document says.
 ///
 /// # Errors
 /// R-CHN-09 and R-CHN-10 for a link, R-CHN-15 and R-CHN-16 for an asset; errors of `take`; IO.
 pub(crate) async fn read_whole(
-    store: &Store,
+    source: &impl RangeSource,
     chain_file: ChainFile<'_>,
     part_bytes: u64,
     mut take: impl FnMut(&[u8]) -> Result<()>,
@@ -57,13 +109,13 @@ pub(crate) async fn read_whole(
     let parts = stream::iter(0..size.div_ceil(part_bytes).max(1)).map(async |number| {
         let start = number * part_bytes;
         let end = start.saturating_add(part_bytes).min(size.max(1));
-        let part = store.get_range(object, start, end).await?;
+        let part = source.get_range(object, start, end).await?;
         let (bytes, stored) = part.ok_or_else(|| chain_file.missing())?;
         // Whatever its digest, an object of another length is another one.
         chain_file.check(stored, file.digest)?;
         Ok::<_, Error>(bytes)
     });
-    let mut parts = pin!(parts.buffered(store.options.parallel));
+    let mut parts = pin!(parts.buffered(source.parallel()));
     let mut hasher = blake3::Hasher::new();
     while let Some(bytes) = parts.try_next().await? {
         hasher.update(&bytes);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use deltachain::chain::{Asset, FileReference};
@@ -13,8 +13,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use crate::access::copies::FileStores;
 use crate::access::store::{Store, StoredObject};
-use crate::access::whole::{ChainFile, read_whole};
+use crate::access::whole::ChainFile;
 use crate::assets::other_files::{FoundFiles, failed_with, list, second_name};
 use crate::directory::names::make_place;
 use crate::directory::unfinished;
@@ -129,7 +130,7 @@ fn copy(from: &Path, to: &mut dyn Write, progress: &dyn Progress) -> Result<File
 /// R-CHN-15, R-CHN-16; USAGE if files of tensors lie in a folder that has the name of an asset; IO;
 /// the observer's.
 pub(crate) fn take_assets(
-    store: &Store,
+    stores: &FileStores,
     assets: &[Asset],
     before: Option<&Path>,
     to: &Path,
@@ -148,8 +149,9 @@ pub(crate) fn take_assets(
     }
     let bytes = missing.iter().map(|asset| asset.file.size).sum();
     let downloading = InPhase::begin(observer, Phase::Download, bytes);
-    let fetched = stream::iter(missing).map(|asset| fetch(store, asset, to, &downloading));
+    let fetched = stream::iter(missing).map(|asset| fetch(stores, asset, to, &downloading));
     // In their order, so that the first that fails is the same each time.
+    let store = &stores.url;
     store.block_on(fetched.buffered(store.options.parallel).try_collect::<()>())?;
     Ok(bytes)
 }
@@ -161,20 +163,32 @@ fn is_asset(path: &Path, asset: &Asset) -> bool {
     is_there && copy(path, &mut io::sink(), &()).is_ok_and(|found| found == asset.file)
 }
 
-async fn fetch(store: &Store, asset: &Asset, to: &Path, progress: &dyn Progress) -> Result<()> {
+async fn fetch(
+    stores: &FileStores,
+    asset: &Asset,
+    to: &Path,
+    progress: &dyn Progress,
+) -> Result<()> {
     let path = make_place(to, &asset.name)?;
     let mut file = File::create_new(&path).map_err(failed_with("writing", &path))?;
-    let write = |bytes: &[u8]| {
-        file.write_all(bytes)
+    loop {
+        let write = |bytes: &[u8]| {
+            file.write_all(bytes)
+                .map_err(failed_with("writing", &path))?;
+            progress.advance(bytes.len() as u64)
+        };
+        let request = stores.file(ChainFile::Asset(asset));
+        let part_bytes = stores.url.options.part_bytes;
+        let Err(error) = request.read_whole(part_bytes, write).await else {
+            break;
+        };
+        let may_be_of_copy = error.rule().is_some() && stores.accuse(Some(asset.object_name()));
+        if !may_be_of_copy {
+            return Err(error);
+        }
+        file.rewind()
+            .and_then(|()| file.set_len(0))
             .map_err(failed_with("writing", &path))?;
-        progress.advance(bytes.len() as u64)
-    };
-    read_whole(
-        store,
-        ChainFile::Asset(asset),
-        store.options.part_bytes,
-        write,
-    )
-    .await?;
+    }
     file.sync_all().map_err(failed_with("writing", &path))
 }

@@ -14,8 +14,9 @@ use tempfile::NamedTempFile;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::access::copies::FileStores;
 use crate::access::store::Store;
-use crate::access::whole::{ChainFile, read_whole};
+use crate::access::whole::ChainFile;
 use crate::fetching::cache::Cache;
 use crate::observer::{Observer, Phase};
 
@@ -81,7 +82,7 @@ impl Drop for DownloadThread {
 impl<'a> Download<'a> {
     /// Begins to fetch a file of the chain.
     pub(crate) fn start(
-        store: &Store,
+        stores: &FileStores,
         reference: FileReference,
         cache: &Cache,
         observer: &'a dyn Observer,
@@ -90,11 +91,12 @@ impl<'a> Download<'a> {
         let source = FileSource::open(file.path())?;
         let (sender, arrived) = watch::channel(DownloadProgress::default());
         let fetch = {
-            let (store, cache) = (store.clone(), cache.clone());
+            let stores = stores.clone();
+            let cache = cache.clone();
             move || {
-                let fetched = store.block_on(async {
+                let fetched = stores.url.block_on(async {
                     match select(
-                        pin!(fetch(&store, &reference, &mut file, &sender)),
+                        pin!(fetch(&stores, &reference, &mut file, &sender)),
                         pin!(sender.closed()),
                     )
                     .await
@@ -115,7 +117,7 @@ impl<'a> Download<'a> {
             thread.map_err(|error| Error::io("starting a thread", error))?,
         )));
         Ok(Self {
-            store: store.clone(),
+            store: stores.url.clone(),
             reference,
             observer,
             source,
@@ -202,7 +204,7 @@ impl Source for Download<'_> {
 
 /// Fetches all of a file and writes it.
 async fn fetch(
-    store: &Store,
+    stores: &FileStores,
     reference: &FileReference,
     file: &mut NamedTempFile,
     sender: &watch::Sender<DownloadProgress>,
@@ -211,14 +213,15 @@ async fn fetch(
         .size
         .div_ceil(PARTS)
         .max(LEAST_PART_BYTES)
-        .min(store.options.part_bytes);
+        .min(stores.url.options.part_bytes);
     let write = |bytes: &[u8]| {
         file.write_all(bytes)
             .map_err(|error| Error::io("writing", error).in_file(file.path()))?;
         sender.send_modify(|arrived| arrived.bytes += bytes.len() as u64);
         Ok(())
     };
-    read_whole(store, ChainFile::Link(*reference), part_bytes, write).await
+    let file = stores.file(ChainFile::Link(*reference));
+    file.read_whole(part_bytes, write).await
 }
 
 #[cfg(test)]
@@ -232,7 +235,7 @@ mod tests {
     use crate::access::options::StoreOptions;
 
     /// A store with one file, whose bytes come in parts of 10.
-    fn stored(folder: &Path, content: &[u8]) -> (Store, Cache, FileReference) {
+    fn stored(folder: &Path, content: &[u8]) -> (FileStores, Cache, FileReference) {
         let reference = FileReference {
             digest: Digest::of_bytes(content),
             size: content.len() as u64,
@@ -247,7 +250,7 @@ mod tests {
         };
         let store = Store::open(folder.to_str().unwrap(), options).unwrap();
         (
-            store,
+            FileStores::of(&store),
             Cache::open(folder.join("cache"), u64::MAX).unwrap(),
             reference,
         )

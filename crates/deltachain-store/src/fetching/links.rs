@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use deltachain::chain::{FileReference, Hop};
 use deltachain::{Error, FileSource, Result, Source};
 
-use crate::access::store::Store;
+use crate::access::copies::{FileRequest, FileStores};
 use crate::access::stored_link::StoredLink;
+use crate::access::whole::ChainFile;
 use crate::fetching::cache::Cache;
 use crate::fetching::download::Download;
 use crate::observer::{InPhase, Observer, Phase};
@@ -29,6 +30,19 @@ pub(crate) enum Blame {
     Held(Error),
     /// No other path will help.
     Other(Error),
+}
+
+impl Blame {
+    /// The error itself.
+    pub(crate) fn error(&self) -> &Error {
+        match self {
+            Self::Shard(_, error)
+            | Self::File(_, error)
+            | Self::Route(_, error)
+            | Self::Held(error)
+            | Self::Other(error) => error,
+        }
+    }
 }
 
 impl From<Error> for Blame {
@@ -87,7 +101,7 @@ pub(crate) struct FetchedLink<'a> {
 enum LinkBytes<'a> {
     Here(FileSource),
     Coming(Box<Download<'a>>),
-    InStore(StoredLink<'a>),
+    InStore(StoredLink<'a, FileRequest<'a>>),
 }
 
 impl<'a> Links<'a> {
@@ -96,7 +110,7 @@ impl<'a> Links<'a> {
     /// long if the path begins with a snapshot. These are read while they come. With `in_parts`, of
     /// links that are longer than one request only the bytes that are read are fetched.
     pub(crate) fn fetch(
-        (store, cache, observer): (&'a Store, &'a Cache, &'a dyn Observer),
+        (stores, cache, observer): (&'a FileStores, &'a Cache, &'a dyn Observer),
         in_parts: bool,
         hops: &'a [Hop],
         wanted: &[usize],
@@ -104,7 +118,8 @@ impl<'a> Links<'a> {
     ) -> Result<Self, Blame> {
         // A file that is a single request anyway is fetched as a whole, so that its digest can be
         // checked.
-        let is_whole = |file: &FileReference| !in_parts || file.size <= store.options.part_bytes;
+        let part_bytes = stores.url.options.part_bytes;
+        let is_whole = |file: &FileReference| !in_parts || file.size <= part_bytes;
         let mut links = Self {
             hops,
             shards: wanted.iter().map(|_| Vec::new()).collect(),
@@ -129,9 +144,14 @@ impl<'a> Links<'a> {
             let bytes = match cache.find(&reference)? {
                 Some(file) => LinkBytes::Here(file),
                 None if is_whole(&reference) => LinkBytes::Coming(Box::new(Download::start(
-                    store, reference, cache, observer,
+                    stores, reference, cache, observer,
                 )?)),
-                None => LinkBytes::InStore(StoredLink::new(store, reference, observer)),
+                None => LinkBytes::InStore(StoredLink::from_source(
+                    &stores.url,
+                    stores.file(ChainFile::Link(reference)),
+                    reference,
+                    observer,
+                )),
             };
             Ok::<_, Error>(FetchedLink { reference, bytes })
         };

@@ -245,7 +245,7 @@ impl Destination for Directory {
             OtherFiles::Assets => {
                 let before = self.model.as_ref().map(SafetensorsState::path);
                 received.downloaded +=
-                    take_assets(&reader.store, &plan.assets, before, &model, observer)?;
+                    take_assets(&reader.files, &plan.assets, before, &model, observer)?;
             }
             OtherFiles::Directory(directory) => take_other_files(directory, &model, observer)?,
             OtherFiles::None => {}

@@ -6,6 +6,7 @@ use deltachain::chain::{Trust, UnsignedVersion};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
+use crate::access::copies::FileStores;
 use crate::access::store::Store;
 use crate::assets::other_files::OtherFiles;
 use crate::directory::held::HeldVersion;
@@ -21,9 +22,6 @@ use crate::observer::Observer;
 
 /// Bytes of links that are kept on a disk.
 const CACHE_BYTES: u64 = 1 << 30;
-
-/// How often each thing is tried at a store that has copies.
-const TRIES: u32 = 3;
 
 deltachain::setters! {
     /// How a follower works.
@@ -124,24 +122,11 @@ impl FollowerOptions {
             .cache_bytes
             .unwrap_or_else(|| if is_in_memory(at) { 0 } else { CACHE_BYTES });
         let cache = Cache::open(cache, bytes)?;
-        let mut stores: Vec<Store> = store
-            .copies
-            .iter()
-            .map(|copy| copy.with_stop(store.stop.clone()))
-            .collect();
-        stores.insert(0, store.clone());
-        if stores.len() > 1 {
-            // There is another one to ask.
-            stores = stores
-                .iter()
-                .map(|store| store.with_attempts(TRIES))
-                .collect();
-        }
-        let stores = stores.into_iter().map(|store| (store, None)).collect();
+        let files = FileStores::of(&store);
         let (limits, rollback, adopt) = (self.limits, self.allow_rollback, self.adopt.into());
         Ok(ChainReader {
-            store,
-            stores,
+            store: files.url.clone(),
+            files,
             cache,
             selection,
             limits,
@@ -187,23 +172,7 @@ impl<P: Place> Follower<P> {
         version: Option<u64>,
         observer: &dyn Observer,
     ) -> Result<Option<PreparedVersion<P>>> {
-        let mut first = None;
-        for number in self.reader.order() {
-            self.reader.store = self.reader.stores[number].0.clone();
-            match self.place.prepare(&self.reader, version, observer) {
-                Err(error) if self.reader.pass_over(number, &error) => {
-                    observer.remark(&format!("{}: {error:#}", self.store()));
-                    // That of the store itself, if it was asked.
-                    first = if number == 0 {
-                        Some(error)
-                    } else {
-                        first.or(Some(error))
-                    };
-                }
-                done => return done,
-            }
-        }
-        first.map_or(Ok(None), Err)
+        self.place.prepare(&self.reader, version, observer)
     }
 
     /// Whether an error of [`prepare`](Self::prepare) says that there is no such version yet, none

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use deltachain::StateSums;
 use deltachain::chain::{
@@ -13,6 +13,7 @@ use deltachain::memory::Proof;
 use deltachain::tensor::Digest;
 use deltachain::{Error, ErrorClass, Limits, Result};
 
+use crate::access::copies::FileStores;
 use crate::access::store::Store;
 use crate::directory::held::{HeldVersion, ShardRecord};
 use crate::fallback::Fallback;
@@ -124,9 +125,6 @@ type ReachResult<P> = Result<Option<PreparedVersion<P>>>;
 const MOST_PATHS: u32 = 64;
 const MOST_TOLD: usize = 20;
 
-/// How long a store that has failed is asked after its copies.
-const PASSED_OVER: Duration = Duration::from_mins(1);
-
 /// How many commits below the head are read to find one to which a user allows to go back.
 const LOOK_BACK: u64 = 64;
 
@@ -146,10 +144,9 @@ struct PlanRequest {
 /// Everything that is needed to reach versions, wherever they go.
 #[derive(Debug)]
 pub(crate) struct ChainReader {
-    /// The store that is asked.
+    /// The chain's own store, from which all documents come.
     pub(crate) store: Store,
-    /// The store and its copies, and when each has failed last.
-    pub(crate) stores: Vec<(Store, Option<Instant>)>,
+    pub(crate) files: FileStores,
     pub(crate) cache: Cache,
     pub(crate) selection: Selection,
     pub(crate) limits: Limits,
@@ -162,29 +159,6 @@ pub(crate) struct ChainReader {
 }
 
 impl ChainReader {
-    /// The numbers of the stores in the order in which they are asked: those last that have failed
-    /// just now.
-    pub(crate) fn order(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.stores.len()).collect();
-        order.sort_by_key(|&number| {
-            self.stores[number]
-                .1
-                .is_some_and(|failed| failed.elapsed() < PASSED_OVER)
-        });
-        order
-    }
-
-    /// Whether another store may know better than this one, which has failed so.
-    pub(crate) fn pass_over(&mut self, number: usize, error: &Error) -> bool {
-        let is_of_store = !matches!(error.class(), ErrorClass::Usage | ErrorClass::Limit)
-            && !error.breaks(&["R-CHN-17"]);
-        let passes = self.stores.len() > 1 && is_of_store && !self.store.stop.is_stopped();
-        if passes {
-            self.stores[number].1 = Some(Instant::now());
-        }
-        passes
-    }
-
     /// The version that a plan leads to, which has been hashed: whether its assets are taken, and
     /// its shards.
     pub(crate) fn version<P: Destination>(
@@ -348,6 +322,7 @@ impl ChainReader {
             }
         };
         let mut tries = 0;
+        self.files.begin();
         loop {
             let began = Instant::now();
             let list = |from, notes| {
@@ -381,7 +356,7 @@ impl ChainReader {
                 return Ok(None);
             }
             let began = Instant::now();
-            let made = to.make(self, &plan, observer, &mut received);
+            let made = self.make(to, &plan, observer, &mut received);
             times.build += began.elapsed();
             times.download = received.time;
             let failure = match made {
@@ -435,6 +410,29 @@ impl ChainReader {
                 Blame::Route(hop, error) => planner.fail_route(&hop, error),
                 Blame::Held(error) => planner.fail_held(error),
             }
+        }
+    }
+
+    /// Follows a plan. If that fails, and bytes of copies may be the reason, it is followed again
+    /// with files of the chain's own store before the plan is given up.
+    fn make<P: Destination>(
+        &self,
+        to: &P,
+        plan: &Plan,
+        observer: &dyn Observer,
+        received: &mut FetchTotals,
+    ) -> Result<(HeldVersion<P::At>, P::Change), Blame> {
+        loop {
+            let made = to.make(self, plan, observer, received);
+            let may_be_of_copy = made
+                .as_ref()
+                .is_err_and(|failure| failure.error().class() != ErrorClass::Io);
+            if may_be_of_copy && self.files.accuse(None) {
+                continue;
+            }
+            self.files.judge(made.is_ok());
+            self.files.tell(observer);
+            return made;
         }
     }
 
@@ -497,7 +495,7 @@ impl ChainReader {
             layouts,
             observer,
         };
-        let access = (&self.store, &self.cache, observer);
+        let access = (&self.files, &self.cache, observer);
         // Where no commit names the layouts, those of files count that are hashed as a whole.
         let names_none = plan.hops.last().is_some_and(|hop| hop.layouts.is_none());
         let is_hashed = P::IS_IN_PLACE || layouts == Some(Layouts::Proven) && names_none;

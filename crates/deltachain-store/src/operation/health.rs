@@ -10,7 +10,7 @@ use deltachain::{Error, ErrorClass, Result};
 use serde::Serialize;
 
 use crate::directory::status::{TrustStatus, inspect_directory};
-use crate::operation::records::{Failure, FollowStatus, Records, ServerRecord};
+use crate::operation::records::{Failure, FollowStatus, Records, ServerRecord, StoreRecord};
 use crate::operation::time::Time;
 
 /// How far behind is healthy.
@@ -149,6 +149,8 @@ pub struct Health {
     following: bool,
     /// The ID of that process.
     pub process: Option<u32>,
+    /// The stores that this process has used, or the last one: the chain's own, and copies.
+    pub stores: Vec<StoreRecord>,
     /// The command of --exec; `None` without one.
     pub command: Option<CommandHealth>,
     /// The servers of --engine.
@@ -281,6 +283,7 @@ impl Health {
             last_error: status.last_error,
             following: is_followed,
             process: is_followed.then_some(status.pid),
+            stores: status.stores,
             command,
             ready: max_lag
                 .filter(|_| !unready.is_empty())

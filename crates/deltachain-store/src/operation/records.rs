@@ -17,13 +17,16 @@ use std::thread;
 use std::time::Duration;
 
 use deltachain::tensor::Digest;
-use deltachain::{Error, Result};
+use deltachain::{Error, ErrorClass, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::access::copies::StoreUse;
+use crate::access::traffic::FailureNote;
 use crate::directory::lock::open_lock;
 use crate::directory::names::is_real_file;
 use crate::directory::own::replace;
+use crate::following::follower::{Follower, Place};
 use crate::following::switched::SwitchReport;
 use crate::operation::time::Time;
 use crate::there::if_there;
@@ -75,12 +78,20 @@ pub struct FollowStatus {
     /// Why servers that download the chain themselves load the version held as a whole; nothing if
     /// they do not.
     pub whole: Option<String>,
+    /// The stores that the process has used: the chain's own, and copies.
+    pub stores: Vec<StoreRecord>,
 }
 
 impl FollowStatus {
     /// This process follows from now on.
     pub fn begins(&mut self) {
         (self.pid, self.started) = (process::id(), Some(Time::now()));
+    }
+
+    /// Takes over what a follower has got from each store.
+    pub fn stores_of<P: Place>(&mut self, follower: &Follower<P>) {
+        let uses = follower.reader.files.uses();
+        self.stores = uses.into_iter().map(StoreRecord::from).collect();
     }
 
     /// The directory has been switched to another version.
@@ -149,6 +160,46 @@ pub(crate) struct KnownVersion {
 impl KnownVersion {
     pub(crate) fn is(&self, version: u64, state: &str) -> bool {
         (self.version, self.state.as_str()) == (version, state)
+    }
+}
+
+/// A store, and the use that a follower has made of it since it was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreRecord {
+    /// Its URL, without secrets.
+    pub url: String,
+    /// True for a copy of the chain.
+    pub copy: bool,
+    /// Bytes of documents and files that came from it, whatever became of them.
+    pub bytes: u64,
+    /// Files that a copy did not have.
+    pub missing: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// The last of these.
+    pub last_failure: Option<Failure>,
+    /// The last file of a copy that was not the chain's.
+    pub damage: Option<Failure>,
+}
+
+impl From<StoreUse> for StoreRecord {
+    fn from(used: StoreUse) -> Self {
+        let failure = |class: ErrorClass, note: FailureNote| Failure {
+            time: Time(note.time),
+            class: class.name().to_owned(),
+            rule: None,
+            message: note.text,
+        };
+        Self {
+            url: used.name,
+            copy: used.is_copy,
+            bytes: used.bytes,
+            missing: used.missing,
+            failures: used.failures,
+            last_failure: used.last_failure.map(|note| failure(ErrorClass::Io, note)),
+            damage: used.damage.map(|note| failure(ErrorClass::Corrupt, note)),
+        }
     }
 }
 

@@ -1,5 +1,4 @@
-//! Copies of a chain: right at any time, whenever the copying ends; and followers that change to
-//! them.
+//! Copies of a chain: right at any time, whenever the copying ends.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use deltachain_store::{
 use object_store::memory::InMemory;
 
 use crate::maintenance::{Chain, check, keep, names};
-use crate::support::faulty::{Control, Fault, FaultyStore};
+use crate::support::faulty::{Control, FaultyStore};
 use crate::support::quick;
 use crate::support::verify::rebuild;
 
@@ -150,44 +149,6 @@ fn what_is_no_copy_of_the_chain_is_not_touched() {
 
 fn follower(store: &Store) -> Follower<Memory> {
     Follower::in_memory(store.clone(), FollowerOptions::default()).unwrap()
-}
-
-fn advance(follower: &mut Follower<Memory>) -> Result<Option<u64>> {
-    let Some(mut prepared) = follower.prepare(None, &())? else {
-        return Ok(None);
-    };
-    follower
-        .apply(&mut prepared)
-        .map(|report| Some(report.version))
-}
-
-#[test]
-fn a_follower_asks_the_copies_when_its_store_fails_or_is_behind() {
-    let mut chain = Chain::new(3, Snapshots::Never, &[]);
-    let (copied, broken) = empty();
-    copy(&chain.store, &copied).unwrap();
-    let mut follower = follower(&chain.store.with_copies(vec![copied.clone()]));
-    // The store comes first.
-    chain.publish(3);
-    assert_eq!(advance(&mut follower).unwrap(), Some(3));
-    // It is down, and the copy is behind: nothing goes back, and the store's failure is told.
-    chain.control.plan(|_| Some(Fault::FailBefore));
-    let error = advance(&mut follower).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Io, "{error:#}");
-    // The copy goes on.
-    chain.control.heal();
-    chain.publish(4);
-    copy(&chain.store, &copied).unwrap();
-    chain.control.plan(|_| Some(Fault::FailBefore));
-    assert_eq!(advance(&mut follower).unwrap(), Some(4));
-    assert_eq!(follower.held().unwrap().version, 4);
-    // Both are down.
-    broken.plan(|_| Some(Fault::FailBefore));
-    assert_eq!(advance(&mut follower).unwrap_err().class(), ErrorClass::Io);
-    // The store is back.
-    chain.control.heal();
-    chain.publish(5);
-    assert_eq!(advance(&mut follower).unwrap(), Some(5));
 }
 
 #[test]

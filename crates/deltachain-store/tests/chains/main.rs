@@ -13,6 +13,7 @@ mod damage;
 mod disk;
 mod examples;
 mod faults;
+mod files_of_copies;
 mod folders;
 mod hostile;
 mod in_place;

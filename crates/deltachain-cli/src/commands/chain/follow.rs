@@ -12,8 +12,8 @@ use clap::ValueEnum as _;
 use deltachain::{Error, ErrorClass, Result};
 use deltachain_engines::{AttemptResult, Fleet, News, Target};
 use deltachain_store::{
-    FollowEvent, FollowOptions, FollowStatus, Health, HeldVersion, MaxLag, Observer, Phase,
-    Records, ServersRecord, SwitchReport, Time,
+    Directory, FollowEvent, FollowOptions, FollowStatus, Follower, Health, HeldVersion, MaxLag,
+    Observer, Phase, Records, ServersRecord, SwitchReport, Time,
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &FollowArgs, output: Output) -> Result<()> {
     let (poll, longest) = args.poll;
     let options = FollowOptions::default().poll(poll).poll_longest(longest);
     let result = follower.follow(&options, &watcher, &mut |follower, event| {
-        operation.happened(follower.held(), event)
+        operation.happened(follower, event)
     });
     service::ends();
     operation.servers_end()?;
@@ -213,11 +213,13 @@ impl<'a> Operation<'a> {
     /// Does what an event asks for.
     fn happened(
         &mut self,
-        held: Option<&HeldVersion>,
+        follower: &Follower<Directory>,
         event: FollowEvent,
     ) -> Result<ControlFlow<()>> {
+        let held = follower.held();
         let is_pause = matches!(event, FollowEvent::Pause);
         if !is_pause {
+            self.status.stores_of(follower);
             self.status.command = self
                 .commander
                 .as_ref()

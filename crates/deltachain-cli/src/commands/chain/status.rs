@@ -1,15 +1,17 @@
 //! `status`: how a follower's directory is. The program fails if it is not healthy.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use deltachain::Result;
 use deltachain::chain::{VerifierKey, version_name};
-use deltachain_store::{CommandHealth, Failure, Health, ServerRecord};
+use deltachain_store::{CommandHealth, Failure, Health, ServerRecord, StoreRecord};
 use serde_json::json;
 
 use crate::chain_args::StatusArgs;
 use crate::commands::chain::log::notes;
 use crate::failure::{self, more};
+use crate::numbers::grouped;
 use crate::output::{Output, printable, printable_path};
 
 pub(crate) fn run(args: &StatusArgs, output: Output) -> Result<u8> {
@@ -117,6 +119,9 @@ fn as_text(health: &Health) -> String {
                 .map(|command| format!("          for more: {}", printable(&command))),
         );
     }
+    if health.stores.iter().any(|store| store.copy) {
+        lines.extend(health.stores.iter().map(store_as_text));
+    }
     lines.extend(health.command.iter().map(command_as_text));
     lines.extend(health.servers.iter().map(server_as_text));
     lines.extend(
@@ -139,6 +144,30 @@ fn as_text(health: &Health) -> String {
             .map(|problem| format!("unhealthy: {}", printable(problem))),
     );
     lines.join("\n")
+}
+
+fn store_as_text(store: &StoreRecord) -> String {
+    let kind = if store.copy {
+        "copy      "
+    } else {
+        "store     "
+    };
+    let mut text = format!(
+        "{kind}{}: {} bytes, {} failures",
+        printable(&store.url),
+        grouped(store.bytes),
+        store.failures
+    );
+    if store.missing > 0 {
+        let _ = write!(text, ", {} files not there", store.missing);
+    }
+    if let Some(Failure { time, message, .. }) = &store.last_failure {
+        let _ = write!(text, "\n          failed {time}: {}", printable(message));
+    }
+    if let Some(Failure { time, message, .. }) = &store.damage {
+        let _ = write!(text, "\n          damaged {time}: {}", printable(message));
+    }
+    text
 }
 
 fn command_as_text(command: &CommandHealth) -> String {
