@@ -260,7 +260,8 @@ fn refuse_open(path: &Path) -> Result<()> {
     let advice = if metadata.uid() == rustix::process::geteuid().as_raw() {
         "run chmod 600, and consider the key compromised"
     } else {
-        "mount it with mode 0400, or with 0440 for a group of this process (Kubernetes: defaultMode and fsGroup)"
+        "mount it with mode 0400, or with 0440 for a group of this process \
+         (Kubernetes: defaultMode and fsGroup)"
     };
     let text = format!("others can use this secret key (mode {mode:03o}): {advice}");
     Err(Error::usage(text).in_file(path))

@@ -137,9 +137,10 @@ impl Meaning {
             ),
             Self::Page => (
                 ErrorKind::InvalidData,
-                "the web server sends a page of its own in place of files that do not exist, or of all",
-                "check the URL, and let the server answer 404 for missing files (nginx: try_files $uri =404), \
-                 without Content-Encoding, login or redirect to a page",
+                "the web server sends a page of its own in place of files that do not exist, \
+                 or of all",
+                "check the URL, and let the server answer 404 for missing files \
+                 (nginx: try_files $uri =404), without Content-Encoding or a login page",
             ),
         }
     }
