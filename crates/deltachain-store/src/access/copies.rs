@@ -81,9 +81,9 @@ pub(crate) struct StoreUse {
 
 impl FileStores {
     /// The copies of a store, and the store itself.
-    pub(crate) fn of(store: &Store) -> Self {
+    pub(crate) fn of(store: Store) -> Self {
         let url = store.counted();
-        let copies = store.copies.iter().map(|copy| {
+        let copies = url.copies.iter().map(|copy| {
             let store = copy.as_copy(url.stop.clone());
             let untold = store
                 .missing_directory()
@@ -362,7 +362,7 @@ mod tests {
 
     /// A chain's store and a copy, both with one file.
     struct Stores {
-        stores: FileStores,
+        files: FileStores,
         control: Arc<Control>,
         reference: FileReference,
         /// Its clock goes on only when nothing else is left to do.
@@ -389,7 +389,7 @@ mod tests {
                 .build()
                 .unwrap();
             Self {
-                stores: FileStores::of(&url.with_copies(vec![copy])),
+                files: FileStores::of(url.with_copies(vec![copy])),
                 control,
                 reference,
                 runtime,
@@ -403,7 +403,7 @@ mod tests {
             let before = asked();
             let time = self.runtime.block_on(async {
                 let began = Instant::now();
-                let request = self.stores.file(ChainFile::Link(self.reference));
+                let request = self.files.file(ChainFile::Link(self.reference));
                 let mut content = Vec::new();
                 let take = |bytes: &[u8]| {
                     content.extend_from_slice(bytes);
@@ -422,7 +422,7 @@ mod tests {
         }
 
         fn of_copy(&self) -> StoreUse {
-            self.stores.uses().remove(1)
+            self.files.uses().remove(1)
         }
     }
 
@@ -440,7 +440,7 @@ mod tests {
             let mut pause = 0;
             while stores
                 .runtime
-                .block_on(async { stores.stores.copies[0].is_paused() })
+                .block_on(async { stores.files.copies[0].is_paused() })
             {
                 assert_eq!(stores.fetch(), (Duration::ZERO, false));
                 stores.pass(TICK);
@@ -457,7 +457,7 @@ mod tests {
         stores.pass(TICK);
         assert_eq!(stores.fetch(), (Duration::ZERO, true));
         // People are told at most each five minutes.
-        assert!(stores.stores.copies[0].state().untold.is_some());
+        assert!(stores.files.copies[0].state().untold.is_some());
     }
 
     #[test]
@@ -466,9 +466,9 @@ mod tests {
         assert_eq!(stores.fetch(), (Duration::ZERO, true));
         // That the chain's file is another one is known when the work has succeeded.
         assert!(stores.of_copy().damage.is_none());
-        stores.stores.judge(true);
+        stores.files.judge(true);
         assert!(stores.of_copy().damage.is_some());
-        stores.pass(LONGEST_PAUSE - TICK);
+        stores.pass(LONGEST_PAUSE.saturating_sub(TICK));
         assert_eq!(stores.fetch(), (Duration::ZERO, false));
         stores.pass(TICK);
         assert_eq!(stores.fetch(), (Duration::ZERO, true));
@@ -477,13 +477,13 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_no_failure() {
         let stores = Stores::new(&CONTENT);
-        let copy = &stores.stores.copies[0].store;
+        let copy = &stores.files.copies[0].store;
         copy.delete(&[stores.reference.name()]).unwrap();
         for missing in 1..4 {
             assert_eq!(stores.fetch(), (Duration::ZERO, true));
             let used = stores.of_copy();
             assert_eq!((used.failures, used.missing), (0, missing));
         }
-        assert!(stores.stores.copies[0].state().untold.is_none());
+        assert!(stores.files.copies[0].state().untold.is_none());
     }
 }

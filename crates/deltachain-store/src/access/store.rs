@@ -154,10 +154,10 @@ impl Store {
     }
 
     /// The same store, as one follower uses it: with counters of its own.
-    pub(crate) fn counted(&self) -> Self {
+    pub(crate) fn counted(self) -> Self {
         Self {
             traffic: Arc::default(),
-            ..self.clone()
+            ..self
         }
     }
 
@@ -585,7 +585,7 @@ impl Store {
         let got = self.retry(async || {
             let came = AtomicU64::new(0);
             let request = self.get_range_once(name, start..end, &came);
-            // Nobody sees the bytes of a directory before all have come.
+            // A directory gives all bytes at once, so no progress can be seen.
             if self.is_copy && !self.opened.is_directory {
                 let max_rate = self.options.max_rate;
                 self.traffic.watch(request, &came, max_rate).await

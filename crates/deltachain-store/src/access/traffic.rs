@@ -1,9 +1,10 @@
 //! What comes from a store, what fails there, and whether it is worth waiting for.
 
+use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
-use std::{io, pin::pin};
 
 use futures_util::future::{Either, select};
 use object_store::Error as StoreError;
@@ -78,8 +79,9 @@ impl Traffic {
             .clone()
     }
 
-    /// Waits for a request unless it hangs, or all requests to the store are too slow. `came` counts
-    /// the bytes of the request. Requests share a line, so the speed of one alone says nothing.
+    /// Waits for a request unless it hangs, or all requests to the store are too slow. `came`
+    /// counts the bytes of the request. Requests share a line, so the speed of one alone says
+    /// nothing.
     pub(crate) async fn watch<T>(
         &self,
         request: impl Future<Output = Result<T, StoreError>>,
@@ -103,8 +105,10 @@ impl Traffic {
         // A limit that the user has set is no reason to give up.
         let most = max_rate.map_or(LEAST_BYTES_PER_SECOND, |rate| rate / 2);
         let least = most.min(LEAST_BYTES_PER_SECOND) * WINDOW.as_secs();
-        let (mut seen, mut silent) = (came.load(Ordering::Relaxed), Duration::ZERO);
-        let (mut before, mut window) = (self.bytes(), Duration::ZERO);
+        let mut seen = came.load(Ordering::Relaxed);
+        let mut silent = Duration::ZERO;
+        let mut before = self.bytes();
+        let mut window = Duration::ZERO;
         loop {
             sleep(TICK).await;
             silent += TICK;

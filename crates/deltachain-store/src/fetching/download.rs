@@ -250,7 +250,7 @@ mod tests {
         };
         let store = Store::open(folder.to_str().unwrap(), options).unwrap();
         (
-            FileStores::of(&store),
+            FileStores::of(store),
             Cache::open(folder.join("cache"), u64::MAX).unwrap(),
             reference,
         )

@@ -101,7 +101,7 @@ pub(crate) struct FetchedLink<'a> {
 enum LinkBytes<'a> {
     Here(FileSource),
     Coming(Box<Download<'a>>),
-    InStore(StoredLink<'a, FileRequest<'a>>),
+    InStore(Box<StoredLink<'a, FileRequest<'a>>>),
 }
 
 impl<'a> Links<'a> {
@@ -146,12 +146,12 @@ impl<'a> Links<'a> {
                 None if is_whole(&reference) => LinkBytes::Coming(Box::new(Download::start(
                     stores, reference, cache, observer,
                 )?)),
-                None => LinkBytes::InStore(StoredLink::from_source(
+                None => LinkBytes::InStore(Box::new(StoredLink::from_source(
                     &stores.url,
                     stores.file(ChainFile::Link(reference)),
                     reference,
                     observer,
-                )),
+                ))),
             };
             Ok::<_, Error>(FetchedLink { reference, bytes })
         };

@@ -122,7 +122,7 @@ impl FollowerOptions {
             .cache_bytes
             .unwrap_or_else(|| if is_in_memory(at) { 0 } else { CACHE_BYTES });
         let cache = Cache::open(cache, bytes)?;
-        let files = FileStores::of(&store);
+        let files = FileStores::of(store);
         let (limits, rollback, adopt) = (self.limits, self.allow_rollback, self.adopt.into());
         Ok(ChainReader {
             store: files.url.clone(),

@@ -185,20 +185,18 @@ pub struct StoreRecord {
 
 impl From<StoreUse> for StoreRecord {
     fn from(used: StoreUse) -> Self {
-        let failure = |class: ErrorClass, note: FailureNote| Failure {
-            time: Time(note.time),
-            class: class.name().to_owned(),
-            rule: None,
-            message: note.text,
-        };
         Self {
             url: used.name,
             copy: used.is_copy,
             bytes: used.bytes,
             missing: used.missing,
             failures: used.failures,
-            last_failure: used.last_failure.map(|note| failure(ErrorClass::Io, note)),
-            damage: used.damage.map(|note| failure(ErrorClass::Corrupt, note)),
+            last_failure: used
+                .last_failure
+                .map(|note| Failure::noted(ErrorClass::Io, note)),
+            damage: used
+                .damage
+                .map(|note| Failure::noted(ErrorClass::Corrupt, note)),
         }
     }
 }
@@ -226,6 +224,16 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A failure of a store.
+    fn noted(class: ErrorClass, note: FailureNote) -> Self {
+        Self {
+            time: Time(note.time),
+            class: class.name().to_owned(),
+            rule: None,
+            message: note.text,
+        }
+    }
+
     /// An error that has just happened.
     pub(crate) fn of(error: &Error) -> Self {
         Self {
