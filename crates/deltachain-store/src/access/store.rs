@@ -133,7 +133,7 @@ impl Store {
         }
     }
 
-    /// The same store, with [copies](crate::mirror) of its chain in others. A follower asks these,
+    /// The same store, with [copies](crate::Mirror) of its chain in others. A follower asks these,
     /// in this order, if the store fails or is behind what the follower holds, and the store itself
     /// again a minute later. Nobody else does.
     #[must_use]
@@ -359,7 +359,7 @@ impl Store {
     }
 
     /// At most `most` of the chain's objects in one of its folders, after a name.
-    pub(super) async fn list(
+    pub(crate) async fn list(
         &self,
         folder: Option<&str>,
         after: Option<ObjectName>,

@@ -22,6 +22,7 @@ mod kill;
 mod late;
 mod losses;
 mod maintenance;
+mod mirror;
 mod proxy;
 mod publisher;
 mod reading_back;
