@@ -8,8 +8,9 @@ use std::time::SystemTime;
 
 use deltachain::{Error, Result};
 use deltachain_store::{
-    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Mirror, MirrorOptions, Scratch, Stop,
-    Store as ChainStore, StoreOptions, check_directory, followed_directory, plan_prune,
+    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Mirror, MirrorOptions,
+    Scratch, Stop, Store as ChainStore, StoreOptions, check_directory, followed_directory,
+    plan_prune,
 };
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
