@@ -13,6 +13,7 @@ from typing import Any
 from . import _native
 from ._errors import Error, UsageError
 from ._files import Profile, Progress
+from ._keys import Trusts, trusted
 from ._settings import whole
 from ._store import Chain, open_store, store_of
 
@@ -293,16 +294,26 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """What was copied."""
+    """The result of `mirror`."""
 
+    problems: tuple[Error, ...]
+    """Faults of the source or the copy that were found and not mended, as errors with their rule
+    and file; they are not raised."""
     version: int | None
     """The newest version of the copy; None if there is none."""
+    head: int | None
+    """The newest version of the source, of those that are signed if `trust` is given."""
     documents: int
     """Documents that were copied now: commits, routes and signatures."""
     files: int
     """Files that were copied now."""
     bytes: int
     """Bytes of these files."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
 
 
 def log(chain: Chain, last: int | None = 20) -> list[Version]:
@@ -462,27 +473,46 @@ def mirror(
     source: Chain,
     destination: Chain,
     *,
+    trust: Trusts | None = None,
+    verify: bool = False,
+    restore: bool = False,
     scratch: _Path | None = None,
     progress: Progress | None = None,
 ) -> MirrorReport:
     """Copies a chain, or what is new of it, to another store, with its signatures. Files come
-    before the documents that name them, and commits last, so that followers of the copy are right
-    at any time. Call it again and again; only this writes to a copy, and nothing is removed from
-    it.
+    before the documents that name them, commits in their order, and `chain.json` last on the first
+    copy, so that readers of the copy are right at any time. Call it again and again; only this
+    writes to a copy, and nothing is removed from it.
 
     Args:
         source: the chain.
-        destination: the place of the copy; a directory is made.
+        destination: the place of the copy; a directory is made, but not its parent.
+        trust: copy versions up to the newest one that these keys have signed, as for `Subscriber`.
+        verify: also read what is in the destination, and replace wrong objects.
+        restore: repair the destination, which may be ahead, from the source, a copy of it: files by
+            the destination's own routes, and documents up to the newest common version. Nothing is
+            written above it.
         scratch: a directory for files on their way, with space for the largest; by default, the
             system's.
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
             call.
 
+    Returns:
+        What was copied, and `problems`: files that are missing or damaged in the source, and other
+        faults that stop nothing else. They are not raised.
+
     Raises:
-        ChainError: if there is no chain, or the destination has another one, or versions that the
-            source does not have.
+        ChainError: if there is no chain, or the destination has another one, versions that the
+            source does not have, or another commit of a version.
+        UsageError: if the parent of the destination does not exist.
     """
-    found = json.loads(open_store(source).mirror(store_of(destination)._native, scratch, progress))
+    if restore and trust is not None:
+        raise UsageError("USAGE: give restore= or trust=, not both")
+    problems, report = open_store(source).mirror(
+        store_of(destination)._native, trusted(trust), verify, restore, scratch, progress
+    )
+    found = json.loads(report) | {"problems": tuple(problems)}
+    del found["whole"]
     return MirrorReport(**found)
 
 

@@ -152,7 +152,15 @@ class Store:
         dry_run: bool,
         progress: _Progress,
     ) -> str: ...
-    def mirror(self, destination: Store, scratch: _Path | None, progress: _Progress) -> str: ...
+    def mirror(
+        self,
+        destination: Store,
+        trust: tuple[list[str], int] | None,
+        verify: bool,
+        restore: bool,
+        scratch: _Path | None,
+        progress: _Progress,
+    ) -> tuple[list[Exception], str]: ...
     def undo_prune(self) -> list[int]: ...
     def compact(
         self,

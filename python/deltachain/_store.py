@@ -28,7 +28,8 @@ class Store:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
         storage_options: settings of the store, by their names in obstore:
             `{"region": "eu-central-1"}`, `endpoint`, `access_key_id`. They override the environment
-            (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused.
+            (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Unknown ones are refused. The value `env:NAME` is that
+            of the environment variable NAME.
         credentials: for S3, a function that returns `access_key_id`, `secret_access_key`, `token`
             (or None) and `expires_at` (an aware datetime, or None). Called from another thread,
             again shortly before they expire.

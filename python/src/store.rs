@@ -8,8 +8,9 @@ use std::time::SystemTime;
 
 use deltachain::{Error, Result};
 use deltachain_store::{
-    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Scratch, Stop,
-    Store as ChainStore, StoreOptions, check_directory, followed_directory, plan_prune,
+    CompactOptions, CredentialSource, Credentials, FsckOptions, Keep, Mirror, MirrorOptions,
+    Scratch, Stop, Store as ChainStore, StoreOptions, check_directory, followed_directory,
+    plan_prune,
 };
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use crate::errors::raised;
 use crate::gate;
 use crate::operations::ProfileName;
+use crate::signing::{TrustRow, trust as trusted};
 use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
@@ -160,13 +162,7 @@ impl Store {
                 Ok((report(&found)?, found.problems))
             },
         )?;
-        Ok((
-            problems
-                .iter()
-                .map(|problem| raised(py, problem).into_value(py))
-                .collect(),
-            report,
-        ))
+        Ok((raised_all(py, &problems), report))
     }
 
     /// Removes old versions, or says what would be removed.
@@ -211,27 +207,28 @@ impl Store {
         &self,
         py: Python<'_>,
         destination: &Self,
+        trust: Option<TrustRow>,
+        verify: bool,
+        restore: bool,
         scratch: Option<PathBuf>,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<String> {
+    ) -> PyResult<(Vec<Py<PyBaseException>>, String)> {
         let destination = destination.get(py)?;
-        self.work(
-            py,
-            How {
-                progress,
-                ..How::default()
-            },
-            |store, watch| {
-                make_directory(&destination)?;
-                let place = Scratch::new(scratch.as_deref(), watch)?;
-                report(&deltachain_store::mirror(
-                    store,
-                    &destination,
-                    place.path(),
-                    watch,
-                )?)
-            },
-        )
+        let options = MirrorOptions::default()
+            .trust(trusted(py, trust)?)
+            .verify(verify)
+            .restore(restore);
+        let how = How {
+            progress,
+            ..How::default()
+        };
+        let (report, problems) = self.work(py, how, |store, watch| {
+            let place = Scratch::new(scratch.as_deref(), watch)?;
+            let mut mirror = Mirror::new(store.clone(), &destination, options);
+            let copied = mirror.round(place.path(), watch)?;
+            Ok((report(&copied)?, copied.problems))
+        })?;
+        Ok((raised_all(py, &problems), report))
     }
 
     /// Takes back what was pruned: the versions that can be built again.
@@ -274,6 +271,14 @@ impl Store {
             },
         )
     }
+}
+
+/// Problems as the exceptions that name them.
+fn raised_all(py: Python<'_>, problems: &[Error]) -> Vec<Py<PyBaseException>> {
+    problems
+        .iter()
+        .map(|problem| raised(py, problem).into_value(py))
+        .collect()
 }
 
 /// Makes the directory that a store is, if it is missing.

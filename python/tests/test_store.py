@@ -100,6 +100,9 @@ def publish(chain: Path, count: int) -> None:
 def test_files_come_from_a_copy_and_versions_from_the_store(tmp_path: Path) -> None:
     chain, copy = tmp_path / "chain", tmp_path / "copies" / "one"
     publish(chain, 3)
+    with pytest.raises(dc.UsageError, match="parent"):
+        dc.mirror(chain, copy)
+    copy.parent.mkdir()
     report = dc.mirror(chain, copy)
     assert (report.version, report.documents, report.files) == (
         2,
@@ -127,13 +130,48 @@ def test_files_come_from_a_copy_and_versions_from_the_store(tmp_path: Path) -> N
         dc.pull(store, tmp_path / "pulled")
     assert caught.value.file == str(chain) and "timeout" not in caught.value.advice
     assert not (tmp_path / "pulled").exists()
-    with pytest.raises(dc.ChainError, match="another content"):
+    with pytest.raises(dc.ChainError, match="another chain"):
         publish(tmp_path / "other", 1)
         dc.mirror(tmp_path / "other", copy)
     with pytest.raises(dc.UsageError, match="copies= must be a list"):
         dc.Store(chain, copies=str(copy))
     with pytest.raises(dc.UsageError, match="no such directory"):
         dc.mirror(tmp_path / "nothing", copy)
+
+
+def test_a_mirror_names_what_it_cannot_copy_and_restores(tmp_path: Path) -> None:
+    chain, copy = tmp_path / "chain", tmp_path / "copy"
+    publish(chain, 2)
+    files = sorted((chain / "files").iterdir())
+    assert dc.mirror(chain, copy).healthy
+    content = files[0].read_bytes()
+    (copy / "files" / files[0].name).write_bytes(b"x" * len(content))
+    assert dc.mirror(chain, copy).healthy
+    assert dc.mirror(chain, copy, verify=True).files == 1
+    assert (copy / "files" / files[0].name).read_bytes() == content
+    publish(chain, 1)
+    files[0].unlink()
+    with pytest.raises(dc.ChainError, match="--restore"):
+        dc.mirror(copy, chain)
+    assert dc.mirror(copy, chain, restore=True).files == 1
+    files[0].unlink()
+    report = dc.mirror(chain, tmp_path / "new")
+    assert (report.healthy, report.version) == (False, 2)
+    assert [problem.rule for problem in report.problems] == ["R-CHN-09"]
+    key = dc.public_key(dc.new_key("a-key"))
+    with pytest.raises(dc.ChainError, match="signed"):
+        dc.mirror(chain, tmp_path / "signed", trust=key)
+    with pytest.raises(dc.UsageError, match="not both"):
+        dc.mirror(chain, copy, trust=key, restore=True)
+
+
+def test_a_setting_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPY_SECRET", "hidden")
+    monkeypatch.setenv("EMPTY_SECRET", "")
+    dc.Store("s3://bucket/chain", storage_options={"secret_access_key": "env:COPY_SECRET"})
+    for name in ("EMPTY_SECRET", "NO_SUCH_SECRET"):
+        with pytest.raises(dc.UsageError, match=name):
+            dc.Store("s3://bucket/chain", storage_options={"secret_access_key": f"env:{name}"})
 
 
 def test_pull_brings_a_directory_to_a_version(tmp_path: Path) -> None:

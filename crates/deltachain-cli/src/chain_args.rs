@@ -47,6 +47,7 @@ pub struct StoreArgs {
     /// of the store, such as aws_virtual_hosted_style_request=true. Prefer the usual environment
     /// variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
     /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
+    /// The value env:NAME is that of the environment variable NAME, for a second account.
     // Parsed later: an error of the parser would show the value.
     #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
@@ -588,20 +589,23 @@ pub(crate) struct PruneArgs {
 
 /// Copy a chain, or what is new of it, to another store
 ///
-/// Files come before the documents that name them, and commits last, so that followers of the copy
-/// are right at any time. Signatures are copied. Each file is hashed on its way. What is there
-/// already is not read again. Only mirror writes to a copy, and it removes nothing: docs/copies.md
-/// says how a copy is pruned.
+/// Files come before the documents that name them, commits in their order, and chain.json last on
+/// the first copy, so that readers of the copy are right at any time. Signatures are copied. Each
+/// file is hashed on its way. Only mirror writes to a copy, and it removes nothing: docs/copies.md
+/// says how a copy is pruned. Files that are missing or damaged in SOURCE, and other faults, are
+/// listed and stop nothing else. The exit code is 1 then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltachain mirror s3://models/run7 /mnt/copies/run7                    once, or from a timer
-  deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5
-Followers take files from it: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
+  deltachain mirror s3://models/run7 s3://models-eu/run7 --to region=eu-west-3 --poll 5 --listen 9465
+  deltachain mirror s3://models/run7 /mnt/copies/run7 --verify           reads and repairs the copy
+  deltachain mirror /mnt/copies/run7 s3://models/run7 --restore          repairs the chain
+Followers take files from a copy: deltachain follow s3://models/run7 DIR --copy s3://models-eu/run7")]
 pub(crate) struct MirrorArgs {
     /// The chain: a directory, s3://BUCKET/PREFIX, gs:// or az://
     pub(crate) source: String,
-    /// The place of the copy; a directory is made
+    /// The place of the copy; a directory is made, but not its parent
     pub(crate) destination: String,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -609,13 +613,32 @@ pub(crate) struct MirrorArgs {
     // Parsed later: an error of the parser would show the value.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) to: Vec<String>,
+    /// Read and hash what is in DESTINATION, and replace wrong objects
+    #[arg(long, conflicts_with = "poll")]
+    pub(crate) verify: bool,
+    /// Repair DESTINATION, which may be ahead, from SOURCE, a copy of it
+    ///
+    /// Files are repaired by DESTINATION's own routes, and documents up to the newest common
+    /// version. Nothing is written above it.
+    #[arg(long, conflicts_with_all = ["poll", "trust"])]
+    pub(crate) restore: bool,
     /// Go on copying until interrupted, with this many seconds between two rounds
+    ///
+    /// After a failure, the pause doubles up to 5 minutes.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) poll: Option<Duration>,
+    /// Serve /metrics and /healthz: a port of 127.0.0.1, or IP:PORT
+    ///
+    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/healthz answers 200 if the last
+    /// round succeeded and no fault is known, 503 otherwise.
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, requires = "poll")]
+    pub(crate) listen: Option<SocketAddr>,
     /// Directory for files on their way; needs room for the largest
     /// [default: the system's temporary one]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
 }
 
 /// Check a chain: every document, every file, and that each version can be reached

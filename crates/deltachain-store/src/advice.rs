@@ -98,6 +98,7 @@ pub fn advice(error: &Error, face: Face) -> &'static str {
         ErrorClass::Limit if error.rule().is_some() => {
             "the limit is fixed: the program that wrote this has a bug"
         }
+        ErrorClass::Chain if error.rule().is_none() => "docs/copies.md says more",
         ErrorClass::Usage if face == Face::Tool && !error.is_in_use() && error.file().is_none() => {
             "`deltachain help COMMAND` shows its options"
         }

@@ -1,4 +1,4 @@
-//! The metrics that `follow --listen` shows to Prometheus.
+//! The metrics that `follow --listen` shows to Prometheus, and what those of `mirror` share.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use prometheus_client::registry::Registry;
 use crate::operation::http::{Answer, Page};
 use crate::operation::readiness::ServerReadiness;
 
-type Number = Gauge<i64>;
-type Seconds = Gauge<f64, AtomicU64>;
+pub(crate) type Number = Gauge<i64>;
+pub(crate) type Seconds = Gauge<f64, AtomicU64>;
 type SecondsSum = Counter<f64, AtomicU64>;
 /// A label: its name and value.
-type Label = [(&'static str, String); 1];
+pub(crate) type Label = [(&'static str, String); 1];
 /// A server and how a try ended.
 type ServerResult = [(&'static str, String); 2];
 
@@ -84,36 +84,8 @@ pub(crate) struct Metrics(Numbers);
 impl Metrics {
     /// The page that `GET /metrics` shows.
     pub(crate) fn page(&self) -> Page {
-        // Of a counter that is not there before the first failure, no rise would be seen.
-        for class in [ErrorClass::Io, ErrorClass::Usage]
-            .into_iter()
-            .chain(RULES.iter().map(|rule| rule.class))
-        {
-            drop(
-                self.0
-                    .failures
-                    .get_or_create(&[("class", class.name().to_owned())]),
-            );
-        }
-        let registry = self.0.registry();
-        let show = move || {
-            let mut body = String::new();
-            // Writing to a string cannot fail.
-            let status = if encode(&mut body, &registry).is_ok() {
-                "200 OK"
-            } else {
-                "500 Internal Server Error"
-            };
-            Answer {
-                status,
-                kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                body,
-            }
-        };
-        Page {
-            path: "/metrics",
-            show: Box::new(show),
-        }
+        count_classes(&self.0.failures);
+        page_of(self.0.registry())
     }
 
     /// Whether each server is ready, by the last look at it.
@@ -262,7 +234,40 @@ impl Metrics {
     }
 }
 
-fn number(version: Option<u64>) -> i64 {
+/// Begins to count failures of each class: of a counter that is not there before the first failure,
+/// no rise would be seen.
+pub(crate) fn count_classes(failures: &Family<Label, Counter>) {
+    for class in [ErrorClass::Io, ErrorClass::Usage]
+        .into_iter()
+        .chain(RULES.iter().map(|rule| rule.class))
+    {
+        drop(failures.get_or_create(&[("class", class.name().to_owned())]));
+    }
+}
+
+/// The page that `GET /metrics` shows.
+pub(crate) fn page_of(registry: Registry) -> Page {
+    let show = move || {
+        let mut body = String::new();
+        // Writing to a string cannot fail.
+        let status = if encode(&mut body, &registry).is_ok() {
+            "200 OK"
+        } else {
+            "500 Internal Server Error"
+        };
+        Answer {
+            status,
+            kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            body,
+        }
+    };
+    Page {
+        path: "/metrics",
+        show: Box::new(show),
+    }
+}
+
+pub(crate) fn number(version: Option<u64>) -> i64 {
     version.map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX))
 }
 

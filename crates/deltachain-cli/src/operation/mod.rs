@@ -4,5 +4,6 @@
 pub(crate) mod command;
 pub(crate) mod http;
 pub(crate) mod metrics;
+pub(crate) mod mirroring;
 pub(crate) mod readiness;
 pub(crate) mod service;

@@ -32,6 +32,11 @@ pub(crate) fn is_ready(version: u64) {
     send(&format!("READY=1\nSTATUS=at version {version}"));
 }
 
+/// The first round of copying has succeeded.
+pub(crate) fn has_copied() {
+    send("READY=1");
+}
+
 /// A line for `systemctl status`.
 pub(crate) fn says(text: &str) {
     // Each line of a message means something to systemd.

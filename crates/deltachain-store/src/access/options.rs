@@ -18,7 +18,8 @@ deltachain::setters! {
     pub struct StoreOptions {
         /// Settings of the kind of store, by name, such as `("region", "eu-central-1")`: the keys
         /// of the `object_store` crate. They come before the usual environment variables (`AWS_*`,
-        /// `GOOGLE_*`, `AZURE_*`). Unknown ones are refused; directories have none.
+        /// `GOOGLE_*`, `AZURE_*`). Unknown ones are refused; directories have none. The value
+        /// `env:NAME` is that of the environment variable NAME.
         pub settings: Vec<(String, String)> = Vec::new(),
         /// Where S3's credentials come from, if not from settings and the environment. Other kinds
         /// of stores refuse it.

@@ -39,7 +39,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let usage = |error: object_store::Error| Error::usage(error.to_string());
     let (scheme, prefix) =
         ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
-    let settings = all_settings(url, options);
+    let settings = all_settings(url, options)?;
     if scheme == ObjectStoreScheme::AmazonS3 && options.credentials.is_none() {
         check_profile(&settings)?;
     }
@@ -135,7 +135,10 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
 }
 
 /// Settings from the environment, and after them the settings of the options; the later ones win.
-fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
+///
+/// # Errors
+/// USAGE if one of these names an environment variable that is missing.
+fn all_settings(url: &Url, options: &StoreOptions) -> Result<Vec<(String, String)>> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
         let key = key
             .into_string()
@@ -145,10 +148,9 @@ fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     });
     let mut settings: Vec<(String, String)> = environment.collect();
     settings.extend(
-        options
-            .settings
-            .iter()
-            .map(|(key, value)| (key.to_ascii_lowercase(), value.clone())),
+        settings::resolve(&options.settings)?
+            .into_iter()
+            .map(|(key, value)| (key.to_ascii_lowercase(), value)),
     );
     // A user who names a server without encryption wants it so.
     let is_plain =
@@ -156,7 +158,7 @@ fn all_settings(url: &Url, options: &StoreOptions) -> Vec<(String, String)> {
     if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
     }
-    settings
+    Ok(settings)
 }
 
 /// The certificates of the user's own authorities, which count beside those of the machine.

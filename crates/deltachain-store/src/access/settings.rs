@@ -1,6 +1,8 @@
 //! Settings that a kind of store does not know, and values that cannot be, are refused: these would
 //! be missed only when a request fails.
 
+use std::env::{self, VarError};
+
 use deltachain::{Error, Result, without_secrets};
 use url::Url;
 
@@ -104,6 +106,42 @@ pub(crate) const WEB: KnownSettings = KnownSettings {
 
 /// Environment variables that begin with one of these are settings of a store.
 pub(crate) const ENVIRONMENT: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+
+/// A value that begins so is that of an environment variable.
+const FROM_ENVIRONMENT: &str = "env:";
+
+/// The settings, with the values of the environment variables that they name. So two stores can
+/// have credentials of their own that nobody sees in a list of processes.
+///
+/// # Errors
+/// USAGE, with the name of the variable, if it is missing or empty. Values are not shown.
+pub(crate) fn resolve(settings: &[(String, String)]) -> Result<Vec<(String, String)>> {
+    let mut resolved = Vec::new();
+    for (key, value) in settings {
+        let value = match value.strip_prefix(FROM_ENVIRONMENT) {
+            Some(variable) => read_variable(key, variable)?,
+            None => value.clone(),
+        };
+        resolved.push((key.clone(), value));
+    }
+    Ok(resolved)
+}
+
+fn read_variable(key: &str, variable: &str) -> Result<String> {
+    let refused = |what: &str| {
+        let text = format!("the setting {key:?} is env:{variable}, and {what}");
+        Error::usage(text)
+    };
+    if variable.is_empty() || variable.contains(['=', '\0']) {
+        return Err(refused("that names no variable: write env:NAME"));
+    }
+    match env::var(variable) {
+        Ok(value) if value.is_empty() => Err(refused("this variable is empty")),
+        Ok(value) => Ok(value),
+        Err(VarError::NotPresent) => Err(refused("there is no such variable")),
+        Err(VarError::NotUnicode(_)) => Err(refused("its value is not UTF-8")),
+    }
+}
 
 /// Settings that go into the head of a request, by the end of their names.
 const IN_HEADS: [&str; 9] = [

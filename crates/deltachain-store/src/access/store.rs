@@ -142,7 +142,7 @@ impl Store {
         }
     }
 
-    /// The same store, with [copies](crate::mirror) of its chain in others. A follower fetches
+    /// The same store, with [copies](crate::Mirror) of its chain in others. A follower fetches
     /// files from these, in their order, and from the store itself if they lack a file or fail.
     /// Documents come from the store alone, and nothing but a follower uses copies.
     #[must_use]
@@ -416,7 +416,7 @@ impl Store {
     }
 
     /// At most `most` of the chain's objects in one of its folders, after a name.
-    pub(super) async fn list(
+    pub(crate) async fn list(
         &self,
         folder: Option<&str>,
         after: Option<ObjectName>,

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &FsckArgs, output: Output) -> Result<u8> {
 }
 
 /// Where to read about the problems.
-fn explained(problems: &[Error]) -> Option<String> {
+pub(crate) fn explained(problems: &[Error]) -> Option<String> {
     more(problems.iter().filter_map(Error::rule))
         .map(|command| format!("note: for more: {command}"))
 }

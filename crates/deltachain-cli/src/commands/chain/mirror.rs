@@ -3,71 +3,167 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use deltachain::{ErrorClass, Result};
-use deltachain_store::{MirrorReport, Observer, Scratch, Store, mirror};
+use deltachain::{Error, ErrorClass, Result};
+use deltachain_store::{Mirror, MirrorOptions, MirrorReport, Observer, Scratch, Store};
 
-use crate::chain_args::{ChainArgs, MirrorArgs, StoreArgs};
+use crate::chain_args::{MirrorArgs, StoreArgs};
+use crate::commands::chain::fsck::explained;
+use crate::failure;
 use crate::interrupt;
 use crate::numbers::{counted, grouped};
+use crate::operation::http::{HttpServer, Port};
+use crate::operation::mirroring::MirrorStatus;
+use crate::operation::service;
 use crate::output::{Output, printable, report_on};
 use crate::watcher::Watcher;
 
 /// How often a waiting thread checks whether to go on waiting.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<()> {
-    let copy = ChainArgs {
-        url: args.destination.clone(),
-        store: StoreArgs {
-            settings: args.to.clone(),
-        },
+/// The longest pause after failures, unless --poll is longer.
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+
+pub(crate) fn run(args: &MirrorArgs, output: Output) -> Result<u8> {
+    let options = MirrorOptions::default()
+        .trust(args.trust.trust()?)
+        .verify(args.verify)
+        .restore(args.restore);
+    let source = args.store.open(&args.source)?;
+    let to = StoreArgs {
+        settings: args.to.clone(),
     };
-    let (url, source, destination) = (copy.name(), args.store.open(&args.source)?, copy.create()?);
-    let Some(pause) = args.poll else {
-        let watcher = Watcher::new(output);
-        let copied = round(args, &source, &destination, &watcher)?;
-        return output.summary(
-            || as_text(&url, &copied),
-            || report_on(("url", &url), &copied),
-        );
-    };
+    // Its directory is made when the chain has been found.
+    let destination = Store::open_awaited(&args.destination, to.options()?)?;
+    let mut mirror = Mirror::new(source, &destination, options);
+    let url = destination.to_string();
+    if let Some(pause) = args.poll {
+        return serve(args, &mut mirror, &url, pause, output).map(|()| failure::SUCCESS);
+    }
+    let watcher = Watcher::new(output);
+    let report = round(args, &mut mirror, &watcher)?;
+    let problems = as_text(&url, &report);
+    if report.problems.is_empty() {
+        output.summary(|| problems, || report_on(("url", &url), &report))?;
+    } else {
+        output.result(|| problems, || report_on(("url", &url), &report))?;
+    }
+    Ok(failure::code(report.problems.is_empty()))
+}
+
+/// Copies until it is interrupted.
+fn serve(
+    args: &MirrorArgs,
+    mirror: &mut Mirror,
+    url: &str,
+    poll: Duration,
+    output: Output,
+) -> Result<()> {
     let watcher = Watcher::of_service(output);
+    service::stays_alive().map_err(|error| Error::io("starting threads", error))?;
+    let status = MirrorStatus::default();
+    let _http = listen(args, &status, &watcher)?;
+    let mut pause = poll;
     loop {
-        match round(args, &source, &destination, &watcher) {
-            Ok(copied) if copied.documents == 0 => {}
-            Ok(copied) => {
-                watcher.event(
-                    || as_text(&url, &copied),
-                    || report_on(("url", &url), &copied),
-                )?;
+        let was_failing = status.is_failing();
+        match round(args, mirror, &watcher) {
+            Ok(report) => {
+                pause = poll;
+                tell(&status, &watcher, url, &report)?;
+                if was_failing {
+                    watcher.remark("copies again");
+                }
+                service::has_copied();
+                service::says(&as_line(url, &report));
             }
             // An interrupt is its normal end.
-            Err(_) if interrupt::happened() => return Ok(()),
-            Err(error) if error.class() == ErrorClass::Usage => return Err(error),
-            Err(error) => watcher.remark(&format!("will retry: {error:#}")),
-        }
-        let end = Instant::now() + pause;
-        while Instant::now() < end {
-            if interrupt::happened() {
-                return Ok(());
+            Err(_) if interrupt::happened() => break,
+            Err(error) if error.class() == ErrorClass::Usage => {
+                status.failed(&error);
+                service::ends();
+                return Err(error);
             }
-            thread::sleep(PATIENCE.min(pause));
+            Err(error) => {
+                let text = format!("will retry: {error:#}");
+                if status.failed(&error) {
+                    watcher.remark(&text);
+                }
+                service::says(&text);
+                pause = pause.saturating_mul(2).min(LONGEST_PAUSE.max(poll));
+            }
+        }
+        if !wait(pause) {
+            break;
         }
     }
+    service::ends();
+    Ok(())
 }
 
-fn round(
+/// Serves the pages of --listen.
+fn listen(
     args: &MirrorArgs,
-    source: &Store,
-    destination: &Store,
+    status: &MirrorStatus,
     watcher: &Watcher,
-) -> Result<MirrorReport> {
-    let place = Scratch::new(args.scratch.as_deref(), watcher)?;
-    mirror(source, destination, place.path(), watcher)
+) -> Result<Option<HttpServer>> {
+    let Some(address) = args.listen else {
+        return Ok(None);
+    };
+    let port = Port::open(address)?;
+    let pages = status.pages();
+    for page in &pages {
+        watcher.remark(&format!("serving http://{}{}", port.address, page.path));
+    }
+    port.serve(pages).map(Some)
 }
 
-fn as_text(url: &str, copied: &MirrorReport) -> String {
-    let version = copied
+/// Says what a round has copied and found.
+fn tell(status: &MirrorStatus, watcher: &Watcher, url: &str, report: &MirrorReport) -> Result<()> {
+    for problem in status.copied(report) {
+        watcher.remark(&problem);
+    }
+    if report.documents == 0 && report.files == 0 {
+        return Ok(());
+    }
+    watcher.event(|| as_line(url, report), || report_on(("url", url), report))
+}
+
+/// Waits. False if it was interrupted.
+fn wait(pause: Duration) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < pause {
+        if interrupt::happened() {
+            return false;
+        }
+        thread::sleep(PATIENCE.min(pause));
+    }
+    !interrupt::happened()
+}
+
+fn round(args: &MirrorArgs, mirror: &mut Mirror, watcher: &Watcher) -> Result<MirrorReport> {
+    let place = Scratch::new(args.scratch.as_deref(), watcher)?;
+    mirror.round(place.path(), watcher)
+}
+
+fn as_text(url: &str, report: &MirrorReport) -> String {
+    let mut lines: Vec<String> = report
+        .problems
+        .iter()
+        .map(|problem| printable(&problem.to_string()))
+        .collect();
+    lines.extend(explained(&report.problems));
+    let mut line = as_line(url, report);
+    if !report.problems.is_empty() {
+        line += &format!(
+            "; {}",
+            counted(report.problems.len(), "problem", "problems")
+        );
+    }
+    lines.push(line);
+    lines.join("\n")
+}
+
+fn as_line(url: &str, report: &MirrorReport) -> String {
+    let version = report
         .version
         .map_or("without versions".to_owned(), |version| {
             format!("at version {version}")
@@ -75,8 +171,8 @@ fn as_text(url: &str, copied: &MirrorReport) -> String {
     format!(
         "{} is {version}: {} and {} copied ({} bytes)",
         printable(url),
-        counted(copied.documents, "document", "documents"),
-        counted(copied.files, "file", "files"),
-        grouped(copied.bytes),
+        counted(report.documents, "document", "documents"),
+        counted(report.files, "file", "files"),
+        grouped(report.bytes),
     )
 }

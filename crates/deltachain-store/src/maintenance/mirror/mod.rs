@@ -1,0 +1,417 @@
+//! Copies of a chain in another store. The chain decides and a copy carries bytes: the documents
+//! of the source say what belongs to it. Files come first, then the documents of each version with
+//! its commit last, so that readers of the copy are right at any time; `chain.json` comes last of
+//! all, so that an unfinished copy is no chain yet.
+
+mod comparison;
+mod objects;
+mod report;
+mod writing;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use deltachain::chain::{ObjectName, Parent, Trust};
+use deltachain::tensor::Digest;
+use deltachain::{Error, ErrorClass, Limits, Result};
+
+use crate::access::store::{Store, StoredObject};
+use crate::maintenance::mirror::comparison::{Comparison, ahead, commit_version, signed_head};
+use crate::maintenance::mirror::objects::{
+    Listed, ReadDocuments, list_documents, list_folder, read_documents, version_of,
+};
+pub use crate::maintenance::mirror::report::MirrorReport;
+use crate::maintenance::mirror::writing::Writing;
+use crate::observer::{Observer, Phase};
+
+/// The two whole lists are compared again after this time: a compaction, a prune or a late
+/// signature may have changed what belongs to older versions.
+const BETWEEN_COMPARISONS: Duration = Duration::from_hours(1);
+
+/// The same if there were problems: somebody may have mended them.
+const WITH_PROBLEMS: Duration = Duration::from_mins(5);
+
+/// How often a round begins again because the source was pruned meanwhile.
+const ATTEMPTS: u32 = 5;
+
+deltachain::setters! {
+    /// The options of a [`Mirror`].
+    #[derive(Debug, Clone)]
+    pub struct MirrorOptions {
+        /// Copies versions up to the newest one that these keys have signed (SPEC section 23.3),
+        /// and none above it.
+        pub trust: Option<Trust> = None,
+        /// Reads what is in the destination and replaces wrong objects, which lists do not show
+        /// if their size is right.
+        pub verify: bool = false,
+        /// The source is a copy from which the destination, the chain, is repaired: it may be ahead
+        /// of the copy. Files are repaired by the destination's own routes, and documents up to
+        /// the newest common version; nothing is written above it.
+        pub restore: bool = false,
+    }
+}
+
+/// Keeps a copy of a chain in another store.
+#[derive(Debug)]
+pub struct Mirror {
+    source: Store,
+    destination: Store,
+    options: MirrorOptions,
+    /// Documents of the source that were read.
+    read: ReadDocuments,
+    /// `None` until a round has compared everything.
+    known: Option<Known>,
+    /// True if the destination has been a whole copy.
+    was_finished: bool,
+}
+
+/// What the rounds so far have found.
+#[derive(Debug, Clone)]
+struct Known {
+    /// When everything was compared last.
+    compared: Instant,
+    /// True if a round since then has met problems.
+    has_problems: bool,
+    chain: Vec<u8>,
+    /// The newest version of the copy; `None` if there is none.
+    head: Option<KnownHead>,
+    /// Commits and notes of the source above it.
+    above: BTreeMap<ObjectName, u64>,
+}
+
+#[derive(Debug, Clone)]
+struct KnownHead {
+    version: u64,
+    commit: Digest,
+    /// The commit as the source lists it.
+    object: StoredObject,
+}
+
+impl Known {
+    /// True if it is time to compare everything again.
+    fn is_due(&self) -> bool {
+        let after = if self.has_problems {
+            WITH_PROBLEMS
+        } else {
+            BETWEEN_COMPARISONS
+        };
+        self.compared.elapsed() >= after
+    }
+
+    /// What is known after a round with this report. `above` is what the source listed.
+    fn after(
+        known: Option<&Self>,
+        comparison: &Comparison<'_>,
+        above: &Listed,
+        report: &MirrorReport,
+    ) -> Self {
+        let newest = comparison
+            .documents
+            .keys()
+            .filter_map(|name| commit_version(*name))
+            .filter(|version| Some(*version) <= report.version)
+            .max();
+        let head = newest.and_then(|version| {
+            let name = ObjectName::Commit(version);
+            Some(KnownHead {
+                version,
+                commit: Digest::of_bytes(comparison.documents.get(&name)?),
+                object: *above.get(&name)?,
+            })
+        });
+        let head = head.or_else(|| known?.head.clone());
+        let next = head
+            .as_ref()
+            .map_or(0, |head| head.version.saturating_add(1));
+        Self {
+            compared: known.map_or_else(Instant::now, |known| known.compared),
+            has_problems: known.is_some_and(|known| known.has_problems)
+                || !report.problems.is_empty(),
+            chain: comparison.chain.clone(),
+            head,
+            above: sizes_above(above, next),
+        }
+    }
+
+    /// The version after the newest one.
+    fn next(&self) -> u64 {
+        self.head
+            .as_ref()
+            .map_or(0, |head| head.version.saturating_add(1))
+    }
+}
+
+/// What a look after the newest version has found.
+enum News {
+    Nothing,
+    /// New versions or new signatures.
+    Something,
+    /// The chain below is another one than before.
+    Changed,
+}
+
+impl Mirror {
+    /// From a chain to a store. The directory of a destination is made when something is stored
+    /// there; its parent must exist.
+    pub fn new(source: Store, destination: &Store, options: MirrorOptions) -> Self {
+        let destination = destination.with_stop(source.stop.clone());
+        Self {
+            source,
+            destination,
+            options,
+            read: ReadDocuments::new(),
+            known: None,
+            was_finished: false,
+        }
+    }
+
+    /// Copies what is new. Files pass through `scratch`, one at a time, and are hashed on their
+    /// way. The first round compares the whole chain with the copy, and so does one in each hour;
+    /// the others look after the newest version only. Nothing is removed from the copy.
+    ///
+    /// A file that is missing or damaged, and a document that cannot be copied, are problems of the
+    /// report and stop nothing else. A commit that cannot be read ends the round with the version
+    /// before it.
+    ///
+    /// # Errors
+    /// R-CHN-01 (`CHAIN`) if there is no chain in the source; `CHAIN` if the destination has
+    /// another one, a version above those of the source, or another commit of a version, or if no
+    /// version is signed; R-SIG-05 (`CHAIN`); R-PUB-08 (`CHAIN`) if it took longer than 20 hours:
+    /// the next round goes on; USAGE if a store cannot be listed or written, or the parent of the
+    /// destination does not exist; IO. What was copied before an error stays, and is right.
+    pub fn round(&mut self, scratch: &Path, observer: &dyn Observer) -> Result<MirrorReport> {
+        self.destination.check_is_written()?;
+        let mut known = self.known.clone();
+        if let Some(last) = &known {
+            let news = if last.is_due() {
+                News::Changed
+            } else {
+                self.look(last)?
+            };
+            match news {
+                News::Nothing => {
+                    let version = last.head.as_ref().map(|head| head.version);
+                    return Ok(MirrorReport {
+                        version,
+                        head: version,
+                        ..MirrorReport::default()
+                    });
+                }
+                News::Something if last.head.is_some() && self.has_chain(&last.chain)? => {}
+                _ => known = None,
+            }
+        }
+        for _ in 0..ATTEMPTS {
+            let attempt = self.copy(known.as_ref(), scratch, observer)?;
+            if let Some(report) = attempt {
+                return Ok(report);
+            }
+            // The chain has changed meanwhile.
+            known = None;
+        }
+        let text = "the chain changes faster than it can be copied: retry later";
+        Err(Error::refused(ErrorClass::Chain, text).in_file(self.source.to_string()))
+    }
+
+    /// True if the destination has this chain document.
+    fn has_chain(&self, chain: &[u8]) -> Result<bool> {
+        Ok(self.destination.get(ObjectName::Chain)?.as_deref() == Some(chain))
+    }
+
+    /// Looks for something new after the newest version: one GET and one LIST, or with trust two
+    /// LISTs, since commits that nobody has signed may stay above it.
+    fn look(&self, known: &Known) -> Result<News> {
+        let next = known.next();
+        let has_trust = self.options.trust.is_some();
+        if !has_trust && self.source.get(ObjectName::Commit(next))?.is_some() {
+            return Ok(News::Something);
+        }
+        // The list begins with the newest version, so that a rollback is noticed.
+        let commits = list_folder(&self.source, "commits", next.saturating_sub(1))?;
+        if let Some(head) = &known.head {
+            let listed = commits.get(&head.object.name);
+            if listed.is_none() && self.destination.find(head.object.name)?.is_some() {
+                return Err(ahead(head.version));
+            }
+            if listed != Some(&head.object) {
+                return Ok(News::Changed);
+            }
+        }
+        let mut above = sizes_above(&commits, next);
+        if has_trust {
+            let notes = list_folder(&self.source, "signatures", next)?;
+            above.extend(sizes_above(&notes, next));
+            if above == known.above {
+                return Ok(News::Nothing);
+            }
+        }
+        if above.is_empty() {
+            Ok(News::Nothing)
+        } else {
+            Ok(News::Something)
+        }
+    }
+
+    /// Copies what comes after the known version, or compares everything if none is known. `None`
+    /// if the chain has changed so that everything has to be compared again.
+    fn copy(
+        &mut self,
+        known: Option<&Known>,
+        scratch: &Path,
+        observer: &dyn Observer,
+    ) -> Result<Option<MirrorReport>> {
+        observer.advance(Phase::Download, 0)?;
+        let from = known.map_or(0, Known::next);
+        let head = known.and_then(|known| known.head.as_ref());
+        // The destination comes first: what another mirror stores there meanwhile, the source has.
+        let there = match known {
+            Some(_) => list_documents(&self.destination, from)?,
+            None => self.list_destination()?,
+        };
+        let chain = match known {
+            Some(known) => known.chain.clone(),
+            None => self.read_chain()?,
+        };
+        let (listed, documents) = read_documents(&self.source, from, &mut self.read)?;
+        let above = listed.clone();
+        let mut comparison = Comparison {
+            source: &self.source,
+            destination: &self.destination,
+            chain,
+            from,
+            listed,
+            documents,
+            there,
+            is_finished: known.is_some(),
+            problems: Vec::new(),
+        };
+        if !self.agree(&mut comparison, head)? {
+            return Ok(None);
+        }
+        let Some(report) = self.store(&mut comparison, known, &above, scratch, observer)? else {
+            return Ok(None);
+        };
+        let next = Known::after(known, &comparison, &above, &report);
+        self.was_finished = true;
+        self.known = Some(next);
+        Ok(Some(report))
+    }
+
+    /// Checks that both are the same chain, and leaves out what is not to be copied. False if
+    /// everything has to be compared again.
+    fn agree(&self, comparison: &mut Comparison<'_>, head: Option<&KnownHead>) -> Result<bool> {
+        let known = head.map(|head| head.version);
+        let newest = comparison.head().max(known);
+        if let Some(trust) = &self.options.trust {
+            let signed = signed_head(comparison, trust, known)?;
+            comparison.end_at(signed);
+        }
+        if let Some(head) = head {
+            let goes_on = comparison.goes_on(head.commit);
+            if goes_on {
+                comparison.check_surplus(newest)?;
+            }
+            return Ok(goes_on);
+        }
+        comparison.check_chain()?;
+        if self.was_finished && !comparison.is_finished {
+            return Err(gone(&self.destination));
+        }
+        if self.options.restore {
+            comparison.repair()?;
+        } else {
+            comparison.check_surplus(newest)?;
+            comparison.common_version()?;
+        }
+        Ok(true)
+    }
+
+    /// Stores what the copy lacks. `None` if the source was pruned meanwhile.
+    fn store(
+        &self,
+        comparison: &mut Comparison<'_>,
+        known: Option<&Known>,
+        above: &Listed,
+        scratch: &Path,
+        observer: &dyn Observer,
+    ) -> Result<Option<MirrorReport>> {
+        let (history, end) = comparison.history();
+        let mut problems = std::mem::take(&mut comparison.problems);
+        let comparison = &*comparison;
+        let is_copied = |version: u64| comparison.is_copied(version, end);
+        let mut writing = Writing::new(comparison, scratch, observer);
+        writing.is_whole = known.is_none();
+        writing.verifies = self.options.verify && known.is_none();
+        if !comparison.is_finished
+            && is_copied(0)
+            && let Some(first) = history.entries.get(&0)
+        {
+            // What marks an unfinished copy, so that two chains never mix.
+            writing.store_files(first)?;
+            writing.store_documents(|version| version == 0)?;
+        }
+        for entry in history.entries.values() {
+            if is_copied(entry.commit.version) {
+                writing.store_files(entry)?;
+            }
+        }
+        if writing.lacks_files && self.has_other_routes(comparison.from, above)? {
+            return Ok(None);
+        }
+        writing.store_documents(is_copied)?;
+        writing.finish()?;
+        let mut report = writing.report;
+        problems.append(&mut report.problems);
+        report.problems = problems;
+        report.whole = known.is_none();
+        let head = known.and_then(|known| known.head.as_ref());
+        let before = head.map(|head| head.version);
+        report.head = comparison.head().max(before);
+        report.version = comparison.newest_copied(end).max(before);
+        Ok(Some(report))
+    }
+
+    fn list_destination(&self) -> Result<Listed> {
+        let objects = self.destination.objects()?;
+        Ok(objects
+            .into_iter()
+            .map(|object| (object.name, object))
+            .collect())
+    }
+
+    fn read_chain(&self) -> Result<Vec<u8>> {
+        let chain = self.source.get_agreed(ObjectName::Chain)?;
+        Parent::read(chain.as_deref(), None, &Limits::default())?;
+        Ok(chain.unwrap_or_default())
+    }
+
+    /// True if the source has other routes documents than when it was listed: a prune may have
+    /// removed the files that are missing.
+    fn has_other_routes(&self, from: u64, listed: &Listed) -> Result<bool> {
+        let routes = list_folder(&self.source, "routes", from)?;
+        let before = listed
+            .keys()
+            .filter(|name| matches!(name, ObjectName::Routes { .. }));
+        Ok(!routes.keys().eq(before))
+    }
+}
+
+/// The sizes of the commits and notes from a version on.
+fn sizes_above(listed: &Listed, from: u64) -> BTreeMap<ObjectName, u64> {
+    let is_above = |name: &ObjectName| {
+        !matches!(name, ObjectName::Routes { .. }) && version_of(*name) >= Some(from)
+    };
+    listed
+        .values()
+        .filter(|object| is_above(&object.name))
+        .map(|object| (object.name, object.size))
+        .collect()
+}
+
+/// The error if a copy that was whole has no chain document any more.
+fn gone(destination: &Store) -> Error {
+    let text = "the copy was here a moment ago, and its chain.json is gone: was its disk unmounted, \
+                or the copy deleted? Start mirror again to begin a new copy";
+    Error::refused(ErrorClass::Chain, text).in_file(destination.to_string())
+}

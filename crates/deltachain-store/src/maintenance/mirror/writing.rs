@@ -1,0 +1,326 @@
+//! Storing what a copy lacks: files first, then documents in the order of versions.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+use std::{fs, io};
+
+use deltachain::chain::{Asset, FileReference, HistoryEntry, ObjectName};
+use deltachain::{Error, Progress as _, Result};
+use tempfile::NamedTempFile;
+
+use crate::access::attempt::{Attempt, put_last};
+use crate::access::store::Store;
+use crate::access::url::check_links;
+use crate::access::whole::{ChainFile, check_there, check_whole, read_whole};
+use crate::maintenance::mirror::comparison::{Comparison, at_odds, differs};
+use crate::maintenance::mirror::objects::{
+    is_forbidden, is_usable, may_be_copied, place, version_of,
+};
+use crate::maintenance::mirror::report::MirrorReport;
+use crate::observer::{InPhase, Observer, Phase};
+
+/// The rules that a file breaks which is missing or damaged.
+const BAD_FILE: [&str; 4] = ["R-CHN-09", "R-CHN-10", "R-CHN-15", "R-CHN-16"];
+
+/// Stores what the copy lacks.
+pub(super) struct Writing<'a> {
+    pub(super) comparison: &'a Comparison<'a>,
+    /// Files on their way lie here.
+    pub(super) scratch: &'a Path,
+    pub(super) observer: &'a dyn Observer,
+    /// True if objects that seem to be right are read, too.
+    pub(super) verifies: bool,
+    /// True if the destination has been listed as a whole; otherwise it is asked for each file.
+    pub(super) is_whole: bool,
+    attempt: Attempt,
+    /// Objects that were checked or stored already.
+    done: BTreeSet<ObjectName>,
+    is_prepared: bool,
+    pub(super) report: MirrorReport,
+    /// True if a file was missing in the source.
+    pub(super) lacks_files: bool,
+}
+
+impl<'a> Writing<'a> {
+    pub(super) fn new(
+        comparison: &'a Comparison<'a>,
+        scratch: &'a Path,
+        observer: &'a dyn Observer,
+    ) -> Self {
+        Self {
+            comparison,
+            scratch,
+            observer,
+            verifies: false,
+            is_whole: true,
+            attempt: Attempt::begin(comparison.destination),
+            done: BTreeSet::new(),
+            is_prepared: false,
+            report: MirrorReport::default(),
+            lacks_files: false,
+        }
+    }
+
+    fn source(&self) -> &'a Store {
+        self.comparison.source
+    }
+
+    fn destination(&self) -> &'a Store {
+        self.comparison.destination
+    }
+
+    /// Stores the files and assets of a version that the destination lacks.
+    ///
+    /// # Errors
+    /// IO; the observer's. Missing and damaged files are problems of the report.
+    pub(super) fn store_files(&mut self, entry: &HistoryEntry) -> Result<()> {
+        for route in &entry.routes {
+            for file in &route.files {
+                self.store_file(ChainFile::Link(*file), file.name(), *file)?;
+            }
+        }
+        for asset in &entry.commit.assets {
+            self.store_asset(asset)?;
+        }
+        Ok(())
+    }
+
+    fn store_asset(&mut self, asset: &Asset) -> Result<()> {
+        self.store_file(ChainFile::Asset(asset), asset.object_name(), asset.file)
+    }
+
+    fn store_file(
+        &mut self,
+        file: ChainFile<'_>,
+        name: ObjectName,
+        reference: FileReference,
+    ) -> Result<()> {
+        if !self.done.insert(name) || self.is_there(file, name, reference)? {
+            return Ok(());
+        }
+        let failed = |error| Error::io("writing", error).in_file(self.scratch);
+        let mut written = NamedTempFile::new_in(self.scratch).map_err(failed)?;
+        match self.read_file(file, reference.size, &mut written) {
+            Ok(()) => {}
+            Err(error) if error.breaks(&BAD_FILE) || is_forbidden(&error) => {
+                self.lacks_files |= error.breaks(&["R-CHN-09"]);
+                self.report.problems.push(error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        self.prepare()?;
+        let uploading = InPhase::begin(self.observer, Phase::Upload, reference.size);
+        self.destination()
+            .upload(written.path(), name, reference.size, self.observer)?;
+        drop(uploading);
+        self.report.files += 1;
+        self.report.bytes = self.report.bytes.saturating_add(reference.size);
+        Ok(())
+    }
+
+    /// True if the destination has the file.
+    fn is_there(
+        &self,
+        file: ChainFile<'_>,
+        name: ObjectName,
+        reference: FileReference,
+    ) -> Result<bool> {
+        let checked = if self.verifies {
+            let checking = InPhase::begin(self.observer, Phase::Check, reference.size);
+            check_whole(self.destination(), file, &checking)
+        } else if self.is_whole {
+            let found = self.comparison.there.get(&name);
+            return Ok(found.is_some_and(|found| found.size == reference.size));
+        } else {
+            self.observer.advance(Phase::Check, 0)?;
+            check_there(self.destination(), file).map(drop)
+        };
+        match checked {
+            Ok(()) => Ok(true),
+            Err(error) if error.breaks(&BAD_FILE) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_file(&self, file: ChainFile<'_>, size: u64, written: &mut NamedTempFile) -> Result<()> {
+        let failed = |error| Error::io("writing", error).in_file(self.scratch);
+        let downloading = InPhase::begin(self.observer, Phase::Download, size);
+        let source = self.source();
+        let read = read_whole(source, file, source.options.part_bytes, |bytes| {
+            written.write_all(bytes).map_err(failed)?;
+            downloading.advance(bytes.len() as u64)
+        });
+        source.block_on(read)
+    }
+
+    /// Stores the documents of these versions that the destination lacks, and replaces unusable
+    /// ones.
+    ///
+    /// # Errors
+    /// R-PUB-08 (`CHAIN`) if there was no time; `CHAIN` if another writer was faster; IO.
+    pub(super) fn store_documents(&mut self, versions: impl Fn(u64) -> bool) -> Result<()> {
+        let listed = self.comparison.listed.keys();
+        let mut names: Vec<ObjectName> = listed
+            .copied()
+            .filter(|name| version_of(*name).is_some_and(&versions))
+            .collect();
+        names.sort_by_key(|name| place(*name));
+        for name in names {
+            if self.done.insert(name) {
+                self.store_document(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store_document(&mut self, name: ObjectName) -> Result<()> {
+        let comparison = self.comparison;
+        let found = comparison.there.get(&name);
+        let listed = comparison.listed.get(&name).map(|object| object.size);
+        if found.is_some() && found.map(|object| object.size) == listed && !self.verifies {
+            return Ok(());
+        }
+        self.observer.advance(Phase::Upload, 0)?;
+        let content = match comparison.documents.get(&name) {
+            Some(content) => Some(content.clone()),
+            None if matches!(name, ObjectName::Signature { .. }) => match self.source().get(name) {
+                Err(error) if is_forbidden(&error) => {
+                    self.report.problems.push(error);
+                    return Ok(());
+                }
+                content => content?,
+            },
+            // A restored destination needs no older routes than its own.
+            None => return Ok(()),
+        };
+        // A prune may have removed it since it was listed.
+        let Some(content) = content else {
+            return Ok(());
+        };
+        if found.is_some() {
+            let there = self.destination().get(name)?;
+            if let Some(there) = there {
+                return self.compare(name, &content, &there);
+            }
+        }
+        if !may_be_copied(name, &content) {
+            self.report.problems.push(at_odds(
+                name,
+                "this is no document of a chain: it is not copied. Delete it in the source",
+            ));
+            return Ok(());
+        }
+        self.prepare()?;
+        self.put(name, &content)?;
+        self.report.documents += 1;
+        Ok(())
+    }
+
+    /// Replaces what is under a name in the destination if it cannot be used, and the source's
+    /// document can.
+    fn compare(&mut self, name: ObjectName, content: &[u8], there: &[u8]) -> Result<()> {
+        if content == there {
+            return Ok(());
+        }
+        let chain = self.comparison.chain_digest();
+        let is_better = is_usable(name, chain, content);
+        let is_good = is_usable(name, chain, there);
+        let has_other_size = content.len() != there.len();
+        let replaces = match name {
+            _ if !is_better => false,
+            _ if !is_good => true,
+            // R-PUB-05.
+            ObjectName::Commit(_) => false,
+            _ => has_other_size,
+        };
+        if replaces {
+            self.prepare()?;
+            self.replace(name, content)?;
+            self.report.documents += 1;
+            return Ok(());
+        }
+        let problem = match name {
+            ObjectName::Commit(version) if is_better => differs(version),
+            _ if is_better => at_odds(
+                name,
+                "the destination has another content than the source, and both can be read: find \
+                 out which of them is damaged or was written by another program, delete it there \
+                 and mirror again",
+            ),
+            _ if is_good => at_odds(
+                name,
+                "this is damaged in the source; the copy has it. Delete it in the source, and \
+                 restore it: mirror the copy back with --restore",
+            ),
+            // Neither says anything to a reader.
+            _ => return Ok(()),
+        };
+        self.report.problems.push(problem);
+        Ok(())
+    }
+
+    /// Stores a document, unless it is there.
+    fn put(&self, name: ObjectName, content: &[u8]) -> Result<()> {
+        let destination = self.destination();
+        if put_last(destination, &[self.attempt], name, content)?
+            || destination.get(name)?.is_some_and(|found| found == content)
+        {
+            return Ok(());
+        }
+        self.attempt.check()?;
+        Err(at_odds(
+            name,
+            "another writer has just stored something else here: only mirror may write to a copy",
+        ))
+    }
+
+    fn replace(&self, name: ObjectName, content: &[u8]) -> Result<()> {
+        self.attempt.check()?;
+        let failed = |error| Error::io("writing", error).in_file(self.scratch);
+        let mut written = NamedTempFile::new_in(self.scratch).map_err(failed)?;
+        written.write_all(content).map_err(failed)?;
+        let size = content.len() as u64;
+        self.destination()
+            .upload(written.path(), name, size, self.observer)
+    }
+
+    /// Makes a copy a chain.
+    ///
+    /// # Errors
+    /// Those of [`store_documents`](Self::store_documents).
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.comparison.is_finished {
+            return Ok(());
+        }
+        self.prepare()?;
+        self.put(ObjectName::Chain, &self.comparison.chain)
+    }
+
+    /// Makes the directory of the destination, and checks that documents can be stored there, once
+    /// and before anything else is.
+    fn prepare(&mut self) -> Result<()> {
+        if self.is_prepared {
+            return Ok(());
+        }
+        if let Some(directory) = self.destination().missing_directory() {
+            // Not its parent: it may be where a disk is not mounted.
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let text = "the parent of this directory does not exist: is its disk mounted?";
+                    return Err(Error::usage(text).in_file(&directory));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    made.map_err(|error| Error::io("creating", error).in_file(&directory))?;
+                }
+            }
+        }
+        if let Some(directory) = self.destination().directory() {
+            check_links(&directory)?;
+        }
+        self.is_prepared = true;
+        Ok(())
+    }
+}
