@@ -9,14 +9,14 @@ use deltachain::tensor::{Digest, Dtype, MemoryState};
 use deltachain::{ErrorClass, Result};
 use deltachain_store::{
     FollowStatus, Follower, FollowerOptions, Memory, Place, Poller, PublishOptions, Publisher,
-    RawObjects, Snapshots, Store, StoreRecord, init, mirror, sign,
+    RawObjects, Snapshots, Store, StoreRecord, init, sign,
 };
 use object_store::memory::InMemory;
 
 use crate::common::{self, Notes, state};
 use crate::maintenance::{Chain, names};
+use crate::mirror;
 use crate::signatures::key;
-
 use crate::support::Random;
 use crate::support::counting::CountingStore;
 use crate::support::faulty::{Control, Fault, FaultyStore};
@@ -28,8 +28,8 @@ fn empty() -> (Store, Arc<Control>) {
 }
 
 fn copy(source: &Store, destination: &Store) {
-    let scratch = tempfile::tempdir().unwrap();
-    mirror(source, destination, scratch.path(), &()).unwrap();
+    let report = mirror::copy(source, destination).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 fn in_memory(store: &Store, options: FollowerOptions) -> Follower<Memory> {

@@ -389,9 +389,6 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
         }
         // The other one has removed what was listed.
         (Work::Prune | Work::PruneLess | Work::PruneAbandoned, Some("R-RET-05")) => has_rival,
-        (Work::Prune | Work::PruneLess | Work::PruneAbandoned, None) => {
-            how.jumps > 0 && error.to_string().contains("asking for the time")
-        }
         // Nothing was withdrawn so far, or it is too long ago.
         (Work::Undo, None) => error.class() == ErrorClass::Usage,
         // A day passed between the first file and the commit, or between planning and reading.
@@ -400,7 +397,7 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
         | (Work::Follow, Some("R-CHN-09")) => how.jumps > 0,
         // Or between storing a probe and looking at it, so that a prune has removed it as one that
         // was left behind.
-        (Work::PublishShard, None) => {
+        (Work::Prune | Work::PruneLess | Work::PruneAbandoned | Work::PublishShard, None) => {
             how.jumps > 0 && error.to_string().contains("asking for the time")
         }
         _ => false,
