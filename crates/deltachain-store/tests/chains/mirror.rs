@@ -261,7 +261,7 @@ fn objects_of_another_size_are_replaced_and_others_by_verify() {
             assert_clean(&copy(&chain.store, &copied).unwrap());
             assert_eq!(contents(&copied), all, "{name}");
         }
-        // Of the same size.
+        // Wrong bytes of the same size.
         overwrite(&copied, *name, &vec![b'x'; content.len()]);
         assert_clean(&verify(&chain.store, &copied).unwrap());
         assert_eq!(contents(&copied), all, "{name}");
@@ -864,7 +864,7 @@ fn damage_of_a_copy_is_mended_and_that_of_a_source_is_not_copied() {
             Ok(report) => !report.problems.is_empty(),
             Err(_) => true,
         };
-        // Of what the copy has, only documents of another size or content are noticed.
+        // The lists show only documents of another size or content.
         if !is_same && matches!(name, ObjectName::Commit(_)) {
             assert!(answers.iter().any(is_told), "{round} {name}");
         }
