@@ -288,7 +288,8 @@ impl Comparison<'_> {
         (history, end)
     }
 
-    /// True if a version goes to the copy or is there; `end` is the first one that cannot be copied.
+    /// True if a version goes to the copy or is there; `end` is the first one that cannot be
+    /// copied.
     pub(super) fn is_copied(&self, version: u64, end: Option<u64>) -> bool {
         end.is_none_or(|end| version < end) || self.there.contains_key(&ObjectName::Commit(version))
     }
