@@ -136,7 +136,8 @@ impl Service {
         let text = service.until("/metrics");
         let address = text["text"].as_str().unwrap();
         let address = address.strip_prefix("serving http://").unwrap();
-        service.address = address.strip_suffix("/metrics").unwrap().to_owned();
+        let address = address.strip_suffix("/metrics").unwrap();
+        address.clone_into(&mut service.address);
         service
     }
 

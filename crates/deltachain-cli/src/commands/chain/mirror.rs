@@ -153,10 +153,8 @@ fn as_text(url: &str, report: &MirrorReport) -> String {
     lines.extend(explained(&report.problems));
     let mut line = as_line(url, report);
     if !report.problems.is_empty() {
-        line += &format!(
-            "; {}",
-            counted(report.problems.len(), "problem", "problems")
-        );
+        line.push_str("; ");
+        line.push_str(&counted(report.problems.len(), "problem", "problems"));
     }
     lines.push(line);
     lines.join("\n")

@@ -133,10 +133,10 @@ impl Comparison<'_> {
     /// # Errors
     /// `CHAIN` if its newest version is above that of the source.
     pub(super) fn check_surplus(&mut self, newest_of_source: Option<u64>) -> Result<()> {
-        if let Some(version) = newest(self.there.keys()) {
-            if Some(version) > newest_of_source {
-                return Err(ahead(version));
-            }
+        if let Some(version) = newest(self.there.keys())
+            && Some(version) > newest_of_source
+        {
+            return Err(ahead(version));
         }
         let mut surplus = Vec::new();
         for &name in self.there.keys() {

@@ -22,7 +22,7 @@ use crate::maintenance::mirror::objects::{
     Listed, ReadDocuments, list_documents, list_folder, read_documents, version_of,
 };
 pub use crate::maintenance::mirror::report::MirrorReport;
-use crate::maintenance::mirror::writing::Writing;
+use crate::maintenance::mirror::writing::{Looking, Writing};
 use crate::observer::{Observer, Phase};
 
 /// The two whole lists are compared again after this time: a compaction, a prune or a late
@@ -336,9 +336,12 @@ impl Mirror {
         let mut problems = std::mem::take(&mut comparison.problems);
         let comparison = &*comparison;
         let is_copied = |version: u64| comparison.is_copied(version, end);
-        let mut writing = Writing::new(comparison, scratch, observer);
-        writing.is_whole = known.is_none();
-        writing.verifies = self.options.verify && known.is_none();
+        let looking = match known {
+            Some(_) => Looking::Asking,
+            None if self.options.verify => Looking::Reading,
+            None => Looking::Listed,
+        };
+        let mut writing = Writing::new(comparison, scratch, observer, looking);
         if !comparison.is_finished
             && is_copied(0)
             && let Some(first) = history.entries.get(&0)

@@ -23,16 +23,24 @@ use crate::observer::{InPhase, Observer, Phase};
 /// The rules that a file breaks which is missing or damaged.
 const BAD_FILE: [&str; 4] = ["R-CHN-09", "R-CHN-10", "R-CHN-15", "R-CHN-16"];
 
+/// How the destination is asked for what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looking {
+    /// All of it is in the list.
+    Listed,
+    /// Its documents are in the list, and files are asked for one by one.
+    Asking,
+    /// It is read.
+    Reading,
+}
+
 /// Stores what the copy lacks.
 pub(super) struct Writing<'a> {
     pub(super) comparison: &'a Comparison<'a>,
     /// Files on their way lie here.
     pub(super) scratch: &'a Path,
     pub(super) observer: &'a dyn Observer,
-    /// True if objects that seem to be right are read, too.
-    pub(super) verifies: bool,
-    /// True if the destination has been listed as a whole; otherwise it is asked for each file.
-    pub(super) is_whole: bool,
+    looking: Looking,
     attempt: Attempt,
     /// Objects that were checked or stored already.
     done: BTreeSet<ObjectName>,
@@ -47,13 +55,13 @@ impl<'a> Writing<'a> {
         comparison: &'a Comparison<'a>,
         scratch: &'a Path,
         observer: &'a dyn Observer,
+        looking: Looking,
     ) -> Self {
         Self {
             comparison,
             scratch,
             observer,
-            verifies: false,
-            is_whole: true,
+            looking,
             attempt: Attempt::begin(comparison.destination),
             done: BTreeSet::new(),
             is_prepared: false,
@@ -127,15 +135,19 @@ impl<'a> Writing<'a> {
         name: ObjectName,
         reference: FileReference,
     ) -> Result<bool> {
-        let checked = if self.verifies {
-            let checking = InPhase::begin(self.observer, Phase::Check, reference.size);
-            check_whole(self.destination(), file, &checking)
-        } else if self.is_whole {
-            let found = self.comparison.there.get(&name);
-            return Ok(found.is_some_and(|found| found.size == reference.size));
-        } else {
-            self.observer.advance(Phase::Check, 0)?;
-            check_there(self.destination(), file).map(drop)
+        let checked = match self.looking {
+            Looking::Reading => {
+                let checking = InPhase::begin(self.observer, Phase::Check, reference.size);
+                check_whole(self.destination(), file, &checking)
+            }
+            Looking::Listed => {
+                let found = self.comparison.there.get(&name);
+                return Ok(found.is_some_and(|found| found.size == reference.size));
+            }
+            Looking::Asking => {
+                self.observer.advance(Phase::Check, 0)?;
+                check_there(self.destination(), file).map(drop)
+            }
         };
         match checked {
             Ok(()) => Ok(true),
@@ -179,7 +191,10 @@ impl<'a> Writing<'a> {
         let comparison = self.comparison;
         let found = comparison.there.get(&name);
         let listed = comparison.listed.get(&name).map(|object| object.size);
-        if found.is_some() && found.map(|object| object.size) == listed && !self.verifies {
+        if found.is_some()
+            && found.map(|object| object.size) == listed
+            && self.looking != Looking::Reading
+        {
             return Ok(());
         }
         self.observer.advance(Phase::Upload, 0)?;
