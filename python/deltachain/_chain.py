@@ -149,6 +149,9 @@ class Status:
     servers: tuple[dict[str, Any], ...]
     """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints
     them."""
+    stores: tuple[dict[str, Any], ...] = ()
+    """The stores that the follower has used, its copies after the chain's own: `url`, `copy`,
+    `bytes`, `missing`, `failures`, `last_failure`, `damage`."""
     trust: dict[str, Any] | None = None
     """The signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None
     if everybody's are."""
@@ -378,7 +381,8 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
         found[name] = _time(found[name])
     found["digest"] = found.pop("state")
     found["metadata"] = given(found["metadata"] or {})
-    found["problems"], found["servers"] = tuple(found["problems"]), tuple(found["servers"])
+    for name in ("problems", "servers", "stores"):
+        found[name] = tuple(found[name])
     return Status(**found)
 
 

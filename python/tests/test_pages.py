@@ -266,7 +266,7 @@ def test_an_implementers_tutorial(page: Page, request: pytest.FixtureRequest) ->
 
 
 def test_how_a_chain_is_copied_and_comes_back(page: Page) -> None:
-    assert page.follow("docs/copies.md") == 8
+    assert page.follow("docs/copies.md") == 10
 
 
 def test_how_keys_change(page: Page) -> None:

@@ -168,7 +168,8 @@ def test_a_mirror_names_what_it_cannot_copy_and_restores(tmp_path: Path) -> None
 def test_a_setting_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COPY_SECRET", "hidden")
     monkeypatch.setenv("EMPTY_SECRET", "")
-    dc.Store("s3://bucket/chain", storage_options={"secret_access_key": "env:COPY_SECRET"})
+    keys = {"access_key_id": "a", "secret_access_key": "env:COPY_SECRET"}
+    dc.Store("s3://bucket/chain", storage_options=keys)
     for name in ("EMPTY_SECRET", "NO_SUCH_SECRET"):
         with pytest.raises(dc.UsageError, match=name):
             dc.Store("s3://bucket/chain", storage_options={"secret_access_key": f"env:{name}"})
