@@ -5,7 +5,7 @@
 //! change.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::rules::{Rule, is_off};
@@ -90,6 +90,20 @@ impl ErrorClass {
     }
 }
 
+/// True if the process or the system has no descriptor left for another open file: EMFILE or
+/// ENFILE, for which the standard library has no kind.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    let mut code = error.raw_os_error();
+    let mut source = std::error::Error::source(error);
+    while let (None, Some(inner)) = (code, source) {
+        code = inner
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error);
+        source = inner.source();
+    }
+    cfg!(unix) && matches!(code, Some(23 | 24))
+}
+
 /// Advice for when the operating system, the network or a store fails in this way.
 fn advice_for(kind: ErrorKind) -> &'static str {
     match kind {
@@ -110,6 +124,8 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         | ErrorKind::NetworkDown
         | ErrorKind::NotConnected
         | ErrorKind::AddrNotAvailable => "check host and port, and whether the server runs",
+        ErrorKind::AddrInUse => "choose another port, or end the program that uses this one",
+        ErrorKind::InvalidFilename => "choose a shorter path",
         ErrorKind::TimedOut => "check the network and the server; then retry, or allow more time",
         ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted
@@ -141,13 +157,15 @@ struct Repr {
     is_in_use: bool,
     /// The trusted keys have not signed this version.
     unsigned: Option<UnsignedVersion>,
+    /// Advice for this error, if that of its class does not fit.
+    advice: Option<&'static str>,
     message: String,
     section: Option<String>,
     offset: Option<u64>,
     tensor: Option<String>,
     file: Option<String>,
     link: Option<usize>,
-    source: Option<std::io::Error>,
+    source: Option<io::Error>,
 }
 
 /// The beginning of a secret key as text (SPEC section 23.1).
@@ -191,6 +209,7 @@ impl Error {
             rule,
             is_in_use: false,
             unsigned: None,
+            advice: None,
             message: without_secrets(message),
             section: None,
             offset: None,
@@ -236,11 +255,31 @@ impl Error {
         Self::new(class, None, &message.into())
     }
 
+    /// Something on this machine that the caller did not name is not as the program needs it: a
+    /// file of a cache, a record, a file that another program changes. Class IO, since other
+    /// arguments would not help.
+    pub fn unusable(message: impl Into<String>, advice: &'static str) -> Self {
+        Self::new(ErrorClass::Io, None, &message.into()).with_advice(advice)
+    }
+
+    /// A file has changed while it was read. Class IO.
+    pub fn changed(file: impl AsRef<Path>) -> Self {
+        let advice = "retry when the file is complete and no program writes to it";
+        Self::unusable("the file has changed while it was read", advice).in_file(file)
+    }
+
     /// The operating system failed while doing `what`.
-    pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         let mut error = Self::new(ErrorClass::Io, None, &what.into());
         error.0.source = Some(source);
         error
+    }
+
+    /// Gives advice that fits better than the advice of the class.
+    #[must_use]
+    pub fn with_advice(mut self, advice: &'static str) -> Self {
+        self.0.advice = Some(advice);
+        self
     }
 
     /// Names the section of a link, `header` or `index`, unless one is named already.
@@ -334,21 +373,20 @@ impl Error {
         }
     }
 
-    /// Advice in one phrase: how a user can deal with the error. It depends on the kind of failure
-    /// if the operating system failed, otherwise on the class.
+    /// Advice in one phrase: how a user can deal with the error. It is chosen where the error is
+    /// made, or depends on the kind of failure if the operating system failed, or on the class.
     pub fn advice(&self) -> &'static str {
         match &self.0.source {
             _ if self.is_in_use() => "end that process, or choose another directory",
+            _ if let Some(advice) = self.0.advice => advice,
+            Some(source) if lacks_descriptors(source) => {
+                "raise the limit for open files (`ulimit -n`), or use fewer threads"
+            }
             Some(source) => advice_for(source.kind()),
             None if self.class() == ErrorClass::Io => advice_for(ErrorKind::OutOfMemory),
             // Nothing newer in a file, but something that cannot be done.
             None if self.class() == ErrorClass::Unsupported && self.rule().is_none() => {
                 "choose another way"
-            }
-            None if self.class() == ErrorClass::Usage
-                && self.file().is_some_and(|file| !file.contains("://")) =>
-            {
-                "check the path, and what is there"
             }
             None => self.class().advice(),
         }

@@ -264,9 +264,11 @@ class PruneReport:
     done: bool
     """False with `dry_run`."""
     kept: tuple[int, ...]
-    """Versions that were to be kept. Others that they are built from stay, too."""
+    """Versions that were to be kept."""
     withdrawn: tuple[int, ...]
     """Versions that cannot be built any more. Their files are removed by a prune a day later."""
+    needed: tuple[int, ...]
+    """Versions that were not to be kept and stay, because kept versions are built from them."""
     removed: tuple[str, ...]
     """Files that were removed."""
     removed_bytes: int
@@ -468,7 +470,7 @@ def prune(
     found = json.loads(
         store.prune(keep_last, keep_every, versions, abandoned, accept_loss, dry_run, progress)
     )
-    for name in ("kept", "withdrawn", "removed"):
+    for name in ("kept", "withdrawn", "needed", "removed"):
         found[name] = tuple(found[name])
     return PruneReport(**found)
 

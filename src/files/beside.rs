@@ -25,11 +25,7 @@ pub(super) fn check_out(
     let others = other_files
         .iter()
         .map(|(name, _)| name.to_string_lossy().into_owned());
-    let folders = names
-        .chain(others)
-        .flat_map(|name| folders_of(&name))
-        .collect();
-    check_directory(out, &folders, replace)
+    check_directory(out, &names.chain(others).collect(), replace)
 }
 
 /// The folder of a path name and the folders that it lies in, with the `/` at their ends.

@@ -10,6 +10,8 @@ use std::path::Path;
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
+use crate::files::weight_map::INDEX_SUFFIX;
+use crate::layout::FILE_SUFFIX;
 
 /// Fills `buffer` from the bytes at `offset`, whatever other threads do with the file.
 #[cfg(unix)]
@@ -140,9 +142,9 @@ pub(super) fn check_file(out: &Path, replace: bool) -> Result<()> {
     Err(Error::usage("only a file can be replaced by a file").in_file(out))
 }
 
-/// As [`check_file`], for an output directory that will have these folders, with the `/` at their
-/// ends.
-pub(super) fn check_directory(out: &Path, folders: &BTreeSet<String>, replace: bool) -> Result<()> {
+/// Refuses an output directory that cannot be replaced by one with these files, whose names have
+/// their folders before them.
+pub(super) fn check_directory(out: &Path, files: &BTreeSet<String>, replace: bool) -> Result<()> {
     refuse_existing(out, replace)?;
     if is_absent(out) {
         return Ok(());
@@ -150,16 +152,16 @@ pub(super) fn check_directory(out: &Path, folders: &BTreeSet<String>, replace: b
     if !out.is_dir() {
         return Err(Error::usage("only a directory can be replaced by a directory").in_file(out));
     }
-    check_replaced(out, out, "", folders)
+    check_replaced(out, out, "", files)
 }
 
-/// Replacing removes all of the directory. That is not what somebody wants who gave a whole working
-/// tree.
+/// Replacing a directory removes everything in it. A user who names a working tree by mistake does
+/// not want that, so only files of tensors and files with a successor may be there.
 fn check_replaced(
     out: &Path,
     directory: &Path,
     folder: &str,
-    folders: &BTreeSet<String>,
+    files: &BTreeSet<String>,
 ) -> Result<()> {
     for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
         let entry = entry.map_err(|error| reading(error, directory))?;
@@ -169,14 +171,19 @@ fn check_replaced(
         );
         let name = format!("{folder}{last}");
         let inner = format!("{name}/");
-        if is_real_directory(&path) && folders.contains(&inner) {
-            check_replaced(out, &path, &inner, folders)?;
-        } else if last.starts_with('.') || path.is_dir() {
+        if is_real_directory(&path) && files.iter().any(|file| file.starts_with(&inner)) {
+            check_replaced(out, &path, &inner, files)?;
+        } else if !path.is_file() || !(files.contains(&name) || is_of_tensors(&last)) {
             let message = format!("the directory holds {name:?}, which replacing it would remove");
             return Err(Error::usage(message).in_file(out));
         }
     }
     Ok(())
+}
+
+/// True if a file of this name has tensors, or is the index of such files.
+fn is_of_tensors(name: &str) -> bool {
+    name.ends_with(FILE_SUFFIX) || name.ends_with(INDEX_SUFFIX)
 }
 
 /// Whether there is a directory here, and not a link to one.

@@ -76,7 +76,7 @@ impl FileSource {
     /// far as the file system tells. To be asked when all has been read.
     ///
     /// # Errors
-    /// USAGE.
+    /// IO.
     pub fn check_unchanged(&self) -> Result<()> {
         let found = [self.file.metadata(), fs::metadata(&self.path)];
         if found
@@ -85,8 +85,7 @@ impl FileSource {
         {
             return Ok(());
         }
-        let message = "the file has changed while it was read: retry when it is complete and nobody writes to it";
-        Err(Error::usage(message).in_file(&self.path))
+        Err(Error::changed(&self.path))
     }
 }
 

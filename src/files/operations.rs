@@ -447,8 +447,11 @@ mod tests {
         assert_eq!(fs::read(&out).unwrap(), b"precious");
         let options = options.replace(true);
         snapshot(&state, &out, &options).unwrap();
+        // A file that gets no successor is not removed.
+        let error = apply(None, &[&out], &state, &options).unwrap_err();
+        assert!(error.message().contains("\"config.json\""), "{error}");
+        fs::remove_file(state.join("config.json")).unwrap();
         apply(None, &[&out], &state, &options).unwrap();
-        assert!(!state.join("config.json").exists());
         // An observer of the progress can stop all of it, even at the very end.
         let stop = |bytes| {
             if bytes == 0 {

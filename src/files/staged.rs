@@ -60,8 +60,8 @@ enum StagingPlace {
 impl StagedSafetensors {
     /// Prepares to write a state with these tensors, ascending by name, to `out`, spread as
     /// `layout` says: a file, or a directory into which the other files of the base's directory are
-    /// copied too. With `replace`, what is at `out` is replaced; it may be the base. Its folders
-    /// must be among those that are written.
+    /// copied too. With `replace`, what is at `out` is replaced; it may be the base. A
+    /// directory is replaced if each file in it is a file of tensors or has a successor.
     ///
     /// # Errors
     /// USAGE if `out` exists and may not or cannot be replaced, if the layout does not fit these
@@ -221,10 +221,12 @@ impl StagedSafetensors {
             StagingPlace::File(file) => persist(file, &self.out, self.replace)?,
             StagingPlace::Directory { directory, shards } => {
                 let mut folders = BTreeSet::new();
+                let mut files = BTreeSet::new();
                 for (name, file) in shards {
                     file.sync_all()
                         .map_err(|error| writing(error, &self.out.join(&name)))?;
                     folders.extend(folders_of(&name));
+                    files.insert(name);
                 }
                 for (name, index) in &self.indexes {
                     create_file(&directory.path().join(name))
@@ -238,12 +240,13 @@ impl StagedSafetensors {
                         .map_err(|error| writing(error, path))?;
                     written += copy(path, &directory.path().join(name))?;
                     folders.extend(folders_of(&shown));
+                    files.insert(shown.into_owned());
                 }
                 for folder in &folders {
                     sync_directory(&directory.path().join(folder))?;
                 }
                 sync_directory(directory.path())?;
-                check_directory(&self.out, &folders, self.replace)?;
+                check_directory(&self.out, &files, self.replace)?;
                 if is_absent(&self.out) {
                     fs::rename(directory.path(), &self.out)
                         .map_err(|error| writing(error, &self.out))?;

@@ -32,7 +32,7 @@ STATE, BASE and TARGET are a .safetensors file or a directory of them, with or w
 directory are included: tensors of vae/model.safetensors are called vae/NAME. Skipped are hidden files and folders, \
 checkpoint-*, original, and chains.
 
-Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 130 interrupted.";
+Exit codes: 0 success, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:

@@ -444,17 +444,19 @@ pub(crate) struct FollowArgs {
     /// it is more than 30.
     #[arg(long, value_name = "MIN..MAX", default_value = "2..30", value_parser = parse_poll)]
     pub(crate) poll: (Duration, Duration),
-    /// Serve /metrics and, with --engine, /ready: a port of 127.0.0.1, or IP:PORT
+    /// Serve /metrics, /healthz and, with --engine, /ready: a port of 127.0.0.1, or IP:PORT
     ///
-    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/ready answers load balancers:
-    /// 200 while each --server is ready for requests, 503 otherwise. See docs/following.md.
+    /// http://ADDR/metrics has metrics for Prometheus. http://ADDR/healthz answers 200 while
+    /// `status --max-lag` would say that the directory is healthy, else 503 with the reasons.
+    /// http://ADDR/ready answers load balancers: 200 while each --server is ready for requests, 503
+    /// otherwise. See docs/following.md.
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Staleness at which a server stops being ready: 90s, 10m, or versions
+    /// Maximum lag (staleness) at which /healthz and /ready answer 200: 90s, 10m, or versions
     ///
-    /// A time since its version was last seen to be the newest, or a number of versions behind the
+    /// A time since the version was last seen to be the newest, or a number of versions behind the
     /// newest.
-    #[arg(long, value_name = "TIME|N", default_value = "10m", requires = "engine", help_heading = SERVERS)]
+    #[arg(long, value_name = "TIME|N", default_value = "10m")]
     pub(crate) max_lag: MaxLag,
 }
 
@@ -489,7 +491,7 @@ Examples:
   deltachain status /models/run7 --max-lag 3 --json
 
 Exit code 0: healthy. Exit code 1, with the reasons: DIR holds no version, or an unreadable one; the last poll failed, \
-except when the store was unreachable (class IO); the command of --exec failed for this version, or has not been run for \
+except when the store was unreachable (class IO); the disk of DIR is full; the command of --exec failed for this version, or has not been run for \
 it and no follower is running; a server of --engine failed, or its version is unknown (no follower is running, for \
 example); or --max-lag is exceeded, by the directory or by a server, or a server is not ready for requests. Exit code \
 2: there is no directory DIR.")]
@@ -686,11 +688,20 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
     }
 }
 
+/// The longest pause if only the shortest one is given.
+const LONGEST_POLL: Duration = Duration::from_secs(30);
+
 /// The shortest and the longest pause.
 fn parse_poll(text: &str) -> Result<(Duration, Duration), String> {
-    let (shortest, longest) = text.split_once("..").unwrap_or((text, "30"));
+    let Some((shortest, longest)) = text.split_once("..") else {
+        let shortest = parse_seconds(text)?;
+        return Ok((shortest, shortest.max(LONGEST_POLL)));
+    };
     let (shortest, longest) = (parse_seconds(shortest)?, parse_seconds(longest)?);
-    Ok((shortest, longest.max(shortest)))
+    if longest < shortest {
+        return Err("the maximum is below the minimum".to_owned());
+    }
+    Ok((shortest, longest))
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {

@@ -43,7 +43,7 @@ pub(crate) fn report(error: &Error, output: Output) -> u8 {
     }
     if interrupt::happened() {
         interrupt::EXIT_CODE
-    } else if error.class() == ErrorClass::Usage {
+    } else if error.class() == ErrorClass::Usage && !error.is_in_use() {
         USAGE_EXIT_CODE
     } else {
         FAILURE

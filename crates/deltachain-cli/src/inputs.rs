@@ -43,7 +43,10 @@ pub fn require<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     };
     match paths.into_iter().find(is_missing) {
-        Some(path) => Err(Error::usage("there is no such file or directory").in_file(path)),
+        Some(path) => {
+            let error = Error::usage("there is no such file or directory");
+            Err(error.with_advice("check the path").in_file(path))
+        }
         None => Ok(()),
     }
 }

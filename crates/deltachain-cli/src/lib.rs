@@ -1,7 +1,7 @@
 //! The `deltachain` tool as a function: makes, applies, joins, checks and shows links, and
 //! publishes and follows chains of them (SPEC.md of the library).
 //!
-//! Exit codes: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted.
+//! Exit codes: 0 good, 1 refused or failed, 2 wrong arguments or inputs, 130 interrupted.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -23,6 +23,7 @@ mod numbers;
 mod operation;
 mod other_files;
 mod output;
+mod process;
 pub mod program;
 mod progress;
 mod shared_args;

@@ -21,7 +21,7 @@ pub use crate::output::{Output, printable, printable_path, report_on};
 pub use crate::progress::Meter;
 pub use crate::shared_args::{Choices, Global, LimitArgs, PROFILES, one_of, parse_note};
 pub use crate::watcher::Watcher;
-use crate::{args, failure, interrupt};
+use crate::{args, failure, interrupt, process};
 
 /// Runs a program whose commands print to standard output and standard error, and returns the exit
 /// code. The first argument is the program's name. From then on Ctrl-C and the pool of threads are
@@ -39,6 +39,7 @@ pub fn main<P: Parser>(
     let output = Output::new(options);
     let work = || {
         interrupt::install()?;
+        process::raise_open_files();
         // At once: where threads cannot be started, that is an error and no panic later.
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0))

@@ -496,13 +496,13 @@ fn a_base_that_is_cut_while_it_is_read_is_refused() {
     }
     file.set_len(1000).unwrap();
     let ran = child.wait_with_output().unwrap();
-    // Or it has been cut before its header was compared with its length.
     let told = String::from_utf8(ran.stderr).unwrap();
-    let is_told = ["has changed while it was read", "its header calls for"]
-        .iter()
-        .any(|text| told.contains(text));
+    let code = ran.status.code();
+    let has_changed = told.contains("has changed while it was read");
+    // Or it has been cut before its header was compared with its length.
+    let is_short = told.contains("its header calls for");
     assert!(
-        ran.status.code() == Some(2) && is_told && told.contains("long"),
+        (code == Some(1) && has_changed || code == Some(2) && is_short) && told.contains("long"),
         "{told}"
     );
     assert!(!folder.at("out").exists());

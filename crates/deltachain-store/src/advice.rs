@@ -20,7 +20,7 @@ pub enum Face {
 /// The advice that helps against these broken rules: for the tool, for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
-const BY_RULE: [RuleAdvice; 12] = [
+const BY_RULE: [RuleAdvice; 13] = [
     (&["R-CHN-01"], NO_CHAIN, NO_CHAIN),
     (
         &["R-CHN-13"],
@@ -33,6 +33,13 @@ const BY_RULE: [RuleAdvice; 12] = [
          the digest of its newest commit or of one shortly before",
         "the chain was rolled back or has forked: ask its publisher; Subscriber(allow_rollback=COMMIT) accepts that \
          once: the digest of its newest commit or of one shortly before",
+    ),
+    (
+        &["R-CHN-08"],
+        "`deltachain prune URL --undo` brings back what was pruned within the last 20 hours; a copy of the chain may \
+         still have the version: pull it from there, or take a newer one",
+        "undo_prune() brings back what was pruned within the last 20 hours; a copy of the chain may \
+         still have the version: pull it from there, or take a newer one",
     ),
     (
         &["R-LIM-01"],
@@ -68,14 +75,18 @@ const BY_RULE: [RuleAdvice; 12] = [
         "check the URL, and the keys of `trust`: `log()` says who claims to have signed; docs/rotation.md says how \
          keys change",
     ),
-    (&["R-SIG-03"], STRANGER, STRANGER),
+    (
+        &["R-SIG-03"],
+        "look at the head: somebody else may have published it, or the key is another one now; if it is yours, give \
+         its commit to --vouch; docs/operating.md and docs/rotation.md say what to do",
+        "look at the head: somebody else may have published it, or the key is another one now; if it is yours, give \
+         its commit to vouch=; docs/operating.md and docs/rotation.md say what to do",
+    ),
     (&["R-LAY-03"], OTHER_FILES, OTHER_FILES),
 ];
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was \
                         lost, put a copy of it back, byte for byte";
-const STRANGER: &str = "somebody else may have published, or the key is another one now: look at the head before you \
-                        sign it or publish after it; docs/operating.md and docs/rotation.md say what to do";
 const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
                            --deep` tells which; let a publisher of version 1.2 of the format publish once more";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";

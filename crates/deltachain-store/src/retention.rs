@@ -18,7 +18,7 @@ use deltachain::chain::{
     commits_missing, no_path_without, retain, routes_taken,
 };
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, Progress, Result};
+use deltachain::{Error, ErrorClass, Limits, Progress, Result};
 use serde::Serialize;
 
 use crate::access::attempt::{Attempt, put_routes, was_in_time};
@@ -110,6 +110,10 @@ pub struct PruneReport {
     /// The versions that lose their last route. Other versions may lose routes, and stay because a
     /// version that is kept is built from them.
     pub withdrawn: Vec<u64>,
+    /// The versions that were not to be kept and stay, because versions that are kept are built from
+    /// them. A snapshot of the lowest version that is kept lets the next prune withdraw those below
+    /// it.
+    pub needed: Vec<u64>,
     /// The objects that go: files that no route will name, and routes documents that are no longer
     /// in force.
     pub removed: Vec<ObjectName>,
@@ -134,14 +138,25 @@ pub struct PruneReport {
     pub partials: Vec<PathBuf>,
 }
 
+/// The versions of a chain, by what a prune does with them.
+struct PlannedVersions {
+    kept: Vec<u64>,
+    withdrawn: Vec<u64>,
+    needed: Vec<u64>,
+}
+
 impl PruneReport {
     fn new(
         done: bool,
-        kept: Vec<u64>,
-        withdrawn: Vec<u64>,
+        versions: PlannedVersions,
         unneeded: UnneededFiles,
         partials: Vec<Partial>,
     ) -> Self {
+        let PlannedVersions {
+            kept,
+            withdrawn,
+            needed,
+        } = versions;
         let lists = [unneeded.old, unneeded.young, unneeded.unnamed];
         let [removed_bytes, young_bytes, unnamed_bytes] =
             lists.each_ref().map(|objects| bytes_of(objects));
@@ -152,6 +167,7 @@ impl PruneReport {
             done,
             kept,
             withdrawn,
+            needed,
             removed,
             removed_bytes,
             young,
@@ -199,8 +215,12 @@ pub(crate) fn plan_again(
 
     let mut documents = Vec::new();
     let mut withdrawn = Vec::new();
+    let mut needed = Vec::new();
     for (version, entry) in &mut history.entries {
         let routes = &retained[version];
+        if !routes.is_empty() && !kept.contains(version) {
+            needed.push(*version);
+        }
         if *routes == entry.routes {
             continue;
         }
@@ -225,8 +245,11 @@ pub(crate) fn plan_again(
     Ok(PrunePlan {
         expected: PruneReport::new(
             false,
-            kept.into_iter().collect(),
-            withdrawn,
+            PlannedVersions {
+                kept: kept.into_iter().collect(),
+                withdrawn,
+                needed,
+            },
             unneeded,
             partials,
         ),
@@ -286,11 +309,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     )?;
     check_unchanged(&objects, &expected)?;
     let lost = check_commits(&objects, &mut history, plan.known, plan.keep.accept_loss)?;
-    let PruneReport {
-        kept: wanted,
-        withdrawn,
-        ..
-    } = &plan.expected;
+    let wanted = &plan.expected.kept;
     let newest = wanted.last().map_or(0, |head| head.saturating_add(1));
     let kept = wanted
         .iter()
@@ -320,8 +339,11 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
     }
     Ok(PruneReport::new(
         true,
-        wanted.clone(),
-        withdrawn.clone(),
+        PlannedVersions {
+            kept: wanted.clone(),
+            withdrawn: plan.expected.withdrawn.clone(),
+            needed: plan.expected.needed.clone(),
+        },
         unneeded,
         partials,
     ))
@@ -392,10 +414,12 @@ pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {
     match missing {
         _ if !versions.is_empty() => Ok(versions),
         Some(file) => Err(file.missing()),
-        None => Err(
-            Error::usage("no route was withdrawn within the last 20 hours")
-                .in_file(store.to_string()),
-        ),
+        None => Err(Error::refused(
+            ErrorClass::Chain,
+            "no route was withdrawn within the last 20 hours",
+        )
+        .with_advice("nothing is left to restore; a copy may have older routes: docs/copies.md")
+        .in_file(store.to_string())),
     }
 }
 

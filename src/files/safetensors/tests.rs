@@ -627,7 +627,7 @@ fn a_file_that_changes_while_it_is_read_is_refused() {
             );
             assert_eq!(
                 (error.class(), error.file()),
-                (ErrorClass::Usage, changed.to_str()),
+                (ErrorClass::Io, changed.to_str()),
                 "{how} {work}"
             );
             assert!(!at("out").exists(), "{how} {work}");

@@ -285,7 +285,7 @@ fn what_exists_is_kept_unless_it_is_to_be_replaced() {
 }
 
 #[test]
-fn a_directory_with_more_than_plain_files_is_not_replaced() {
+fn a_directory_with_files_of_others_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let base = make_shards(&folder.path().join("base"));
     let out = folder.path().join("out");
@@ -298,7 +298,10 @@ fn a_directory_with_more_than_plain_files_is_not_replaced() {
     fs::create_dir(&out).unwrap();
     refused(staged.commit(), "exists");
     refused(create(false), "exists");
-    fs::write(out.join("old.txt"), "").unwrap();
+    fs::write(out.join("thesis.txt"), "").unwrap();
+    refused(create(true), "\"thesis.txt\"");
+    fs::remove_file(out.join("thesis.txt")).unwrap();
+    fs::write(out.join("old.safetensors"), "").unwrap();
     let staged = create(true).unwrap();
     fs::create_dir(out.join("sub")).unwrap();
     refused(create(true), "\"sub\"");
@@ -307,7 +310,7 @@ fn a_directory_with_more_than_plain_files_is_not_replaced() {
     refused(create(true), "\".git\"");
     fs::remove_file(out.join(".git")).unwrap();
     write(&base, staged).unwrap();
-    assert!(!contents(&out).contains_key("old.txt"));
+    assert!(!contents(&out).contains_key("old.safetensors"));
     assert_eq!(contents(folder.path()).len(), 2);
 
     fs::remove_dir_all(&out).unwrap();

@@ -29,6 +29,23 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
+impl Answer {
+    /// Says whether something is healthy, and if not, why.
+    pub(crate) fn of_health<T: AsRef<str>>(problems: &[T]) -> Self {
+        let (status, body) = if problems.is_empty() {
+            ("200 OK", "healthy".to_owned())
+        } else {
+            let lines: Vec<&str> = problems.iter().map(AsRef::as_ref).collect();
+            ("503 Service Unavailable", lines.join("\n"))
+        };
+        Self {
+            status,
+            kind: "text/plain; charset=utf-8",
+            body: body + "\n",
+        }
+    }
+}
+
 /// An address that has been taken. Nobody is answered yet.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -39,9 +56,9 @@ pub(crate) struct Port {
 
 impl Port {
     /// # Errors
-    /// USAGE if the address of --listen cannot be had.
+    /// IO if the address of --listen cannot be had.
     pub(crate) fn open(address: SocketAddr) -> Result<Self> {
-        let refused = |error| Error::usage(format!("--listen {address}: {error}"));
+        let refused = |error| Error::io(format!("opening --listen {address}"), error);
         let listener = TcpListener::bind(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         Ok(Self { listener, address })

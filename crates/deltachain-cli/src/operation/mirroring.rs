@@ -131,15 +131,6 @@ impl Faults {
         if !self.has_succeeded {
             reasons.push("no round has succeeded yet");
         }
-        let (status, body) = if reasons.is_empty() {
-            ("200 OK", "healthy".to_owned())
-        } else {
-            ("503 Service Unavailable", reasons.join("\n"))
-        };
-        Answer {
-            status,
-            kind: "text/plain; charset=utf-8",
-            body: body + "\n",
-        }
+        Answer::of_health(&reasons)
     }
 }

@@ -533,6 +533,22 @@ fn a_follower_runs_a_command() {
 fn old_versions_go_and_late_joiners_read_less() {
     let folder = Folder::new();
     publish_all(&folder);
+    let keep = ["prune", "a chain", "--keep-last", "1", "--dry-run"];
+    assert_eq!(
+        folder.json(&keep)["needed"],
+        serde_json::json!([0, 1, 2]),
+        "they are links of the newest version's only path"
+    );
+    let text = folder.run(&keep).good();
+    assert!(
+        text.contains("(0-2) stay") && text.contains("compact --version 3 --snapshot"),
+        "{text}"
+    );
+    let text = folder.run(&["pull", "a chain", "all links"]).good();
+    assert!(
+        text.contains("path   snapshot of 0, 3 links to 3\n"),
+        "{text}"
+    );
     let compacted = folder.json(&["compact", "a chain", "--snapshot", "--from", "0"]);
     assert_eq!(compacted["routes"].as_array().unwrap().len(), 2);
     let pulled = folder.json(&["pull", "a chain", "model"]);
@@ -550,6 +566,8 @@ fn old_versions_go_and_late_joiners_read_less() {
         (error.code, error.json()["error"]["rule"].as_str()),
         (Some(1), Some("R-CHN-08"))
     );
+    let advice = error.json()["error"]["advice"].to_string();
+    assert!(advice.contains("--undo"), "{advice}");
     folder.run(&["pull", "a chain", "late"]).good();
     holds(&folder, "late", 3);
 
@@ -561,7 +579,7 @@ fn old_versions_go_and_late_joiners_read_less() {
     folder
         .run(&["pull", "a chain", "early", "--version", "1"])
         .good();
-    assert_eq!(folder.run(&["prune", "a chain", "--undo"]).code, Some(2));
+    assert_eq!(folder.run(&["prune", "a chain", "--undo"]).code, Some(1));
     for options in [
         &["--undo", "--keep-last", "1"][..],
         &[],

@@ -9,6 +9,7 @@ mod engines_drawn;
 mod engines_truth;
 mod explain;
 mod inputs;
+mod machine;
 mod mirror;
 mod operation;
 mod readiness;

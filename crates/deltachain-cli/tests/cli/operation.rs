@@ -431,21 +431,26 @@ fn metrics_are_shown() {
     let mut child = start(&folder, &["--listen", "0", "--exec", "true"], &[]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut event = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
-    let remark = event();
-    let url = remark["text"]
-        .as_str()
-        .unwrap()
-        .split_once("http://")
-        .unwrap()
-        .1
-        .to_owned();
+    let urls = [event(), event()].map(|remark| {
+        let text = remark["text"].as_str().unwrap();
+        text.split_once("http://").unwrap().1.to_owned()
+    });
     assert_eq!(event()["event"], "switched");
-    let (address, path) = url.split_once('/').unwrap();
-    let mut connection = TcpStream::connect(address).unwrap();
-    write!(connection, "GET /{path} HTTP/1.1\r\n\r\n").unwrap();
-    let mut text = String::new();
-    connection.read_to_string(&mut text).unwrap();
+    // The command of --exec has ended when this look has.
+    while status(&folder, &[]).1["command"]["succeeded"].is_null() {}
+    let [text, health] = urls.map(|url| {
+        let (address, path) = url.split_once('/').unwrap();
+        let mut connection = TcpStream::connect(address).unwrap();
+        write!(connection, "GET /{path} HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        connection.read_to_string(&mut text).unwrap();
+        text
+    });
     terminate(&child);
+    assert!(
+        health.starts_with("HTTP/1.1 200") && health.ends_with("\nhealthy\n"),
+        "{health}"
+    );
     assert_eq!(child.wait().unwrap().code(), Some(0));
     for line in [
         "deltachain_version 1",
@@ -457,7 +462,7 @@ fn metrics_are_shown() {
     }
     folder.refused(
         &["follow", "chain", "model", "--listen", "192.0.2.1:1"],
-        "USAGE",
+        "IO",
         None,
     );
 }

@@ -95,7 +95,7 @@ impl Follower {
         }
         follow.extend(["--listen", "0"].iter().chain(more));
         let (process, events) = Process::heard(folder, &follow);
-        let [_, remark] = [(); 2].map(|()| events.recv().unwrap());
+        let [_, _, remark] = [(); 3].map(|()| events.recv().unwrap());
         let text = remark["text"].as_str().unwrap();
         let ready = text
             .strip_prefix("serving http://")
@@ -565,7 +565,7 @@ fn without_its_port_nothing_is_followed() {
     let follow = [&arguments("vllm", &servers)[..], &["--listen", &address]].concat();
     let ran = folder.run(&follow);
     assert!(
-        ran.code == Some(2) && ran.stdout.contains(&format!("--listen {address}")),
+        ran.code == Some(1) && ran.stdout.contains(&format!("--listen {address}")),
         "{ran:?}"
     );
     assert!(server.state().looks.is_empty() && !folder.at("model/servers.json").exists());
@@ -595,7 +595,7 @@ fn metrics_and_readiness_share_a_port() {
     let servers = [&server];
     let follow = [&arguments("vllm", &servers)[..], &["--listen", &free]].concat();
     let (process, events) = Process::heard(&folder, &follow);
-    for page in ["metrics", "ready"] {
+    for page in ["metrics", "healthz", "ready"] {
         assert_eq!(
             events.recv().unwrap()["text"],
             format!("serving http://{free}/{page}")

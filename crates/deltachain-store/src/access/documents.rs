@@ -209,10 +209,12 @@ pub(crate) fn stretch(
             });
         }
     }
-    Err(
-        Error::usage("listed documents are missing, or the chain changes too fast")
-            .in_file(store.to_string()),
+    let advice = "retry; if it fails again, `deltachain doctor` checks what the store does";
+    Err(Error::unusable(
+        "listed documents are missing, or the chain changes too fast",
+        advice,
     )
+    .in_file(store.to_string()))
 }
 
 /// The same for a store that cannot list: commits are asked for one by one, and of routes documents

@@ -90,7 +90,7 @@ fn store_asset(
     let mut copied = unfinished::file(scratch).map_err(failed_with("copying", path))?;
     let uploading = InPhase::begin(observer, Phase::Upload, file.size);
     if copy(path, copied.as_file_mut(), &())? != file {
-        return Err(Error::usage("the file has changed while it was read").in_file(path));
+        return Err(Error::changed(path));
     }
     store.upload(copied.path(), asset.object_name(), file.size, observer)?;
     drop(uploading);

@@ -10,6 +10,9 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Result, StateSums, StateTable};
 use serde::{Deserialize, Serialize};
 
+/// Advice about a version in a directory that is not as it was put there.
+pub(crate) const BUILD_AGAIN: &str = "run `pull` or `follow`, which build the version again";
+
 /// The version that a directory or memory has. For a directory, `held.json` has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,16 +108,17 @@ impl HeldVersion {
     /// Reads the file.
     ///
     /// # Errors
-    /// USAGE if it is not as [`to_bytes`](Self::to_bytes) writes it.
+    /// IO if it is not as [`to_bytes`](Self::to_bytes) writes it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let unreadable =
-            |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let unreadable = |error: serde_json::Error| {
+            Error::unusable(format!("the record cannot be read: {error}"), BUILD_AGAIN)
+        };
         let SealedRecord { digest, record } =
             serde_json::from_slice::<SealedRecord<Self>>(bytes).map_err(unreadable)?;
         if digest == record.digest()? {
             Ok(record)
         } else {
-            Err(Error::usage("the record is damaged"))
+            Err(Error::unusable("the record is damaged", BUILD_AGAIN))
         }
     }
 

@@ -27,7 +27,8 @@ pub(crate) const LOCK: &str = "lock";
 /// USAGE if it is something else; IO.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(Error::usage("not a regular file, so it cannot be locked").in_file(path));
+        let text = "not a regular file, so it cannot be locked";
+        return Err(Error::unusable(text, "remove it").in_file(path));
     }
     let opened = File::options()
         .create(true)

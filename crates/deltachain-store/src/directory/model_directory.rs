@@ -36,6 +36,8 @@ use crate::there::if_there;
 
 pub(crate) const CURRENT: &str = "current";
 pub(crate) const VERSIONS: &str = "versions";
+const REMOVE_CURRENT: &str =
+    "remove it: `pull` and `follow` make the link again, and need `current` for themselves";
 const CACHE: &str = "cache";
 
 /// A directory that is locked for this process.
@@ -159,7 +161,11 @@ impl ModelDirectory {
             .map(|name| versions.join(name))
             .find(is_free);
         let taken = || {
-            Error::usage("a file is in the way of the new version, and of its alternative names")
+            let text = "files of others are in the way of the new version, under all its names";
+            Error::unusable(
+                text,
+                "move what this program has not made out of the directory",
+            )
         };
         let version = version.ok_or_else(|| taken().in_file(&versions))?;
         fs::rename(made, &version)
@@ -184,8 +190,11 @@ impl ModelDirectory {
             .parent()
             .and_then(Path::file_name)
             .filter(|_| model.is_dir());
-        let name = name
-            .ok_or_else(|| Error::usage("the prepared version has been removed").in_file(model))?;
+        let removed = || {
+            let text = "the prepared version has been removed by another program";
+            Error::unusable(text, "retry; nothing else may write to this directory").in_file(model)
+        };
+        let name = name.ok_or_else(removed)?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;
         let link = place.path().join(CURRENT);
         let target = [VERSIONS.as_ref(), name, OsStr::new(MODEL)]
@@ -212,9 +221,15 @@ pub(crate) fn current_in(directory: &Path) -> Result<Option<HeldVersion>> {
 /// The name of the version's directory that `current` leads to.
 pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
     let current = directory.join(CURRENT);
-    let target = if_there(fs::read_link(&current))
-        .map_err(|error| Error::io("reading", error).in_file(&current));
-    let Some(target) = target? else {
+    let reading = |error| Error::io("reading", error).in_file(&current);
+    let Some(found) = if_there(fs::symlink_metadata(&current)).map_err(reading)? else {
+        return Ok(None);
+    };
+    if !found.is_symlink() {
+        let text = "not a symbolic link to a version, as after a copy that follows links";
+        return Err(Error::unusable(text, REMOVE_CURRENT).in_file(current));
+    }
+    let Some(target) = if_there(fs::read_link(&current)).map_err(reading)? else {
         return Ok(None);
     };
     match target.components().collect::<Vec<_>>()[..] {
@@ -223,22 +238,17 @@ pub(crate) fn target_of_current(directory: &Path) -> Result<Option<OsString>> {
             Component::Normal(name),
             Component::Normal(model),
         ] if versions == VERSIONS && model == MODEL => Ok(Some(name.to_owned())),
-        _ => Err(
-            Error::usage("the link does not lead to a version in this directory").in_file(current),
-        ),
+        _ => {
+            let text = "the link does not lead to a version in this directory";
+            Err(Error::unusable(text, REMOVE_CURRENT).in_file(current))
+        }
     }
 }
 
-/// Only a link that leads to where versions are is replaced.
+/// Refuses what another program has put in the place of `current`. Only a link that leads to where
+/// versions are is replaced.
 fn check_current(directory: &Path) -> Result<()> {
-    let current = directory.join(CURRENT);
-    if fs::symlink_metadata(&current).is_ok_and(|found| !found.is_symlink()) {
-        return Err(Error::usage("not a symbolic link, so it is not replaced").in_file(current));
-    }
-    match target_of_current(directory) {
-        Err(error) if error.class() == deltachain::ErrorClass::Usage => Err(error),
-        _ => Ok(()),
-    }
+    target_of_current(directory).map(drop)
 }
 
 #[cfg(unix)]

@@ -80,10 +80,11 @@ pub(crate) fn is_real_file(path: &Path) -> bool {
 pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(found) if found.is_symlink() => Err(Error::usage(
-            "a symbolic link, which is not followed; a directory is needed here",
-        )
-        .in_file(path)),
+        Ok(found) if found.is_symlink() => {
+            let text = "a symbolic link, which is not followed; a directory is needed here";
+            let advice = "remove the link, or let the whole directory be on the other disk";
+            Err(Error::unusable(text, advice).in_file(path))
+        }
         Ok(_) => {
             Err(Error::io("opening a directory", io::ErrorKind::NotADirectory.into()).in_file(path))
         }

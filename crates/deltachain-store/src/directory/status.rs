@@ -12,7 +12,7 @@ use deltachain::{Error, Result};
 use serde::Serialize;
 
 use crate::access::store::Store;
-use crate::directory::held::HeldVersion;
+use crate::directory::held::{BUILD_AGAIN, HeldVersion};
 use crate::directory::marker::{DirectoryKind, MARKER};
 use crate::directory::model_directory::{CURRENT, VERSIONS, current_in, target_of_current};
 use crate::directory::names::is_real_directory;
@@ -73,16 +73,15 @@ impl TrustStatus {
 /// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
 pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     if !DirectoryKind::Model.marks(directory)? {
-        return Err(
-            Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory),
-        );
+        return Err(not_followed(directory));
     }
     let Some(held) = current_in(directory)? else {
         return Ok(None);
     };
     let model = &held.directory;
     if !is_real_directory(model) {
-        return Err(Error::usage("missing files of the current version").in_file(model));
+        let text = "missing files of the current version";
+        return Err(Error::unusable(text, BUILD_AGAIN).in_file(model));
     }
     let there = files_of(model).map_err(|error| Error::io("listing", error).in_file(model))?;
     let missing = held
@@ -115,6 +114,17 @@ pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStat
         missing,
         held,
     }))
+}
+
+/// The error that says that no follower keeps this directory.
+pub(crate) fn not_followed(directory: &Path) -> Error {
+    let text = if directory.join("chain.json").is_file() {
+        "this is a chain, which `deltachain log` shows, and not a directory that `pull` or `follow` keeps"
+    } else {
+        "not a directory that `pull` or `follow` keeps"
+    };
+    let error = Error::usage(text).in_file(directory);
+    error.with_advice("give the directory of a follower")
 }
 
 /// Whether a follower manages this directory, or did.

@@ -117,8 +117,13 @@ impl TrustRecord {
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let unreadable =
-            |error: serde_json::Error| Error::usage(format!("cannot be read: {error}"));
+        let unreadable = |error: serde_json::Error| {
+            let advice = "restore the file from a backup; --trust none, in Python forget_trust=True, forgets whom this directory trusts";
+            Error::unusable(
+                format!("the record of trust cannot be read: {error}"),
+                advice,
+            )
+        };
         let record: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
         record.trust().map(|_| record)
     }

@@ -38,9 +38,8 @@ pub(crate) fn held_in(version: &Path) -> Result<HeldVersion> {
 /// The same; `None` if there is no such version.
 pub(crate) fn held_if_there(version: &Path) -> Result<Option<HeldVersion>> {
     if fs::symlink_metadata(version).is_ok_and(|found| found.is_symlink()) {
-        return Err(
-            Error::usage("a symbolic link instead of a version's directory").in_file(version),
-        );
+        let text = "a symbolic link instead of a version's directory";
+        return Err(Error::unusable(text, "remove the link").in_file(version));
     }
     let path = version.join(RECORD);
     let bytes =

@@ -64,7 +64,8 @@ impl Cache {
     pub(crate) fn keep(&self, fetched: NamedTempFile, file: &FileReference) -> Result<()> {
         let path = self.path(file);
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-            return Err(Error::usage("not a regular file, so it is not replaced").in_file(path));
+            let text = "not a regular file, so the cache does not replace it";
+            return Err(Error::unusable(text, "remove it").in_file(path));
         }
         let kept = fetched.persist(&path).map(drop);
         kept.map_err(|failed| Error::io("renaming", failed.error).in_file(path))

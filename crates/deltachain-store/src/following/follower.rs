@@ -1,6 +1,7 @@
 //! A follower: what keeps a directory or memory at a version of a chain (SPEC section 19).
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use deltachain::chain::{Trust, UnsignedVersion};
 use deltachain::tensor::Digest;
@@ -133,6 +134,7 @@ impl FollowerOptions {
             trust,
             rollback,
             adopt,
+            newest: Mutex::default(),
         })
     }
 }
@@ -194,6 +196,16 @@ impl<P: Place> Follower<P> {
     /// last: it is not taken.
     pub fn unsigned(&self) -> Option<UnsignedVersion> {
         self.reader.trust.as_ref().and_then(FollowerTrust::unsigned)
+    }
+
+    /// The newest version whose commit this follower has read, whether it could be built or not.
+    /// With trust, the newest signed one.
+    pub fn newest(&self) -> Option<u64> {
+        *self
+            .reader
+            .newest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn store(&self) -> &Store {

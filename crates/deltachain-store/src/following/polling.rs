@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,6 +10,7 @@ use deltachain::chain::ObjectName;
 use deltachain::{Error, ErrorClass, Result};
 
 use crate::access::store::Store;
+use crate::directory::names::is_unfinished;
 use crate::following::directory::Directory;
 use crate::following::follower::{Follower, Place};
 use crate::following::reach::PreparedVersion;
@@ -122,10 +124,32 @@ pub struct Poller {
     pause: Duration,
     /// How many polls only ask for the next commit.
     short_polls: u32,
-    /// Why the last poll failed, and what the observer has been told of that. Once is enough, until
-    /// a poll succeeds.
-    remark: Option<String>,
+    /// Why the last poll failed.
+    remark: Option<Remark>,
+    /// The cause that the observer has been told of. Once is enough, until a poll succeeds.
     told: Option<String>,
+}
+
+/// Why a poll failed.
+#[derive(Debug)]
+struct Remark {
+    text: String,
+    /// The text, without a path that is another one at each attempt.
+    cause: String,
+}
+
+impl Remark {
+    fn retrying(error: &Error) -> Self {
+        let text = format!("will retry: {error:#}");
+        let file = error.file().unwrap_or_default();
+        let is_temporary = Path::new(file).iter().any(is_unfinished);
+        let cause = if is_temporary {
+            text.replace(file, "")
+        } else {
+            text.clone()
+        };
+        Self { text, cause }
+    }
 }
 
 impl Poller {
@@ -190,12 +214,15 @@ impl Poller {
         let is_empty = error.breaks(&["R-CHN-03", "R-SIG-01"])
             && error.unsigned().is_none()
             && follower.held().is_none();
-        let text = if is_empty {
-            "the chain has no version yet".to_owned()
+        self.remark = Some(if is_empty {
+            let text = "the chain has no version yet".to_owned();
+            Remark {
+                cause: text.clone(),
+                text,
+            }
         } else {
-            format!("will retry: {error:#}")
-        };
-        self.remark = Some(text);
+            Remark::retrying(&error)
+        });
         Ok(error)
     }
 
@@ -209,9 +236,12 @@ impl Poller {
         observer: &dyn Observer,
         mut meanwhile: impl FnMut() -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<()>> {
-        if self.told != self.remark {
-            self.remark.iter().for_each(|text| observer.remark(text));
-            self.told.clone_from(&self.remark);
+        let cause = self.remark.as_ref().map(|remark| &remark.cause);
+        if self.told.as_ref() != cause {
+            if let Some(remark) = &self.remark {
+                observer.remark(&remark.text);
+            }
+            self.told = cause.cloned();
         }
         let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
         self.pause = self.pause.saturating_mul(2).min(self.options.poll_longest);

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use deltachain::StateSums;
@@ -156,6 +157,8 @@ pub(crate) struct ChainReader {
     pub(crate) rollback: Option<Digest>,
     /// Whether another chain may still be taken.
     pub(crate) adopt: AtomicBool,
+    /// The newest version whose commit has been read, whether it could be reached or not.
+    pub(crate) newest: Mutex<Option<u64>>,
 }
 
 impl ChainReader {
@@ -336,9 +339,13 @@ impl ChainReader {
                 planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
             times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                tell(format!("skipped a path: {fault}"), told);
+                // Without a usable version here, a path from the version held is never one.
+                if to.base().is_some() || !fault.breaks(&["R-APP-01"]) {
+                    tell(format!("skipped a path: {fault}"), told);
+                }
             }
             let plan = plan?;
+            self.note_newest(version, &plan);
             if let Some(trust) = &self.trust {
                 trust.record(&plan, to.base().map(|held| held.commit), observer)?;
             }
@@ -410,6 +417,15 @@ impl ChainReader {
                 Blame::Route(hop, error) => planner.fail_route(&hop, error),
                 Blame::Held(error) => planner.fail_held(error),
             }
+        }
+    }
+
+    /// Notes the newest version of the chain. A plan for the head knows it; one for another version
+    /// only shows that the chain goes at least that far.
+    fn note_newest(&self, asked: Option<u64>, plan: &Plan) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.is_none() || *newest < Some(plan.version) {
+            *newest = Some(plan.version);
         }
     }
 

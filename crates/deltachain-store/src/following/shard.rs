@@ -8,7 +8,7 @@ use deltachain::files::{Layout, SafetensorsState};
 use deltachain::tensor::{Digest, MemoryState, State, StateDigests, TensorInfo, find, total_bytes};
 use deltachain::{Error, Result, StateTable};
 
-use crate::directory::held::{HeldVersion, ShardRecord};
+use crate::directory::held::{BUILD_AGAIN, HeldVersion, ShardRecord};
 use crate::directory::versions::open_model;
 use crate::following::selection::Selection;
 use crate::following::view::View;
@@ -126,9 +126,9 @@ pub(crate) fn part<'a>(
 }
 
 pub(crate) fn has_changed(whole: &SafetensorsState, info: &TensorInfo) -> Error {
-    Error::usage(format!(
+    let text = format!(
         "the tensor {:?} has changed since the version was put here",
         info.name()
-    ))
-    .in_file(whole.path())
+    );
+    Error::unusable(text, BUILD_AGAIN).in_file(whole.path())
 }

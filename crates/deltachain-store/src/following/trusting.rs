@@ -57,9 +57,9 @@ impl FollowerTrust {
             return match before {
                 None => Ok(None),
                 Some(_) => Err(Error::usage(
-                    "only versions that trusted keys have signed were taken so far, and no keys were given; give them, \
-                     or say that the trust of this directory is to be forgotten",
+                    "only versions that trusted keys have signed were taken so far, and no keys were given",
                 )
+                .with_advice("give the keys: --trust, in Python trust=; --trust none, or forget_trust=True, forgets the trust of this directory")
                 .in_file(directory)),
             };
         };

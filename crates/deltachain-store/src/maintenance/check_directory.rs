@@ -11,10 +11,11 @@ use deltachain::{Error, Result};
 use serde::Serialize;
 
 use crate::advice::problems;
-use crate::directory::held::HeldVersion;
+use crate::directory::held::{BUILD_AGAIN, HeldVersion};
 use crate::directory::marker::DirectoryKind;
 use crate::directory::model_directory::current_in;
 use crate::directory::names::{is_link, is_real_directory, is_real_file, is_version};
+use crate::directory::status::not_followed;
 use crate::directory::versions::{files_of, held_in, open_model};
 use crate::fetching::cache::hashed;
 use crate::following::selection::Selection;
@@ -53,9 +54,7 @@ pub struct DirectoryReport {
 pub fn check_directory(directory: &Path, observer: &dyn Observer) -> Result<DirectoryReport> {
     let mut report = DirectoryReport::default();
     if !DirectoryKind::Model.marks(directory)? {
-        return Err(
-            Error::usage("not a directory that `pull` or `follow` keeps").in_file(directory),
-        );
+        return Err(not_followed(directory));
     }
     match current_in(directory) {
         Ok(current) => report.version = current.map(|current| current.version),
@@ -102,7 +101,7 @@ impl DirectoryReport {
                 None => "is missing".to_owned(),
             };
             self.problems
-                .push(Error::usage(text).in_file(model.join(name)));
+                .push(Error::unusable(text, BUILD_AGAIN).in_file(model.join(name)));
         }
         let files = open_model(&held)?;
         self.check_tensors(
@@ -144,10 +143,11 @@ impl DirectoryReport {
         if link.file_stem() == Some(OsStr::new(&found.digest.to_string())) {
             return Ok(());
         }
-        Err(Error::usage(
-            "is damaged: its digest is not the one in its name. It will be downloaded again",
+        let text = "is damaged: its digest is not the one in its name";
+        Err(
+            Error::unusable(text, "nothing: it is downloaded again when it is needed")
+                .in_file(link),
         )
-        .in_file(link))
     }
 }
 

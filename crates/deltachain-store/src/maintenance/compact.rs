@@ -230,8 +230,7 @@ fn make_links(
         for made in made.iter_mut().filter(|made| made.route.from == from) {
             let link = NewLink::make(base, state, made.coding, &options.scratch, observer)?;
             if (Some(link.report.base), Some(link.report.target.state)) != ends {
-                return Err(Error::usage("the states have changed while they were read")
-                    .in_file(&options.scratch));
+                return Err(Error::changed(&options.scratch));
             }
             link.upload(store, observer)?;
             made.route.files.push(link.reference);

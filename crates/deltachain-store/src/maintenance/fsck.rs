@@ -8,7 +8,7 @@ use deltachain::chain::{
     check_target, unreachable,
 };
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, LinkReader, Progress, Result};
+use deltachain::{Error, ErrorClass, Limits, LinkReader, Progress, Result};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -167,6 +167,17 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
         version,
         signers: Signers::of(notes, options.trust.as_ref()),
     };
+    let signatures: Vec<SignedVersion> = notes.iter().map(signed).collect();
+    let counts = |version: &SignedVersion| version.signers.signed == Some(true);
+    if options.trust.is_some() && !entries.is_empty() && !signatures.iter().any(counts) {
+        let text =
+            "no version is signed by the trusted keys, so no follower that trusts them takes any";
+        faults.push(
+            Error::refused(ErrorClass::Chain, text)
+                .with_advice("check the keys and the URL; `log` says who claims to have signed")
+                .in_file(store.to_string()),
+        );
+    }
     Ok(FsckReport {
         versions: entries.len(),
         pruned: entries
@@ -186,7 +197,7 @@ pub fn fsck(store: &Store, options: &FsckOptions, observer: &dyn Observer) -> Re
             .into_iter()
             .map(|partial| partial.path)
             .collect(),
-        signatures: notes.iter().map(signed).collect(),
+        signatures,
         problems: faults,
         hints,
     })

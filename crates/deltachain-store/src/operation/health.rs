@@ -183,7 +183,8 @@ impl Health {
     /// USAGE if the directory does not exist.
     pub fn of(directory: &Path, max_lag: Option<MaxLag>) -> Result<Self> {
         if !directory.is_dir() {
-            return Err(Error::usage("there is no such directory").in_file(directory));
+            let error = Error::usage("there is no such directory");
+            return Err(error.with_advice("check the path").in_file(directory));
         }
         let mut problems = Vec::new();
         let records = Records::in_directory(directory);
@@ -224,12 +225,13 @@ impl Health {
         problems.extend(future.map(|time| {
             format!("the last poll was at {time}, which is in the future: a clock was wrong")
         }));
-        // A network that is down for a while is what --max-lag is for.
-        let error = status
-            .last_error
-            .as_ref()
-            .filter(|error| status.failing && error.class != ErrorClass::Io.name());
-        problems.extend(error.map(|error| format!("the last poll failed: {}", error.message)));
+        if let Some(error) = &status.last_error
+            && status.failing
+            // A network that is down for a while is what --max-lag is for.
+            && (error.is_local || error.class != ErrorClass::Io.name())
+        {
+            problems.push(format!("the last poll failed: {}", error.message));
+        }
         let version = held.map(|held| held.version);
         problems.extend(
             command

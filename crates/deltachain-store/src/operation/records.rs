@@ -10,7 +10,9 @@
 //!
 //! All of them are optional, and none says what the directory holds.
 
+use std::error::Error as _;
 use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::thread;
@@ -37,6 +39,8 @@ const SERVERS: &str = "servers.json";
 /// So many versions are remembered that the directory has held.
 const VERSIONS: usize = 64;
 const LOCK: &str = "follow.lock";
+/// Advice about a record that cannot be read.
+const REMOVE_RECORD: &str = "remove it: `follow` writes the record again";
 
 /// No record is longer than this.
 const LONGEST: u64 = 1 << 20;
@@ -88,8 +92,9 @@ impl FollowStatus {
         (self.pid, self.started) = (process::id(), Some(Time::now()));
     }
 
-    /// Takes over what a follower has got from each store.
-    pub fn stores_of<P: Place>(&mut self, follower: &Follower<P>) {
+    /// Takes over what a follower knows: what it has got from each store, and the newest version.
+    pub fn observe<P: Place>(&mut self, follower: &Follower<P>) {
+        self.head = follower.newest().or(self.head);
         let uses = follower.reader.files.uses();
         self.stores = uses.into_iter().map(StoreRecord::from).collect();
     }
@@ -221,6 +226,9 @@ pub struct Failure {
     pub rule: Option<String>,
     /// A description of the failure.
     pub message: String,
+    /// True if it is a fault of this machine, such as a full disk, which a pause does not cure.
+    #[serde(default)]
+    pub(crate) is_local: bool,
 }
 
 impl Failure {
@@ -231,6 +239,7 @@ impl Failure {
             class: class.name().to_owned(),
             rule: None,
             message: note.text,
+            is_local: false,
         }
     }
 
@@ -241,7 +250,24 @@ impl Failure {
             class: error.class().name().to_owned(),
             rule: error.rule().map(str::to_owned),
             message: format!("{error:#}"),
+            is_local: is_local(error),
         }
+    }
+}
+
+/// True for a fault of this machine that lasts until somebody repairs it. Stores are only read by
+/// followers, so a full or read-only disk is never theirs.
+fn is_local(error: &Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref());
+    match source.map(io::Error::kind) {
+        None => error.class() == ErrorClass::Io,
+        Some(kind) => matches!(
+            kind,
+            ErrorKind::StorageFull
+                | ErrorKind::QuotaExceeded
+                | ErrorKind::FileTooLarge
+                | ErrorKind::ReadOnlyFilesystem
+        ),
     }
 }
 
@@ -346,7 +372,7 @@ impl Records {
     /// How following goes. `None` if nobody has followed.
     ///
     /// # Errors
-    /// IO; USAGE if the file is not ours.
+    /// IO, also if the file is not ours.
     pub fn status(&self) -> Result<Option<FollowStatus>> {
         self.read(STATUS)
     }
@@ -363,7 +389,7 @@ impl Records {
     /// The version for which the command has succeeded. `None` if there is none.
     ///
     /// # Errors
-    /// IO; USAGE if the file is not ours.
+    /// IO, also if the file is not ours.
     pub fn ran(&self) -> Result<Option<Ran>> {
         self.read(RAN)
     }
@@ -379,7 +405,7 @@ impl Records {
     /// The servers that are brought to each version. `None` if there are none.
     ///
     /// # Errors
-    /// IO; USAGE if the file is not ours.
+    /// IO, also if the file is not ours.
     pub fn servers(&self) -> Result<Option<ServersRecord>> {
         self.read(SERVERS)
     }
@@ -438,16 +464,17 @@ impl Records {
             return Ok(None);
         };
         if !found.is_file() {
-            return Err(Error::usage("not a file").in_file(path));
+            return Err(Error::unusable("not a regular file", REMOVE_RECORD).in_file(path));
         }
         if found.len() > LONGEST {
-            return Err(Error::usage("too long for a record").in_file(path));
+            return Err(Error::unusable("too long for a record", REMOVE_RECORD).in_file(path));
         }
         let bytes = fs::read(&path).map_err(reading)?;
         let record = serde_json::from_slice(&bytes);
-        record
-            .map(Some)
-            .map_err(|error| Error::usage(format!("cannot be read: {error}")).in_file(path))
+        record.map(Some).map_err(|error| {
+            let text = format!("the record cannot be read: {error}");
+            Error::unusable(text, REMOVE_RECORD).in_file(path)
+        })
     }
 
     /// Readers see all of it or all of the old one.
@@ -456,8 +483,26 @@ impl Records {
         let bytes = serde_json::to_vec(record)
             .map_err(|error| Error::usage(error.to_string()).in_file(&path))?;
         replace(&self.directory, name, &bytes, sync)
+            .or_else(|error| match error.kind() {
+                // A status that says so is worth more than one that is written at once and whole.
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded if !sync => {
+                    overwrite(&path, &bytes)
+                }
+                _ => Err(error),
+            })
             .map_err(|error| Error::io("writing", error).in_file(&path))
     }
+}
+
+/// Writes into the blocks that a file has already, which works on a full disk. Who reads it
+/// meanwhile may see half of it.
+fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if !is_real_file(path) {
+        return Err(ErrorKind::StorageFull.into());
+    }
+    let mut file = File::options().write(true).open(path)?;
+    file.write_all(bytes)?;
+    file.set_len(u64::try_from(bytes.len()).map_err(io::Error::other)?)
 }
 
 #[cfg(test)]

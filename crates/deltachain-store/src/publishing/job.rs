@@ -403,10 +403,9 @@ impl Job<'_> {
             .iter()
             .any(|(_, link)| link.report.target != first.report.target)
         {
-            let error = Error::usage("the model has changed while it was read");
             return Err(match self.files {
-                Some(files) => error.in_file(files.path()),
-                None => error,
+                Some(files) => Error::changed(files.path()),
+                None => Error::usage("the memory was changed while it was published"),
             });
         }
         let shard_link = |(from, link): &(Option<u64>, NewLink)| ShardLink {

@@ -146,8 +146,7 @@ impl KeptVersion {
         if Some(link.report.base) == shard {
             return Ok(link);
         }
-        Err(Error::usage("the files have changed while they were read")
-            .in_file(self.follower.path()))
+        Err(Error::changed(self.follower.path()))
     }
 
     /// Whether the directory stays when this is dropped.

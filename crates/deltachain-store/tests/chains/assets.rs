@@ -291,7 +291,7 @@ fn of_files_that_change_while_they_are_read_nothing_is_published() {
         );
         assert_eq!(
             (error.class(), error.file()),
-            (ErrorClass::Usage, path.to_str())
+            (ErrorClass::Io, path.to_str())
         );
         assert_eq!(log(&place.store, None, None).unwrap().len(), 1, "{changed}");
     }

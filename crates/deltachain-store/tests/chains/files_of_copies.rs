@@ -52,7 +52,7 @@ fn held(follower: &Follower<Memory>) -> Option<u64> {
 /// The chain's own store, and then its copies.
 fn stores<P: Place>(follower: &Follower<P>) -> Vec<StoreRecord> {
     let mut status = FollowStatus::default();
-    status.stores_of(follower);
+    status.observe(follower);
     status.stores
 }
 

@@ -622,7 +622,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     chain.control.set_clock(3 * DAY);
     assert_eq!(
         undo_prune(&chain.store, &()).unwrap_err().class().name(),
-        "USAGE"
+        "CHAIN"
     );
     prune_now(&chain.store, &wrong).unwrap();
     assert_eq!(chain.reachable(), [3, 4, 5]);
@@ -631,7 +631,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     assert_eq!(chain.reachable(), everything);
     assert_eq!(
         undo_prune(&chain.store, &()).unwrap_err().class().name(),
-        "USAGE"
+        "CHAIN"
     );
     // Their files are needed again.
     for days in [6, 9] {
@@ -664,7 +664,7 @@ fn a_mistaken_prune_is_taken_back_within_20_hours() {
     let before = names(&chain.store);
     assert_eq!(
         undo_prune(&chain.store, &()).unwrap_err().class().name(),
-        "USAGE"
+        "CHAIN"
     );
     assert_eq!(
         (names(&chain.store), chain.reachable()),

@@ -24,11 +24,12 @@ use crate::commands::chain::pull::{
 use crate::engine_args::EngineKind;
 use crate::interrupt;
 use crate::operation::command::{CommandOptions, CommandResult, Commander};
-use crate::operation::http::{HttpServer, Port};
+use crate::operation::http::{Answer, HttpServer, Page, Port};
 use crate::operation::metrics::Metrics;
 use crate::operation::readiness::{self, Readiness, ServerReadiness};
 use crate::operation::service;
 use crate::output::{Output, printable};
+use crate::process;
 use crate::watcher::Watcher;
 
 /// How often servers that are waited for are looked at.
@@ -89,6 +90,19 @@ fn servers_before(records: &Records, kind: EngineKind) -> ServersRecord {
         engine,
         ..ServersRecord::default()
     })
+}
+
+/// The page `/healthz`, which says the same as `status`.
+fn health_page(records: &Records, max_lag: MaxLag) -> Page {
+    let directory = records.directory().to_owned();
+    let show = move || match Health::of(&directory, Some(max_lag)) {
+        Ok(health) => Answer::of_health(&health.problems),
+        Err(error) => Answer::of_health(&[format!("{error:#}")]),
+    };
+    Page {
+        path: "/healthz",
+        show: Box::new(show),
+    }
 }
 
 /// The address of --listen.
@@ -181,7 +195,7 @@ impl<'a> Operation<'a> {
             ))
         });
         let metrics = Metrics::default();
-        let pages: Vec<_> = [metrics.page()]
+        let pages: Vec<_> = [metrics.page(), health_page(&records, args.max_lag)]
             .into_iter()
             .chain(readiness.as_ref().map(Readiness::page))
             .collect();
@@ -216,10 +230,11 @@ impl<'a> Operation<'a> {
         follower: &Follower<Directory>,
         event: FollowEvent,
     ) -> Result<ControlFlow<()>> {
+        process::reap_orphans();
         let held = follower.held();
         let is_pause = matches!(event, FollowEvent::Pause);
         if !is_pause {
-            self.status.stores_of(follower);
+            self.status.observe(follower);
             self.status.command = self
                 .commander
                 .as_ref()

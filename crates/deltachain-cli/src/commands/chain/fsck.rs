@@ -74,8 +74,7 @@ fn signed(report: &FsckReport, trust: Option<&Trust>) -> Option<String> {
     match (newest, trust) {
         (Some(newest), None) => Some(format!("note: signatures up to version {newest}")),
         (Some(newest), Some(_)) => Some(format!("note: the newest signed version is {newest}")),
-        (None, Some(_)) => Some("note: no version is signed by the trusted keys".to_owned()),
-        (None, None) => None,
+        (None, _) => None,
     }
 }
 

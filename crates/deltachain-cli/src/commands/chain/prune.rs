@@ -1,5 +1,6 @@
 //! `prune`: removes what only old versions need.
 
+use std::fmt::Write as _;
 use std::num::NonZeroU64;
 
 use deltachain::Result;
@@ -55,6 +56,15 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
         counted(pruned.removed.len(), "file", "files"),
         grouped(pruned.removed_bytes),
     );
+    if let (Some(lowest), false) = (pruned.kept.first(), pruned.needed.is_empty()) {
+        let versions = counted(pruned.needed.len(), "more version", "more versions");
+        let _ = write!(
+            text,
+            "\n  {versions} ({}) stay, since kept versions are built from them: \
+             `deltachain compact --version {lowest} --snapshot` makes a snapshot, after which prune can withdraw them",
+            ranges(&pruned.needed),
+        );
+    }
     if !pruned.partials.is_empty() {
         let files = counted(pruned.partials.len(), "unfinished file", "unfinished files");
         text.extend(["\n  ", &files, " of writers that were killed"]);
@@ -79,6 +89,16 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
         text.extend(["\n  ", &unnamed(pruned.unnamed.len(), pruned.unnamed_bytes)]);
     }
     text
+}
+
+/// Ascending numbers as a text such as `0-4, 7`.
+fn ranges(numbers: &[u64]) -> String {
+    let runs = numbers.chunk_by(|left, right| left.checked_add(1) == Some(*right));
+    let texts = runs.map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        run => run.iter().map(u64::to_string).collect(),
+    });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// The text about files that no document names.

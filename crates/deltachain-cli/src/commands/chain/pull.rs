@@ -105,10 +105,6 @@ pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
     let before = switched
         .from
         .map_or_else(String::new, |from| format!(", where version {from} was"));
-    let path = switched
-        .routes
-        .iter()
-        .map(|(from, to)| format!("{} {to}", from.map_or("snapshot of", |_| "link to")));
     format!(
         "version {} is in {}{before}: {} bytes downloaded, {} from the cache\n\
          \x20 took   plan {}, download {}, build {}, switch {}\n  path   {}\n  state  {}\n  files  {}",
@@ -120,10 +116,26 @@ pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
         time(switched.times.download),
         time(switched.times.build),
         time(switched.times.switch),
-        path.collect::<Vec<_>>().join(", "),
+        path(&switched.routes),
         switched.state,
         printable_path(&switched.directory),
     )
+}
+
+/// The way to a version, in a few words.
+fn path(routes: &[(Option<u64>, u64)]) -> String {
+    let (mut texts, mut links) = (Vec::new(), Vec::new());
+    for (from, to) in routes {
+        match from {
+            None => texts.push(format!("snapshot of {to}")),
+            Some(_) => links.push(*to),
+        }
+    }
+    match links[..] {
+        [_, _, .., last] => texts.push(format!("{} links to {last}", links.len())),
+        _ => texts.extend(links.iter().map(|to| format!("link to {to}"))),
+    }
+    texts.join(", ")
 }
 
 pub(crate) fn as_json(switched: &SwitchReport) -> Value {

@@ -390,7 +390,7 @@ fn may_fail(works: &[Work], work: Work, how: How, error: &Error) -> bool {
         // The other one has removed what was listed.
         (Work::Prune | Work::PruneLess | Work::PruneAbandoned, Some("R-RET-05")) => has_rival,
         // Nothing was withdrawn so far, or it is too long ago.
-        (Work::Undo, None) => error.class() == ErrorClass::Usage,
+        (Work::Undo, None) => error.class() == ErrorClass::Chain,
         // A day passed between the first file and the commit, or between planning and reading.
         (Work::Publish, Some("R-PUB-08"))
         | (Work::PublishShard, Some("R-PUB-08" | "R-CHN-09"))

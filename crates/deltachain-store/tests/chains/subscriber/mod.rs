@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deltachain::chain::{ObjectName, Route};
@@ -848,15 +849,23 @@ fn a_directory_can_be_trusted() {
 fn only_a_link_is_replaced() {
     let chain = long_chain();
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("current")).unwrap();
-    let error = Follower::in_directory(
-        chain.store.clone(),
-        folder.path(),
-        FollowerOptions::default(),
-    )
-    .unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Usage);
+    let current = folder.path().join("current");
+    fs::create_dir(&current).unwrap();
+    let open = || {
+        let options = FollowerOptions::default();
+        Follower::in_directory(chain.store.clone(), folder.path(), options)
+    };
+    let error = open().unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Io);
     assert!(error.file().unwrap().ends_with("current"));
+    assert!(error.advice().contains("remove it"), "{error}");
+    fs::remove_dir(current).unwrap();
+    // Neither is a link in the place of a directory followed.
+    let versions = folder.path().join("versions");
+    std::os::unix::fs::symlink(chain.folder.path(), &versions).unwrap();
+    let error = open().unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Io);
+    assert!(error.advice().contains("remove the link"), "{error}");
 }
 
 #[test]
@@ -1160,6 +1169,38 @@ fn what_fails_is_tried_again() {
         "{:?}",
         observer.notes.remarks()
     );
+}
+
+#[test]
+fn what_lies_in_the_cache_ends_no_follower() {
+    let mut chain = Chain::new();
+    chain.add(state(&[("a", &[1])]), &[None]);
+    chain.add(state(&[("a", &[2])]), &[Some(0)]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut subscriber = open(&chain, folder.path());
+    pull(&mut subscriber, Some(0));
+    assert_eq!(subscriber.newest(), Some(0));
+    let link = chain.files(1, Some(0))[0].digest;
+    let place = folder.path().join(format!("cache/{link}.dcf"));
+    fs::create_dir(&place).unwrap();
+    let failures = AtomicUsize::new(0);
+    subscriber
+        .follow(&quick(Some(1)), &(), &mut |follower, event| {
+            if let FollowEvent::Failed(error) = event {
+                failures.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(
+                    (error.class(), error.advice()),
+                    (ErrorClass::Io, "remove it")
+                );
+                // The version that cannot be built counts all the same.
+                assert_eq!(follower.newest(), Some(1));
+                fs::remove_dir(&place).unwrap();
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    assert_eq!(failures.into_inner(), 1);
+    assert_eq!(shown(folder.path()), chain.whole(1));
 }
 
 #[test]
