@@ -110,9 +110,9 @@ pub struct PruneReport {
     /// The versions that lose their last route. Other versions may lose routes, and stay because a
     /// version that is kept is built from them.
     pub withdrawn: Vec<u64>,
-    /// The versions that were not to be kept and stay, because versions that are kept are built from
-    /// them. A snapshot of the lowest version that is kept lets the next prune withdraw those below
-    /// it.
+    /// The versions that were not to be kept and stay, because versions that are kept are built
+    /// from them. A snapshot of the lowest version that is kept lets the next prune withdraw those
+    /// below it.
     pub needed: Vec<u64>,
     /// The objects that go: files that no route will name, and routes documents that are no longer
     /// in force.
