@@ -289,6 +289,9 @@ class Publisher:
         vouch: digest of a head's commit that is followed although it is not signed so, to begin to
             sign a chain, or although later versions were lost for good. Look at it before, since
             you vouch for it.
+        unsigned: publish without a signature, although the newest version has one. Followers with
+            `trust=` take no more versions then. Without it, a missing key is an error if the newest
+            version is signed.
         scratch: a directory for links that wait to be stored, and for the head that is built after
             a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An
@@ -322,6 +325,7 @@ class Publisher:
         sign_key: Signer | Sequence[Signer] | None = None,
         trust: Trusts | None = None,
         vouch: str | None = None,
+        unsigned: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -374,6 +378,8 @@ class Publisher:
                 sign=[(key, function and self._asking(function)) for key, function in own],
                 trust=keys,
                 vouch=vouch,
+                # Rank 0 makes the commit, and has the key.
+                unsigned=unsigned or self._ranks.rank != 0,
                 **asdict(routes or Routes()),
                 **asdict(guard or Guard()),
             )

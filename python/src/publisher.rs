@@ -271,6 +271,7 @@ impl Publisher {
         sign: Vec<SignerRow>,
         trust: Option<TrustRow>,
         vouch: Option<&str>,
+        unsigned: bool,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
             .profiles(profiles.into_iter().map(|named| named.0).collect())
@@ -285,7 +286,8 @@ impl Publisher {
             .once(once)
             .sign(signers(py, sign)?)
             .trust(trusted(py, trust)?)
-            .vouch(digest_of(py, vouch)?);
+            .vouch(digest_of(py, vouch)?)
+            .unsigned(unsigned);
         let like = like
             .map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like)))
             .transpose()?;

@@ -54,6 +54,12 @@ deltachain::setters! {
         /// With which keys versions are signed. The note with their signatures is stored before the
         /// commit, by one request.
         pub sign: Vec<Arc<dyn Signer>> = Vec::new(),
+        /// Without a key that signs, follow a head that has a note all the same. It is refused as
+        /// USAGE otherwise: a key that was not passed on would end a signed chain for followers
+        /// with trust. Only the head counts, since a chain whose head has no note goes on without
+        /// signatures already. The store is asked once for each head that this publisher has not
+        /// made, by a list.
+        pub unsigned: bool = false,
         /// The keys whose versions are followed: the head has to be signed by them, or R-SIG-03
         /// (`CHAIN`) is reported. The keys that sign must be among them (USAGE). If `None`, it is
         /// the keys that sign, of which one is enough; without any, every head is followed. A

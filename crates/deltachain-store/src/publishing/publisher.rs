@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use deltachain::Result;
 use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_late};
 use deltachain::tensor::{Digest, StateDigests};
+use deltachain::{Error, Result};
 
 use crate::access::attempt::Attempt;
 use crate::access::documents::{self, Documents};
@@ -24,7 +24,7 @@ use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, PublishReport};
-use crate::publishing::signing::{check_head, trust_of};
+use crate::publishing::signing::{check_head, has_note, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
@@ -41,6 +41,9 @@ pub struct Publisher {
     trust: Option<Trust>,
     /// The commit that was last known to be signed as the trust wants it.
     signed: Option<Digest>,
+    /// The commit that this publisher has made, or that had no note when it asked: one that a
+    /// publisher without a key may follow.
+    without_note: Option<Digest>,
     /// The highest version that it has followed or published, with the digest of its commit.
     head: Option<(u64, Digest)>,
     /// Whether it is not certain that the head can be built: the next version gets a snapshot.
@@ -101,30 +104,35 @@ impl Publisher {
     ///
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no
-    /// profile or one twice, or if one of the keys that sign is given twice or not trusted; IO.
+    /// profile or one twice, if one of the keys that sign is given twice or not trusted, or if there
+    /// are such keys and [`PublishOptions::unsigned`] is set; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         RouteCoding::of(&options.profiles)?;
+        if options.unsigned && !options.sign.is_empty() {
+            return Err(Error::usage(
+                "there is a key to sign with (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
+                 sign_key=), and versions are to be unsigned: leave one of the two out",
+            ));
+        }
         let chain = store.get(ObjectName::Chain)?;
         let trust = trust_of(
             &options,
             Parent::read(chain.as_deref(), None, &options.limits)?.digest(),
         )?;
-        let chain = chain.unwrap_or_default();
-        let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
-        let (is_cut_off, documents) = (false, Documents::new());
         Ok(Self {
             store,
             options,
-            chain,
+            chain: chain.unwrap_or_default(),
             trust,
-            signed,
-            head,
-            is_cut_off,
-            newest,
-            read,
-            last,
-            prepared,
-            documents,
+            signed: None,
+            without_note: None,
+            head: None,
+            is_cut_off: false,
+            newest: None,
+            read: None,
+            last: None,
+            prepared: None,
+            documents: Documents::new(),
         })
     }
 
@@ -137,7 +145,8 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not
-    /// signed as [`PublishOptions::trust`] wants; the rules of documents; IO.
+    /// signed as [`PublishOptions::trust`] wants; USAGE if it is signed and this publisher has no
+    /// key, see [`PublishOptions::unsigned`]; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
         let head = |head: &Commit| Head {
             version: head.version,
@@ -203,6 +212,7 @@ impl Publisher {
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer
     /// was first; R-SIG-03 (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants;
+    /// USAGE if it is signed and this publisher has no key, see [`PublishOptions::unsigned`];
     /// R-PUB-11 (`CHAIN`) if versions have been lost that this publisher knows, or that have routes
     /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be there and
     /// unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a
@@ -391,6 +401,7 @@ impl Publisher {
                 .as_ref()
                 .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
             self.signed = is_signed.then_some(published.commit);
+            self.without_note = Some(published.commit);
             self.is_cut_off = !is_certain;
         }
         let unhashed = PublishReport {
@@ -416,7 +427,8 @@ impl Publisher {
 
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
-        (self.head, self.newest) = (Some((version, commit)), None);
+        self.head = Some((version, commit));
+        self.newest = None;
         self.last = Some((
             commit,
             self.prepared
@@ -441,9 +453,11 @@ impl Publisher {
         Ok(parent)
     }
 
-    /// R-PUB-11 and R-SIG-03, for what the next version is to follow.
+    /// R-PUB-11 and R-SIG-03, for what the next version is to follow; and refuses a signed head if
+    /// this publisher signs nothing.
     fn check_head(&mut self, parent: &Parent) -> Result<()> {
         let commit = parent.digest();
+        self.check_signing(parent)?;
         if self.options.vouch == Some(commit) {
             return Ok(());
         }
@@ -462,6 +476,33 @@ impl Publisher {
             )?;
             self.signed = Some(commit);
         }
+        Ok(())
+    }
+
+    /// Refuses to follow a signed head without a key of its own: followers that trust a key would
+    /// stop there. A key that was not passed on is the usual cause.
+    fn check_signing(&mut self, parent: &Parent) -> Result<()> {
+        let commit = parent.digest();
+        if self.options.unsigned
+            || !self.options.sign.is_empty()
+            || self.without_note == Some(commit)
+        {
+            return Ok(());
+        }
+        let Some(head) = parent.head() else {
+            return Ok(());
+        };
+        let chain = Digest::of_bytes(&self.chain);
+        if has_note(&self.store, chain, head.version, commit)? {
+            return Err(Error::usage(format!(
+                "version {} is signed, and there is no key to sign the next one with, so followers \
+                 with trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
+                 Python sign_key=), or go on without signatures (--unsigned; in Python \
+                 unsigned=True). Nothing was published",
+                head.version
+            )));
+        }
+        self.without_note = Some(commit);
         Ok(())
     }
 

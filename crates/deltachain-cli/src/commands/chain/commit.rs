@@ -21,6 +21,7 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
         .once(args.once.clone())
         .allow_empty(args.allow_empty)
         .sign(args.signatures.sign.signers()?)
+        .unsigned(args.signatures.unsigned)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch);
     let mut publisher = Publisher::open(store, options)?;

@@ -31,6 +31,9 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         wait_for(&args.state.join(name), output)?;
     }
     let state = SafetensorsState::open(&args.state)?;
+    let signers = args.signatures.sign.signers()?;
+    // `commit` signs the version of shards, or refuses to.
+    let is_for_commit = args.shard.is_some() && signers.is_empty();
     let options = PublishOptions::default()
         .profiles(args.profiles.profile.clone())
         .metadata(notes(&args.notes)?)
@@ -44,7 +47,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .allow_empty(args.allow_empty)
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())
-        .sign(args.signatures.sign.signers()?)
+        .sign(signers)
+        .unsigned(args.signatures.unsigned || is_for_commit)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
