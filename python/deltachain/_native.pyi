@@ -77,6 +77,7 @@ class Publisher:
         snapshot_every: int | None,
         skips: list[int],
         assets: bool,
+        exclude: list[str],
         max_changed: float | None,
         refuse_nonfinite: bool,
         allow_empty: bool,

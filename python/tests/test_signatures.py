@@ -340,7 +340,7 @@ def test_a_function_signs(tmp_path: Path) -> None:
 def test_a_missing_key_ends_no_signed_chain(tmp_path: Path) -> None:
     url = tmp_path / "chain"
     publish(url, 0, sign_key=FIRST)
-    with pytest.raises(dc.UsageError, match="version 0 is signed.*unsigned=True"):
+    with pytest.raises(dc.UsageError, match=r"version 0 is signed.*unsigned=True"):
         publish(url, 1)
     with pytest.raises(dc.UsageError, match="leave one of the two out"):
         publish(url, 1, sign_key=FIRST, unsigned=True)

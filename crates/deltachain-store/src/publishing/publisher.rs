@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_late};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust};
 use deltachain::tensor::{Digest, StateDigests};
 use deltachain::{Error, Result};
 
@@ -14,12 +14,14 @@ use crate::access::documents::{self, Documents};
 use crate::access::stop::Stop;
 use crate::access::store::Store;
 use crate::access::whole::{ChainFile, check_there};
+use crate::assets::excluded::Excluded;
+use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
-use crate::publishing::commit::{check_complete, commit};
+use crate::publishing::commit::{Committed, check_complete, commit};
 use crate::publishing::job::{Job, StoredLinks};
 use crate::publishing::model::{End, Model};
 use crate::publishing::new_link::RouteCoding;
-use crate::publishing::once::is_repeated;
+use crate::publishing::once::skipped_step;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
@@ -60,6 +62,9 @@ pub struct Publisher {
     /// The documents that have been read to prune.
     documents: Documents,
 }
+
+/// New other files of fewer bytes than this are usual.
+const MUCH: u64 = 1 << 20;
 
 /// The digests and assets that are remembered of the parts of a version that this publisher has
 /// made.
@@ -104,10 +109,12 @@ impl Publisher {
     ///
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no
-    /// profile or one twice, if one of the keys that sign is given twice or not trusted, or if there
-    /// are such keys and [`PublishOptions::unsigned`] is set; IO.
+    /// profile or one twice, if a pattern of [`PublishOptions::exclude`] is malformed, if one of
+    /// the keys that sign is given twice or not trusted, or if there are such keys and
+    /// [`PublishOptions::unsigned`] is set; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         RouteCoding::of(&options.profiles)?;
+        Excluded::new(&options.exclude)?;
         if options.unsigned && !options.sign.is_empty() {
             return Err(Error::usage(
                 "there is a key to sign with (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
@@ -189,12 +196,18 @@ impl Publisher {
         let mut own = self.options.metadata.clone();
         own.extend(metadata.clone());
         let newest = self.newest.as_ref();
-        let is_repeated = is_repeated(
+        let skipped = skipped_step(
             self.options.once.as_deref(),
             &own,
             newest.map(|newest| &newest.metadata),
         )?;
-        Ok(newest.filter(|_| is_repeated && !self.is_cut_off).cloned())
+        let Some(newest) = newest.filter(|_| !self.is_cut_off) else {
+            return Ok(None);
+        };
+        Ok(skipped.map(|skipped| PublishReport {
+            skipped: Some(skipped),
+            ..newest.clone()
+        }))
     }
 
     /// From now on versions may repeat a step, whatever [`PublishOptions::once`] says.
@@ -214,13 +227,13 @@ impl Publisher {
     /// was first; R-SIG-03 (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants;
     /// USAGE if it is signed and this publisher has no key, see [`PublishOptions::unsigned`];
     /// R-PUB-11 (`CHAIN`) if versions have been lost that this publisher knows, or that have routes
-    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be there and
-    /// unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a
-    /// folder that an asset is called like, regarding case or not; USAGE if the metadata entry of
-    /// [`PublishOptions::once`] is missing or no integer; R-CHN and R-DOC rules if the head cannot
-    /// be read; USAGE if the model changes while it is read, or if there are more other files than
-    /// assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end
-    /// with.
+    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, or that could not be asked after the
+    /// commit: then the version may be there and unusable, and the next one gets a snapshot;
+    /// R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like,
+    /// regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or
+    /// no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
+    /// while it is read, or if there are more other files than assets can be; those of reading the
+    /// states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
@@ -229,6 +242,7 @@ impl Publisher {
     ) -> Result<PublishReport> {
         self.prepared = None;
         if let Some(head) = self.repeated(&BTreeMap::new())? {
+            head.remark_skipped(observer);
             return Ok(head);
         }
         let parent = self.parent()?;
@@ -377,13 +391,20 @@ impl Publisher {
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
-        if is_repeated(
+        let skipped = skipped_step(
             options.once.as_deref(),
             &options.metadata,
             head.map(|head| &head.metadata),
-        )? && let Some(head) = head.filter(|_| !self.is_cut_off)
+        )?;
+        if let (Some(skipped), Some(head)) = (skipped, head)
+            && !self.is_cut_off
         {
-            return Ok(PublishReport::head(head, parent.digest()));
+            let head = PublishReport {
+                skipped: Some(skipped),
+                ..PublishReport::head(head, parent.digest())
+            };
+            head.remark_skipped(observer);
+            return Ok(head);
         }
         let foreign: Vec<&ShardPart> = parts
             .iter()
@@ -392,7 +413,7 @@ impl Publisher {
         // From when the store is asked for the time, this machine's clock goes on.
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let signing = (&options, Digest::of_bytes(&self.chain), self.trust.as_ref());
-        let (published, is_certain) =
+        let Committed { published, doubt } =
             commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
         if published.is_new {
             self.committed(published.version, published.commit);
@@ -402,7 +423,7 @@ impl Publisher {
                 .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
             self.signed = is_signed.then_some(published.commit);
             self.without_note = Some(published.commit);
-            self.is_cut_off = !is_certain;
+            self.is_cut_off = doubt.is_some();
         }
         let unhashed = PublishReport {
             shards: Vec::new(),
@@ -413,13 +434,16 @@ impl Publisher {
         self.newest = Some(PublishReport {
             unchanged_state: true,
             is_new: false,
+            skipped: None,
             ..unhashed
         });
-        if !is_certain {
+        published.remark_skipped(observer);
+        if let Some(doubt) = doubt {
             self.last = None;
-            return Err(came_late(name));
+            return Err(doubt);
         }
         if published.is_new {
+            remark_assets(&published, observer);
             self.keep_last((published.version, published.commit), observer);
         }
         Ok(published)
@@ -627,6 +651,21 @@ impl Publisher {
             Ok(documents) => self.documents = documents,
             Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
+    }
+}
+
+/// Says that followers download more of other files than of the model, as they do where a trainer
+/// has saved more than a model.
+fn remark_assets(published: &PublishReport, observer: &dyn Observer) {
+    let link = published.routes.iter().map(|route| route.bytes).min();
+    let new = published.new_asset_bytes;
+    if new >= MUCH && link.is_some_and(|link| new > link) {
+        observer.remark(&format!(
+            "{new} bytes of other files are new in version {}, more than the {} of its link: each \
+             follower downloads both. {LEAVE_OUT}",
+            published.version,
+            link.unwrap_or_default()
+        ));
     }
 }
 

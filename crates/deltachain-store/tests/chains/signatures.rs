@@ -2,7 +2,7 @@
 //! what it holds, or goes to a version that a trusted key has signed; and a publisher that signs
 //! follows no stranger.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -751,15 +751,14 @@ fn a_publisher_without_a_key_follows_no_signed_head() {
     let prepared = |options: PublishOptions| {
         let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
         let model = number(2);
-        let parts = publisher
+        publisher
             .prepare([(0, (&model).into(), Base::Chain)], 1, &())
-            .unwrap();
-        parts
+            .unwrap()
     };
     let parts = prepared(unsigned());
     let commit = |options: PublishOptions| {
         let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
-        publisher.commit(parts.clone(), Default::default(), &())
+        publisher.commit(parts.clone(), BTreeMap::new(), &())
     };
     let error = commit(PublishOptions::default()).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Usage, "{error}");
