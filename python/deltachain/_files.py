@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._settings import texts
+from ._settings import notes
 from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
 
 __all__ = [
@@ -401,7 +401,7 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
-    text, place = texts("metadata", metadata), None if out is None else os.fspath(out)
+    text, place = notes(metadata), None if out is None else os.fspath(out)
     native, made = _native.diff(base, target, place, profile, text, replace, threads, progress)
     report = DiffReport(*made)
     return report if native is None else Link(native, report)
@@ -498,7 +498,7 @@ def squash(
         paths,
         os.fspath(out),
         profile,
-        texts("metadata", metadata),
+        notes(metadata),
         replace,
         threads,
         progress,

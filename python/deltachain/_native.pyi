@@ -77,6 +77,7 @@ class Publisher:
         snapshot_every: int | None,
         skips: list[int],
         assets: bool,
+        exclude: list[str],
         max_changed: float | None,
         refuse_nonfinite: bool,
         allow_empty: bool,
@@ -86,6 +87,7 @@ class Publisher:
         sign: list[tuple[str, Callable[[bytes], bytes] | None]],
         trust: tuple[list[str], int] | None,
         vouch: str | None,
+        unsigned: bool,
     ) -> Publisher: ...
     def head(self) -> tuple[int, int] | None: ...
     def repeated(self, metadata: dict[str, str], until: _Until) -> _Published | None: ...

@@ -26,7 +26,7 @@ from ._files import Profile, Progress
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, known, pairs
 from ._ranks import divide, ranks_of, started, usual_shards
-from ._settings import Stop, ending, number, texts, whole
+from ._settings import Stop, ending, notes, number, whole
 from ._store import Chain, store_of
 
 __all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
@@ -264,14 +264,17 @@ class Publisher:
             to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`,
             `module.`, `base_model.model.`). Tied tensors are written as in the checkpoint. Without
             `like`, tensors are not converted.
+        exclude: patterns of other files of `like` that are not published, such as `"*.log"`. In
+            names below the directory, `*` stands for any characters. What trainers save to go on,
+            such as `optimizer.pt`, is never published.
         group: the processes that publish together: a process group of torch.distributed, or a
             `Group`, which has a timeout. Each process makes the same calls. Needs `like`. By
             default, this process alone.
         keep_last: prune from time to time, and keep this many of the newest versions.
         once: the name of a metadata entry that holds an integer, such as `"step"`: each step is
             published only once. A version whose entry is not greater than that of the newest
-            version is skipped, and its `Published.is_new` is False. With a group, the metadata of
-            rank 0 count.
+            version is skipped, and its `Published.is_new` is False. If it is lower, a warning is
+            logged, once until a version is published. With a group, the metadata of rank 0 count.
         shards: the number of shards of a new chain. By default 1 for a single process, otherwise a
             multiple of 24. It limits how many processes can share the work later, and it never
             changes.
@@ -289,6 +292,9 @@ class Publisher:
         vouch: digest of a head's commit that is followed although it is not signed so, to begin to
             sign a chain, or although later versions were lost for good. Look at it before, since
             you vouch for it.
+        unsigned: publish without a signature, although the newest version has one. Followers with
+            `trust=` take no more versions then. Without it, a missing key is an error if the newest
+            version is signed.
         scratch: a directory for links that wait to be stored, and for the head that is built after
             a restart.
         progress: called as `progress(phase, done, total)`, in bytes, from another thread. An
@@ -311,6 +317,7 @@ class Publisher:
         chain: Chain,
         *,
         like: str | os.PathLike[str] | Like | None = None,
+        exclude: Sequence[str] = (),
         group: Any = None,
         keep_last: int | None = None,
         once: str | None = None,
@@ -322,6 +329,7 @@ class Publisher:
         sign_key: Signer | Sequence[Signer] | None = None,
         trust: Trusts | None = None,
         vouch: str | None = None,
+        unsigned: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -368,12 +376,15 @@ class Publisher:
                 like=None if self._like is None else self._like.path,
                 profiles=profiles,
                 assets=reference.other_files,
+                exclude=[exclude] if isinstance(exclude, str) else list(exclude),
                 keep_last=keep_last,
                 scratch=None if scratch is None else os.fspath(scratch),
                 once=once,
                 sign=[(key, function and self._asking(function)) for key, function in own],
                 trust=keys,
                 vouch=vouch,
+                # Rank 0 makes the commit, and has the key.
+                unsigned=unsigned or self._ranks.rank != 0,
                 **asdict(routes or Routes()),
                 **asdict(guard or Guard()),
             )
@@ -685,7 +696,7 @@ class Publisher:
         noted: dict[str, str] = {}
 
         def find() -> bytes:
-            noted.update(texts("metadata", metadata))
+            noted.update(notes(metadata))
             number, is_first = self._of, self._ranks.rank == 0
             if is_first and number is None:
                 head = self._native.head()

@@ -76,6 +76,18 @@ def texts(
     return found
 
 
+def notes(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+    """The metadata of a link or a version, as Unicode texts."""
+    found = texts("metadata", metadata)
+    for key in found:
+        if key.startswith("deltachain."):
+            raise UsageError(
+                f"USAGE: metadata= has the key {key!r:.60}: keys that begin with deltachain. are "
+                "reserved"
+            )
+    return found
+
+
 def _number_of(value: Any) -> Any:
     """The number that a tensor or an array without dimensions is."""
     return value.item() if getattr(value, "ndim", None) == 0 else value

@@ -13,8 +13,8 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::{Digest, MemoryState, State, TensorInfo};
 use deltachain::{Error, Result};
 use deltachain_store::{
-    Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart, Snapshots,
-    Stop,
+    Base, Model, PublishOptions, PublishReport, Publisher as ChainPublisher, ShardPart,
+    SkippedStep, Snapshots, Stop,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -242,6 +242,8 @@ struct Inner {
     spare: HashMap<String, Vec<u8>>,
     /// The parts of this process; those of other processes come as JSON.
     parts: Vec<ShardPart>,
+    /// Whether a step was skipped that is lower than the newest one, and the caller was warned.
+    has_warned: bool,
 }
 
 /// The part of `deltachain.Publisher` that is not Python.
@@ -253,6 +255,10 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "Python gives each by its name"
+    )]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,
@@ -262,6 +268,7 @@ impl Publisher {
         snapshot_every: Option<u64>,
         skips: Vec<u64>,
         assets: bool,
+        exclude: Vec<String>,
         max_changed: Option<f64>,
         refuse_nonfinite: bool,
         allow_empty: bool,
@@ -271,12 +278,14 @@ impl Publisher {
         sign: Vec<SignerRow>,
         trust: Option<TrustRow>,
         vouch: Option<&str>,
+        unsigned: bool,
     ) -> PyResult<Self> {
         let options = PublishOptions::default()
             .profiles(profiles.into_iter().map(|named| named.0).collect())
             .snapshots(when(snapshot_cost, snapshot_every))
             .skips(skips)
             .assets(assets)
+            .exclude(exclude)
             .max_changed(max_changed)
             .refuse_nonfinite(refuse_nonfinite)
             .allow_empty(allow_empty)
@@ -285,7 +294,8 @@ impl Publisher {
             .once(once)
             .sign(signers(py, sign)?)
             .trust(trusted(py, trust)?)
-            .vouch(digest_of(py, vouch)?);
+            .vouch(digest_of(py, vouch)?)
+            .unsigned(unsigned);
         let like = like
             .map(|like| run(py, &How::default(), |_| SafetensorsState::open(&like)))
             .transpose()?;
@@ -293,16 +303,15 @@ impl Publisher {
         let publisher = run(py, &How::default(), |_| {
             ChainPublisher::open(store, options)
         })?;
-        let (last, pending, spare, parts) =
-            (BTreeMap::new(), BTreeMap::new(), HashMap::new(), Vec::new());
         Ok(Self {
             inner: OfProcess::new(Inner {
                 publisher,
                 like,
-                last,
-                pending,
-                spare,
-                parts,
+                last: BTreeMap::new(),
+                pending: BTreeMap::new(),
+                spare: HashMap::new(),
+                parts: Vec::new(),
+                has_warned: false,
             }),
         })
     }
@@ -324,12 +333,21 @@ impl Publisher {
     ) -> PyResult<Option<PublishedRow>> {
         let inner = self.inner.get_mut(py)?;
         let asks = until.is_some();
-        let head = run(py, &inner.how(until), |_| {
-            if asks {
-                inner.publisher.repeated(&metadata)
+        let head = run(py, &inner.how(until), |watch| {
+            let head = if asks {
+                inner.publisher.repeated(&metadata)?
             } else {
-                inner.publisher.known_repeated(&metadata)
+                inner.publisher.known_repeated(&metadata)?
+            };
+            // Once, whatever number of steps a restarted trainer repeats.
+            let is_lower = |skipped: &SkippedStep| skipped.is_lower;
+            if let Some(head) = &head
+                && head.skipped.as_ref().is_some_and(is_lower)
+                && !std::mem::replace(&mut inner.has_warned, true)
+            {
+                head.remark_skipped(watch);
             }
+            Ok(head)
         })?;
         Ok(head.as_ref().map(published_row))
     }
@@ -423,6 +441,7 @@ impl Publisher {
         let published = published
             .ok_or_else(|| raised(py, &Error::io("committing", io::Error::other("stopped"))))?;
         if published.is_new {
+            inner.has_warned = false;
             inner.settle();
         } else {
             inner.forget();

@@ -379,6 +379,24 @@ def test_a_step_that_is_skipped_reads_a_stream_to_its_end(tmp_path: Path) -> Non
         assert pub.publish(stream(), metadata={"step": 1}).version == 1
 
 
+def test_a_run_that_counts_anew_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "step 0, the chain's newest is 500: skipped"
+    with dc.Publisher(tmp_path / "chain", once="step") as pub:
+        pub.publish(tensors(0), metadata={"step": 500})
+        assert not pub.publish(tensors(1), metadata={"step": 500}).is_new
+        assert not caplog.text
+    # One that begins, and one that goes on; once, whatever number of steps is skipped.
+    with dc.Publisher(tmp_path / "chain", once="step") as pub:
+        for step in (0, 1, 2):
+            job = pub.publish_async(tensors(1), metadata={"step": step})
+            assert not job.result().is_new
+            assert caplog.text.count(": skipped") == 1
+        assert text in caplog.text
+        assert pub.publish(tensors(1), metadata={"step": 501}).is_new
+        assert not pub.publish(tensors(1), metadata={"step": 3}).is_new
+    assert "step 3, the chain's newest is 501: skipped" in caplog.text
+
+
 def test_a_version_without_a_step_is_refused(tmp_path: Path) -> None:
     with dc.Publisher(tmp_path / "chain", once="step") as pub:
         for metadata in (None, {}, {"stop": 1}, {"step": 1.0}, {"step": "x"}, {"step": None}):

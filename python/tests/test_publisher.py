@@ -478,11 +478,30 @@ def test_files_beside_the_checkpoint_come_along(tmp_path: Path) -> None:
     assert followed(tmp_path / "other")["files"] == b"model.safetensors"
 
 
+def test_training_state_and_patterns_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    like = tmp_path / "like"
+    write_model(like / "model.safetensors", model(0))
+    for name in ("config.json", "a.log", "optimizer.pt"):
+        (like / name).write_text(name)
+    for exclude in ("*.log", ["*.log", "*.txt"]):
+        caplog.clear()
+        with dc.Publisher(tmp_path / "chain", like=like, exclude=exclude) as pub:
+            pub.publish(tensors(0))
+        assert followed(tmp_path / "chain")["files"] == b"config.json,model.safetensors"
+        assert "optimizer.pt (training state of transformers)" in caplog.text
+        assert ('no file is left out by "*.txt"' in caplog.text) == (exclude != "*.log")
+    with pytest.raises(dc.UsageError, match="cannot be used"):
+        dc.Publisher(tmp_path / "chain", like=like, exclude="a[")
+
+
 def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
     base, url, place = tmp_path / "base", tmp_path / "chain", tmp_path / "follower"
     weights = {"w": ("U8", (4,), b"abcd")}
     for part in ("text", "text 2", "checkpoint-1"):
         write_model(base / part / "model.safetensors", weights)
+    (base / "model_index.json").write_text("{}")
     (base / "tokenizer").mkdir()
     (base / "tokenizer" / "vocab.txt").write_text("words")
     versions = [{"text/w": b"abcd", "text 2/w": b"ab%dd" % step} for step in range(3)]
@@ -505,7 +524,12 @@ def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:
     found = sorted(
         path.relative_to(place / "current").as_posix() for path in (place / "current").rglob("*.*")
     )
-    assert found == ["text 2/model.safetensors", "text/model.safetensors", "tokenizer/vocab.txt"]
+    assert found == [
+        "model_index.json",
+        "text 2/model.safetensors",
+        "text/model.safetensors",
+        "tokenizer/vocab.txt",
+    ]
 
 
 def test_transformers_loads_what_was_pulled(tmp_path: Path) -> None:

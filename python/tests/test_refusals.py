@@ -268,6 +268,8 @@ def test_a_stream_is_of_pairs(tmp_path: Path, weights: Any) -> None:
             pub.publish(weights)
         with pytest.raises(dc.UsageError, match="metadata= has a text that is not Unicode"):
             pub.publish(NOTHING, metadata={"run": "\udc80"})
+        with pytest.raises(dc.UsageError, match=r"'deltachain\.path-bytes': keys that begin"):
+            pub.publish(NOTHING, metadata={"step": 1, "deltachain.path-bytes": 1})
         with pytest.raises(dc.UsageError, match="metadata= must be a mapping"):
             pub.publish(NOTHING, metadata=5)  # type: ignore[arg-type]
 

@@ -83,7 +83,7 @@ def test_a_follower_with_trust_takes_what_is_signed_alone(
         publish(url, 1, sign_key=FIRST)
         # Without a key, and with one that nobody trusts: the held version stays.
         assert take(sub) == 1
-        publish(url, 2)
+        publish(url, 2, unsigned=True)
         publish(url, 3, sign_key=STRANGER, vouch=commit_of(url))
         for _ in range(2):
             assert (take(sub), take(other)) == (1, 3)
@@ -143,7 +143,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
         problem
         == "the version held is not known to be signed by the trusted keys (0 of 1 signatures)"
     )
-    publish(url, 1)
+    publish(url, 1, unsigned=True)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
     status = dc.status(copy)
@@ -156,7 +156,7 @@ def test_trust_that_does_not_fit_what_is_held_is_named(tmp_path: Path) -> None:
 def test_a_publisher_follows_no_stranger(tmp_path: Path) -> None:
     url = tmp_path / "chain"
     publish(url, 0, sign_key=FIRST)
-    stranger = publish(url, 1)
+    stranger = publish(url, 1, unsigned=True)
     with pytest.raises(dc.ChainError) as refused:
         publish(url, 2, sign_key=FIRST)
     assert refused.value.rule == "R-SIG-03" and len(dc.log(url)) == 2
@@ -213,7 +213,7 @@ def test_trust_is_not_forgotten_at_a_restart(tmp_path: Path) -> None:
     publish(url, 0, sign_key=FIRST)
     with dc.Subscriber(url, host_copy=copy, trust=OF_FIRST) as sub:
         assert take(sub) == 0
-    publish(url, 1)
+    publish(url, 1, unsigned=True)
     with pytest.raises(dc.UsageError, match="no keys were given"):
         dc.Subscriber(url, host_copy=copy)
     with dc.Subscriber(url, host_copy=copy, forget_trust=True) as sub:
@@ -264,7 +264,7 @@ def test_keys_come_from_files_and_the_environment(
     with pytest.raises(dc.UsageError, match="DELTACHAIN_SIGNING_KEY is empty"):
         publish(url, 3)
     # No key at all is given by an empty list.
-    publish(url, 3, sign_key=[])
+    publish(url, 3, sign_key=[], unsigned=True)
     for missing in ("none.pub", "keys/none", tmp_path / "a+b" / "none"):
         with pytest.raises(dc.UsageError, match=r"there is no such file.*none"):
             dc.Subscriber(url, trust=missing)
@@ -337,6 +337,19 @@ def test_a_function_signs(tmp_path: Path) -> None:
         assert [text.decode().split("\n")[2:] for text in asked] == [["0", sub.commit, ""]]
 
 
+def test_a_missing_key_ends_no_signed_chain(tmp_path: Path) -> None:
+    url = tmp_path / "chain"
+    publish(url, 0, sign_key=FIRST)
+    with pytest.raises(dc.UsageError, match=r"version 0 is signed.*unsigned=True"):
+        publish(url, 1)
+    with pytest.raises(dc.UsageError, match="leave one of the two out"):
+        publish(url, 1, sign_key=FIRST, unsigned=True)
+    with dc.Publisher(url, unsigned=True) as pub:
+        assert pub.publish(tensors(1)).version == 1
+    # Nothing is asked of a chain that goes on without signatures.
+    assert publish(url, 2).version == 2
+
+
 def test_a_function_that_fails_ends_the_publish(tmp_path: Path) -> None:
     url = tmp_path / "chain"
 
@@ -398,7 +411,7 @@ def test_async_subscribers_have_trust(tmp_path: Path) -> None:
 
     url = tmp_path / "chain"
     publish(url, 0, sign_key=FIRST)
-    publish(url, 1)
+    publish(url, 1, unsigned=True)
 
     async def held() -> int:
         async with dc.AsyncSubscriber(url, trust=OF_FIRST) as sub:

@@ -67,7 +67,7 @@ pub use history::{History, HistoryEntry};
 #[doc(hidden)]
 pub use publishing::{
     Parent, came_late, chain_lost, check_duration, check_folders, check_taken, head_after_gap,
-    head_not_signed, note_taken, routes_taken,
+    head_not_signed, note_taken, routes_taken, time_unknown,
 };
 #[doc(hidden)]
 pub use retention::{base_lost, commits_missing, no_path_without, retain, unreachable};

@@ -269,6 +269,22 @@ pub fn check_duration(seconds: u64) -> Result<()> {
 /// The failure to report if this document was stored 20 hours after a file that it names, or later:
 /// R-PUB-08.
 pub fn came_late(document: ObjectName) -> Error {
+    let why = "by the store's clock, 20 hours or more passed between its files and this \
+               document, so that a prune may delete them as old";
+    may_be_unusable(document, why)
+}
+
+/// The failure to report after a document was stored, if the store cannot be asked whether that was
+/// in time after the files that it names: R-PUB-08. `error` says why.
+pub fn time_unknown(document: ObjectName, error: &Error) -> Error {
+    let why = format!(
+        "the store could not be asked whether 20 hours or more passed between its files and this \
+         document, so that a prune may delete them as old ({error:#})"
+    );
+    may_be_unusable(document, &why)
+}
+
+fn may_be_unusable(document: ObjectName, why: &str) -> Error {
     let (what, again) = match document {
         ObjectName::Commit(version) => (
             format!("version {version} is visible"),
@@ -276,10 +292,7 @@ pub fn came_late(document: ObjectName) -> Error {
         ),
         _ => ("the new routes are in force".to_owned(), "compact"),
     };
-    let message = format!(
-        "{what}, but may become unusable: by the store's clock, 20 hours or more passed between its files and this \
-         document, so that a prune may delete them as old. Once more {again}"
-    );
+    let message = format!("{what}, but may become unusable: {why}. Once more {again}");
     Error::broken(&rules::PUB_08, message).in_file(document.to_string())
 }
 

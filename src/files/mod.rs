@@ -12,6 +12,7 @@ mod output_file;
 mod safetensors;
 mod scratch;
 mod staged;
+mod twin_folders;
 mod weight_map;
 mod write_back;
 

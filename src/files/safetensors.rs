@@ -15,6 +15,7 @@ use crate::files::disk::{check_apart, reading};
 use crate::files::file_source::FileSource;
 use crate::files::header::{FileHeader, LENGTH_BYTES, MAX_HEADER_BYTES};
 use crate::files::listing::ModelListing;
+use crate::files::twin_folders::twin_folders;
 use crate::files::weight_map::{FolderIndex, INDEX_NAME, INDEX_SUFFIX, index_name, stem};
 use crate::files::{Layout, LayoutFile};
 use crate::layout::FILE_SUFFIX;
@@ -22,8 +23,9 @@ use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
 use crate::source::Source;
 use crate::tensor::{State, TensorInfo, find, total_bytes};
 
-/// The name of the file that says how the folders of a pipeline belong together.
-const PIPELINE: &str = "model_index.json";
+/// The names of the files that say how folders belong together: of pipelines (diffusers), and of
+/// sentence transformers.
+const PARTS: [&str; 2] = ["model_index.json", "modules.json"];
 
 /// A state in safetensors files.
 #[derive(Debug)]
@@ -188,17 +190,37 @@ impl SafetensorsState {
         state.check_is_one().map(|()| state)
     }
 
-    /// Refuses a directory of whole models. Folders with the same tensors may be parts of one, such
-    /// as ranks, but not if each says that it is a model for itself, and nothing says how they
-    /// belong together.
+    /// Refuses a directory of whole models: if each of several folders says that it is one, or two
+    /// have the same files, and nothing says how they belong together.
     fn check_is_one(&self) -> Result<()> {
+        let says_parts = |name: &OsString| PARTS.iter().any(|parts| name == parts);
+        if self.listing.files.iter().any(says_parts) {
+            return Ok(());
+        }
+        let files = self.layout.files().iter().zip(&self.shards);
+        let files = files.filter_map(|(file, shard)| {
+            let name = file.name.as_deref()?;
+            Some((name, &shard.header.tensors[..]))
+        });
+        if let Some((first, second)) = twin_folders(files) {
+            let first = match first {
+                "" => "the directory itself".to_owned(),
+                folder => format!("{folder:?}"),
+            };
+            let message = format!(
+                "{first} and {second:?} have the same files, with tensors of the same names and \
+                 shapes, so they seem to be a model each: give one of them, or move one away. \
+                 Parts of one model have a model_index.json beside them"
+            );
+            return Err(Error::usage(message).in_file(&self.path));
+        }
         let mut models = BTreeMap::new();
         let folders = self
             .layout
             .folders()
             .into_iter()
             .filter(|folder| is_whole(&self.path.join(folder)));
-        for folder in folders.filter(|_| !self.listing.files.iter().any(|name| name == PIPELINE)) {
+        for folder in folders {
             let files = self
                 .layout
                 .files()

@@ -136,8 +136,9 @@ pub(crate) struct DoctorArgs {
 /// Add a version to a chain
 ///
 /// The version consists of the tensors in STATE and, as assets, the other files of the directory
-/// and its folders, such as configuration and tokenizer. Training checkpoints (checkpoint-*),
-/// hidden files and other files that do not belong to a model are skipped and listed. The version
+/// and its folders, such as configuration and tokenizer. Training checkpoints (checkpoint-*) and
+/// state (optimizer.pt), hidden files and others that do not belong to a model are skipped and
+/// listed. The version
 /// becomes visible atomically, after all its files have been stored. A failure before that leaves
 /// the chain unchanged. Links are made from the head, the newest version: give its files as --base,
 /// or a directory in which the tool keeps them as --work. Otherwise the head is built from the
@@ -195,6 +196,13 @@ pub(crate) struct PublishArgs {
     /// Publish only the tensors, not the other files
     #[arg(long)]
     pub(crate) no_assets: bool,
+    /// Leave out other files by name, such as '*.log' or 'eval/*'; repeatable
+    ///
+    /// The name below STATE, in which * stands for any characters, / too. Training state of the
+    /// usual trainers at the top of STATE, such as optimizer.pt, is always left out. No file of
+    /// tensors can be.
+    #[arg(long, value_name = "PATTERN", conflicts_with = "no_assets")]
+    pub(crate) exclude: Vec<String>,
     #[command(flatten)]
     pub(crate) profiles: ProfilesArgs,
     /// Add a snapshot to every Nth version

@@ -73,6 +73,21 @@ impl Output {
         }
     }
 
+    /// Prints what was done and cannot be undone. If that fails, `done` is said on standard error
+    /// instead, and the command has succeeded: to run it again would do it twice.
+    pub fn summary_of_done(
+        self,
+        done: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+    ) {
+        if let Err(error) = self.summary(text, json) {
+            let done = done();
+            // Nothing else can be told.
+            let _ = writeln!(anstream::stderr(), "{done}; its report is lost: {error}");
+        }
+    }
+
     /// Says something that is worth knowing on standard error. JSON output has a place of its own
     /// for such things.
     pub fn remark(self, text: &str) {

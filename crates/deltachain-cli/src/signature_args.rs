@@ -67,4 +67,10 @@ pub(crate) struct PublisherSignatureArgs {
     /// vouches for all below it.
     #[arg(long, value_name = "COMMIT", value_parser = parse_digest, help_heading = SIGNATURES)]
     pub(crate) vouch: Option<Digest>,
+    /// Publish without a signature, although the head has one
+    ///
+    /// Followers with --trust take no more versions then. Without it, a missing key is an error if
+    /// the head is signed.
+    #[arg(long, conflicts_with = "sign_key", help_heading = SIGNATURES)]
+    pub(crate) unsigned: bool,
 }

@@ -20,7 +20,7 @@ pub enum Face {
 /// The advice that helps against these broken rules: for the tool, for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
-const BY_RULE: [RuleAdvice; 13] = [
+const BY_RULE: [RuleAdvice; 14] = [
     (&["R-CHN-01"], NO_CHAIN, NO_CHAIN),
     (
         &["R-CHN-13"],
@@ -62,6 +62,7 @@ const BY_RULE: [RuleAdvice; 13] = [
         "give the files of the newest version as --base, or leave it out: then it is built from the chain",
         "another process publishes to this chain: let one do so, and publish again",
     ),
+    (&["R-PUB-08"], LATE, LATE),
     (
         &["R-RET-05"],
         "prune again; if it stays so, restore the commits from a copy, or give --accept-loss if they are lost for good",
@@ -87,6 +88,8 @@ const BY_RULE: [RuleAdvice; 13] = [
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was \
                         lost, put a copy of it back, byte for byte";
+const LATE: &str = "if the version is visible, followers take it; the next one has a snapshot, \
+                    which makes up for this one";
 const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
                            --deep` tells which; let a publisher of version 1.2 of the format publish once more";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";

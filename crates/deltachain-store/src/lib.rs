@@ -99,6 +99,7 @@ pub use operation::records::{
 };
 pub use operation::time::Time;
 pub use publishing::model::Model;
+pub use publishing::once::SkippedStep;
 pub use publishing::options::{Base, PublishOptions};
 pub use publishing::part::ShardPart;
 pub use publishing::policy::Snapshots;

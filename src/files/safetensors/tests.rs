@@ -470,6 +470,69 @@ fn directories_that_are_not_one_model_are_refused() {
         write(folder.path(), files);
         usage(folder.path(), message);
     }
+    // The same files in folders beside each other, or in a folder and one in it.
+    let adapter = |files: &[&'static str]| {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            write(folder.path(), &[(file, &a)]);
+        }
+        folder
+    };
+    for (files, message) in [
+        (
+            &[
+                "s/step_10/adapter.safetensors",
+                "s/step_20/adapter.safetensors",
+            ][..],
+            "\"s/step_10/\" and \"s/step_20/\" have the same files",
+        ),
+        (
+            &[
+                "1/vae/m.safetensors",
+                "1/text/n.safetensors",
+                "2/vae/m.safetensors",
+                "2/text/n.safetensors",
+            ],
+            "\"1/\" and \"2/\" have the same files",
+        ),
+        (
+            &["m.safetensors", "best/m.safetensors"],
+            "the directory itself and \"best/\" have the same files",
+        ),
+        (
+            &[
+                "w/m.safetensors",
+                "w/best/m.safetensors",
+                "w/best/more/n.safetensors",
+            ],
+            "\"w/\" and \"w/best/\" have the same files",
+        ),
+    ] {
+        let folder = adapter(files);
+        usage(folder.path(), message);
+        for parts in ["model_index.json", "modules.json"] {
+            write(folder.path(), &[(parts, b"[]")]);
+            SafetensorsState::open(folder.path()).unwrap();
+            fs::remove_file(folder.path().join(parts)).unwrap();
+        }
+    }
+    // As sentence transformers and pipelines have them: other names of files or of tensors, other
+    // shapes, or not beside each other.
+    let wide = file_of(
+        r#"{"a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]}}"#,
+        &[1, 2],
+    );
+    for (name, content) in [
+        ("2_Dense/n.safetensors", &a),
+        ("2_Dense/m.safetensors", &b),
+        ("2_Dense/m.safetensors", &wide),
+        ("2_Dense/x/m.safetensors", &a),
+        ("1_Dense/x/m.safetensors", &b),
+    ] {
+        let folder = adapter(&["1_Dense/m.safetensors"]);
+        write(folder.path(), &[(name, content)]);
+        SafetensorsState::open(folder.path()).unwrap();
+    }
     // Parts of one model may have the same tensors, and not all folders that say what they are
     // have.
     for files in [

@@ -725,7 +725,10 @@ fn a_model_comes_with_its_configuration() {
     folder.write("step1/.hidden", "x");
     let ran = folder.run(&["publish", "chain", "step1", "--base", "step0"]);
     assert!(ran.stderr.contains("not published: .hidden ("), "{ran:?}");
-    assert!(ran.good().contains("config.json, tokenizer.json"));
+    assert!(
+        ran.good()
+            .contains("assets       9 bytes, 7 new: config.json, tokenizer.json")
+    );
     let shown = folder.json(&["show", "chain"]);
     assert_eq!(
         (
@@ -920,5 +923,46 @@ fn scratch_is_private_and_goes() {
         fs::set_permissions(&private[0], fs::Permissions::from_mode(0o755)).unwrap();
         folder.refused(command, "USAGE", None);
         fs::set_permissions(&private[0], fs::Permissions::from_mode(0o700)).unwrap();
+    }
+}
+
+/// A version that is visible is published, whatever fails then.
+#[test]
+fn what_fails_after_the_commit_does_not_undo_it() {
+    let folder = Folder::new();
+    folder.run(&["init", "chain"]).good();
+    let model = |value: &str| folder.write("m.safetensors", bytes_file(&[("a", value.as_bytes())]));
+    let newest = || folder.json(&["show", "chain"])["version"].as_u64();
+    model("0");
+    folder.run(&["publish", "chain", "m.safetensors"]).good();
+    // A directory is asked for the time by a file below `probes`.
+    model("1");
+    folder
+        .run_in_shell("rm -rf chain/probes && touch chain/probes", &[])
+        .good();
+    let ran = folder.run(&["publish", "chain", "m.safetensors"]);
+    assert!(
+        ran.code == Some(1)
+            && ran.stderr.contains("R-PUB-08")
+            && ran.stderr.contains("version 1 is visible")
+            && !ran.stderr.contains("retry"),
+        "{ran:?}"
+    );
+    assert_eq!(newest(), Some(1));
+    folder.run_in_shell("rm chain/probes", &[]).good();
+    // The report goes nowhere.
+    for (version, more) in [(2, ""), (3, "--json")] {
+        model(&version.to_string());
+        let script = format!("\"$0\" publish chain m.safetensors {more} > /dev/full");
+        let ran = folder.run_in_shell(&script, &[]);
+        assert!(
+            ran.code == Some(0)
+                && ran
+                    .stderr
+                    .contains(&format!("version {version} of chain is published"))
+                && !ran.stderr.contains("retry"),
+            "{ran:?}"
+        );
+        assert_eq!(newest(), Some(version));
     }
 }

@@ -79,6 +79,18 @@ fn folders_that_are_no_model_are_refused_by_name() {
     no_model(
         &folder,
         "runs",
+        "\"global_step_10/\" and \"global_step_20/\" have the same files",
+    );
+    // In files of other names, by what they say of themselves.
+    folder
+        .run_in_shell(
+            "mv runs/global_step_20/hf/model.safetensors runs/global_step_20/hf/m.safetensors",
+            &[],
+        )
+        .good();
+    no_model(
+        &folder,
+        "runs",
         "\"global_step_10/hf/\" and \"global_step_20/hf/\" hold a model each",
     );
     // Of a pipeline it is said how its folders belong together.
@@ -463,7 +475,7 @@ fn publish_waits_for_a_marker() {
     folder.write("1/model.safetensors", bytes_file(&[("t", b"2")]));
     folder.write("1/_SUCCESS", "");
     let ran = Ran::of(child.wait_with_output().unwrap());
-    assert!(ran.stdout.contains("assets       _SUCCESS"), "{ran:?}");
+    assert!(ran.stdout.contains("new: _SUCCESS"), "{ran:?}");
     ran.good();
     folder
         .run(&["publish", "some chain", "1", "--wait-for", "_SUCCESS"])

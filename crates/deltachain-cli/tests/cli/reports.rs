@@ -87,23 +87,30 @@ fn a_step_is_published_once() {
         (repeated["new"].as_bool(), repeated["version"].as_u64()),
         (Some(false), Some(1))
     );
-    let text = folder
-        .run(&[
+    assert_eq!(repeated["skipped"]["newest"], "20");
+    // A run that counts from the beginning again is warned.
+    for (step, warns) in [("step=20", false), ("step=3", true)] {
+        let ran = folder.run(&[
             "publish",
             "chain",
             "model.safetensors",
             "--once",
             "step",
             "--meta",
-            "step=3",
-        ])
-        .good();
-    assert!(
-        text.contains(
-            "version 1 of chain has this step, or a later one, already: nothing was published"
-        ),
-        "{text}"
-    );
+            step,
+        ]);
+        let text = format!(
+            "version 1 of chain stays the newest, and nothing was published: {}, the chain's \
+             newest is 20: skipped",
+            step.replace('=', " ")
+        );
+        assert!(ran.code == Some(0) && ran.stdout.contains(&text), "{ran:?}");
+        let warned = ran
+            .stderr
+            .contains("step 3, the chain's newest is 20: skipped")
+            && ran.stderr.contains("another run");
+        assert_eq!(warned, warns, "{ran:?}");
+    }
     assert!(folder.contents() == before, "nothing is stored");
     assert_eq!(publish("21", &["--if-changed"])["version"], 2);
     folder.refused(

@@ -218,7 +218,14 @@ fn a_follower_takes_only_what_its_keys_have_signed() {
         (Some(0), Some(a.trim()))
     );
     // Somebody without a key publishes.
-    publish(&folder, 1, &[]).good();
+    let ran = publish(&folder, 1, &[]);
+    assert!(
+        ran.code == Some(2)
+            && ran.stderr.contains("version 0 is signed")
+            && ran.stderr.contains("--unsigned"),
+        "{ran:?}"
+    );
+    publish(&folder, 1, &["--unsigned"]).good();
     for _ in 0..2 {
         let followed = run(
             &folder,
@@ -374,7 +381,7 @@ fn a_rollback_is_accepted_only_if_it_is_signed() {
     folder
         .run_in_shell("mv chain after && cp -r before chain", &[])
         .good();
-    publish(&folder, 2, &[]).good();
+    publish(&folder, 2, &["--unsigned"]).good();
     let (signed, other) = (commit_of(&folder, "0"), commit_of(&folder, "1"));
     let pull = ["pull", "chain", "served", "--trust", "a.pub"];
     assert_eq!(run(&folder, &pull).code, Some(1));
@@ -710,6 +717,12 @@ fn a_key_may_be_in_the_environment() {
     assert_eq!(
         folder.json(&["show", "chain", "--trust", "a.pub"])["signed"],
         true
+    );
+    // The key is there, and would be of no use.
+    let ran = with(&key, &[&arguments[..], &["--unsigned"]].concat());
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("leave one of the two out"),
+        "{ran:?}"
     );
     // Files that are named come first.
     let commit = commit_of(&folder, "0");

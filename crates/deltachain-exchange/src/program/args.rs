@@ -142,6 +142,11 @@ pub(crate) struct ImportArgs {
     /// Its head must be the base. An empty chain gets the base as its first version.
     #[arg(long, value_name = "URL")]
     pub(crate) chain: Option<String>,
+    /// Add versions without a signature, although the head of the chain has one
+    ///
+    /// Followers with --trust take none of them until `deltachain sign` has signed the last one.
+    #[arg(long, requires = "chain")]
+    pub(crate) unsigned: bool,
     /// How values are coded
     #[arg(long, value_parser = one_of(PROFILES), default_value = "compact")]
     pub(crate) profile: Profile,

@@ -108,7 +108,9 @@ fn add_versions(
     let watcher = Watcher::new(output);
     let store = args.store.open(url)?;
     let base = SafetensorsState::open(&args.base)?;
-    let options = PublishOptions::default().profiles(vec![args.profile]);
+    let options = PublishOptions::default()
+        .profiles(vec![args.profile])
+        .unsigned(args.unsigned);
     let scratch =
         tempfile::tempdir().map_err(|error| Error::io("creating a temporary directory", error))?;
     let mut versions: Vec<PublishReport> = Vec::new();
@@ -122,7 +124,10 @@ fn add_versions(
         scratch.path(),
         &(),
         |before, after, metadata| {
-            let mut publisher = Publisher::open(store.clone(), options.clone().metadata(metadata))?;
+            // Only the head that was there before can be signed.
+            let unsigned = args.unsigned || !versions.is_empty();
+            let options = options.clone().metadata(metadata).unsigned(unsigned);
+            let mut publisher = Publisher::open(store.clone(), options)?;
             let before = Base::State(Model::Like(before, &base));
             versions.push(publisher.publish(Model::Like(after, &base), before, &watcher)?);
             Ok(())

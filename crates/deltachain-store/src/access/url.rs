@@ -56,7 +56,11 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
                 Path::from_absolute_path(absolute).map_err(|error| usage(error.to_string()))?;
             (LocalFileSystem::new(), prefix)
         } else {
-            return Err(usage("there is no such directory".to_owned()));
+            return Err(usage(
+                "there is no such directory: check the path, or make it with a new chain by \
+                 `deltachain init`"
+                    .to_owned(),
+            ));
         };
         // An object that has been stored must survive a power cut before anything is stored that
         // refers to it.

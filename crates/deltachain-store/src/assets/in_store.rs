@@ -2,7 +2,7 @@
 //! to a version beside its tensors (SPEC sections 18 to 20). A publisher stores them, a subscriber
 //! puts them into its directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
@@ -12,39 +12,53 @@ use deltachain::files::SafetensorsState;
 use deltachain::tensor::Digest;
 use deltachain::{Error, FileSource, Progress, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use icu_normalizer::ComposingNormalizerBorrowed;
 
 use crate::access::copies::FileStores;
 use crate::access::store::{Store, StoredObject};
 use crate::access::whole::ChainFile;
+use crate::assets::excluded::Excluded;
 use crate::assets::other_files::{FoundFiles, failed_with, list, second_name};
+use crate::assets::training_state::training_state;
 use crate::directory::names::make_place;
 use crate::directory::unfinished;
 use crate::observer::{InPhase, Observer, Phase};
 
+/// The ways to publish fewer other files.
+pub(crate) const LEAVE_OUT: &str = "--exclude PATTERN leaves files out, --no-assets all of them; \
+                                    in Python exclude=, and Like(other_files=False)";
+
 /// Stores the other files of a model directory and its folders, and gives them as a commit names
 /// them, ascending by name. The assets that `known` has are in the store. The observer is told
-/// which files cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
+/// which files are left out: those of trainers, those that `exclude` has patterns of, and those
+/// that cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
-/// USAGE if there are more than a commit can name, or one changes while it is read; IO; the
-/// observer's.
+/// USAGE if there are more than a commit can name, one changes while it is read, or a pattern would
+/// leave tensors out; IO; the observer's.
 pub(crate) fn store_assets(
     store: &Store,
     state: &SafetensorsState,
     known: &[Asset],
+    exclude: &[String],
     scratch: &Path,
     observer: &dyn Observer,
 ) -> Result<Vec<Asset>> {
     if !state.layout().is_directory() {
         return Ok(Vec::new());
     }
-    let FoundFiles { taken, left } = candidates(state)?;
+    let mut excluded = Excluded::new(exclude)?;
+    let FoundFiles { taken, left } = candidates(state, &mut excluded)?;
+    let unused = excluded.unused();
+    if !unused.is_empty() {
+        observer.remark(&format!("no file is left out by {}", unused.join(", ")));
+    }
     if !left.is_empty() {
         observer.remark(&format!("not published: {}", list(&left)));
     }
     if taken.len() > Asset::MOST {
         let message = format!(
-            "there are {} files besides the tensors; a version has no more than {}",
+            "there are {} files besides the tensors; a version has no more than {}. {LEAVE_OUT}",
             taken.len(),
             Asset::MOST
         );
@@ -58,14 +72,60 @@ pub(crate) fn store_assets(
 }
 
 /// The files that can be assets.
-fn candidates(state: &SafetensorsState) -> Result<FoundFiles> {
+fn candidates(state: &SafetensorsState, excluded: &mut Excluded) -> Result<FoundFiles> {
     let own: BTreeSet<String> = state.model_files().into_iter().collect();
+    for name in &own {
+        if let Some(pattern) = excluded.pattern_of(name) {
+            return Err(Error::usage(format!(
+                "{pattern:?} would leave out {name:?}, which holds or names tensors: leave out \
+                 other files, or publish another directory"
+            ))
+            .in_file(state.path()));
+        }
+    }
+    // A folder of training state is named once.
+    let mut skipped = BTreeSet::new();
+    let is_skipped = |name: &str| {
+        if own.contains(name) {
+            return true;
+        }
+        // A pattern for what is left out anyway is no slip.
+        let pattern = excluded.pattern_of(name);
+        let by_pattern = pattern.map(|pattern| format!("{name} (left out by {pattern:?})"));
+        let Some(left) = training_state(name).or(by_pattern) else {
+            return false;
+        };
+        skipped.insert(left);
+        true
+    };
     let flaw = |path: &Path, name: &str| match fs::metadata(path) {
         Err(_) => Some("cannot be read"),
         Ok(found) if found.len() > Asset::MOST_BYTES => Some("is too large"),
         Ok(_) => Asset::flaw_of_name(name),
     };
-    FoundFiles::of(state.path(), |name| own.contains(name), flaw)
+    let mut found = FoundFiles::of(state.path(), is_skipped, flaw)?;
+    check_forms(own.iter().chain(found.taken.keys()))
+        .map_err(|error| error.in_file(state.path()))?;
+    found.left.extend(skipped);
+    Ok(found)
+}
+
+/// Some file systems take names for the same that differ in their form of Unicode only, such as é
+/// in one character and in two. Followers there would get one file for two.
+fn check_forms<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let composed = ComposingNormalizerBorrowed::new_nfc();
+    let mut forms = BTreeMap::new();
+    for name in names.flat_map(|name| Path::new(name).ancestors()) {
+        let name = name.to_string_lossy();
+        let form = composed.normalize(&name).into_owned();
+        let other = forms.entry(form).or_insert_with(|| name.clone());
+        if *other != name {
+            return Err(Error::usage(format!(
+                "two names are {name:?}, in two forms of Unicode: rename or remove one of them"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Stores a file, unless it is in the store already.

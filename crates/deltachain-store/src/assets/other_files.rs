@@ -124,11 +124,11 @@ pub(crate) struct FoundFiles {
 }
 
 impl FoundFiles {
-    /// The files of a directory without those of the model, by their names. `flaw` says why one is
-    /// not taken.
+    /// The files of a directory without those that are skipped, such as the model's, by their
+    /// names. `flaw` says why one is not taken.
     pub(crate) fn of(
         directory: &Path,
-        is_model: impl Fn(&str) -> bool,
+        mut is_skipped: impl FnMut(&str) -> bool,
         flaw: impl Fn(&Path, &str) -> Option<&'static str>,
     ) -> Result<Self> {
         let ModelListing {
@@ -140,7 +140,7 @@ impl FoundFiles {
         };
         for name in files {
             let (shown, path) = (name.to_string_lossy().into_owned(), directory.join(&name));
-            if is_model(&shown) {
+            if is_skipped(&shown) {
                 continue;
             }
             match name

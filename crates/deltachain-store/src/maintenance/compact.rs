@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use deltachain::chain::{FileReference, HistoryEntry, ObjectName, Route, came_late};
+use deltachain::chain::{FileReference, HistoryEntry, ObjectName, Route, came_late, time_unknown};
 use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Profile, Result};
 use serde::Serialize;
@@ -281,10 +281,9 @@ fn put_in_force(
                 .iter()
                 .flat_map(|added| &added.route.files)
                 .map(FileReference::name);
-            return Ok((
-                document.name(),
-                was_in_time(store, &[attempt], document.name(), files)?,
-            ));
+            let is_in_time = was_in_time(store, &[attempt], document.name(), files)
+                .map_err(|error| time_unknown(document.name(), &error))?;
+            return Ok((document.name(), is_in_time));
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use deltachain::chain::{
-    Commit, FileReference, ObjectName, Parent, Route, Trust, check_folders, check_taken,
-    note_taken, union_of,
+    Commit, FileReference, ObjectName, Parent, Route, Trust, came_late, check_folders, check_taken,
+    note_taken, time_unknown, union_of,
 };
 use deltachain::tensor::Digest;
 use deltachain::{Error, Result};
@@ -12,11 +12,11 @@ use deltachain::{Error, Result};
 use crate::access::attempt::{Attempt, put_last, was_in_time};
 use crate::access::documents::usable_commit;
 use crate::access::store::Store;
-use crate::publishing::once::is_repeated;
+use crate::publishing::once::skipped_step;
 use crate::publishing::options::PublishOptions;
 use crate::publishing::part::{ShardLink, ShardPart};
 use crate::publishing::policy::{PATH_BYTES_KEY, PathBytes};
-use crate::publishing::published::PublishReport;
+use crate::publishing::published::{PublishReport, bytes_of};
 use crate::publishing::signing::{check_head, store_note};
 
 /// Checks that there is one part for each shard, and that all are for one version after one parent:
@@ -52,17 +52,24 @@ pub(crate) fn check_complete(parts: &[ShardPart]) -> Result<(u64, Digest)> {
     Ok((first.version, first.parent))
 }
 
+/// A version that is visible.
+pub(crate) struct Committed {
+    pub(crate) published: PublishReport,
+    /// Why it may become unusable: it is not certain that it was made in time after its files
+    /// (R-PUB-08).
+    pub(crate) doubt: Option<Error>,
+}
+
 /// Commits parts that were made to follow `parent` and whose files have been stored, one for each
 /// shard in order. `path` is what the path to the head costs, if it is known; `attempts` are those
-/// that stored the files. Whether the version can be built for certain, too: it was made in time
-/// after its files (R-PUB-08).
+/// that stored the files.
 pub(crate) fn commit(
     store: &Store,
     parent: &Parent,
     (path, attempts): (Option<PathBytes>, &[Attempt]),
     parts: &[ShardPart],
     (options, chain, trust): (&PublishOptions, Digest, Option<&Trust>),
-) -> Result<(PublishReport, bool)> {
+) -> Result<Committed> {
     let state = union_of(
         parts
             .iter()
@@ -126,7 +133,10 @@ pub(crate) fn commit(
             if let Some(trust) = trust {
                 check_head(store, chain, (published.version, published.commit), trust)?;
             }
-            return Ok((published, true));
+            return Ok(Committed {
+                published,
+                doubt: None,
+            });
         }
     }
     let files = commit
@@ -134,8 +144,22 @@ pub(crate) fn commit(
         .iter()
         .flat_map(|route| &route.files)
         .map(FileReference::name);
-    let is_certain = was_in_time(store, attempts, name, files)?;
+    // The version is visible from here on, whatever happens.
+    let doubt = match was_in_time(store, attempts, name, files) {
+        Ok(true) => None,
+        Ok(false) => Some(came_late(name)),
+        Err(error) => Some(time_unknown(name, &error)),
+    };
+    let known: BTreeSet<FileReference> = match parent.head() {
+        Some(head) => head.assets.iter().map(|asset| asset.file).collect(),
+        None => BTreeSet::new(),
+    };
+    let new_assets = commit
+        .assets
+        .iter()
+        .filter(|asset| !known.contains(&asset.file));
     let published = PublishReport {
+        new_asset_bytes: bytes_of(new_assets),
         shards: parts
             .iter()
             .map(|part| part.table.digests.clone())
@@ -152,7 +176,7 @@ pub(crate) fn commit(
         unchanged_state: parent.head().is_some_and(|head| head.state == state),
         ..PublishReport::head(&commit, Digest::of_bytes(&bytes))
     };
-    Ok((published, is_certain))
+    Ok(Committed { published, doubt })
 }
 
 /// The commit that has these bytes, if it makes one of ours a repetition by
@@ -166,13 +190,18 @@ fn repeated(
     let Ok(found) = Commit::parse(bytes, &options.limits) else {
         return Ok(None);
     };
-    let is_repeated = is_repeated(
+    let skipped = skipped_step(
         options.once.as_deref(),
         &own.metadata,
         Some(&found.metadata),
     )?;
-    let is_there = is_repeated && found.version == own.version;
-    Ok(is_there.then(|| PublishReport::head(&found, Digest::of_bytes(bytes))))
+    if skipped.is_none() || found.version != own.version {
+        return Ok(None);
+    }
+    Ok(Some(PublishReport {
+        skipped,
+        ..PublishReport::head(&found, Digest::of_bytes(bytes))
+    }))
 }
 
 /// The routes for which every shard has a link. If there are several links from one version, which

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use deltachain::tensor::{Dtype, State, TensorInfo};
+use deltachain::tensor::{Dtype, State, TensorInfo, find};
 use deltachain::{Error, Result};
 
 use crate::assets::other_files::list_of;
 
 /// How many tensors are named.
 const NAMED: usize = 5;
+
+/// Bytes that are read at a time; a multiple of the width of each dtype.
+const AT_ONCE: usize = 1 << 20;
 
 /// A state whose values that are not finite are counted when they are read.
 pub(crate) struct CountingState<'a> {
@@ -29,25 +32,54 @@ impl<'a> CountingState<'a> {
     /// # Errors
     /// USAGE if values that have been read are not finite.
     pub(crate) fn check(&self) -> Result<()> {
-        let mut tensors = BTreeMap::new();
-        for (&(tensor, _), count) in &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
-            *tensors.entry(tensor).or_insert(0) += count;
-        }
-        if tensors.is_empty() {
+        let counts = self.counts();
+        if counts.is_empty() {
             return Ok(());
         }
-        let name = |(tensor, count): (&usize, &u64)| {
-            let name = self
-                .state
-                .tensors()
-                .get(*tensor)
-                .map_or("", TensorInfo::name);
-            format!("{name:?} ({count})")
-        };
-        let named = list_of(&tensors.iter().map(name).collect::<Vec<_>>(), NAMED);
         Err(Error::usage(format!(
-            "values are not finite (NaN or infinite): {named}; nothing was published"
+            "values are not finite (NaN or infinite): {}; nothing was published",
+            self.list(&counts)
         )))
+    }
+
+    /// The tensors with values that are not finite, and how many these are, if the state before has
+    /// only finite values in one of them. Nothing is read of it if all values are finite.
+    ///
+    /// # Errors
+    /// Those of reading the state before.
+    pub(crate) fn new_since(&self, before: Option<&dyn State>) -> Result<Option<String>> {
+        let mut counts = self.counts();
+        if let Some(before) = before {
+            let mut new = BTreeMap::new();
+            for (tensor, count) in counts {
+                if !has_nonfinite(before, self.name(tensor))? {
+                    new.insert(tensor, count);
+                }
+            }
+            counts = new;
+        }
+        Ok((!counts.is_empty()).then(|| self.list(&counts)))
+    }
+
+    /// The values that are not finite, by the number of their tensor.
+    fn counts(&self) -> BTreeMap<usize, u64> {
+        let mut counts = BTreeMap::new();
+        for (&(tensor, _), count) in &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
+            *counts.entry(tensor).or_insert(0) += count;
+        }
+        counts
+    }
+
+    fn name(&self, tensor: usize) -> &str {
+        let info = self.state.tensors().get(tensor);
+        info.map_or("", TensorInfo::name)
+    }
+
+    fn list(&self, counts: &BTreeMap<usize, u64>) -> String {
+        let named = counts
+            .iter()
+            .map(|(&tensor, count)| format!("{:?} ({count})", self.name(tensor)));
+        list_of(&named.collect::<Vec<_>>(), NAMED)
     }
 }
 
@@ -76,15 +108,38 @@ impl State for CountingState<'_> {
     }
 }
 
+/// Whether the tensor of this name has values that are not finite.
+fn has_nonfinite(state: &dyn State, name: &str) -> Result<bool> {
+    let Some(number) = find(state.tensors(), name) else {
+        return Ok(false);
+    };
+    let info = &state.tensors()[number];
+    let mut buffer = vec![0; AT_ONCE];
+    let mut offset = 0;
+    while offset < info.bytes() {
+        let left = usize::try_from(info.bytes() - offset).unwrap_or(AT_ONCE);
+        let piece = &mut buffer[..left.min(AT_ONCE)];
+        state.read(number, offset, piece)?;
+        if not_finite(info.dtype(), piece) > 0 {
+            return Ok(true);
+        }
+        offset += piece.len() as u64;
+    }
+    Ok(false)
+}
+
 /// How many of these numbers are not finite. For described dtypes this is not known.
 fn not_finite(dtype: Dtype, bytes: &[u8]) -> u64 {
     fn count<const WIDTH: usize>(bytes: &[u8], is_not: impl Fn([u8; WIDTH]) -> bool) -> u64 {
-        bytes
-            .as_chunks()
-            .0
+        let values = bytes.as_chunks().0;
+        // Nearly always none. Without a branch, many values are compared at a time.
+        let has_some = values
             .iter()
-            .map(|value| u64::from(is_not(*value)))
-            .sum()
+            .fold(false, |has_some, value| has_some | is_not(*value));
+        if !has_some {
+            return 0;
+        }
+        values.iter().map(|value| u64::from(is_not(*value))).sum()
     }
     match dtype {
         Dtype::BF16 => count(bytes, |value| u16::from_le_bytes(value) & 0x7F80 == 0x7F80),
@@ -138,6 +193,21 @@ mod tests {
                     .unwrap();
             }
         }
+        // The state before has some in all of these tensors, or in none of "a".
+        assert_eq!(counting.new_since(Some(&state)).unwrap(), None);
+        let mut before = MemoryState::new();
+        for info in state.tensors() {
+            let number = find(state.tensors(), info.name()).unwrap();
+            let mut data = vec![0; usize::try_from(info.bytes()).unwrap()];
+            if info.name() != "a" {
+                state.read(number, 0, &mut data).unwrap();
+            }
+            before
+                .insert(info.name(), info.dtype(), info.shape(), data)
+                .unwrap();
+        }
+        let new = counting.new_since(Some(&before)).unwrap();
+        assert_eq!(new.as_deref(), Some(r#""a" (2)"#));
         let told = counting.check().unwrap_err().to_string();
         assert!(
             told.contains(r#""a" (2), "b" (1), "c" (2), "d" (2), "e" (2) and 2 more; nothing"#),

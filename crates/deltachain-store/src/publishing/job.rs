@@ -1,7 +1,8 @@
 //! The work of a publisher before the commit: the links of one shard of the next version are made
 //! and stored.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
 
@@ -192,7 +193,8 @@ impl Job<'_> {
             ));
         }
         if options.assets && shard == 0 {
-            return store_assets(store, files, self.known_assets, scratch, observer);
+            let exclude = &options.exclude;
+            return store_assets(store, files, self.known_assets, exclude, scratch, observer);
         }
         if !files.left_out().is_empty() {
             observer.remark(&format!("not published: {}", list(files.left_out())));
@@ -251,26 +253,20 @@ impl Job<'_> {
         } = *self;
         let codings = RouteCoding::of(&options.profiles)?;
         let place = bases.place;
+        // All links lead to one state, so the first one is enough.
+        let is_counted = Cell::new(false);
         let make = |base: Option<End<'_>>, coding| {
-            if !options.refuse_nonfinite {
+            if is_counted.get() {
                 return NewLink::make(base, self.target, coding, place, observer);
             }
-            let counting = CountingState::new(self.target.state);
-            let link = NewLink::make(
-                base,
-                End {
-                    state: &counting,
-                    ..self.target
-                },
-                coding,
-                place,
-                observer,
-            )?;
-            counting.check().map(|()| link)
+            let link = self.make_counted(base, coding, place)?;
+            is_counted.set(true);
+            Ok(link)
         };
         let mut needs_snapshot = true;
         let base = bases.kept.as_ref().map_or(bases.given, |kept| kept.end());
         if let (Some(head), Some(base)) = (parent.head().filter(|_| bases.head.is_some()), base) {
+            self.remark_other_names(base.state.tensors());
             let before = base
                 .state
                 .tensors()
@@ -330,6 +326,53 @@ impl Job<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Makes a link, and counts the values that are not finite while the target is read for it.
+    fn make_counted(
+        &self,
+        base: Option<End<'_>>,
+        coding: RouteCoding,
+        place: &Path,
+    ) -> Result<NewLink> {
+        let counting = CountingState::new(self.target.state);
+        let target = End {
+            state: &counting,
+            ..self.target
+        };
+        let link = NewLink::make(base, target, coding, place, self.observer)?;
+        if self.options.refuse_nonfinite {
+            counting.check()?;
+        } else if let Some(found) = counting.new_since(base.map(|base| base.state))? {
+            self.observer.remark(&format!(
+                "values are not finite (NaN or infinite), as they were not before: {found}. They \
+                 are published; --refuse-nonfinite (in Python Guard(refuse_nonfinite=True)) \
+                 refuses them"
+            ));
+        }
+        Ok(link)
+    }
+
+    /// Warns of a model that shares no name of a tensor with the head: it is likely to be another
+    /// one. Of shards nothing is said, since tensors may be assigned to them anew.
+    fn remark_other_names(&self, head: &[TensorInfo]) {
+        let own: BTreeSet<&str> = self
+            .target
+            .state
+            .tensors()
+            .iter()
+            .map(TensorInfo::name)
+            .collect();
+        if self.of > 1 || own.is_empty() || head.is_empty() {
+            return;
+        }
+        if head.iter().any(|tensor| own.contains(tensor.name())) {
+            return;
+        }
+        self.observer.remark(
+            "no tensor of the model has a name that the newest version has: check that it belongs \
+             to this chain",
+        );
     }
 
     /// A guard against publishing another model by mistake. `before` are the elements of the head;

@@ -1,35 +1,89 @@
 //! Publishing each step once: [`PublishOptions::once`](crate::PublishOptions::once).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use deltachain::{Error, Result};
+use serde::Serialize;
 
-/// Whether a version with this metadata would repeat a step: its entry `once` is not greater than
-/// that of the newest version. Without such an entry there, it would not.
+/// A step that was not published, since the newest version has it already, or a later one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SkippedStep {
+    /// The name of the metadata entry.
+    pub entry: String,
+    /// Its value that was to be published.
+    pub value: String,
+    /// Its value in the newest version.
+    pub newest: String,
+    /// `false` if both are the same step.
+    #[serde(rename = "lower")]
+    pub is_lower: bool,
+}
+
+impl fmt::Display for SkippedStep {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            entry,
+            value,
+            newest,
+            ..
+        } = self;
+        write!(
+            out,
+            "{entry} {value}, the chain's newest is {newest}: skipped"
+        )
+    }
+}
+
+impl SkippedStep {
+    /// A warning, unless the newest version is of the same step: a run that counts from the
+    /// beginning again would publish nothing, without anybody noticing.
+    pub fn warning(&self) -> Option<String> {
+        self.is_lower.then(|| {
+            format!(
+                "{self}. Followers keep the weights of {} {}. If this is another run, give it a \
+                 chain of its own, or publish without `once`",
+                self.entry, self.newest
+            )
+        })
+    }
+}
+
+/// The step that a version with this metadata would repeat: its entry `once` is not greater than
+/// that of the newest version. `None` if it is, or the newest version has no such entry.
 ///
 /// # Errors
 /// USAGE if the entry is missing or no integer.
-pub(crate) fn is_repeated(
+pub(crate) fn skipped_step(
     once: Option<&str>,
     metadata: &BTreeMap<String, String>,
     newest: Option<&BTreeMap<String, String>>,
-) -> Result<bool> {
-    let Some(name) = once else { return Ok(false) };
+) -> Result<Option<SkippedStep>> {
+    let Some(name) = once else { return Ok(None) };
     let text = metadata.get(name).ok_or_else(|| {
         Error::usage(format!(
             "the metadata entry {name:?} is missing; it says which steps are published already"
         ))
     })?;
-    let integer = |text: &String| text.parse::<i128>().ok();
+    let integer = |text: &str| text.parse::<i128>().ok();
     let own = integer(text).ok_or_else(|| {
         Error::usage(format!(
             "the metadata entry {name:?} must be an integer to be compared with the head's, not {text:?}"
         ))
     })?;
-    Ok(newest
-        .and_then(|newest| newest.get(name))
-        .and_then(integer)
-        .is_some_and(|newest| own <= newest))
+    let Some(newest) = newest.and_then(|newest| newest.get(name)) else {
+        return Ok(None);
+    };
+    let Some(highest) = integer(newest).filter(|&highest| own <= highest) else {
+        return Ok(None);
+    };
+    Ok(Some(SkippedStep {
+        entry: name.to_owned(),
+        value: text.clone(),
+        newest: newest.clone(),
+        is_lower: own < highest,
+    }))
 }
 
 #[cfg(test)]
@@ -48,11 +102,16 @@ mod tests {
             // A writer without `once` may have left anything there.
             ("1", "ten", false),
         ] {
-            let found = is_repeated(Some("step"), &entry(own), Some(&entry(newest))).unwrap();
-            assert_eq!(found, expected, "{own} after {newest}");
+            let found = skipped_step(Some("step"), &entry(own), Some(&entry(newest))).unwrap();
+            assert_eq!(found.is_some(), expected, "{own} after {newest}");
+            let warns = found.is_some_and(|found| found.warning().is_some());
+            assert_eq!(warns, expected && own != newest, "{own} after {newest}");
         }
         for newest in [None, Some(&BTreeMap::new())] {
-            assert!(!is_repeated(Some("step"), &entry("1"), newest).unwrap());
+            assert_eq!(
+                skipped_step(Some("step"), &entry("1"), newest).unwrap(),
+                None
+            );
         }
     }
 
@@ -66,7 +125,7 @@ mod tests {
             ("step", "tensor(1)"),
         ] {
             let metadata = BTreeMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
-            let error = is_repeated(Some("step"), &metadata, None).unwrap_err();
+            let error = skipped_step(Some("step"), &metadata, None).unwrap_err();
             assert_eq!(error.class(), deltachain::ErrorClass::Usage);
             assert!(error.message().contains("\"step\""), "{error}");
         }

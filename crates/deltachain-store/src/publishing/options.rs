@@ -28,9 +28,14 @@ deltachain::setters! {
         /// the version so far before, for readers that are behind.
         pub skips: Vec<u64> = Vec::new(),
         /// Whether the other files of the model's directory, such as configuration and tokenizer,
-        /// are published as the version's assets. If there are several shards, the assets belong to
-        /// shard 0.
+        /// are published as the version's assets: all but what a trainer saves beside the model to
+        /// go on, such as `optimizer.pt` and `global_step100/`. If there are several shards, the
+        /// assets belong to shard 0.
         pub assets: bool = true,
+        /// Patterns of other files that are not published, such as `*.log` or `eval/*`: of their
+        /// names below the directory, in which `*` stands for any characters, also for `/`. USAGE
+        /// if one fits a file of tensors or an index.
+        pub exclude: Vec<String> = Vec::new(),
         /// Publish nothing if state, layout and assets are the head's.
         /// [`PublishReport::is_new`](crate::PublishReport::is_new) says what happened. Not for
         /// shards, which do not know of each other.
@@ -54,6 +59,12 @@ deltachain::setters! {
         /// With which keys versions are signed. The note with their signatures is stored before the
         /// commit, by one request.
         pub sign: Vec<Arc<dyn Signer>> = Vec::new(),
+        /// Without a key that signs, follow a head that has a note all the same. It is refused as
+        /// USAGE otherwise: a key that was not passed on would end a signed chain for followers
+        /// with trust. Only the head counts, since a chain whose head has no note goes on without
+        /// signatures already. The store is asked once for each head that this publisher has not
+        /// made, by a list.
+        pub unsigned: bool = false,
         /// The keys whose versions are followed: the head has to be signed by them, or R-SIG-03
         /// (`CHAIN`) is reported. The keys that sign must be among them (USAGE). If `None`, it is
         /// the keys that sign, of which one is enough; without any, every head is followed. A

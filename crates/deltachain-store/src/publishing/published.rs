@@ -6,6 +6,9 @@ use deltachain::chain::{Asset, Commit, Route};
 use deltachain::tensor::{Digest, StateDigests};
 use serde::Serialize;
 
+use crate::observer::Observer;
+use crate::publishing::once::SkippedStep;
+
 /// A version that has been published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -27,6 +30,10 @@ pub struct PublishReport {
     pub routes: Vec<PublishedRoute>,
     /// Its assets, ascending by name.
     pub assets: Vec<Asset>,
+    /// Bytes of its assets.
+    pub asset_bytes: u64,
+    /// Bytes of the assets that the head that was does not have.
+    pub new_asset_bytes: u64,
     /// Lanes that differ from the head that was, or are new.
     pub changed: u64,
     /// Lanes of the version; 0 if it was skipped like that.
@@ -38,9 +45,20 @@ pub struct PublishReport {
     /// already ([`PublishOptions::once`](crate::PublishOptions::once)).
     #[serde(rename = "new")]
     pub is_new: bool,
+    /// The step, if it was skipped because of
+    /// [`PublishOptions::once`](crate::PublishOptions::once).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkippedStep>,
 }
 
 impl PublishReport {
+    /// Warns of a step that was skipped and is lower than the newest one.
+    pub fn remark_skipped(&self, observer: &dyn Observer) {
+        if let Some(warning) = self.skipped.as_ref().and_then(SkippedStep::warning) {
+            observer.remark(&warning);
+        }
+    }
+
     /// The previous head, of whose state nothing has been hashed.
     pub(crate) fn head(commit: &Commit, digest: Digest) -> Self {
         Self {
@@ -51,12 +69,21 @@ impl PublishReport {
             shards: Vec::new(),
             routes: PublishedRoute::all(commit),
             assets: commit.assets.clone(),
+            asset_bytes: bytes_of(&commit.assets),
+            new_asset_bytes: 0,
             changed: 0,
             elements: 0,
             unchanged_state: true,
             is_new: false,
+            skipped: None,
         }
     }
+}
+
+/// Bytes of these assets.
+pub(crate) fn bytes_of<'a>(assets: impl IntoIterator<Item = &'a Asset>) -> u64 {
+    let sizes = assets.into_iter().map(|asset| asset.file.size);
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// The newest version of a chain, as a publisher needs to know it.

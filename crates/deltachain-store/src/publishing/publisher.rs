@@ -5,26 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use deltachain::Result;
-use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust, came_late};
+use deltachain::chain::{Asset, Commit, ObjectName, Parent, Route, Trust};
 use deltachain::tensor::{Digest, StateDigests};
+use deltachain::{Error, Result};
 
 use crate::access::attempt::Attempt;
 use crate::access::documents::{self, Documents};
 use crate::access::stop::Stop;
 use crate::access::store::Store;
 use crate::access::whole::{ChainFile, check_there};
+use crate::assets::excluded::Excluded;
+use crate::assets::in_store::LEAVE_OUT;
 use crate::observer::Observer;
-use crate::publishing::commit::{check_complete, commit};
+use crate::publishing::commit::{Committed, check_complete, commit};
 use crate::publishing::job::{Job, StoredLinks};
 use crate::publishing::model::{End, Model};
 use crate::publishing::new_link::RouteCoding;
-use crate::publishing::once::is_repeated;
+use crate::publishing::once::skipped_step;
 use crate::publishing::options::{Base, PublishOptions};
 use crate::publishing::part::ShardPart;
 use crate::publishing::policy::{PathBytes, Snapshots};
 use crate::publishing::published::{Head, PublishReport};
-use crate::publishing::signing::{check_head, trust_of};
+use crate::publishing::signing::{check_head, has_note, trust_of};
 use crate::retention::{Keep, plan_again, prune};
 
 /// Adds versions to a chain: whole models, or shards that several processes publish together.
@@ -41,6 +43,9 @@ pub struct Publisher {
     trust: Option<Trust>,
     /// The commit that was last known to be signed as the trust wants it.
     signed: Option<Digest>,
+    /// The commit that this publisher has made, or that had no note when it asked: one that a
+    /// publisher without a key may follow.
+    without_note: Option<Digest>,
     /// The highest version that it has followed or published, with the digest of its commit.
     head: Option<(u64, Digest)>,
     /// Whether it is not certain that the head can be built: the next version gets a snapshot.
@@ -57,6 +62,9 @@ pub struct Publisher {
     /// The documents that have been read to prune.
     documents: Documents,
 }
+
+/// New other files of fewer bytes than this are usual.
+const MUCH: u64 = 1 << 20;
 
 /// The digests and assets that are remembered of the parts of a version that this publisher has
 /// made.
@@ -101,30 +109,37 @@ impl Publisher {
     ///
     /// # Errors
     /// R-CHN-01 (`CHAIN`) and the rules of documents, if there is no chain; USAGE if there is no
-    /// profile or one twice, or if one of the keys that sign is given twice or not trusted; IO.
+    /// profile or one twice, if a pattern of [`PublishOptions::exclude`] is malformed, if one of
+    /// the keys that sign is given twice or not trusted, or if there are such keys and
+    /// [`PublishOptions::unsigned`] is set; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
         RouteCoding::of(&options.profiles)?;
+        Excluded::new(&options.exclude)?;
+        if options.unsigned && !options.sign.is_empty() {
+            return Err(Error::usage(
+                "there is a key to sign with (--sign-key, DELTACHAIN_SIGNING_KEY; in Python \
+                 sign_key=), and versions are to be unsigned: leave one of the two out",
+            ));
+        }
         let chain = store.get(ObjectName::Chain)?;
         let trust = trust_of(
             &options,
             Parent::read(chain.as_deref(), None, &options.limits)?.digest(),
         )?;
-        let chain = chain.unwrap_or_default();
-        let (signed, head, newest, read, last, prepared) = (None, None, None, None, None, None);
-        let (is_cut_off, documents) = (false, Documents::new());
         Ok(Self {
             store,
             options,
-            chain,
+            chain: chain.unwrap_or_default(),
             trust,
-            signed,
-            head,
-            is_cut_off,
-            newest,
-            read,
-            last,
-            prepared,
-            documents,
+            signed: None,
+            without_note: None,
+            head: None,
+            is_cut_off: false,
+            newest: None,
+            read: None,
+            last: None,
+            prepared: None,
+            documents: Documents::new(),
         })
     }
 
@@ -137,7 +152,8 @@ impl Publisher {
     ///
     /// # Errors
     /// R-PUB-09 (`CHAIN`) if the chain has a gap; R-SIG-03 (`CHAIN`) if the newest version is not
-    /// signed as [`PublishOptions::trust`] wants; the rules of documents; IO.
+    /// signed as [`PublishOptions::trust`] wants; USAGE if it is signed and this publisher has no
+    /// key, see [`PublishOptions::unsigned`]; the rules of documents; IO.
     pub fn head(&mut self) -> Result<Option<Head>> {
         let head = |head: &Commit| Head {
             version: head.version,
@@ -180,12 +196,18 @@ impl Publisher {
         let mut own = self.options.metadata.clone();
         own.extend(metadata.clone());
         let newest = self.newest.as_ref();
-        let is_repeated = is_repeated(
+        let skipped = skipped_step(
             self.options.once.as_deref(),
             &own,
             newest.map(|newest| &newest.metadata),
         )?;
-        Ok(newest.filter(|_| is_repeated && !self.is_cut_off).cloned())
+        let Some(newest) = newest.filter(|_| !self.is_cut_off) else {
+            return Ok(None);
+        };
+        Ok(skipped.map(|skipped| PublishReport {
+            skipped: Some(skipped),
+            ..newest.clone()
+        }))
     }
 
     /// From now on versions may repeat a step, whatever [`PublishOptions::once`] says.
@@ -203,14 +225,15 @@ impl Publisher {
     /// # Errors
     /// R-PUB-01 (`CHAIN`) if the base is not the head's state; R-PUB-03 (`CHAIN`) if another writer
     /// was first; R-SIG-03 (`CHAIN`) if the head is not signed as [`PublishOptions::trust`] wants;
+    /// USAGE if it is signed and this publisher has no key, see [`PublishOptions::unsigned`];
     /// R-PUB-11 (`CHAIN`) if versions have been lost that this publisher knows, or that have routes
-    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, then the version may be there and
-    /// unusable, and the next one gets a snapshot; R-PUB-10 (`CHAIN`) if files of tensors lie in a
-    /// folder that an asset is called like, regarding case or not; USAGE if the metadata entry of
-    /// [`PublishOptions::once`] is missing or no integer; R-CHN and R-DOC rules if the head cannot
-    /// be read; USAGE if the model changes while it is read, or if there are more other files than
-    /// assets can be; those of reading the states; LIMIT; IO; what the observer wants it to end
-    /// with.
+    /// documents; R-PUB-08 (`CHAIN`) if it took 20 hours, or that could not be asked after the
+    /// commit: then the version may be there and unusable, and the next one gets a snapshot;
+    /// R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like,
+    /// regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or
+    /// no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
+    /// while it is read, or if there are more other files than assets can be; those of reading the
+    /// states; LIMIT; IO; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,
@@ -219,6 +242,7 @@ impl Publisher {
     ) -> Result<PublishReport> {
         self.prepared = None;
         if let Some(head) = self.repeated(&BTreeMap::new())? {
+            head.remark_skipped(observer);
             return Ok(head);
         }
         let parent = self.parent()?;
@@ -367,13 +391,20 @@ impl Publisher {
         let mut options = self.options.clone();
         options.metadata.extend(metadata);
         let head = parent.head();
-        if is_repeated(
+        let skipped = skipped_step(
             options.once.as_deref(),
             &options.metadata,
             head.map(|head| &head.metadata),
-        )? && let Some(head) = head.filter(|_| !self.is_cut_off)
+        )?;
+        if let (Some(skipped), Some(head)) = (skipped, head)
+            && !self.is_cut_off
         {
-            return Ok(PublishReport::head(head, parent.digest()));
+            let head = PublishReport {
+                skipped: Some(skipped),
+                ..PublishReport::head(head, parent.digest())
+            };
+            head.remark_skipped(observer);
+            return Ok(head);
         }
         let foreign: Vec<&ShardPart> = parts
             .iter()
@@ -382,7 +413,7 @@ impl Publisher {
         // From when the store is asked for the time, this machine's clock goes on.
         attempts.extend(attempt_of(&self.store, &foreign)?);
         let signing = (&options, Digest::of_bytes(&self.chain), self.trust.as_ref());
-        let (published, is_certain) =
+        let Committed { published, doubt } =
             commit(&self.store, &parent, (path, &attempts), &parts, signing)?;
         if published.is_new {
             self.committed(published.version, published.commit);
@@ -391,7 +422,8 @@ impl Publisher {
                 .as_ref()
                 .is_some_and(|trust| self.options.sign.len() >= trust.quorum());
             self.signed = is_signed.then_some(published.commit);
-            self.is_cut_off = !is_certain;
+            self.without_note = Some(published.commit);
+            self.is_cut_off = doubt.is_some();
         }
         let unhashed = PublishReport {
             shards: Vec::new(),
@@ -402,13 +434,16 @@ impl Publisher {
         self.newest = Some(PublishReport {
             unchanged_state: true,
             is_new: false,
+            skipped: None,
             ..unhashed
         });
-        if !is_certain {
+        published.remark_skipped(observer);
+        if let Some(doubt) = doubt {
             self.last = None;
-            return Err(came_late(name));
+            return Err(doubt);
         }
         if published.is_new {
+            remark_assets(&published, observer);
             self.keep_last((published.version, published.commit), observer);
         }
         Ok(published)
@@ -416,7 +451,8 @@ impl Publisher {
 
     /// Another process has committed what this one prepared last: that is the head.
     pub fn committed(&mut self, version: u64, commit: Digest) {
-        (self.head, self.newest) = (Some((version, commit)), None);
+        self.head = Some((version, commit));
+        self.newest = None;
         self.last = Some((
             commit,
             self.prepared
@@ -441,9 +477,11 @@ impl Publisher {
         Ok(parent)
     }
 
-    /// R-PUB-11 and R-SIG-03, for what the next version is to follow.
+    /// R-PUB-11 and R-SIG-03, for what the next version is to follow; and refuses a signed head if
+    /// this publisher signs nothing.
     fn check_head(&mut self, parent: &Parent) -> Result<()> {
         let commit = parent.digest();
+        self.check_signing(parent)?;
         if self.options.vouch == Some(commit) {
             return Ok(());
         }
@@ -462,6 +500,33 @@ impl Publisher {
             )?;
             self.signed = Some(commit);
         }
+        Ok(())
+    }
+
+    /// Refuses to follow a signed head without a key of its own: followers that trust a key would
+    /// stop there. A key that was not passed on is the usual cause.
+    fn check_signing(&mut self, parent: &Parent) -> Result<()> {
+        let commit = parent.digest();
+        if self.options.unsigned
+            || !self.options.sign.is_empty()
+            || self.without_note == Some(commit)
+        {
+            return Ok(());
+        }
+        let Some(head) = parent.head() else {
+            return Ok(());
+        };
+        let chain = Digest::of_bytes(&self.chain);
+        if has_note(&self.store, chain, head.version, commit)? {
+            return Err(Error::usage(format!(
+                "version {} is signed, and there is no key to sign the next one with, so followers \
+                 with trust would stop there: give the key (--sign-key, DELTACHAIN_SIGNING_KEY; in \
+                 Python sign_key=), or go on without signatures (--unsigned; in Python \
+                 unsigned=True). Nothing was published",
+                head.version
+            )));
+        }
+        self.without_note = Some(commit);
         Ok(())
     }
 
@@ -586,6 +651,21 @@ impl Publisher {
             Ok(documents) => self.documents = documents,
             Err(error) => observer.remark(&format!("old versions are kept for now: {error}")),
         }
+    }
+}
+
+/// Says that followers download more of other files than of the model, as they do where a trainer
+/// has saved more than a model.
+fn remark_assets(published: &PublishReport, observer: &dyn Observer) {
+    let link = published.routes.iter().map(|route| route.bytes).min();
+    let new = published.new_asset_bytes;
+    if new >= MUCH && link.is_some_and(|link| new > link) {
+        observer.remark(&format!(
+            "{new} bytes of other files are new in version {}, more than the {} of its link: each \
+             follower downloads both. {LEAVE_OUT}",
+            published.version,
+            link.unwrap_or_default()
+        ));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Signing commits, and following none but signed ones (SPEC section 23.4).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use deltachain::chain::{Listing, Note, ObjectName, Signer, Trust, head_not_signed, note_taken};
@@ -61,6 +62,21 @@ pub(crate) fn check_head(
     } else {
         Err(head_not_signed(version, commit))
     }
+}
+
+/// Whether a commit has a note of the form that counts, whoever signed it. Anything else under the
+/// name of a note does not matter.
+///
+/// # Errors
+/// IO.
+pub(crate) fn has_note(store: &Store, chain: Digest, version: u64, commit: Digest) -> Result<bool> {
+    let listed = store.listed_notes(version)?;
+    let notes = listed.notes(version, commit, &BTreeSet::new());
+    let found = store.get_all(&notes)?;
+    let is_note = |(name, content): (ObjectName, Option<Vec<u8>>)| {
+        content.is_some_and(|content| Note::read(name, chain, &content).is_some())
+    };
+    Ok(found.into_iter().any(is_note))
 }
 
 /// Stores a note on a commit, which need not be there yet, by its digest and as the own note of

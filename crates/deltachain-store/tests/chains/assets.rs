@@ -186,7 +186,7 @@ fn what_cannot_be_an_asset_is_named() {
         &model.path().join("checkpoint-500/deep"),
         false,
     );
-    File::create(model.path().join("optimizer.pt"))
+    File::create(model.path().join("video.mp4"))
         .unwrap()
         .set_len(Asset::MOST_BYTES + 1)
         .unwrap();
@@ -209,7 +209,7 @@ fn what_cannot_be_an_asset_is_named() {
         ("deltachain.layout.json", "reserved"),
         ("stray.SAFETENSORS", "tensors"),
         ("checkpoint-500", "a trainer's checkpoint"),
-        ("optimizer.pt", "too large"),
+        ("video.mp4", "too large"),
         #[cfg(unix)]
         ("broken", "cannot be read"),
     ] {
@@ -667,4 +667,163 @@ fn those_of_several_shards_are_those_of_the_first() {
     )
     .directory;
     assert_eq!(files(&directory)["config.json"], bytes);
+}
+
+/// A trainer's directory, as two trainers leave one.
+#[test]
+fn training_state_is_left_out_and_listed() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG, TOKENIZER, ("optimizer.pt", &[1; 5000])]);
+    let at = |name: &str| model.path().join(name);
+    for folder in ["global_step9", "scheduler", "logs"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    for name in [
+        "rng_state_0.pth",
+        "trainer_state.json",
+        "latest",
+        "global_step9/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "global_step9/mp_rank_00_model_states.pt",
+        "scheduler/scheduler_config.json",
+        "scheduler/optimizer.pt",
+        "logs/optimizer.pt",
+    ] {
+        fs::write(at(name), name).unwrap();
+    }
+    // More files of a trainer than a version can have.
+    for rank in 0..1100 {
+        fs::write(at(&format!("random_states_{rank}.pkl")), "x").unwrap();
+    }
+    let model = SafetensorsState::open(model.path()).unwrap();
+    let notes = Notes::default();
+    let published = place
+        .publish_as(&model, &PublishOptions::default(), &notes)
+        .unwrap();
+    assert_eq!(
+        names(&published.assets),
+        [
+            "config.json",
+            "logs/optimizer.pt",
+            "scheduler/optimizer.pt",
+            "scheduler/scheduler_config.json",
+            "tokenizer.json"
+        ]
+    );
+    let said = notes.remarks().join("\n");
+    for left in [
+        "global_step9 (training state of DeepSpeed), latest (training state of DeepSpeed), \
+         optimizer.pt (training state of transformers)",
+        "random_states_0.pkl (training state of accelerate)",
+    ] {
+        assert!(said.contains(left), "{said}");
+    }
+    // Where other files are too many, the ways out are named.
+    for number in 0..Asset::MOST {
+        fs::write(at(&format!("{number}.txt")), "x").unwrap();
+    }
+    let model = SafetensorsState::open(model.path()).unwrap();
+    let error = place
+        .publish_as(&model, &PublishOptions::default(), &())
+        .unwrap_err();
+    assert!(
+        error.message().contains("--exclude") && error.message().contains("--no-assets"),
+        "{error}"
+    );
+    let options = PublishOptions::default().exclude(vec!["[0-9]*.txt".to_owned()]);
+    let published = place.publish_as(&model, &options, &()).unwrap();
+    assert_eq!(published.assets.len(), 5);
+}
+
+#[test]
+fn patterns_leave_other_files_out() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG, TOKENIZER, ("a.log", b"a")]);
+    fs::create_dir_all(model.path().join("eval/old")).unwrap();
+    fs::write(model.path().join("eval/old/b.json"), "b").unwrap();
+    fs::write(model.path().join("eval/c.log"), "c").unwrap();
+    let model = SafetensorsState::open(model.path()).unwrap();
+    let publish = |patterns: &[&str], observer: &dyn Observer| {
+        let patterns = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        let options = PublishOptions::default().exclude(patterns);
+        place.publish_as(&model, &options, observer)
+    };
+    for (patterns, expected) in [
+        (
+            &["*.log"][..],
+            &["config.json", "eval/old/b.json", "tokenizer.json"][..],
+        ),
+        (&["eval/*"], &["a.log", "config.json", "tokenizer.json"]),
+        (
+            &["a.log", "{tokenizer,config}.json", "*/c.*"],
+            &["eval/old/b.json"],
+        ),
+    ] {
+        let notes = Notes::default();
+        let published = publish(patterns, &notes).unwrap();
+        assert_eq!(names(&published.assets), expected);
+        let said = notes.remarks().join("\n");
+        assert!(said.contains("(left out by"), "{said}");
+        assert!(!said.contains("no file is left out by"), "{said}");
+    }
+    // One that fits nothing is a slip; one that fits tensors, or is no pattern, is refused.
+    let notes = Notes::default();
+    let published = publish(&["*.lgo", "a.log"], &notes).unwrap();
+    assert_eq!(published.assets.len(), 4);
+    let said = notes.remarks().join("\n");
+    assert!(said.contains(r#"no file is left out by "*.lgo""#), "{said}");
+    for (pattern, why) in [("*", "holds or names tensors"), ("a[", "cannot be used")] {
+        let error = publish(&[pattern], &()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+        assert!(error.message().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn other_files_that_are_larger_than_the_link_are_told() {
+    let mut place = Place::new();
+    let large = vec![5; 2 << 20];
+    let publish = |place: &mut Place, version: u64, others: &[(&str, &[u8])]| {
+        let (model, notes) = (place.model(version, others), Notes::default());
+        let published = place
+            .publish_as(&model, &PublishOptions::default(), &notes)
+            .unwrap();
+        let warned = notes
+            .remarks()
+            .join("\n")
+            .contains("bytes of other files are new");
+        (published.asset_bytes, published.new_asset_bytes, warned)
+    };
+    let small = CONFIG.1.len() as u64;
+    let all = small + large.len() as u64;
+    assert_eq!(publish(&mut place, 0, &[CONFIG]), (small, small, false));
+    let others = [CONFIG, ("video.mp4", &large[..])];
+    assert_eq!(publish(&mut place, 1, &others), (all, all - small, true));
+    // They are there already, also under another name.
+    let others = [CONFIG, ("film.mp4", &large[..])];
+    assert_eq!(publish(&mut place, 2, &others), (all, 0, false));
+}
+
+/// As names that differ in case only: file systems of macOS take both for one.
+#[test]
+fn names_in_two_forms_of_unicode_are_refused() {
+    let mut place = Place::new();
+    let model = place.model(0, &[CONFIG]);
+    let at = |name: &str| model.path().join(name);
+    fs::create_dir(at("\u{e9}")).unwrap();
+    fs::write(at("\u{e9}/a.json"), "1").unwrap();
+    place.publish(&SafetensorsState::open(model.path()).unwrap());
+    fs::create_dir(at("e\u{301}")).unwrap();
+    // On such a file system they are one folder.
+    if fs::read_dir(at("e\u{301}")).unwrap().next().is_some() {
+        return;
+    }
+    fs::write(at("e\u{301}/b.json"), "2").unwrap();
+    let model = SafetensorsState::open(model.path()).unwrap();
+    let options = PublishOptions::default();
+    let error = place.publish_as(&model, &options, &()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    assert!(error.message().contains("forms of Unicode"), "{error}");
+    // What is left out does not matter.
+    let options = options.exclude(vec!["*/b.json".to_owned()]);
+    place.publish_as(&model, &options, &()).unwrap();
 }

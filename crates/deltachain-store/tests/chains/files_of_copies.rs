@@ -68,7 +68,7 @@ fn publish_other(store: &Store) {
     other.insert("a", Dtype::U8, &[3], vec![1, 2, 3]).unwrap();
     crate::support::models::save(&other, &path, false);
     let state = SafetensorsState::open(&path).unwrap();
-    Publisher::open(store.clone(), PublishOptions::default())
+    Publisher::open(store.clone(), PublishOptions::default().unsigned(true))
         .unwrap()
         .publish(&state, deltachain_store::Base::Nothing, &())
         .unwrap();

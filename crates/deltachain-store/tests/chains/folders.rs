@@ -47,8 +47,14 @@ fn names(directory: &Path) -> Vec<String> {
     tree(directory).into_keys().collect()
 }
 
-/// Writes a model of these files.
+/// Writes a model of these files, and opens it.
 fn save(path: &Path, files: &[(&str, &[&str])], state: &MemoryState) -> SafetensorsState {
+    write_tensors(path, files, state);
+    SafetensorsState::open(path).unwrap()
+}
+
+/// Writes the files of a model.
+fn write_tensors(path: &Path, files: &[(&str, &[&str])], state: &MemoryState) {
     let files = files.iter().map(|(name, tensors)| LayoutFile {
         name: Some((*name).to_owned()),
         metadata: Some([("format".to_owned(), (*name).to_owned())].into()),
@@ -60,7 +66,6 @@ fn save(path: &Path, files: &[(&str, &[&str])], state: &MemoryState) -> Safetens
         staged.write(number, 0, data).unwrap();
     }
     staged.commit().unwrap();
-    SafetensorsState::open(path).unwrap()
 }
 
 /// A chain, and what lies beside it.
@@ -98,7 +103,7 @@ impl Place {
             ("unet/diffusion-00002-of-00002.safetensors", &["unet/b"]),
         ];
         let path = self.at(name);
-        save(&path, &files, &state(&tensors));
+        write_tensors(&path, &files, &state(&tensors));
         let step = byte.to_string();
         let others = [
             ("model_index.json", "{}"),

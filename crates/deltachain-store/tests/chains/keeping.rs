@@ -65,7 +65,8 @@ impl Observer for Downloads {
     fn end(&self, _phase: Phase) {}
 
     fn remark(&self, text: &str) {
-        panic!("{text}");
+        // A rival has published another model.
+        assert!(text.starts_with("no tensor of the model"), "{text}");
     }
 }
 

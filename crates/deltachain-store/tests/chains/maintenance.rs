@@ -41,6 +41,7 @@ impl Chain {
         let store = Store::from_objects(objects, "", quick()).unwrap();
         init(&store).unwrap();
         let options = PublishOptions::default()
+            .unsigned(true)
             .snapshots(snapshots)
             .skips(skips.to_vec());
         let place = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use deltachain::chain::{Commit, ObjectName};
@@ -18,7 +18,8 @@ use deltachain_store::{
 };
 use object_store::memory::InMemory;
 
-use crate::support::faulty::FaultyStore;
+use crate::common::Notes;
+use crate::support::faulty::{Fault, FaultyStore, Operation};
 use crate::support::models::{Models, save};
 use crate::support::quick;
 use crate::support::shards::{commit_shards, publish_shard};
@@ -1178,4 +1179,88 @@ fn a_publisher_does_not_go_on_beyond_a_gap() {
         );
         assert_eq!(error.file(), Some(&*ObjectName::Commit(far).to_string()));
     }
+}
+
+/// What is likely to be a mistake is published, and told.
+#[test]
+fn another_model_and_the_first_values_that_are_not_finite_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path());
+    init(&store).unwrap();
+    let model = |name: &str, values: &[f32]| {
+        let bytes = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let mut state = MemoryState::new();
+        state
+            .insert(name, Dtype::F32, &[values.len() as u64], bytes)
+            .unwrap();
+        state
+    };
+    let (names, nonfinite) = ("no tensor of the model has a name", r#"before: "b" (1)"#);
+    let steps = [
+        (model("a", &[1.0, 2.0]), &[][..]),
+        (model("a", &[1.0, 3.0]), &[]),
+        (model("b", &[1.0, f32::NAN]), &[names, nonfinite]),
+        // They were there before.
+        (model("b", &[2.0, f32::INFINITY]), &[]),
+        (model("b", &[2.0, 2.0]), &[]),
+        (model("b", &[2.0, f32::NEG_INFINITY]), &[nonfinite]),
+        (MemoryState::new(), &[]),
+        (model("c", &[1.0]), &[]),
+    ];
+    let profiles = vec![Profile::Local, Profile::Compact];
+    let options = PublishOptions::default()
+        .profiles(profiles)
+        .allow_empty(true);
+    let mut one = Publisher::open(store.clone(), options.clone()).unwrap();
+    for (version, (state, expected)) in steps.iter().enumerate() {
+        let notes = Notes::default();
+        // One that goes on with its own memory, and others that build the head.
+        let published = if version % 2 == 0 {
+            let base = match version {
+                0 => Base::Chain,
+                _ => Base::State((&steps[version - 1].0).into()),
+            };
+            one.publish(state, base, &notes)
+        } else {
+            let mut another = Publisher::open(store.clone(), options.clone()).unwrap();
+            another.publish(state, Base::Chain, &notes)
+        };
+        assert_eq!(published.unwrap().version, version as u64);
+        let remarks = notes.remarks();
+        assert_eq!(remarks.len(), expected.len(), "{version}: {remarks:?}");
+        for (remark, expected) in remarks.iter().zip(*expected) {
+            assert!(remark.contains(expected), "{version}: {remarks:?}");
+        }
+    }
+}
+
+/// A store that cannot be asked after the commit changes nothing of what has happened.
+#[test]
+fn a_version_that_is_visible_is_no_failure_of_the_store() {
+    let (objects, control) = FaultyStore::new(Arc::new(InMemory::new()));
+    let store = Store::from_objects(objects, "", quick()).unwrap();
+    init(&store).unwrap();
+    let publish = |value: u8| {
+        let mut state = MemoryState::new();
+        state.insert("a", Dtype::U8, &[1], vec![value]).unwrap();
+        let mut publisher = Publisher::open(store.clone(), PublishOptions::default())?;
+        publisher.publish(&state, Base::Chain, &())
+    };
+    publish(0).unwrap();
+    // The store is asked when the commit was stored.
+    control.plan(|call| {
+        let is_asked =
+            call.operation == Operation::Get && call.path.contains("commits/0000000000000000000");
+        let fails = is_asked && call.path.ends_with("1.json");
+        fails.then_some(Fault::FailBefore)
+    });
+    let error = publish(1).unwrap_err();
+    assert_rule(&error, "R-PUB-08");
+    assert!(error.message().contains("version 1 is visible"), "{error}");
+    control.heal();
+    assert_eq!(log(&store, None, None).unwrap().len(), 2);
+    assert_eq!(publish(2).unwrap().version, 2);
 }

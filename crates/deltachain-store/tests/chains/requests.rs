@@ -30,7 +30,7 @@ use crate::support::quick;
 use crate::support::s3::{S3Server, store_behind};
 
 /// What a new process may ask for, and a publisher that has just published the version before.
-const NEW: u64 = 20;
+const NEW: u64 = 21;
 const WARM: u64 = 8;
 /// What each further process asks for that stores shards, beside one for each link, and what is
 /// asked about it.
@@ -195,7 +195,11 @@ fn four_processes_that_publish_eight_shards_take_few_requests_beside_one_for_eac
     init(&store).unwrap();
     let options = PublishOptions::default().snapshots(Snapshots::Never);
     let mut publishers: Vec<Publisher> = (0..PROCESSES)
-        .map(|_| Publisher::open(store.clone(), options.clone()).unwrap())
+        .map(|process| {
+            // The first one commits, and asks whether the head is signed.
+            let options = options.clone().unsigned(process > 0);
+            Publisher::open(store.clone(), options).unwrap()
+        })
         .collect();
     let shards = |version: u8| -> Vec<MemoryState> {
         let shard = |number: usize| {
@@ -401,10 +405,10 @@ fn a_server_is_asked_for_no_times() {
         publisher.publish(state, base, &()).unwrap();
         let requests = proxy.requests();
         // A list of commits, the head twice, the link, the commit. At first also the commit before
-        // the head, a list of routes documents, and a look at the head's link.
+        // the head, lists of routes documents and of notes, and a look at the head's link.
         let expected = match version {
             0 => 6,
-            4 => 8,
+            4 => 9,
             _ => 5,
         };
         assert_eq!(requests, expected, "version {version}");

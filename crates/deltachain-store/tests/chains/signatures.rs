@@ -2,18 +2,18 @@
 //! what it holds, or goes to a version that a trusted key has signed; and a publisher that signs
 //! follows no stranger.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use deltachain::chain::{Commit, ObjectName, Signer, SigningKey, Trust, TrustedKey};
+use deltachain::chain::{Commit, Note, ObjectName, Signer, SigningKey, Trust, TrustedKey};
 use deltachain::tensor::{Digest, MemoryState};
 use deltachain::{Error, ErrorClass, Limits, Result};
 use deltachain_store::{
     Base, Directory, FollowOptions, Follower, FollowerOptions, FsckOptions, Health, Keep, Poller,
-    PublishOptions, PublishReport, Publisher, RawObjects, Signers, Store, TrustStatus, fsck, init,
-    log, plan_prune, prune, sign,
+    PublishOptions, PublishReport, Publisher, RawObjects, Signers, Store, TrustStatus,
+    chain_digest, fsck, init, log, plan_prune, prune, sign,
 };
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::common::{Notes, state};
 use crate::support::counting::CountingStore;
-use crate::support::faulty::FaultyStore;
+use crate::support::faulty::{Fault, FaultyStore, Operation};
 use crate::support::quick;
 use crate::support::web::WebServer;
 
@@ -36,6 +36,11 @@ pub(crate) fn trust(names: &[&str]) -> Trust {
 /// Options of a publisher that signs with these keys.
 pub(crate) fn signing(names: &[&str]) -> PublishOptions {
     PublishOptions::default().sign(names.iter().map(|name| key(name)).collect())
+}
+
+/// Options of a stranger, who has no key.
+fn unsigned() -> PublishOptions {
+    PublishOptions::default().unsigned(true)
 }
 
 fn number(version: u64) -> MemoryState {
@@ -174,7 +179,7 @@ fn a_stranger_on_top_is_skipped_and_told() {
     let mut follower = chain.follower();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     // Without a key, and with one that nobody trusts.
-    chain.publish(PublishOptions::default()).unwrap();
+    chain.publish(unsigned()).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 2);
     let stranger = signing(&["stranger"])
         .trust(Some(trust(&["stranger"])))
@@ -515,7 +520,7 @@ fn trust_is_not_forgotten_at_a_restart() {
 #[test]
 fn trust_that_comes_late_is_unhealthy_until_a_signed_version_is_held() {
     let chain = Chain::signed(3);
-    chain.publish(PublishOptions::default()).unwrap();
+    chain.publish(unsigned()).unwrap();
     assert_eq!(
         advance(&mut chain.open(FollowerOptions::default()).unwrap()).unwrap(),
         3
@@ -712,15 +717,123 @@ fn who_signs_trusts_itself_and_signs_once() {
     );
     // Who only trusts checks, too.
     chain
-        .publish(PublishOptions::default().trust(Some(trust(&["b"]))))
+        .publish(unsigned().trust(Some(trust(&["b"]))))
         .unwrap();
     let error = chain
-        .publish(PublishOptions::default().trust(Some(trust(&["b"]))))
+        .publish(unsigned().trust(Some(trust(&["b"]))))
         .unwrap_err();
     assert_eq!(rule(&error), "R-SIG-03");
     // A chain that exists begins to be signed.
     sign(&chain.store, 1, chain.commit(1), &[key("b")]).unwrap();
     assert_eq!(chain.publish(signing(&["b"])).unwrap().version, 2);
+}
+
+/// A key that was not passed on would end a signed chain for its followers.
+#[test]
+fn a_publisher_without_a_key_follows_no_signed_head() {
+    let chain = Chain::signed(2);
+    let refused = |options: PublishOptions| {
+        let error = chain.publish(options).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+        for word in ["version 1", "--sign-key", "--unsigned", "unsigned=True"] {
+            assert!(error.message().contains(word), "{error}");
+        }
+    };
+    refused(PublishOptions::default());
+    // Whom it follows, and the commit that it has looked at, do not matter.
+    refused(PublishOptions::default().trust(Some(trust(&["a"]))));
+    refused(PublishOptions::default().vouch(Some(chain.commit(1))));
+    assert_eq!(chain.notes(2), []);
+    // To be unsigned, and to sign, cannot both be meant.
+    let error = chain.publish(signing(&["a"]).unsigned(true)).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    // Shards: whoever commits.
+    let prepared = |options: PublishOptions| {
+        let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
+        let model = number(2);
+        publisher
+            .prepare([(0, (&model).into(), Base::Chain)], 1, &())
+            .unwrap()
+    };
+    let parts = prepared(unsigned());
+    let commit = |options: PublishOptions| {
+        let mut publisher = Publisher::open(chain.store.clone(), options).unwrap();
+        publisher.commit(parts.clone(), BTreeMap::new(), &())
+    };
+    let error = commit(PublishOptions::default()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    assert_eq!(commit(unsigned()).unwrap().version, 2);
+    // The head is unsigned now, and only the head counts.
+    assert_eq!(chain.publish(PublishOptions::default()).unwrap().version, 3);
+    // Somebody signs it, with any key.
+    sign(&chain.store, 3, chain.commit(3), &[key("b")]).unwrap();
+    let error = chain.publish(PublishOptions::default()).unwrap_err();
+    assert!(error.message().contains("version 3"), "{error}");
+    assert_eq!(chain.publish(signing(&["b"])).unwrap().version, 4);
+}
+
+#[test]
+fn what_is_no_note_signs_no_head() {
+    let chain = Chain::new();
+    chain.publish(PublishOptions::default()).unwrap();
+    let name = |note: u8| ObjectName::Signature {
+        version: 0,
+        commit: chain.commit(0),
+        note: Digest([note; 32]),
+    };
+    let put = |name, content: &[u8]| assert!(chain.store.put_if_absent(name, content).unwrap());
+    put(name(1), b"");
+    put(name(2), b"<html>not found</html>");
+    // A note on another commit, under this one's name.
+    let (_, other) = Note::make(
+        chain_digest(&chain.store).unwrap(),
+        0,
+        Digest([9; 32]),
+        &[key("a")],
+    )
+    .unwrap();
+    put(name(3), &other);
+    assert_eq!(chain.publish(PublishOptions::default()).unwrap().version, 1);
+}
+
+/// A head whose note cannot be read is not known to be unsigned.
+#[test]
+fn notes_that_cannot_be_read_are_an_error() {
+    let chain = Chain::signed(1);
+    for operation in [Operation::Get, Operation::List] {
+        let (objects, control) = FaultyStore::new(Arc::clone(&chain.objects));
+        let store = Store::from_objects(objects, "chain", quick()).unwrap();
+        control.plan(move |call| {
+            let fails = call.operation == operation && call.path.contains("signatures");
+            fails.then_some(Fault::FailBefore)
+        });
+        let mut publisher = Publisher::open(store, PublishOptions::default()).unwrap();
+        let publish = |publisher: &mut Publisher| publisher.publish(&number(1), Base::Chain, &());
+        assert_eq!(publish(&mut publisher).unwrap_err().class(), ErrorClass::Io);
+        control.heal();
+        let error = publish(&mut publisher).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    }
+}
+
+#[test]
+fn whether_a_head_is_signed_is_asked_once() {
+    let objects = CountingStore::new();
+    let chain = Chain::over(Arc::clone(&objects) as _);
+    chain.publish(PublishOptions::default()).unwrap();
+    let requests = |publisher: &mut Publisher| {
+        objects.requests();
+        publisher.head().unwrap();
+        objects.requests()
+    };
+    let open = |options| Publisher::open(chain.store.clone(), options).unwrap();
+    let (mut asks, mut does_not) = (open(PublishOptions::default()), open(unsigned()));
+    assert_eq!(requests(&mut asks), requests(&mut does_not) + 1);
+    assert_eq!(requests(&mut asks), requests(&mut does_not));
+    // Its own head is known.
+    asks.publish(&number(1), Base::Chain, &()).unwrap();
+    does_not.head().unwrap();
+    assert_eq!(requests(&mut asks), requests(&mut does_not));
 }
 
 #[test]
@@ -824,7 +937,7 @@ fn a_web_server_is_enough_for_trust() {
         Follower::in_directory(web(), &place.path().join("follower"), options(&["a"])).unwrap();
     assert_eq!(advance(&mut follower).unwrap(), 1);
     for version in 2..12 {
-        publish(version, PublishOptions::default());
+        publish(version, unsigned());
     }
     assert_eq!(advance(&mut follower).unwrap(), 1);
     let prepare = |names: &[&str], version| {
@@ -961,9 +1074,9 @@ fn what_signatures_cost() {
         .zip(without)
         .map(|(signed, without)| signed - without)
         .collect();
-    // The note under two names; and of a publisher that has not signed the head itself, the own
-    // note on it. Of a look likewise.
-    assert_eq!(more, [3, 2, 1, 0]);
+    // The note under two names. A publisher that has not made the head itself asks for its own note
+    // on it; without a key, it lists notes. Of a look likewise.
+    assert_eq!(more, [2, 2, 1, 0]);
     // A name more, and another key whose own note is asked for.
     let two: Vec<u64> = by_two
         .iter()

@@ -4,9 +4,9 @@ use deltachain::Result;
 use deltachain_store::{PublishOptions, Publisher, ShardPart};
 
 use crate::chain_args::CommitArgs;
-use crate::commands::chain::publish::{describe, read_part};
+use crate::commands::chain::publish::{read_part, report};
 use crate::commands::diff::notes;
-use crate::output::{Output, report_on};
+use crate::output::Output;
 use crate::watcher::watched;
 
 pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
@@ -21,13 +21,11 @@ pub(crate) fn run(args: &CommitArgs, output: Output) -> Result<()> {
         .once(args.once.clone())
         .allow_empty(args.allow_empty)
         .sign(args.signatures.sign.signers()?)
+        .unsigned(args.signatures.unsigned)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch);
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.commit(parts, notes, watcher))?;
-    let url = args.chain.name();
-    output.summary(
-        || describe(&url, &published),
-        || report_on(("url", &url), &published),
-    )
+    report(&args.chain.name(), &published, output);
+    Ok(())
 }

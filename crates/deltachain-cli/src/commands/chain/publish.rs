@@ -31,12 +31,16 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         wait_for(&args.state.join(name), output)?;
     }
     let state = SafetensorsState::open(&args.state)?;
+    let signers = args.signatures.sign.signers()?;
+    // `commit` signs the version of shards, or refuses to.
+    let is_for_commit = args.shard.is_some() && signers.is_empty();
     let options = PublishOptions::default()
         .profiles(args.profiles.profile.clone())
         .metadata(notes(&args.notes)?)
         .snapshots(args.snapshots())
         .skips(args.skip_every.iter().map(|every| every.get()).collect())
         .assets(!args.no_assets)
+        .exclude(args.exclude.clone())
         .if_changed(args.if_changed)
         .once(args.once.clone())
         .max_changed(args.max_changed.map(|percent| percent / 100.0))
@@ -44,7 +48,8 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
         .allow_empty(args.allow_empty)
         .keep_last(args.keep_last.map(NonZeroU64::get))
         .scratch(args.scratch.clone())
-        .sign(args.signatures.sign.signers()?)
+        .sign(signers)
+        .unsigned(args.signatures.unsigned || is_for_commit)
         .trust(args.signatures.trust.trust()?)
         .vouch(args.signatures.vouch)
         .limits(args.limits.limits());
@@ -73,11 +78,25 @@ pub(crate) fn run(args: &PublishArgs, output: Output) -> Result<()> {
     }
     let mut publisher = Publisher::open(store, options)?;
     let published = watched(output, |watcher| publisher.publish(&state, base, watcher))?;
-    let url = args.chain.name();
-    output.summary(
-        || describe(&url, &published),
-        || report_on(("url", &url), &published),
-    )
+    report(&args.chain.name(), &published, output);
+    Ok(())
+}
+
+/// Reports on a version that was to be published.
+pub(crate) fn report(url: &str, published: &PublishReport, output: Output) {
+    let done = || {
+        let what = if published.is_new {
+            "is published"
+        } else {
+            "stays the newest"
+        };
+        format!("version {} of {} {what}", published.version, printable(url))
+    };
+    output.summary_of_done(
+        done,
+        || describe(url, published),
+        || report_on(("url", url), published),
+    );
 }
 
 /// Waits until there is this file.
@@ -125,14 +144,12 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
         ..
     } = published;
     if !published.is_new {
-        // For a step that is there already, nothing was compared.
-        let what = if published.shards.is_empty() {
-            "has this step, or a later one,"
-        } else {
-            "is this state"
+        let why = match &published.skipped {
+            Some(skipped) => printable(&skipped.to_string()),
+            None => "it is this state already".to_owned(),
         };
         return format!(
-            "version {version} of {} {what} already: nothing was published",
+            "version {version} of {} stays the newest, and nothing was published: {why}",
             printable(url)
         );
     }
@@ -150,7 +167,8 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
     lines.extend(published.routes.iter().map(route_as_text));
     lines.push(format!("  state        {state}"));
     if published.unchanged_state {
-        lines.push("  note         nothing changed; --if-changed skips such a version".to_owned());
+        let note = "no tensor changed; --if-changed publishes that only if other files changed";
+        lines.push(format!("  note         {note}"));
     }
     if !published.assets.is_empty() {
         let names: Vec<String> = published
@@ -158,7 +176,15 @@ pub fn describe(url: &str, published: &PublishReport) -> String {
             .iter()
             .map(|asset| asset.name.clone())
             .collect();
-        lines.push(format!("  assets       {}", list(&names)));
+        let new = match published.new_asset_bytes {
+            0 => "none of them new".to_owned(),
+            new => format!("{} new", grouped(new)),
+        };
+        lines.push(format!(
+            "  assets       {} bytes, {new}: {}",
+            grouped(published.asset_bytes),
+            list(&names)
+        ));
     }
     lines.join("\n")
 }

@@ -63,7 +63,12 @@ impl Models {
                     .unwrap();
             }
             state
-                .insert("norm", Dtype::F32, &[COLUMNS], random.bytes(256))
+                .insert(
+                    "norm",
+                    Dtype::F32,
+                    &[COLUMNS],
+                    norms(&mut random, Dtype::F32),
+                )
                 .unwrap();
         }
         let names: Vec<_> = state
@@ -98,9 +103,8 @@ impl Models {
             } else {
                 Dtype::F32
             };
-            let bytes = usize::try_from(COLUMNS * dtype.bits() / 8).unwrap();
             state
-                .insert("norm", dtype, &[COLUMNS], random.bytes(bytes))
+                .insert("norm", dtype, &[COLUMNS], norms(&mut random, dtype))
                 .unwrap();
         }
         state
@@ -115,6 +119,16 @@ impl Models {
         }
         SafetensorsState::open(&path).unwrap()
     }
+}
+
+/// Small numbers, whose other bits are random.
+fn norms(random: &mut Random, dtype: Dtype) -> Vec<u8> {
+    let width = usize::try_from(dtype.bits() / 8).unwrap();
+    let mut bytes = random.bytes(usize::try_from(COLUMNS).unwrap() * width);
+    for number in bytes.chunks_mut(width) {
+        number[width - 1] = 0x3c;
+    }
+    bytes
 }
 
 fn weights(random: &mut Random, count: u64) -> Vec<u8> {
