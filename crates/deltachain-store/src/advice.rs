@@ -20,8 +20,9 @@ pub enum Face {
 /// The advice that helps against these broken rules: for the tool, for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
-const BY_RULE: [RuleAdvice; 12] = [
+const BY_RULE: [RuleAdvice; 13] = [
     (&["R-CHN-01"], NO_CHAIN, NO_CHAIN),
+    (&["R-DOC-01"], NO_DOCUMENT, NO_DOCUMENT),
     (
         &["R-CHN-13"],
         "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on",
@@ -74,6 +75,8 @@ const BY_RULE: [RuleAdvice; 12] = [
 
 const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init` begins a chain; if chain.json was \
                         lost, put a copy of it back, byte for byte";
+const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if both are right, put the \
+                           object back from a copy";
 const STRANGER: &str = "somebody else may have published, or the key is another one now: look at the head before you \
                         sign it or publish after it; docs/operating.md and docs/rotation.md say what to do";
 const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
@@ -83,7 +86,11 @@ const ALLOWED: &str = "the format allows more than this program reads and publis
 /// Advice that may help, in one phrase, which is never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
     if let Some(refusal) = error.source().and_then(Refusal::of) {
-        return refusal.advice();
+        let (tool, python) = refusal.advice();
+        return match face {
+            Face::Tool => tool,
+            Face::Python => python,
+        };
     }
     // R-CHN-14 because of signatures is not a rollback.
     let rule = error.unsigned().map_or(error.rule(), |_| Some("R-SIG-01"));

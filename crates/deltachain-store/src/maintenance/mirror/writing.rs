@@ -10,8 +10,8 @@ use deltachain::{Error, Progress as _, Result};
 use tempfile::NamedTempFile;
 
 use crate::access::attempt::{Attempt, put_last};
+use crate::access::links::check_links;
 use crate::access::store::Store;
-use crate::access::url::check_links;
 use crate::access::whole::{ChainFile, check_there, check_whole, read_whole};
 use crate::maintenance::mirror::comparison::{Comparison, at_odds, differs};
 use crate::maintenance::mirror::objects::{
