@@ -4,8 +4,8 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -61,6 +61,8 @@ pub(crate) struct Connector {
     /// The number of bytes that may lie in buffers of all uploads together, which share a line.
     buffered: Arc<AtomicU64>,
     purpose: Purpose,
+    /// The last failure after which a request was repeated, for people.
+    pub(crate) last_failure: Arc<Mutex<Option<String>>>,
     /// The store's time, as its answers tell it.
     pub(crate) date: LastDate,
 }
@@ -78,6 +80,7 @@ impl Connector {
             earliest: Arc::default(),
             buffered: Arc::default(),
             purpose: Purpose::Objects,
+            last_failure: Arc::default(),
             date: Arc::default(),
         }
     }
@@ -96,6 +99,7 @@ impl Connector {
         Self {
             purpose,
             earliest: Arc::default(),
+            last_failure: Arc::default(),
             ..self.clone()
         }
     }
@@ -151,6 +155,11 @@ impl HttpService for WatchedClient {
             };
             if !may_pass || attempt >= attempts {
                 return answer;
+            }
+            if let Err(error) = &answer {
+                let refusal = Refusal::of(error);
+                let words = refusal.map_or_else(|| told(error), |refusal| refusal.words.clone());
+                *lock(&self.shared.last_failure) = Some(words);
             }
             tokio::time::sleep(options.pause_after(attempt)).await;
             attempt += 1;

@@ -101,10 +101,16 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
             if let Some(service) = $service {
                 service.check()?;
                 let asking = connector.with_purpose(service.purpose());
+                let last_failure = Arc::clone(&asking.last_failure);
                 let first = builder.clone().with_http_connector(asking).build();
                 let first = first.map_err(|error| unusable(&error, &service))?;
-                let limit = services::time_limit(&settings)?;
-                let limited = Limited::new(first.credentials(), service, limit, url.as_str());
+                let limited = Limited {
+                    inner: Arc::clone(first.credentials()),
+                    service,
+                    limit: services::time_limit(&settings)?,
+                    store: without_secrets(url.as_str()),
+                    last_failure,
+                };
                 builder = builder.with_credentials(Arc::new(limited));
             }
             let store = builder.with_http_connector(connector).build();
@@ -115,13 +121,10 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
         #[cfg(feature = "s3")]
         ObjectStoreScheme::AmazonS3 => {
             let mut builder = AmazonS3Builder::new();
-            let mut service = None;
             if let Some(source) = options.credentials.clone() {
                 let own = Arc::new(Provider::new(source));
                 builder = builder.with_credentials(Arc::clone(&own) as _);
                 renew = Some(Arc::new(move || own.renew()));
-            } else {
-                service = sources::service_of_s3(&settings)?;
             }
             let builder = configured!(
                 builder,
@@ -130,11 +133,15 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 settings::S3,
                 [services::TIMEOUT]
             );
+            let service = if renew.is_some() {
+                None
+            } else {
+                sources::service_of_s3(&settings)?
+            };
             built!(builder, service)
         }
         #[cfg(feature = "gs")]
         ObjectStoreScheme::GoogleCloudStorage => {
-            let service = sources::service_of_google(&settings);
             let builder = configured!(
                 GoogleCloudStorageBuilder::new(),
                 url.as_str(),
@@ -142,11 +149,10 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 settings::GOOGLE,
                 [services::TIMEOUT]
             );
-            built!(builder, service)
+            built!(builder, sources::service_of_google(&settings))
         }
         #[cfg(feature = "az")]
         ObjectStoreScheme::MicrosoftAzure => {
-            let service = sources::service_of_azure(&settings, url)?;
             let builder = configured!(
                 MicrosoftAzureBuilder::new(),
                 url.as_str(),
@@ -154,7 +160,7 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 settings::AZURE,
                 [services::TIMEOUT, "connection_string"]
             );
-            built!(builder, service)
+            built!(builder, sources::service_of_azure(&settings, url)?)
         }
         #[cfg(feature = "http")]
         ObjectStoreScheme::Http => {

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::fs;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -174,28 +174,17 @@ impl Texts for GcpCredential {
 /// credentials.
 #[derive(Debug)]
 pub(crate) struct Limited<C> {
-    inner: Arc<dyn CredentialProvider<Credential = C>>,
-    service: Service,
-    limit: Duration,
+    pub(crate) inner: Arc<dyn CredentialProvider<Credential = C>>,
+    pub(crate) service: Service,
+    /// The time for credentials in all.
+    pub(crate) limit: Duration,
     /// The store, for people.
-    store: String,
+    pub(crate) store: String,
+    /// The failure after which the service was last asked again, for people.
+    pub(crate) last_failure: Arc<Mutex<Option<String>>>,
 }
 
 impl<C> Limited<C> {
-    pub(crate) fn new(
-        inner: &Arc<dyn CredentialProvider<Credential = C>>,
-        service: Service,
-        limit: Duration,
-        store: &str,
-    ) -> Self {
-        Self {
-            inner: Arc::clone(inner),
-            service,
-            limit,
-            store: without_secrets(store),
-        }
-    }
-
     fn failed(&self, error: &StoreError) -> StoreError {
         let refusal = Refusal::of(error);
         let words = refusal.map_or_else(|| told(error), |refusal| refusal.words.clone());
@@ -220,6 +209,22 @@ impl<C> Limited<C> {
         } else {
             Meaning::NoCredentials
         }
+    }
+
+    /// The error for a service that gives nothing in time.
+    fn too_late(&self) -> StoreError {
+        let meaning = match self.not_given() {
+            Meaning::NotGiven => Meaning::Service,
+            meaning => meaning,
+        };
+        let seconds = self.limit.as_secs_f64();
+        let mut words = format!("no answer within {seconds} s ({TIMEOUT})");
+        let last_failure = self.last_failure.lock();
+        if let Some(failure) = last_failure.unwrap_or_else(PoisonError::into_inner).take() {
+            words += ": ";
+            words += &failure;
+        }
+        self.refused(meaning, &words)
     }
 
     fn refused(&self, meaning: Meaning, words: &str) -> StoreError {
@@ -253,15 +258,7 @@ impl<C: Texts + Debug + Send + Sync + 'static> CredentialProvider for Limited<C>
             Ok(Err(_)) => {
                 return Err(self.refused(self.not_given(), "its answer makes no sense"));
             }
-            Err(_) => {
-                let meaning = match self.not_given() {
-                    Meaning::NotGiven => Meaning::Service,
-                    meaning => meaning,
-                };
-                let seconds = self.limit.as_secs_f64();
-                let words = format!("no answer within {seconds} s ({TIMEOUT})");
-                return Err(self.refused(meaning, &words));
-            }
+            Err(_) => return Err(self.too_late()),
         };
         for (name, text) in given.texts() {
             if let Err(error) = settings::check_text(name, text) {
