@@ -115,7 +115,10 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         }
         ErrorKind::ReadOnlyFilesystem => "choose a place that can be written to",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            "free space there, or choose another place; then retry"
+            "free space or inodes there (df, df -i), or choose another place; then retry"
+        }
+        ErrorKind::InvalidFilename => {
+            "choose shorter names: a name may have 255 bytes, and a path 4,096 on most systems"
         }
         ErrorKind::Unsupported => "choose a store or a file system that supports this",
         ErrorKind::ConnectionRefused

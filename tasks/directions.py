@@ -33,7 +33,7 @@ CIRCLES = {
 
 def code_of(text):
     """The code of a file, line for line, without comments, texts and what only tests have."""
-    text = re.sub(r'//[^\n]*|"(?:[^"\\]|\\.)*"', lambda found: "\n" * found[0].count("\n"), text)
+    text = re.sub(r'//[^\n]*|"(?:[^"\\]|\\[\s\S])*"', lambda found: "\n" * found[0].count("\n"), text)
     while found := re.search(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*", text):
         end, depth = found.end(), 0
         while end < len(text) and not (depth == 0 and text[end] in ";,"):

@@ -252,10 +252,21 @@ def test_a_home_directory_is_not_a_name(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_a_file_is_is_said(tmp_path: Path) -> None:
+    def archive(name: bytes) -> bytes:
+        return b"PK\x03\x04" + bytes(22) + bytes([len(name), 0, 0, 0]) + name + bytes(20)
+
     for begin, said in [
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
         (b"<!DOCTYPE html>", "HTML"),
-        (b"PK\x03\x04" + bytes(20), "pickle"),
+        (archive(b"archive/data.pkl"), "pickle of PyTorch"),
+        (b"\x80\x02\x8a\x0a" + bytes(20), "pickle of PyTorch"),
+        (archive(b"layer.weight.npy"), "a file of NumPy"),
+        (b"\x93NUMPY\x01\x00" + bytes(20), "a file of NumPy"),
+        (archive(b"config.json"), "ZIP archive"),
+        (b"PK\x03\x04" + bytes(20), "ZIP archive"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(20), "HDF5"),
+        (b"\x28\xb5\x2f\xfd" + bytes(20), "zstd"),
+        (b"\x08\x07\x12\x07pytorch" + bytes(20), "ONNX"),
         (b"GGUF" + bytes(20), "GGUF"),
         (b'{"metadata": {}}', "JSON"),
     ]:

@@ -143,7 +143,14 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
         (version.to_string() == digits).then_some((version, rest.get(digits.len() + 1..)?))
     });
     let Some((version, rest)) = opening else {
-        let message = format!("the document does not begin with {OPENING}, an integer and a comma");
+        let message = match foreign_form(bytes) {
+            Some(form) => format!(
+                "this is {form}, not a document of a chain: the address may be that of a web site or \
+                 of a proxy's login page, or such an answer was copied here"
+            ),
+            None if bytes.is_empty() => "the document is empty".to_owned(),
+            None => format!("the document does not begin with {OPENING}, an integer and a comma"),
+        };
         return Err(Error::broken(&rules::DOC_01, message).at(0));
     };
     ensure(version == VERSION, &rules::DOC_02, || {
@@ -157,6 +164,24 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8], limits: &Limits) -> Resul
     })?;
     // The members that are left, as an object of their own.
     json::read(&format!("{{{rest}"), begin - 1, &rules::DOC_03)
+}
+
+/// The form of bytes that some program has put in the place of a document; `None` if there is no
+/// sign of that.
+pub fn foreign_form(bytes: &[u8]) -> Option<&'static str> {
+    let forms: [(&[u8], &str); 4] = [
+        (b"<", "an HTML or XML page"),
+        (b"\x1f\x8b", "a file compressed with gzip"),
+        (b"\x28\xb5\x2f\xfd", "a file compressed with zstd"),
+        (b"version https://git-lfs", "a pointer of Git LFS"),
+    ];
+    // Pages may begin with a mark of their encoding.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let bytes = bytes.trim_ascii_start();
+    let found = forms
+        .into_iter()
+        .find(|(begin, _)| bytes.starts_with(begin));
+    found.map(|(_, form)| form)
 }
 
 /// Writes a document.

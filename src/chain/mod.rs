@@ -53,7 +53,9 @@ mod signed_head;
 
 pub use crate::unsigned::UnsignedVersion;
 pub use checks::{check_base, check_held, check_target, check_union, union_of};
-pub use documents::{Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument};
+pub use documents::{
+    Asset, ChainDocument, Commit, FileReference, Route, RoutesDocument, foreign_form,
+};
 pub use layouts::{LayoutProof, named_layouts};
 pub use names::{ObjectName, version_name};
 pub use plan::{Hop, Listing, Plan, SignatureCheck, VersionId};

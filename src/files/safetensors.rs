@@ -532,7 +532,7 @@ impl ShardFile {
         let source = FileSource::open(path)?;
         let file_bytes = source.length()?;
         let refuse = |flaw: &str| {
-            let mut begin = vec![0; usize::try_from(file_bytes.min(8)).unwrap_or(8)];
+            let mut begin = vec![0; usize::try_from(file_bytes.min(64)).unwrap_or(64)];
             source.read_at(0, &mut begin)?;
             let flaw = other_kind(&begin).unwrap_or(flaw);
             Err(Error::usage(format!("not a safetensors file: {flaw}")).in_file(path))
@@ -570,9 +570,9 @@ impl ShardFile {
     }
 }
 
-/// What a file is that is no safetensors file, by its first bytes.
+/// The kind of a file that is not a safetensors file, by its first bytes.
 fn other_kind(begin: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 8] = [
+    let kinds: [(&[u8], &str); 11] = [
         (
             b"version ",
             "it is a pointer of Git LFS: `git lfs pull` fetches the file",
@@ -581,14 +581,7 @@ fn other_kind(begin: &[u8]) -> Option<&'static str> {
             b"<",
             "it is a page of HTML or XML, such as the error of a download: download the file again",
         ),
-        (
-            b"PK",
-            "it is a pickle of PyTorch: load it there, and save it as safetensors",
-        ),
-        (
-            b"\x80",
-            "it is a pickle of PyTorch: load it there, and save it as safetensors",
-        ),
+        (b"\x80", PICKLE),
         (
             b"GGUF",
             "it is a GGUF file: give the checkpoint that it was made from",
@@ -598,15 +591,47 @@ fn other_kind(begin: &[u8]) -> Option<&'static str> {
             "it is JSON: give the folder of an index, or a file that the index names",
         ),
         (b"\x1f\x8b", "it is compressed with gzip: unpack it"),
+        (b"\x28\xb5\x2f\xfd", "it is compressed with zstd: unpack it"),
+        (
+            b"\x89HDF\r\n",
+            "it is an HDF5 file: load it with the program that wrote it, and save it as safetensors",
+        ),
+        (b"\x93NUMPY", NUMPY),
         (
             b"\x89DCF",
             "it is a link of deltachain: build a state from it with `apply`",
         ),
+        (b"PK", kind_of_zip(begin)),
     ];
-    kinds
+    let known = kinds
         .into_iter()
         .find(|(magic, _)| begin.starts_with(magic))
-        .map(|(_, kind)| kind)
+        .map(|(_, kind)| kind);
+    known.or_else(|| {
+        is_onnx(begin).then_some("it is an ONNX file: give the checkpoint that it was made from")
+    })
+}
+
+const PICKLE: &str = "it is a pickle of PyTorch: load it there, and save it as safetensors";
+const NUMPY: &str = "it is a file of NumPy: load it there, and save it with safetensors.numpy";
+
+/// The kind of a ZIP archive, by the name of its first member, which comes after 30 bytes.
+fn kind_of_zip(begin: &[u8]) -> &'static str {
+    let length = begin.get(26).copied().unwrap_or_default();
+    let name = begin.get(30..30 + usize::from(length)).unwrap_or_default();
+    if name.ends_with(b".npy") {
+        NUMPY
+    } else if name.contains(&b'/') {
+        PICKLE
+    } else {
+        "it is a ZIP archive: unpack it; if it is a file of PyTorch, load it there, and save it as safetensors"
+    }
+}
+
+/// True for the beginning of an ONNX model, which has no magic: field 1 of a message of protocol
+/// buffers, the version of the format, and then another of its fields with a length.
+fn is_onnx(begin: &[u8]) -> bool {
+    matches!(begin, [0x08, 1..=20, 0x12 | 0x1a | 0x22 | 0x3a | 0x42, ..])
 }
 
 /// Nothing is at a path, which may be the name of a repository.

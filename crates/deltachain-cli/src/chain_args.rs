@@ -46,8 +46,9 @@ pub struct StoreArgs {
     /// downloads together, in bytes per second, such as 10M [default: no limit]. Any other setting
     /// of the store, such as aws_virtual_hosted_style_request=true. Prefer the usual environment
     /// variables for credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
-    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and so on.
-    /// The value env:NAME is that of the environment variable NAME, for a second account.
+    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_CONNECTION_STRING, and so on; credentials_timeout is
+    /// how many seconds a service that gives credentials may take [default: 10]. The value env:NAME
+    /// is that of the environment variable NAME, for a second account.
     // Parsed later: an error of the parser would show the value.
     #[arg(long = "store", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,

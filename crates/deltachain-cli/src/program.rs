@@ -54,19 +54,55 @@ pub fn main<P: Parser>(
     code
 }
 
-/// A panic, such as of a dependency that cannot start a thread, is shown as other errors are.
+/// A panic, such as of a dependency that cannot start a thread, is shown as other errors are. Its
+/// text is for programmers, and may have secrets in it; its place is enough for a report.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    static PANIC: Mutex<String> = Mutex::new(String::new());
-    let last = || PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+    static PLACE: Mutex<String> = Mutex::new(String::new());
+    let last = || PLACE.lock().unwrap_or_else(PoisonError::into_inner);
     panic::set_hook(Box::new(move |panic| {
-        *last() = panic.to_string().replace('\n', " ");
+        *last() = panic.location().map_or_else(String::new, |place| {
+            format!("{}:{}", within_crate(place.file()), place.line())
+        });
     }));
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it";
+        let what = "failed in a way that was not foreseen; if the machine does not lack memory or threads, report it \
+                    with this place in the program";
         Err(Error::io(what, io::Error::other(last().as_str())))
     })
 }
 
+/// The path of a source file without the folders of the machine that built the program.
+fn within_crate(path: &str) -> &str {
+    match path.rsplit_once("/registry/src/") {
+        Some((_, path)) => path.split_once('/').map_or(path, |(_, path)| path),
+        None => path,
+    }
+}
+
 pub(crate) fn cannot_start(error: ThreadPoolBuildError) -> Error {
     Error::io("starting threads", io::Error::other(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_without_its_text() {
+        let work = || -> Result<()> {
+            let words: Vec<&str> = Vec::new();
+            Err(Error::usage(words[0]))
+        };
+        let error = guarded(work).unwrap_err();
+        drop(panic::take_hook());
+        let text = format!("{error:#}");
+        assert!(
+            text.contains("report it") && text.contains("program.rs:"),
+            "{text}"
+        );
+        assert!(!text.contains("index out of bounds"), "{text}");
+        let path = "/home/u/.cargo/registry/src/index.crates.io-1/object_store-1.2.3/src/a.rs";
+        assert_eq!(within_crate(path), "object_store-1.2.3/src/a.rs");
+        assert_eq!(within_crate("src/main.rs"), "src/main.rs");
+    }
 }

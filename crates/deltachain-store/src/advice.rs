@@ -20,8 +20,9 @@ pub enum Face {
 /// The advice that helps against these broken rules: for the tool, for Python.
 type RuleAdvice = (&'static [&'static str], &'static str, &'static str);
 
-const BY_RULE: [RuleAdvice; 14] = [
+const BY_RULE: [RuleAdvice; 15] = [
     (&["R-CHN-01"], NO_CHAIN, NO_CHAIN),
+    (&["R-DOC-01"], NO_DOCUMENT, NO_DOCUMENT),
     (
         &["R-CHN-13"],
         "there is another chain now: ask its publisher; --adopt makes pull and follow use it from now on",
@@ -90,6 +91,8 @@ const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init`
                         lost, put a copy of it back, byte for byte";
 const LATE: &str = "if the version is visible, followers take it; the next one has a snapshot, \
                     which makes up for this one";
+const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if both are right, put the \
+                           object back from a copy";
 const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
                            --deep` tells which; let a publisher of version 1.2 of the format publish once more";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";
@@ -97,7 +100,11 @@ const ALLOWED: &str = "the format allows more than this program reads and publis
 /// Advice that may help, in one phrase, which is never empty.
 pub fn advice(error: &Error, face: Face) -> &'static str {
     if let Some(refusal) = error.source().and_then(Refusal::of) {
-        return refusal.advice();
+        let (tool, python) = refusal.advice();
+        return match face {
+            Face::Tool => tool,
+            Face::Python => python,
+        };
     }
     // R-CHN-14 because of signatures is not a rollback.
     let rule = error.unsigned().map_or(error.rule(), |_| Some("R-SIG-01"));

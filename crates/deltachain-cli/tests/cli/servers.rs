@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::support::{Folder, TOOL, step};
@@ -114,6 +116,158 @@ fn a_refusal_names_where_credentials_come_from() {
     ];
     let ran = folder.run(&[&["log", "s3://bucket/chain", &endpoint], &settings[..]].concat());
     assert!(ran.stderr.contains("AWS_ACCESS_KEY_ID"), "{ran:?}");
+}
+
+/// A metadata service that refuses everything, and how often it was asked.
+fn refusing() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&asked);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let request = BufReader::new(&stream).lines().map_while(Result::ok);
+            request.take_while(|line| !line.is_empty()).for_each(drop);
+            count.fetch_add(1, Ordering::SeqCst);
+            let answer =
+                b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let _ = stream.write_all(answer);
+        }
+    });
+    (address, asked)
+}
+
+/// Runs a command with variables, and none of the credentials that the test may have.
+fn run_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(TOOL);
+    command.args(arguments).current_dir(folder.at("."));
+    command
+        .env_remove("AWS_PROFILE")
+        .env("HOME", folder.at("."));
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert!(!output.status.success());
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        !text.contains("panic") && !text.contains("not foreseen"),
+        "{text}"
+    );
+    text
+}
+
+#[test]
+fn without_credentials_each_command_says_so_and_asks_once() {
+    let folder = Folder::new();
+    folder.run(&["init", "own"]).good();
+    let (address, asked) = refusing();
+    let address = format!("http://{address}/");
+    let state = step(0);
+    let commands: [&[&str]; 9] = [
+        &["init", "s3://bucket/chain"],
+        &["publish", "s3://bucket/chain", &state],
+        &["log", "s3://bucket/chain"],
+        &["show", "s3://bucket/chain"],
+        &["pull", "s3://bucket/chain", "directory"],
+        &["compact", "s3://bucket/chain", "--snapshot"],
+        &["prune", "s3://bucket/chain", "--keep-last", "1"],
+        &["mirror", "own", "s3://bucket/chain"],
+        &["doctor", "s3://bucket/chain"],
+    ];
+    let common = [
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*address),
+        // As a pipeline has it without its secret.
+        ("AWS_ACCESS_KEY_ID", ""),
+        ("AWS_SECRET_ACCESS_KEY", ""),
+    ];
+    let off = ("AWS_EC2_METADATA_DISABLED", "True");
+    for command in commands {
+        let text = run_with(&folder, command, &common);
+        assert!(text.contains("no credentials found"), "{command:?}: {text}");
+        // Two lists are fetched side by side.
+        let requests = asked.swap(0, Ordering::SeqCst);
+        assert!((1..=2).contains(&requests), "{command:?}: {requests}");
+        let text = run_with(&folder, command, &[&common[..], &[off]].concat());
+        assert!(text.contains("AWS_EC2_METADATA_DISABLED is true"), "{text}");
+        assert_eq!(asked.swap(0, Ordering::SeqCst), 0, "{command:?}");
+    }
+}
+
+#[test]
+fn credentials_of_each_store_are_named_in_its_words() {
+    let folder = Folder::new();
+    folder.write("token", "hidden\n");
+    folder.write("credentials", "hidden");
+    let (address, asked) = refusing();
+    let url = format!("http://{address}");
+    let host = address.to_string();
+    let empty = [("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")];
+    for (chain, variables, said) in [
+        (
+            "s3://b/c",
+            vec![
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*url),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "token"),
+            ],
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=token: the token ends with a newline",
+        ),
+        (
+            "s3://b/c",
+            vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent"),
+                ("AWS_ROLE_ARN", "r"),
+            ],
+            "AWS_WEB_IDENTITY_TOKEN_FILE=/nonexistent: ",
+        ),
+        (
+            "gs://b/c",
+            vec![("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")],
+            "GOOGLE_APPLICATION_CREDENTIALS=/nonexistent: ",
+        ),
+        (
+            "gs://b/c",
+            vec![("GOOGLE_APPLICATION_CREDENTIALS", "credentials")],
+            "GOOGLE_APPLICATION_CREDENTIALS=credentials: ",
+        ),
+        (
+            "gs://b/c",
+            vec![("GCE_METADATA_HOST", &*host), ("GCE_METADATA_IP", &*host)],
+            "the metadata service that GCE_METADATA_HOST names: HTTP 403",
+        ),
+        (
+            "az://b/c",
+            vec![("AZURE_STORAGE_CONNECTION_STRING", "AccountKey=hidden")],
+            "AZURE_STORAGE_CONNECTION_STRING: AccountName is missing",
+        ),
+        (
+            "az://b/c",
+            vec![
+                ("AZURE_STORAGE_ACCOUNT_NAME", "a"),
+                ("AZURE_MSI_ENDPOINT", &*url),
+            ],
+            "the service that AZURE_MSI_ENDPOINT names: HTTP 403",
+        ),
+        (
+            "az://b/c",
+            vec![("AZURE_STORAGE_ACCOUNT_KEY", "aGlkZGVu")],
+            "AZURE_STORAGE_ACCOUNT_NAME",
+        ),
+    ] {
+        let text = run_with(&folder, &["log", chain], &[&empty[..], &variables].concat());
+        assert!(text.contains(said), "{variables:?}: {text}");
+        assert!(
+            !text.contains("hidden") && !text.contains("aGlkZGVu"),
+            "{text}"
+        );
+        let others = if chain.starts_with("s3") {
+            "AZURE_"
+        } else {
+            "AWS_"
+        };
+        assert!(!text.contains(others), "{text}");
+        assert!(!text.contains("check the disk"), "{text}");
+    }
+    assert!(asked.load(Ordering::SeqCst) < 5, "{asked:?}");
 }
 
 #[test]

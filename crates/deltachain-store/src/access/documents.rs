@@ -12,8 +12,8 @@ use deltachain::tensor::Digest;
 use deltachain::{Error, Limits, Result};
 
 use crate::access::clock::Probe;
+use crate::access::links::check_links;
 use crate::access::store::{Store, StoredObject};
-use crate::access::url::check_links;
 
 /// How often the store is listed again because a document has gone that it listed. A prune removes
 /// one only after a newer one has been stored.

@@ -4,8 +4,8 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use crate::access::answer::{bounded, too_late};
 use crate::access::opened::LastDate;
 use crate::access::options::{IN_PARTS, StoreOptions};
 use crate::access::pace::{RetryAfter, Upload, lock};
+use crate::access::pages::LISTING;
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::sender::sender;
@@ -33,6 +34,22 @@ const ANSWER_BYTES: u64 = 32 << 20;
 /// The most bytes that are read of the body of a refusal. They are shown to people.
 const REFUSAL_BYTES: usize = 16 << 10;
 
+/// The most bytes that a service for credentials may answer.
+const CREDENTIALS_BYTES: u64 = 1 << 20;
+
+/// The requests that the clients of a connector make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    Objects,
+    /// They ask a service for credentials.
+    Credentials {
+        /// True if a setting names the service. Then it exists, and may be just starting.
+        is_configured: bool,
+        /// True if a refusal of its token means that it can be asked without.
+        works_without_token: bool,
+    },
+}
+
 /// Makes the clients of a store, which share the rate and what the server has said.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
@@ -43,8 +60,9 @@ pub(crate) struct Connector {
     earliest: Arc<RetryAfter>,
     /// The number of bytes that may lie in buffers of all uploads together, which share a line.
     buffered: Arc<AtomicU64>,
-    /// How many clients have been made.
-    clients: Arc<AtomicUsize>,
+    purpose: Purpose,
+    /// The last failure after which a request was repeated, for people.
+    pub(crate) last_failure: Arc<Mutex<Option<String>>>,
     /// The store's time, as its answers tell it.
     pub(crate) date: LastDate,
 }
@@ -61,7 +79,8 @@ impl Connector {
             rate,
             earliest: Arc::default(),
             buffered: Arc::default(),
-            clients: Arc::default(),
+            purpose: Purpose::Objects,
+            last_failure: Arc::default(),
             date: Arc::default(),
         }
     }
@@ -75,12 +94,20 @@ impl Connector {
             .fold(options, ClientOptions::with_root_certificate)
     }
 
+    /// The same connector for clients that make other requests, of another server.
+    pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
+        Self {
+            purpose,
+            earliest: Arc::default(),
+            last_failure: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     fn watch(&self, inner: HttpClient, uploads: HttpClient) -> HttpClient {
-        let number = self.clients.fetch_add(1, Ordering::Relaxed) + 1;
         HttpClient::new(WatchedClient {
             inner,
             uploads,
-            number,
             shared: self.clone(),
         })
     }
@@ -101,23 +128,21 @@ struct WatchedClient {
     inner: HttpClient,
     /// The client for requests whose bodies are sent in pieces.
     uploads: HttpClient,
-    /// Counted from 1.
-    number: usize,
     shared: Connector,
 }
 
 #[async_trait]
 impl HttpService for WatchedClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if let Purpose::Objects = self.shared.purpose {
+            check_page(request.uri())?;
+        }
         let options = &self.shared.options;
-        // Whoever asks for these could not repeat them: not a part without beginning the upload
-        // again, and the thread that waits for credentials may be in the middle of one.
+        // Their callers could not repeat these: a part not without beginning the upload again, and
+        // the thread that waits for credentials may be in the middle of one.
         let is_in_parts = IN_PARTS.try_with(|()| ()).is_ok();
-        let attempts = if is_in_parts || self.is_for_credentials() {
-            options.attempts
-        } else {
-            1
-        };
+        let is_repeated = is_in_parts || matches!(self.shared.purpose, Purpose::Credentials { .. });
+        let attempts = if is_repeated { options.attempts } else { 1 };
         let mut attempt = 1;
         loop {
             let answer = self.once(request.clone()).await;
@@ -126,17 +151,15 @@ impl HttpService for WatchedClient {
                     answer.status().is_server_error()
                         || matches!(answer.status().as_u16(), 408 | 429)
                 }
-                Err(error) => {
-                    // Where nobody listens there is no service that gives credentials.
-                    let is_nobody =
-                        self.is_for_credentials() && error.kind() == HttpErrorKind::Connect;
-                    !is_nobody
-                        && Refusal::of(error)
-                            .is_none_or(|refusal| refusal.meaning == Meaning::NoService)
-                }
+                Err(error) => self.may_pass(error),
             };
             if !may_pass || attempt >= attempts {
                 return answer;
+            }
+            if let Err(error) = &answer {
+                let refusal = Refusal::of(error);
+                let words = refusal.map_or_else(|| told(error), |refusal| refusal.words.clone());
+                *lock(&self.shared.last_failure) = Some(words);
             }
             tokio::time::sleep(options.pause_after(attempt)).await;
             attempt += 1;
@@ -145,10 +168,44 @@ impl HttpService for WatchedClient {
 }
 
 impl WatchedClient {
-    /// Whether it asks a provider for credentials: the last client that a store makes is the one
-    /// for its objects.
-    fn is_for_credentials(&self) -> bool {
-        self.number < self.shared.clients.load(Ordering::Relaxed)
+    /// True if it makes sense to ask again after this failure.
+    fn may_pass(&self, error: &HttpError) -> bool {
+        if let Some(refusal) = Refusal::of(error) {
+            return refusal.meaning == Meaning::Service;
+        }
+        // The metadata service of a machine need not exist.
+        let is_guess = matches!(
+            self.shared.purpose,
+            Purpose::Credentials {
+                is_configured: false,
+                ..
+            }
+        );
+        !(is_guess && error.kind() == HttpErrorKind::Connect)
+    }
+
+    /// The meaning of an answer that is no success; `None` if the caller deals with it.
+    fn meaning(
+        &self,
+        request: &Asked,
+        status: u16,
+        code: &str,
+        has_region: bool,
+    ) -> Option<Meaning> {
+        let Purpose::Credentials {
+            works_without_token,
+            ..
+        } = self.shared.purpose
+        else {
+            return Meaning::of_answer(status, code, has_region, request.is_conditional);
+        };
+        match status {
+            // By this `object_store` learns that it may ask in the older way.
+            403 if request.is_for_token && works_without_token => None,
+            408 | 429 | 500.. => Some(Meaning::Service),
+            400..=499 if code.starts_with("Expired") => Some(Meaning::Expired),
+            _ => Some(Meaning::NotGiven),
+        }
     }
 
     async fn once(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
@@ -165,10 +222,13 @@ impl WatchedClient {
             tokio::time::sleep_until(rate.take(length as u64).0).await;
         }
         let range = length_of_range(&request);
-        let is_for_credentials = self.is_for_credentials();
-        // Whether it asks the machine's own service for credentials, in the way of today.
-        let is_service = is_for_credentials && request.uri().path().ends_with("/latest/api/token");
-        let is_conditional = request.headers().contains_key(http::header::IF_NONE_MATCH);
+        let is_for_credentials = matches!(self.shared.purpose, Purpose::Credentials { .. });
+        let path = request.uri().path();
+        let asked = Asked {
+            is_for_token: path.ends_with("/latest/api/token"),
+            is_for_role: path.ends_with("/security-credentials/"),
+            is_conditional: request.headers().contains_key(http::header::IF_NONE_MATCH),
+        };
         let upload = Upload::new(length, buffered);
         // A short body is one piece, and goes at once.
         let client = if request.body().as_bytes().is_some() {
@@ -182,10 +242,10 @@ impl WatchedClient {
         let answer = loop {
             let deadline = upload.deadline(options.timeout);
             if let Ok(answer) = timeout_at(deadline, &mut answer).await {
-                break answer.map_err(|error| unreached(is_service, error))?;
+                break answer.map_err(unreached)?;
             }
             if upload.deadline(options.timeout) <= deadline {
-                return Err(unreached(is_service, too_late(options.timeout)));
+                return Err(too_late(options.timeout));
             }
         };
         let (head, body) = answer.into_parts();
@@ -211,22 +271,21 @@ impl WatchedClient {
             let error = io::Error::new(io::ErrorKind::Unsupported, text);
             return Err(HttpError::new(HttpErrorKind::Unknown, error));
         }
-        let body = if head.status.is_success() {
+        let body = if head.status.is_success() && is_for_credentials {
+            let body = bounded(body, CREDENTIALS_BYTES, options.timeout, None);
+            if asked.is_for_token || asked.is_for_role {
+                word(&body.bytes().await?)?.into()
+            } else {
+                body
+            }
+        } else if head.status.is_success() {
             let most = range.unwrap_or(ANSWER_BYTES);
             bounded(body, most, options.timeout, rate.clone())
         } else {
             let text = beginning(bounded(body, u64::MAX, options.timeout, None)).await;
             let code = between(&text, "<Code>", "</Code>").unwrap_or_default();
             let region = header(http::HeaderName::from_static("x-amz-bucket-region"));
-            let meaning = match head.status.as_u16() {
-                // By this `object_store` learns that it may ask in the older way.
-                403 if is_service => None,
-                _ if is_service => Some(Meaning::NoService),
-                400..=499 if is_for_credentials && !code.starts_with("Expired") => {
-                    Some(Meaning::Credentials)
-                }
-                status => Meaning::of_answer(status, code, region.is_some(), is_conditional),
-            };
+            let meaning = self.meaning(&asked, head.status.as_u16(), code, region.is_some());
             if let Some(meaning) = meaning {
                 let detail = match meaning {
                     Meaning::Region => region.map(|region| format!("; its region is {region}")),
@@ -256,11 +315,41 @@ fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {
     Some(text.split_once(begin)?.1.split_once(end)?.0)
 }
 
+/// Checks that a list to which this request belongs, if there is one, goes on for a reason.
+fn check_page(uri: &http::Uri) -> Result<(), HttpError> {
+    let query = uri.query().unwrap_or_default();
+    let checked = LISTING.try_with(|pages| pages.add_page(query));
+    checked.unwrap_or(Ok(())).map_err(|why| {
+        let refusal = Refusal::new(Meaning::Endless, &why);
+        HttpError::new(HttpErrorKind::Unknown, refusal)
+    })
+}
+
+/// A request for which more has to be known than its answer.
+struct Asked {
+    /// It asks the metadata service for its token.
+    is_for_token: bool,
+    /// It asks the metadata service for the name of the role.
+    is_for_role: bool,
+    is_conditional: bool,
+}
+
+/// An answer that goes into the address or the head of the next request. Networks with a login page
+/// give that page to all requests, and the crate would panic.
+fn word(answer: &[u8]) -> Result<String, HttpError> {
+    let text = answer.trim_ascii_end();
+    if text.iter().all(u8::is_ascii_graphic) && !text.is_empty() {
+        return Ok(String::from_utf8_lossy(text).into_owned());
+    }
+    let words = "it answers with something of its own, such as a login page";
+    let refusal = Refusal::new(Meaning::NotGiven, words);
+    Err(HttpError::new(HttpErrorKind::Decode, refusal))
+}
+
 /// Why a request got no answer.
-fn unreached(is_service: bool, error: HttpError) -> HttpError {
+fn unreached(error: HttpError) -> HttpError {
     let tls = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
     let meaning = match tls {
-        _ if is_service => Meaning::NoService,
         Some(rustls::Error::InvalidCertificate(_)) => Meaning::Certificate,
         Some(rustls::Error::InvalidMessage(_)) => Meaning::NoTls,
         _ => return error,

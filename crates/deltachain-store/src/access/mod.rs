@@ -4,6 +4,8 @@
 pub(crate) mod answer;
 pub(crate) mod attempt;
 pub(crate) mod clock;
+#[cfg(feature = "az")]
+pub(crate) mod connection_string;
 pub(crate) mod copies;
 pub(crate) mod credentials;
 pub(crate) mod doctor;
@@ -12,11 +14,13 @@ pub(crate) mod head;
 #[cfg(feature = "servers")]
 pub(crate) mod http;
 pub(crate) mod legible;
+pub(crate) mod links;
 pub(crate) mod lost;
 pub(crate) mod opened;
 pub(crate) mod options;
 #[cfg(feature = "servers")]
 pub(crate) mod pace;
+pub(crate) mod pages;
 pub(crate) mod partial;
 #[cfg(feature = "s3")]
 pub(crate) mod provider;
@@ -29,7 +33,11 @@ pub(crate) mod sender;
 #[cfg(feature = "servers")]
 pub(crate) mod server;
 #[cfg(feature = "servers")]
+pub(crate) mod services;
+#[cfg(feature = "servers")]
 pub(crate) mod settings;
+#[cfg(feature = "servers")]
+pub(crate) mod sources;
 pub(crate) mod stop;
 pub(crate) mod store;
 pub(crate) mod stored_link;

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
+use crate::access::refusal::{PLAIN, StoreWords};
+
 /// A store that has been opened.
 #[derive(Clone)]
 pub(crate) struct OpenStore {
@@ -19,8 +21,8 @@ pub(crate) struct OpenStore {
     /// Requests go to a server by [`crate::access::http`], which gives up what does not move, and
     /// repeats parts of uploads.
     pub(crate) is_watched: bool,
-    /// Where the credentials come from, for people.
-    pub(crate) credentials: Option<&'static str>,
+    /// Words of this kind of store, for people.
+    pub(crate) words: &'static StoreWords,
     pub(crate) date: LastDate,
     pub(crate) renew: Option<Renew>,
     /// Set once a web server has answered 404 for a name that cannot exist.
@@ -33,14 +35,13 @@ pub(crate) type Renew = Arc<dyn Fn() + Send + Sync>;
 impl OpenStore {
     /// A store of the caller's own making.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: Path) -> Self {
-        let (can_list, is_directory, is_watched, credentials) = (true, false, false, None);
         Self {
             objects,
             prefix,
-            can_list,
-            is_directory,
-            is_watched,
-            credentials,
+            can_list: true,
+            is_directory: false,
+            is_watched: false,
+            words: &PLAIN,
             date: Arc::default(),
             renew: None,
             knows_missing: Arc::default(),

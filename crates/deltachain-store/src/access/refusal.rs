@@ -22,9 +22,13 @@ pub(crate) enum Meaning {
     Credentials,
     /// The credentials were good once.
     Expired,
-    /// S3 has been given no credentials, and the service of the machine that may have some could
-    /// not be asked.
-    NoService,
+    /// Settings have no credentials, and the service of the machine that may have some gives none.
+    NoCredentials,
+    /// The service that settings name for credentials gives none, and will not.
+    NotGiven,
+    /// The service that settings name for credentials does not answer, or fails. That may pass, but
+    /// the time for credentials is over.
+    Service,
     /// The time of the request is not that of the server.
     Clock,
     /// The bucket is in another region.
@@ -42,9 +46,38 @@ pub(crate) enum Meaning {
     Certificate,
     /// The server answers, but not in TLS.
     NoTls,
+    /// A list goes on and on.
+    Endless,
     /// The server sends something of its own in place of a file, or for a file that does not exist.
     Page,
 }
+
+/// Words that differ with the kind of store.
+#[derive(Debug)]
+pub(crate) struct StoreWords {
+    /// Where credentials come from, for people.
+    pub(crate) credentials: Option<&'static str>,
+    /// Advice for a user without credentials: for the tool, for Python.
+    pub(crate) no_credentials: (&'static str, &'static str),
+    /// Advice if the bucket is elsewhere.
+    pub(crate) region: &'static str,
+    /// Advice if the bucket does not exist.
+    pub(crate) bucket: &'static str,
+    /// Advice if the certificate is not trusted.
+    pub(crate) certificate: &'static str,
+}
+
+/// Words for directories, for stores of the caller's own, and for web servers.
+pub(crate) static PLAIN: StoreWords = StoreWords {
+    credentials: None,
+    no_credentials: (GIVE_CREDENTIALS, GIVE_CREDENTIALS),
+    region: "the server says that the files are at another address: check the URL",
+    bucket: "check the URL",
+    certificate: "check the name in the URL; SSL_CERT_FILE names a file with your own authority's \
+                  certificate",
+};
+
+const GIVE_CREDENTIALS: &str = "give credentials to the store";
 
 impl Meaning {
     /// What the answer of a server means, by its status and the code that its body begins with;
@@ -88,10 +121,17 @@ impl Meaning {
                 "the credentials have expired",
                 "get new ones; what runs for long takes them from the machine's service, or from a function in Python",
             ),
-            Self::NoService => (
+            Self::NoCredentials => (denied, "no credentials found for", GIVE_CREDENTIALS),
+            Self::NotGiven => (
                 denied,
-                "missing credentials, and no service of this machine provides any",
-                "set the variables that the message names",
+                "the credentials cannot be fetched",
+                "check the service, the variable and the file that the message names, and the role",
+            ),
+            Self::Service => (
+                ErrorKind::TimedOut,
+                "the service for credentials does not work",
+                "check the service that the message names, and the network; the setting \
+                 credentials_timeout allows it more than 10 seconds",
             ),
             Self::Clock => (
                 denied,
@@ -101,13 +141,9 @@ impl Meaning {
             Self::Region => (
                 ErrorKind::InvalidInput,
                 "the bucket is in another region, or at another address",
-                "set AWS_REGION to the bucket's region (the answer may name it), or AWS_ENDPOINT_URL to its address",
+                PLAIN.region,
             ),
-            Self::Bucket => (
-                ErrorKind::NotFound,
-                "there is no such bucket",
-                "check the URL and AWS_ENDPOINT_URL, or make the bucket: deltachain makes none",
-            ),
+            Self::Bucket => (ErrorKind::NotFound, "there is no such bucket", PLAIN.bucket),
             Self::Condition => (
                 ErrorKind::Unsupported,
                 "this store cannot put an object on the condition that its name is free (If-None-Match): two \
@@ -127,13 +163,18 @@ impl Meaning {
             Self::Certificate => (
                 ErrorKind::InvalidInput,
                 "this machine does not trust the server's certificate",
-                "check the name in the URL; AWS_CA_BUNDLE (for S3) or SSL_CERT_FILE names a file with your own \
-                 authority's certificate",
+                PLAIN.certificate,
             ),
             Self::NoTls => (
                 ErrorKind::InvalidInput,
                 "the server does not speak TLS",
                 "write http:// if it has no TLS, and check the port",
+            ),
+            Self::Endless => (
+                ErrorKind::InvalidData,
+                "the store's list does not end",
+                "check that the address is that of a store, and what stands between; \
+                 `deltachain doctor URL` tries lists",
             ),
             Self::Page => (
                 ErrorKind::InvalidData,
@@ -151,9 +192,9 @@ impl Meaning {
 pub(crate) struct Refusal {
     pub(crate) meaning: Meaning,
     /// The server's own words.
-    words: String,
-    /// Where credentials come from, for people.
-    credentials: Option<&'static str>,
+    pub(crate) words: String,
+    /// Words of the kind of store that refuses.
+    store: &'static StoreWords,
 }
 
 impl Refusal {
@@ -168,7 +209,7 @@ impl Refusal {
         Self {
             meaning,
             words: without_secrets(&words),
-            credentials: None,
+            store: &PLAIN,
         }
     }
 
@@ -177,32 +218,34 @@ impl Refusal {
         causes(error).find_map(|cause| cause.downcast_ref())
     }
 
-    /// The error of the whole operation.
-    pub(crate) fn into_io(self, credentials: Option<&'static str>) -> IoError {
-        IoError::new(
-            self.meaning.row().0,
-            Self {
-                credentials,
-                ..self
-            },
-        )
+    /// The error of the whole operation, in the words of this kind of store.
+    pub(crate) fn into_io(self, store: &'static StoreWords) -> IoError {
+        IoError::new(self.meaning.row().0, Self { store, ..self })
     }
 
-    /// What a user can do.
-    pub(crate) fn advice(&self) -> &'static str {
-        self.meaning.row().2
+    /// Advice for a user, for the tool and for Python.
+    pub(crate) fn advice(&self) -> (&'static str, &'static str) {
+        let advice = match self.meaning {
+            Meaning::NoCredentials => return self.store.no_credentials,
+            Meaning::Region => self.store.region,
+            Meaning::Bucket => self.store.bucket,
+            Meaning::Certificate => self.store.certificate,
+            meaning => meaning.row().2,
+        };
+        (advice, advice)
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.meaning.row().1)?;
-        match (self.meaning, self.credentials) {
-            (Meaning::Credentials | Meaning::Expired, Some(credentials)) => {
-                write!(f, " (they come from {credentials})")?;
-            }
-            (Meaning::NoService, Some(credentials)) => write!(f, " (set {credentials})")?,
-            _ => {}
+        if self.meaning == Meaning::NoCredentials {
+            return write!(f, " {}", self.words);
+        }
+        if let (Meaning::Credentials | Meaning::Expired, Some(credentials)) =
+            (self.meaning, self.store.credentials)
+        {
+            write!(f, " (they come from {credentials})")?;
         }
         if self.words.is_empty() {
             Ok(())

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::sync::Arc;
 
-use deltachain::{Error, Result};
+use deltachain::{Error, Result, without_secrets};
 #[cfg(feature = "s3")]
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 #[cfg(feature = "az")]
@@ -18,12 +18,19 @@ use object_store::http::HttpBuilder;
 use object_store::{Certificate, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
+#[cfg(feature = "az")]
+use crate::access::connection_string;
 use crate::access::http::Connector;
 use crate::access::opened::{OpenStore, Renew};
 use crate::access::options::StoreOptions;
 #[cfg(feature = "s3")]
 use crate::access::provider::Provider;
+use crate::access::refusal::told;
+use crate::access::services::{self, Limited, Service};
 use crate::access::settings::{self, ENVIRONMENT};
+use crate::access::sources;
+#[cfg(feature = "s3")]
+use crate::access::sources::METADATA_ENDPOINT;
 
 /// Settings with which S3 asks for credentials elsewhere than in a profile.
 const S3_CREDENTIALS: [&str; 6] = [
@@ -39,18 +46,30 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     let usage = |error: object_store::Error| Error::usage(error.to_string());
     let (scheme, prefix) =
         ObjectStoreScheme::parse(url).map_err(|error| Error::usage(error.to_string()))?;
-    let settings = all_settings(url, options)?;
-    if scheme == ObjectStoreScheme::AmazonS3 && options.credentials.is_none() {
+    let mut settings = all_settings(options)?;
+    #[cfg(feature = "az")]
+    if scheme == ObjectStoreScheme::MicrosoftAzure {
+        settings = connection_string::expand(&settings)?;
+    }
+    allow_plain(url, &mut settings);
+    let takes_credentials = scheme == ObjectStoreScheme::AmazonS3;
+    if takes_credentials && options.credentials.is_none() {
         check_profile(&settings)?;
+    }
+    if !takes_credentials && options.credentials.is_some() {
+        return Err(Error::usage(
+            "only S3 takes credentials of the caller's own; give settings",
+        ));
     }
     let connector = Connector::new(options, authorities(&settings)?);
     let date = Arc::clone(&connector.date);
     let mut renew: Option<Renew> = None;
-    let credentials;
+    let words;
     // All four are built alike, by builders that have no trait in common.
-    macro_rules! built {
-        ($builder:expr, $url:expr, $key:ty, $known:expr) => {{
-            credentials = $known.credentials;
+    macro_rules! configured {
+        ($builder:expr, $url:expr, $key:ty, $known:expr, $own:expr) => {{
+            words = $known.words;
+            let own: &[&str] = &$own;
             let mut builder = $builder
                 .with_url($url)
                 // Time limits are for progress, and retries are made here, where all kinds of
@@ -59,9 +78,10 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 .with_retry(RetryConfig {
                     max_retries: 0,
                     ..RetryConfig::default()
-                })
-                .with_http_connector(connector);
-            $known.check(&options.settings, |key| key.parse::<$key>().is_ok())?;
+                });
+            $known.check(&options.settings, |key| {
+                own.contains(&key) || key.parse::<$key>().is_ok()
+            })?;
             for (key, value) in &settings {
                 // A variable of the environment may be for another kind of store, or for another
                 // program.
@@ -70,7 +90,31 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                     builder = builder.with_config(known, value);
                 }
             }
-            Arc::new(builder.build().map_err(usage)?)
+            builder
+        }};
+    }
+    // A store is built twice if a service gives its credentials: a first one is made for its
+    // provider, whose requests have limits of their own.
+    macro_rules! built {
+        ($builder:expr, $service:expr) => {{
+            let mut builder = $builder;
+            if let Some(service) = $service {
+                service.check()?;
+                let asking = connector.with_purpose(service.purpose());
+                let last_failure = Arc::clone(&asking.last_failure);
+                let first = builder.clone().with_http_connector(asking).build();
+                let first = first.map_err(|error| unusable(&error, &service))?;
+                let limited = Limited {
+                    inner: Arc::clone(first.credentials()),
+                    service,
+                    limit: services::time_limit(&settings)?,
+                    store: without_secrets(url.as_str()),
+                    last_failure,
+                };
+                builder = builder.with_credentials(Arc::new(limited));
+            }
+            let store = builder.with_http_connector(connector).build();
+            Arc::new(store.map_err(usage)?)
         }};
     }
     let objects: Arc<dyn ObjectStore> = match scheme {
@@ -82,39 +126,53 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
                 builder = builder.with_credentials(Arc::clone(&own) as _);
                 renew = Some(Arc::new(move || own.renew()));
             }
-            built!(builder, url.as_str(), AmazonS3ConfigKey, settings::S3)
-        }
-        _ if options.credentials.is_some() => {
-            return Err(Error::usage(
-                "only S3 takes credentials of the caller's own; give settings",
-            ));
+            let builder = configured!(
+                builder,
+                url.as_str(),
+                AmazonS3ConfigKey,
+                settings::S3,
+                [services::TIMEOUT]
+            );
+            let service = if renew.is_some() {
+                None
+            } else {
+                sources::service_of_s3(&settings)?
+            };
+            built!(builder, service)
         }
         #[cfg(feature = "gs")]
         ObjectStoreScheme::GoogleCloudStorage => {
-            built!(
+            let builder = configured!(
                 GoogleCloudStorageBuilder::new(),
                 url.as_str(),
                 GoogleConfigKey,
-                settings::GOOGLE
-            )
+                settings::GOOGLE,
+                [services::TIMEOUT]
+            );
+            built!(builder, sources::service_of_google(&settings))
         }
         #[cfg(feature = "az")]
         ObjectStoreScheme::MicrosoftAzure => {
-            built!(
+            let builder = configured!(
                 MicrosoftAzureBuilder::new(),
                 url.as_str(),
                 AzureConfigKey,
-                settings::AZURE
-            )
+                settings::AZURE,
+                [services::TIMEOUT, "connection_string"]
+            );
+            built!(builder, sources::service_of_azure(&settings, url)?)
         }
         #[cfg(feature = "http")]
         ObjectStoreScheme::Http => {
-            built!(
+            let builder = configured!(
                 HttpBuilder::new(),
                 &url[..url::Position::BeforePath],
                 ClientConfigKey,
-                settings::WEB
-            )
+                settings::WEB,
+                []
+            );
+            let store = builder.with_http_connector(connector).build();
+            Arc::new(store.map_err(usage)?)
         }
         _ => {
             return Err(Error::usage(format!(
@@ -127,18 +185,27 @@ pub(crate) fn open(url: &Url, options: &StoreOptions) -> Result<OpenStore> {
     Ok(OpenStore {
         can_list,
         is_watched: true,
-        credentials,
+        words,
         date,
         renew,
         ..OpenStore::new(objects, prefix)
     })
 }
 
+/// The error of a store that cannot be built, with the file that its credentials come from.
+fn unusable(error: &object_store::Error, service: &Service) -> Error {
+    let text = without_secrets(&told(error));
+    match &service.file {
+        Some(file) => Error::usage(format!("{}={}: {text}", file.name, file.path)),
+        None => Error::usage(text),
+    }
+}
+
 /// Settings from the environment, and after them the settings of the options; the later ones win.
 ///
 /// # Errors
 /// USAGE if one of these names an environment variable that is missing.
-fn all_settings(url: &Url, options: &StoreOptions) -> Result<Vec<(String, String)>> {
+fn all_settings(options: &StoreOptions) -> Result<Vec<(String, String)>> {
     let environment = std::env::vars_os().filter_map(|(key, value)| {
         let key = key
             .into_string()
@@ -146,19 +213,34 @@ fn all_settings(url: &Url, options: &StoreOptions) -> Result<Vec<(String, String
             .filter(|key| ENVIRONMENT.iter().any(|start| key.starts_with(start)))?;
         Some((key.to_ascii_lowercase(), value.into_string().ok()?))
     });
-    let mut settings: Vec<(String, String)> = environment.collect();
-    settings.extend(
-        settings::resolve(&options.settings)?
-            .into_iter()
-            .map(|(key, value)| (key.to_ascii_lowercase(), value)),
-    );
-    // A user who names a server without encryption wants it so.
-    let is_plain =
-        |(key, value): &(String, String)| key.contains("endpoint") && value.starts_with("http://");
+    // An empty variable is not set: so a secret looks that a pipeline lacks.
+    let mut settings: Vec<(String, String)> =
+        environment.filter(|(_, value)| !value.is_empty()).collect();
+    for (key, value) in settings::resolve(&options.settings)? {
+        let key = key.to_ascii_lowercase();
+        if value.is_empty() {
+            settings.retain(|(other, _)| *other != key);
+        } else {
+            settings.push((key, value));
+        }
+    }
+    #[cfg(feature = "s3")]
+    if let Some((_, endpoint)) = settings.iter().rfind(|(key, _)| key == METADATA_ENDPOINT) {
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        settings.insert(0, ("metadata_endpoint".to_owned(), endpoint));
+    }
+    Ok(settings)
+}
+
+/// Allows servers without encryption to a user who names one.
+fn allow_plain(url: &Url, settings: &mut Vec<(String, String)>) {
+    let is_plain = |(key, value): &(String, String)| {
+        let is_address = key.contains("endpoint") || key.ends_with("base_url");
+        is_address && value.starts_with("http://")
+    };
     if url.scheme() == "http" || settings.iter().any(is_plain) {
         settings.insert(0, ("allow_http".to_owned(), "true".to_owned()));
     }
-    Ok(settings)
 }
 
 /// The certificates of the user's own authorities, which count beside those of the machine.

@@ -6,14 +6,16 @@ use std::env::{self, VarError};
 use deltachain::{Error, Result, without_secrets};
 use url::Url;
 
+use crate::access::refusal::{PLAIN, StoreWords};
+
 /// The settings that a kind of store knows.
 pub(crate) struct KnownSettings {
     /// The name of this kind of store, for people.
     pub(crate) kind: &'static str,
     /// The usual settings. Others of the `object_store` crate are taken too.
     pub(crate) usual: &'static str,
-    /// Where the credentials come from, for people.
-    pub(crate) credentials: Option<&'static str>,
+    /// Words of this kind of store, for people.
+    pub(crate) words: &'static StoreWords,
     /// Names that fsspec and its kind have for the same thing, and what it is called here.
     pub(crate) others: &'static [(&'static str, &'static str)],
 }
@@ -23,11 +25,23 @@ pub(crate) const S3: KnownSettings = KnownSettings {
     kind: "S3",
     usual: "region, endpoint, access_key_id, secret_access_key, session_token, skip_signature, \
             virtual_hosted_style_request, allow_http, request_payer, server_side_encryption, sse_kms_key_id, \
-            checksum_algorithm, role_arn, web_identity_token_file, user_agent, proxy_url, \
-            proxy_ca_certificate, allow_invalid_certificates",
-    credentials: Some(
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary",
-    ),
+            checksum_algorithm, role_arn, web_identity_token_file, credentials_timeout, user_agent, \
+            proxy_url, proxy_ca_certificate, allow_invalid_certificates",
+    words: &StoreWords {
+        credentials: Some(
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary",
+        ),
+        no_credentials: (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --store access_key_id=env:NAME and \
+             secret_access_key=env:NAME; for a public bucket give --store skip_signature=true",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give Store(credentials=); for a public \
+             bucket storage_options={'skip_signature': 'true'}",
+        ),
+        region: "set AWS_REGION to the bucket's region (the answer may name it), or AWS_ENDPOINT_URL to its address",
+        bucket: "check the URL and AWS_ENDPOINT_URL, or make the bucket: deltachain makes none",
+        certificate: "check the name in the URL; AWS_CA_BUNDLE or SSL_CERT_FILE names a file with your own \
+                      authority's certificate",
+    },
     others: &[
         ("key", "access_key_id"),
         ("username", "access_key_id"),
@@ -58,9 +72,22 @@ pub(crate) const S3: KnownSettings = KnownSettings {
 pub(crate) const GOOGLE: KnownSettings = KnownSettings {
     kind: "Google Cloud Storage",
     usual: "service_account, service_account_key, application_credentials, bearer_token, base_url, \
-            skip_signature, allow_http, user_agent, proxy_url, proxy_ca_certificate, \
-            allow_invalid_certificates",
-    credentials: Some("GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)"),
+            skip_signature, credentials_timeout, allow_http, user_agent, proxy_url, \
+            proxy_ca_certificate, allow_invalid_certificates",
+    words: &StoreWords {
+        credentials: Some(
+            "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)",
+        ),
+        no_credentials: (
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a public bucket \
+             give --store skip_signature=true",
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a public bucket \
+             storage_options={'skip_signature': 'true'}",
+        ),
+        region: "check the name of the bucket, and GOOGLE_BASE_URL if it is set",
+        bucket: "check the URL, and GOOGLE_BASE_URL if it is set, or make the bucket: deltachain makes none",
+        certificate: PLAIN.certificate,
+    },
     others: &[
         (
             "token",
@@ -76,15 +103,28 @@ pub(crate) const GOOGLE: KnownSettings = KnownSettings {
 #[cfg(feature = "az")]
 pub(crate) const AZURE: KnownSettings = KnownSettings {
     kind: "Azure",
-    usual: "account_name, account_key, sas_token, bearer_token, client_id, client_secret, tenant_id, \
-            endpoint, skip_signature, use_emulator, use_azure_cli, allow_http, user_agent, proxy_url, \
-            proxy_ca_certificate, allow_invalid_certificates",
-    credentials: Some(
-        "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
-    ),
+    usual: "connection_string, account_name, account_key, sas_token, bearer_token, client_id, \
+            client_secret, tenant_id, endpoint, skip_signature, use_emulator, use_azure_cli, \
+            credentials_timeout, allow_http, user_agent, proxy_url, proxy_ca_certificate, \
+            allow_invalid_certificates",
+    words: &StoreWords {
+        credentials: Some(
+            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, \
+             AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
+        ),
+        no_credentials: (
+            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for a \
+             public container give --store skip_signature=true",
+            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for a \
+             public container storage_options={'skip_signature': 'true'}",
+        ),
+        region: "check the name of the account, and AZURE_STORAGE_ENDPOINT if it is set",
+        bucket: "check the container in the URL and the name of the account, or make the container: deltachain \
+                 makes none",
+        certificate: PLAIN.certificate,
+    },
     others: &[
         ("credential", "account_key, sas_token or bearer_token"),
-        ("connection_string", "account_name and account_key"),
         ("anon", "skip_signature"),
         ("account_host", "endpoint"),
         ("account_url", "endpoint"),
@@ -97,7 +137,7 @@ pub(crate) const WEB: KnownSettings = KnownSettings {
     kind: "web server",
     usual: "allow_http, user_agent, proxy_url, proxy_ca_certificate, allow_invalid_certificates, http1_only, \
             http2_only",
-    credentials: None,
+    words: &PLAIN,
     others: &[
         ("client_kwargs", "user_agent, proxy_url and so on"),
         ("headers", "nothing: none can be set"),
@@ -165,19 +205,23 @@ const ADDRESSES: [&str; 5] = [
     "proxy_url",
 ];
 
+/// The name of a setting, for people: that of the variable, if it can come from one.
+pub(crate) fn name_of(key: &str) -> String {
+    let variable = key.to_ascii_uppercase();
+    if ENVIRONMENT.iter().any(|start| variable.starts_with(start)) {
+        variable
+    } else {
+        format!("the setting {key:?}")
+    }
+}
+
 /// Checks the value of a setting that the kind of store knows: a request with it would fail in ways
 /// that tell nothing.
 ///
 /// # Errors
 /// USAGE, with the name of the setting.
 pub(crate) fn check_value(key: &str, value: &str) -> Result<()> {
-    let variable = key.to_ascii_uppercase();
-    let is_variable = ENVIRONMENT.iter().any(|start| variable.starts_with(start));
-    let name = if is_variable {
-        variable
-    } else {
-        format!("the setting {key:?}")
-    };
+    let name = name_of(key);
     // Empty is not set; the other two are addresses of nothing.
     let is_address = !value.is_empty()
         && !key.contains("use_")
@@ -264,10 +308,10 @@ mod tests {
 
     fn check<K: FromStr>(known: &KnownSettings) {
         let is_known = |key: &str| key.parse::<K>().is_ok();
-        known
-            .usual
-            .split(", ")
-            .for_each(|key| assert!(is_known(key), "{key}"));
+        for key in known.usual.split(", ") {
+            let is_own = matches!(key, "credentials_timeout" | "connection_string");
+            assert!(is_known(key) || is_own, "{key}");
+        }
         for (other, own) in known.others {
             assert!(!is_known(other), "{other}");
             let given = [((*other).to_owned(), "hidden".to_owned())];

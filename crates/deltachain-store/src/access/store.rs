@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 use std::time::SystemTime;
 
-use deltachain::chain::{Note, ObjectName};
+use deltachain::chain::{Note, ObjectName, foreign_form};
 use deltachain::{Error, Result, without_secrets};
 use futures_util::future::try_join;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -26,8 +26,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, sleep_until};
 
 use crate::access::legible::is_legible;
+use crate::access::links::{check_links, find_dangling, is_without_links};
 use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
+use crate::access::pages::{LISTING, Pages};
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
 use crate::access::stop::Stop;
@@ -113,6 +115,7 @@ impl Store {
     /// As for [`open`](Self::open); IO.
     pub fn create(url: &str, options: StoreOptions) -> Result<Self> {
         if let Some(directory) = directory_of(url) {
+            find_dangling(&directory)?;
             fs::create_dir_all(&directory)
                 .map_err(|error| Error::io("creating", error).in_file(&directory))?;
         }
@@ -371,7 +374,7 @@ impl Store {
                 && matches!(name, ObjectName::Chain | ObjectName::Commit(_))
                 && let Some(form) = foreign_form(&content)
             {
-                return Err(refused(Meaning::Page, form));
+                return Err(refused(Meaning::Page, &format!("this is {form}")));
             }
             Ok(Some(content))
         });
@@ -448,8 +451,13 @@ impl Store {
                 None => self.opened.objects.list(Some(&prefix)),
             };
             // Further pages are fetched only if the first ones do not hold enough.
-            let objects = metas.try_filter_map(async |meta| Ok(pick(&meta)));
-            objects.take(most).try_collect().await
+            let objects = metas.try_filter_map(async |meta| {
+                let added = LISTING.with(|pages| pages.add_name(meta.location.as_ref()));
+                added.map_err(|why| refused(Meaning::Endless, &why))?;
+                Ok(pick(&meta))
+            });
+            let listed = objects.take(most).try_collect();
+            LISTING.scope(Pages::default(), listed).await
         });
         listed
             .await
@@ -536,7 +544,18 @@ impl Store {
         });
         self.block_on(self.pace(content.len() as u64))?;
         self.block_on(put)
-            .map_err(|error| self.failed("storing", &error, Some(name)))
+            .map_err(|error| self.failed_to_create(&error, name))
+    }
+
+    /// The error for a document that was not created. In a directory that needs a hard link.
+    fn failed_to_create(&self, error: &StoreError, name: ObjectName) -> Error {
+        if let Some(directory) = self.directory()
+            && may_lack_links(error)
+            && let Err(reason) = check_links(&directory)
+        {
+            return reason;
+        }
+        self.failed("storing", error, Some(name))
     }
 
     /// When the store says that it gave its last answer, if it is a server.
@@ -738,7 +757,7 @@ impl Store {
     /// The error for a failure, of an object or of the store.
     pub(super) fn failed(&self, what: &str, error: &StoreError, name: Option<ObjectName>) -> Error {
         let error = match Refusal::of(error) {
-            Some(refusal) => refusal.clone().into_io(self.opened.credentials),
+            Some(refusal) => refusal.clone().into_io(self.opened.words),
             None => io::Error::new(kind_of(error), without_secrets(&told(error))),
         };
         let error = Error::io(what, error)
@@ -803,12 +822,13 @@ fn may_be_expired(error: &StoreError) -> bool {
 }
 
 /// The system does not allow it, there is no room, or the server cannot do it.
-const FINAL: [io::ErrorKind; 6] = [
+const FINAL: [io::ErrorKind; 7] = [
     io::ErrorKind::PermissionDenied,
     io::ErrorKind::ReadOnlyFilesystem,
     io::ErrorKind::StorageFull,
     io::ErrorKind::QuotaExceeded,
     io::ErrorKind::FileTooLarge,
+    io::ErrorKind::InvalidFilename,
     io::ErrorKind::Unsupported,
 ];
 
@@ -819,6 +839,14 @@ fn may_pass(error: &StoreError) -> bool {
         StoreError::Generic { .. } | StoreError::JoinError { .. }
     ) && Refusal::of(error).is_none()
         && !system_errors(error).any(|kind| FINAL.contains(&kind))
+        && !may_lack_links(error)
+}
+
+/// True if the system's answer is that of a file system without hard links.
+fn may_lack_links(error: &StoreError) -> bool {
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(is_without_links)
 }
 
 /// Why the network or the system failed, as far as the causes tell. The store itself says that
@@ -833,10 +861,28 @@ fn kind_of(error: &StoreError) -> io::ErrorKind {
         StoreError::NotFound { .. } => Some(io::ErrorKind::NotFound),
         _ => system_errors(error).filter(tells).last(),
     };
+    // The system has no kind for a name that is not found, for example.
     #[cfg(feature = "servers")]
-    let kind = kind.or_else(|| crate::access::http::kind_of(error));
+    let kind = match crate::access::http::kind_of(error) {
+        Some(of_http) if !kind.is_some_and(|kind| OF_NETWORKS.contains(&kind)) => Some(of_http),
+        _ => kind,
+    };
     kind.unwrap_or(io::ErrorKind::Other)
 }
+
+/// Kinds that say more than that a server was not reached.
+#[cfg(feature = "servers")]
+const OF_NETWORKS: [io::ErrorKind; 9] = [
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::HostUnreachable,
+    io::ErrorKind::NetworkUnreachable,
+    io::ErrorKind::NetworkDown,
+    io::ErrorKind::NotConnected,
+    io::ErrorKind::AddrNotAvailable,
+    io::ErrorKind::TimedOut,
+];
 
 fn system_errors(error: &StoreError) -> impl Iterator<Item = io::ErrorKind> {
     causes(error)
@@ -866,17 +912,6 @@ fn refused(meaning: Meaning, words: &str) -> StoreError {
         store: "server",
         source: Refusal::new(meaning, words).into(),
     }
-}
-
-/// The form of an answer that some program in front of the store gives in place of a document.
-fn foreign_form(content: &[u8]) -> Option<&'static str> {
-    if content.trim_ascii_start().starts_with(b"<") {
-        return Some("it begins as HTML or XML does");
-    }
-    if content.starts_with(&[0x1f, 0x8b]) {
-        return Some("it is compressed with gzip");
-    }
-    None
 }
 
 /// Checks that all bytes came: a body that ends early is not always an error of its own.

@@ -1,15 +1,14 @@
 //! The way from a URL or a path to a store.
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fs, io};
 
-use deltachain::files::MARKER;
 use deltachain::{Error, Result};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use url::Url;
 
+use crate::access::links::find_dangling;
 use crate::access::opened::OpenStore;
 use crate::access::options::StoreOptions;
 
@@ -56,6 +55,7 @@ pub(crate) fn open_url(text: &str, options: &StoreOptions, is_awaited: bool) -> 
                 Path::from_absolute_path(absolute).map_err(|error| usage(error.to_string()))?;
             (LocalFileSystem::new(), prefix)
         } else {
+            find_dangling(&directory)?;
             return Err(usage(
                 "there is no such directory: check the path, or make it with a new chain by \
                  `deltachain init`"
@@ -97,53 +97,5 @@ pub(crate) fn directory_of(text: &str) -> Option<PathBuf> {
         // A scheme of one letter is a drive of Windows.
         Ok(url) if url.scheme().len() > 1 && text.contains("://") => None,
         _ => Some(PathBuf::from(text)),
-    }
-}
-
-/// Tries that a file system can link, before a chain is begun in it that nobody could publish to.
-///
-/// # Errors
-/// USAGE if it cannot, or if the directory is kept for something else; IO.
-pub(crate) fn check_links(directory: &FilePath) -> Result<()> {
-    if directory.join(MARKER).exists() {
-        let message =
-            "this directory is kept by a subscriber, or for other work: give the chain another one";
-        return Err(Error::usage(message).in_file(directory));
-    }
-    check_links_by(directory, |from, to| fs::hard_link(from, to))
-}
-
-fn check_links_by(
-    directory: &FilePath,
-    link: impl Fn(&FilePath, &FilePath) -> io::Result<()>,
-) -> Result<()> {
-    let place = tempfile::Builder::new()
-        .prefix("doctor-")
-        .tempdir_in(directory);
-    let place =
-        place.map_err(|error| Error::io("creating a directory", error).in_file(directory))?;
-    let file = place.path().join("file");
-    fs::write(&file, "x").map_err(|error| Error::io("writing", error).in_file(&file))?;
-    link(&file, &place.path().join("link")).map_err(|error| {
-        let text = format!(
-            "this file system makes no hard links ({error}): two publishers could make the same version; use another \
-             one, or a bucket"
-        );
-        Error::usage(text).in_file(directory)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chain_is_not_begun_where_links_cannot_be_made() {
-        let place = tempfile::tempdir().unwrap();
-        check_links(place.path()).unwrap();
-        let error = check_links_by(place.path(), |_, _| Err(io::ErrorKind::Unsupported.into()))
-            .unwrap_err();
-        assert!(error.message().contains("hard links"), "{error:?}");
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 }

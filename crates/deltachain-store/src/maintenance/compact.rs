@@ -1,6 +1,7 @@
 //! Compaction: new routes to a version, made from the chain itself, so that late joiners and those
 //! behind read less.
 
+use std::io;
 use std::path::PathBuf;
 
 use deltachain::chain::{FileReference, HistoryEntry, ObjectName, Route, came_late, time_unknown};
@@ -18,6 +19,9 @@ use crate::publishing::published::PublishedRoute;
 
 /// How often routes are made anew that came into force too late after their files.
 const ROUNDS: u32 = 3;
+
+/// How often routes are added to those that others have added meanwhile.
+const MOST_RACES: u32 = 100;
 
 /// Which routes are made, and how.
 #[derive(Debug, Clone)]
@@ -249,7 +253,7 @@ fn put_in_force(
     attempt: Attempt,
     limits: &Limits,
 ) -> Result<(ObjectName, bool)> {
-    loop {
+    for _ in 0..MOST_RACES {
         let entry = entry_of(store, Some(version), limits)?;
         let in_place = entry
             .commit
@@ -286,4 +290,8 @@ fn put_in_force(
             return Ok((document.name(), is_in_time));
         }
     }
+    let text = "the name of the routes is taken each time: other processes change them without end, or \
+                the store does not list what it has";
+    let error = io::Error::other(text);
+    Err(Error::io("storing routes", error).in_file(store.to_string()))
 }

@@ -522,5 +522,7 @@ fn why_a_server_is_not_reached_is_said() {
             format!("{error:#}").contains(said) && error.may_retry() == may_retry,
             "{endpoint}: {error:#}"
         );
+        let advice = advice(&error, Face::Tool);
+        assert!(!advice.contains("disk"), "{endpoint}: {advice}");
     }
 }

@@ -7,6 +7,7 @@ mod assets;
 mod buckets;
 mod chain;
 mod common;
+mod credentials;
 mod damage;
 #[cfg(unix)]
 mod disk;
@@ -21,6 +22,7 @@ mod interleaving;
 mod keeping;
 mod kill;
 mod late;
+mod lists;
 mod losses;
 mod maintenance;
 mod mirror;

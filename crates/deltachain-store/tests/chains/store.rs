@@ -402,7 +402,10 @@ fn a_web_server_that_answers_everything_is_found_out() {
     let server = WebServer::with_fallback(empty.path(), page);
     let store = Store::open(&server.url(""), quick()).unwrap();
     let error = store.get(ObjectName::Chain).unwrap_err();
-    assert!(format!("{error:#}").contains("begins as HTML"), "{error:#}");
+    assert!(
+        format!("{error:#}").contains("this is an HTML or XML page"),
+        "{error:#}"
+    );
     // A server that is as it should be is asked once.
     let server = WebServer::start(chain.folder.path());
     let store = Store::open(&server.url(""), quick()).unwrap();
@@ -410,6 +413,51 @@ fn a_web_server_that_answers_everything_is_found_out() {
     let first = server.requests();
     assert_eq!(store.head(None).unwrap(), Some(0));
     assert_eq!(server.requests() - first, first - 1);
+}
+
+/// In stores of all kinds, what a proxy or a copy has put in the place of a document.
+#[test]
+fn a_page_in_place_of_a_document_is_named() {
+    let pages: [(&[u8], &str); 4] = [
+        (
+            b"\xef\xbb\xbf\n<!doctype html><title>Log in</title>",
+            "an HTML or XML page",
+        ),
+        (b"<?xml version='1.0'?><Error/>", "an HTML or XML page"),
+        (&[0x1f, 0x8b, 8, 0], "a file compressed with gzip"),
+        (b"", "the document is empty"),
+    ];
+    on_all_kinds(|store| {
+        for (page, said) in pages {
+            for name in [ObjectName::Chain, ObjectName::Commit(0)] {
+                assert!(
+                    store
+                        .put_if_absent(ObjectName::Chain, &chain_document())
+                        .is_ok()
+                );
+                store.delete(&[name]).unwrap();
+                store.put_if_absent(name, page).unwrap();
+                let error = log(store, None, None).err().or_else(|| {
+                    let directory = tempfile::tempdir().unwrap();
+                    let options = FollowerOptions::default();
+                    Follower::in_directory(store.clone(), directory.path(), options)
+                        .and_then(|mut follower| follower.prepare(None, &()).map(drop))
+                        .err()
+                });
+                let error = error.unwrap();
+                let text = format!("{error:#}");
+                assert!(text.contains(said), "{name}: {text}");
+                assert_eq!(error.rule(), Some("R-DOC-01"), "{text}");
+                let advice = advice(&error, Face::Tool);
+                assert!(advice.contains("check the URL"), "{advice}");
+                store.delete(&[name]).unwrap();
+            }
+        }
+    });
+}
+
+fn chain_document() -> Vec<u8> {
+    ChainDocument::new(7).to_bytes().unwrap()
 }
 
 /// The content, if this is the path of a commit.

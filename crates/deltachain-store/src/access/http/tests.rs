@@ -409,7 +409,7 @@ async fn parts_of_uploads_are_tried_again_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_are_asked_for_by_all_clients_but_the_last() {
+async fn services_for_credentials_are_no_stores() {
     let came = Arc::<Mutex<Vec<Instant>>>::default();
     let mut dated = answer(200, Bytes::new());
     let date = "Thu, 01 Jan 2026 00:00:00 GMT".parse().unwrap();
@@ -425,30 +425,26 @@ async fn credentials_are_asked_for_by_all_clients_but_the_last() {
         came: Arc::clone(&came),
     });
     let connector = Connector::new(&StoreOptions::default().attempts(2), Vec::new());
-    let [credentials, objects] = [(); 2].map(|()| connector.watch(server.clone(), server.clone()));
-    // Tried again, and their clock is not the store's.
-    assert_eq!(
-        credentials
-            .execute(get(None))
-            .await
-            .unwrap()
-            .status()
-            .as_u16(),
-        200
-    );
+    let asking = connector.with_purpose(Purpose::Credentials {
+        is_configured: true,
+        works_without_token: false,
+    });
+    let [credentials, objects] =
+        [asking, connector.clone()].map(|made| made.watch(server.clone(), server.clone()));
+    // The request is repeated, and the clock of the service is not that of the store.
+    let status = credentials.execute(get(None)).await.unwrap().status();
+    assert_eq!(status.as_u16(), 200);
     assert_eq!(
         (came.lock().unwrap().len(), *lock(&connector.date)),
         (2, None)
     );
     let refused = credentials.execute(get(None)).await.unwrap_err();
     assert!(
-        Refusal::of(&refused).is_some_and(|refusal| refusal.meaning == Meaning::Credentials),
+        Refusal::of(&refused).is_some_and(|refusal| refusal.meaning == Meaning::NotGiven),
         "{refused:?}"
     );
-    assert_eq!(
-        objects.execute(get(None)).await.unwrap().status().as_u16(),
-        503
-    );
+    let status = objects.execute(get(None)).await.unwrap().status();
+    assert_eq!(status.as_u16(), 503);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,8 +10,8 @@ use deltachain::{Error, Progress as _, Result};
 use tempfile::NamedTempFile;
 
 use crate::access::attempt::{Attempt, put_last};
+use crate::access::links::{check_links, find_dangling};
 use crate::access::store::Store;
-use crate::access::url::check_links;
 use crate::access::whole::{ChainFile, check_there, check_whole, read_whole};
 use crate::maintenance::mirror::comparison::{Comparison, at_odds, differs};
 use crate::maintenance::mirror::objects::{
@@ -320,6 +320,7 @@ impl<'a> Writing<'a> {
             return Ok(());
         }
         if let Some(directory) = self.destination().missing_directory() {
+            find_dangling(&directory)?;
             // Not its parent: it may be where a disk is not mounted.
             match fs::create_dir(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
