@@ -45,6 +45,8 @@ _READ = (
     "kv_transfer_config",
     "lora_config",
     "speculative_config",
+    "parallel_config.data_parallel_index",
+    "parallel_config.data_parallel_size",
     "parallel_config.rank",
     "parallel_config.world_size",
     "model_config.enable_sleep_mode",
@@ -77,7 +79,7 @@ def check() -> None:
 
 
 def check_configuration(configuration: object) -> None:
-    """Checks that vLLM's configuration has what is read of it.
+    """Checks that vLLM's configuration has what is read of it, and that the server has no replicas.
 
     Raises:
         UnsupportedError: if not.
@@ -89,6 +91,17 @@ def check_configuration(configuration: object) -> None:
         except AttributeError:
             missing.append(f"vllm_config.{path} is missing")
     _refuse(missing)
+    parallel: Any = attrgetter("parallel_config")(configuration)
+    # vLLM runs replicas of a model without experts as servers of one replica each, whose
+    # configuration has a size of 1 (`run_engine_core`). Only the index tells then, so the first
+    # replica passes, and the second one ends the start.
+    if parallel.data_parallel_size > 1 or parallel.data_parallel_index:
+        raise UnsupportedError(
+            "the backend deltachain cannot update replicas (--data-parallel-size above 1): vLLM "
+            "passes on the reply of the first replica only, so a replica that fails would keep "
+            "answering with older weights: run a server without --data-parallel-size for each "
+            "replica, and name all of them to one follower (--server)"
+        )
 
 
 def _fault(module: str, name: str, count: int | None) -> str | None:
