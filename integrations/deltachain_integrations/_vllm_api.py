@@ -107,7 +107,13 @@ def check_configuration(configuration: object) -> None:
 def _fault(module: str, name: str, count: int | None) -> str | None:
     try:
         found: Any = attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError):
+    except ModuleNotFoundError as error:
+        # Another module that this one needs may be what is missing.
+        is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+        return f"{module}.{name} is missing" + ("" if is_own else f" ({error})")
+    except ImportError as error:
+        return f"{module} cannot be imported ({error})"
+    except AttributeError:
         return f"{module}.{name} is missing"
     if count is not None:
         try:

@@ -86,6 +86,23 @@ def test_what_is_missing_is_named(
     assert said.count(";") == 2
 
 
+def test_a_module_that_is_there_but_cannot_be_imported_is_not_called_missing(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imported(name: str) -> ModuleType:
+        if name == "vllm.logger":
+            raise ImportError("libcuda.so.1: cannot open shared object file")
+        if name == "vllm.v1.worker.worker_base":
+            raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
+        return sys.modules[name]
+
+    monkeypatch.setattr(_vllm_api.importlib, "import_module", imported)
+    with pytest.raises(dc.UnsupportedError) as raised:
+        _vllm_api.check()
+    assert "vllm.logger cannot be imported (libcuda.so.1: cannot open" in str(raised.value)
+    assert "WorkerBase is missing (No module named 'msgspec')" in str(raised.value)
+
+
 def test_a_version_is_found_without_a_package(
     vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
     # In a daemon: a loop that is given up without cancelling its tasks does not keep the
     # interpreter.
     work = partial(contextvars.copy_context().run, work, *arguments, until=stop.is_set)
-    result = asyncio.wrap_future(started(work, "deltachain-async"))
+    result = asyncio.wrap_future(started(work, "deltachain-async", stop=stop.set))
     cancelled: asyncio.CancelledError | None = None
     while not result.done():
         try:

@@ -14,7 +14,7 @@ from . import _native
 from ._errors import Error, UsageError
 from ._files import Profile, Progress
 from ._keys import Trusts, trusted
-from ._settings import whole
+from ._settings import function, whole
 from ._store import Chain, open_store, store_of
 
 __all__ = [
@@ -409,6 +409,7 @@ def fsck(
     Returns:
         What was found: `healthy`, `problems` and figures. Problems are not raised.
     """
+    function("progress", progress)
     problems, report = open_store(chain).fsck(deep, scratch, threads, progress)
     found = json.loads(report) | {"problems": tuple(problems)}
     if "hints" not in found:
@@ -457,6 +458,7 @@ def prune(
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
             call.
     """
+    function("progress", progress)
     whole("keep_last", keep_last, 1, MOST_VERSION)
     whole("keep_every", keep_every, 1, MOST_VERSION)
     versions = _versions("keep", keep)
@@ -510,6 +512,7 @@ def mirror(
             source does not have, or another commit of a version.
         UsageError: if the parent of the destination does not exist.
     """
+    function("progress", progress)
     if restore and trust is not None:
         raise UsageError("USAGE: give restore= or trust=, not both")
     problems, report = open_store(source).mirror(
@@ -562,6 +565,7 @@ def compact(
     Raises:
         UsageError: if neither `snapshot` nor `bases` is given.
     """
+    function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
     store, older = open_store(chain), _versions("bases", bases)
     found = json.loads(store.compact(version, snapshot, older, profile, scratch, threads, progress))

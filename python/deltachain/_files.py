@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._settings import texts
+from ._settings import function, texts
 from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
 
 __all__ = [
@@ -269,6 +269,7 @@ class Link:
         Raises:
             Error: if a check fails.
         """
+        function("progress", progress)
         self._native.verify(threads, progress)
 
     def patches(
@@ -401,6 +402,7 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
+    function("progress", progress)
     text, place = texts("metadata", metadata), None if out is None else os.fspath(out)
     native, made = _native.diff(base, target, place, profile, text, replace, threads, progress)
     report = DiffReport(*made)
@@ -454,6 +456,7 @@ def apply(
         WrongBaseError: if the links are for another base. Nothing has been written.
         Error: if a link has another fault; `.link` is its number.
     """
+    function("progress", progress)
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
     if out is None:
         opened = [link if isinstance(link, Link) else open(link) for link in given]
@@ -491,6 +494,7 @@ def squash(
 ) -> DiffReport:
     """Joins consecutive links into one. The base is a file or a directory, or None if the first
     link is a snapshot. Options are those of `diff`."""
+    function("progress", progress)
     paths = [os.fspath(link) for link in links]
     start = None if base is None else os.fspath(base)
     made = _native.squash_files(
@@ -515,6 +519,7 @@ def digest(
     >>> str(dc.digest({}))[:12]
     'f2196cc6ca6d'
     """
+    function("progress", progress)
     found, rows = _native.digest(state, threads, progress)
     return StateDigest(
         found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows}

@@ -111,8 +111,14 @@ class Reference:
         try:
             with open(os.path.join(self.path, "config.json"), encoding="utf-8") as file:
                 config = json.load(file)
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except (OSError, ValueError) as error:
+            # It may say that tensors are tied.
+            raise UsageError(
+                f"USAGE: config.json of like= cannot be read: {error} (file {self.path})",
+                file=self.path,
+            ) from error
         return isinstance(config, dict) and config.get("tie_word_embeddings") is True
 
     def _tie_embeddings(self) -> None:

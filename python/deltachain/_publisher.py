@@ -23,10 +23,11 @@ from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
+from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, known, pairs
 from ._ranks import divide, ranks_of, started, usual_shards
-from ._settings import Stop, ending, number, texts, whole
+from ._settings import Stop, ending, function, number, texts, whole
 from ._store import Chain, store_of
 
 __all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
@@ -335,6 +336,7 @@ class Publisher:
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
+        function("progress", progress)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
         _native.check_settings(threads, profiles or [""])
         reference = like if isinstance(like, Like) else Like(like)
@@ -496,12 +498,13 @@ class Publisher:
         with self._used():
             before, until = self._job, ending(stop)
             try:
-                job = self._begin(weights, metadata, until)
-                while until is not None and not wait((job,), _LOOK).done:
-                    if until():
-                        job.cancel()
-                        break
-                return job.result()
+                with unmasked():
+                    job = self._begin(weights, metadata, until)
+                    while until is not None and not wait((job,), _LOOK).done:
+                        if until():
+                            job.cancel()
+                            break
+                    return job.result()
             except KeyboardInterrupt:
                 # The interrupt may have come when the work had just begun.
                 begun = self._job
@@ -564,13 +567,11 @@ class Publisher:
         job._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
         self._job = job
         try:
-            job._thread.start()
+            start(job._thread)
             job._is_started = True
-        except BaseException as error:
+        except BaseException:
             # An interrupt may come when the thread runs already.
             job.cancel()
-            if isinstance(error, RuntimeError):
-                raise IoError(f"IO: no thread can be started: {error}", retryable=True) from error
             raise
         return job
 
@@ -633,7 +634,8 @@ class Publisher:
             self._calls_of.append(frame)
             if any(_is_running(other) for other in list(self._calls_of) if other is not frame):
                 raise UsageError("USAGE: another thread is using it: one at a time")
-            yield
+            with unmasked():
+                yield
         finally:
             for other in list(self._calls_of):
                 if other is frame or not _is_running(other):
@@ -767,7 +769,9 @@ class Publisher:
                 collector.finish()
                 copy()
         except BaseException as raised:
-            error = error or raised
+            # An interrupt counts more than what was wrong with a tensor before it.
+            if error is None or not isinstance(raised, Exception):
+                error = raised
         try:
             self._ranks.agree(error)
         except BaseException:

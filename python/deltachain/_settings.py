@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ._errors import UsageError
 
-__all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
+__all__ = ["Stop", "choice", "ending", "function", "number", "texts", "whole"]
 
 
 class _Event(Protocol):
@@ -49,6 +49,12 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         listed = " or ".join((", ".join(map(repr, allowed[:-1])), repr(allowed[-1])))
         raise UsageError(f"USAGE: {name}= must be {listed}, not {value!r:.60}")
+
+
+def function(name: str, value: Any) -> None:
+    """Refuses what is not None or a function."""
+    if value is not None and not callable(value):
+        raise UsageError(f"USAGE: {name}= must be a function, not {value!r:.60}")
 
 
 def ending(stop: Stop | None) -> Callable[[], bool] | None:

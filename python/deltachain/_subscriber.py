@@ -23,9 +23,9 @@ from ._host_copy import differences, mapped
 from ._keys import Trusts, trusted
 from ._like import known
 from ._ranks import ranks_of
-from ._settings import Stop, ending, number, whole
+from ._settings import Stop, ending, function, number, whole
 from ._store import Chain, store_of
-from ._tensor_follower import Loader, TensorFollower
+from ._tensor_follower import Loader, TensorFollower, WatchedProgress
 from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class Follower:
                 "some"
             )
         _native.check_settings(threads, [])
+        function("progress", progress)
         keys = trusted(trust)
         self._kind = checked_kind(kind) or (
             kind_of(next(iter(own.values()))) if own else usual_kind()
@@ -177,7 +178,7 @@ class Follower:
             forget_trust=forget_trust,
             is_into=into is not None,
             threads=threads,
-            progress=progress,
+            progress=None if progress is None else WatchedProgress(progress),
         )
         self._on_disk = host_copy is not None
         self._threads = threads

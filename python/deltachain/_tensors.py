@@ -125,7 +125,7 @@ def numpy_dtype(name: str) -> Any:
     if name == "BF16" or name.startswith("F8_"):
         try:
             import ml_dtypes
-        except ImportError:
+        except ModuleNotFoundError:
             raise UsageError(
                 f"USAGE: numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'"
             ) from None

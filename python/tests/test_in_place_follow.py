@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 from conftest import as_bytes  # noqa: E402
 
 import deltachain as dc  # noqa: E402
-from deltachain import _tensor_follower  # noqa: E402
+from deltachain import _native, _tensor_follower  # noqa: E402
 from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
 
 VERSIONS = 4
@@ -600,3 +600,61 @@ def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ON_ONE_PROCESSOR, str(tmp_path / "chain")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["changed_lanes", "400000"], ran.stderr
+
+
+def test_an_exception_of_progress_ends_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its class is, it is no reason to load the version as a whole."""
+    tensors = {"a": torch.randn(400_000).bfloat16()}
+    into = {"a": torch.zeros(400_000).bfloat16()}
+    prove = _native.Follower.prove
+    is_proving: list[None] = []
+
+    def begin(own: Any, *given: Any) -> Any:
+        is_proving.append(None)
+        return prove(own, *given)
+
+    def progress(*_: object) -> None:
+        if is_proving:
+            raise RuntimeError("enough")
+
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(tensors)
+        subscriber = dc.Subscriber(tmp_path / "chain", into=into, progress=progress)
+        subscriber.prepare().apply()
+        tensors["a"][5] += 1
+        publisher.publish(tensors)
+    monkeypatch.setattr(_native.Follower, "prove", begin)
+    with pytest.raises(RuntimeError, match="enough"):
+        subscriber.prepare()
+    is_proving.clear()
+    monkeypatch.undo()
+    update = subscriber.prepare()
+    update.apply()
+    assert update.fallback is None and subscriber.version == 1
+
+
+def test_a_module_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
+    """Not a reason to load the version as a whole, without a word."""
+
+    class Odd(torch.nn.Linear):
+        is_odd = False
+
+        def state_dict(self, *given: Any, **named: Any) -> Any:
+            if Odd.is_odd:
+                Odd.is_odd = False
+                raise RuntimeError("the hook of somebody else")
+            return super().state_dict(*given, **named)
+
+    model = Odd(4, 4)
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(torch.nn.Linear(4, 4))
+        with dc.Subscriber(tmp_path / "chain", into=model) as subscriber:
+            subscriber.prepare().apply()
+            publisher.publish(torch.nn.Linear(4, 4))
+            Odd.is_odd = True
+            with pytest.raises(RuntimeError, match="somebody else"):
+                subscriber.prepare()
+            subscriber.prepare().apply()
+            assert subscriber.version == 1
