@@ -21,6 +21,7 @@ from sglang.srt.model_loader.utils import set_default_torch_dtype
 from deltachain import UnsupportedError, UsageError
 
 from ._engine_settings import SGLANG, Settings, fixed
+from ._engine_weights import first_names
 from ._engine_worker import EngineWorker, listed
 from ._maps import Map
 
@@ -92,7 +93,8 @@ class SglangWorker(EngineWorker):
 
     def _check_loaded(self, found: Map) -> None:
         """SGLang says nothing of what is missing. Where a copy was not seen, nobody knows."""
-        written = set().union(*found.targets.values())
+        firsts = first_names(self.model)
+        written = {firsts.get(name, name) for name in set().union(*found.targets.values())}
         missing = [
             name
             for name, own in self.model.named_parameters()
