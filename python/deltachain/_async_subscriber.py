@@ -67,7 +67,7 @@ class AsyncSubscriber(Follower):
 
     async def close(self) -> None:
         """As `Subscriber.close`."""
-        await in_thread(lambda until: self._native.close())
+        await in_thread(lambda until: self._close())
 
     async def poll(self, *, timeout: float | None = None) -> Update | None:
         """As `Subscriber.poll`."""

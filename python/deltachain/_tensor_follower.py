@@ -25,7 +25,7 @@ from ._files import Progress
 from ._like import known
 from ._parts import bound, located, parts_of
 from ._ranks import Ranks
-from ._tensors import Tensor, kind_of, note_written, shaped
+from ._tensors import Tensor, check_dtype, kind_of, note_written, shaped
 
 __all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 
@@ -310,9 +310,11 @@ class TensorFollower(_native.Follower):
         try:
             return self._ranks.vote(error, self._patience)
         except Exception as raised:
-            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (
-                error or raised
-            )
+            raise TornError(
+                f"TORN: it is unknown what other ranks have written: {raised}",
+                advice="prepare again on all ranks, which loads all; or restart the run if one "
+                "was lost",
+            ) from (error or raised)
 
     # Switching.
 
@@ -384,6 +386,7 @@ class TensorFollower(_native.Follower):
         stream = self.stream(prepared)
         while (rows := stream.next()) is not None:
             for name, dtype, shape, data in rows:
+                check_dtype("torch", dtype, name)
                 yield name, shaped("torch", dtype, shape, data)
 
     @property
@@ -395,7 +398,7 @@ class TensorFollower(_native.Follower):
         """Why no version can be loaded as a whole, with what `_moved` returned. Tensors that lie
         elsewhere are no hindrance; a module whose `state_dict()` fails is one."""
         can_load = self.is_found or self._loader is not None
-        return None if can_load and isinstance(moved, UsageError) else moved
+        return None if can_load and isinstance(moved, Error) else moved
 
     @property
     def proof(self) -> str | None:

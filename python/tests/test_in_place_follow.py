@@ -658,3 +658,53 @@ def test_a_module_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
                 subscriber.prepare()
             subscriber.prepare().apply()
             assert subscriber.version == 1
+
+
+WRAPPED = {
+    "compiled": "_orig_mod.",
+    "DDP": "module.",
+    "PEFT": "base_model.model.",
+    "FSDP1": "_fsdp_wrapped_module.",
+    "DDP of a compiled one": "module._orig_mod.",
+}
+
+
+@pytest.mark.parametrize("chain_has", WRAPPED)
+@pytest.mark.parametrize("model_has", ["plain", *WRAPPED])
+def test_a_chain_of_a_wrapped_model_is_followed(
+    tmp_path: Path, chain_has: str, model_has: str
+) -> None:
+    before, own = WRAPPED[chain_has], WRAPPED.get(model_has, "")
+    tensors = {"0.weight": torch.randn(4, 3), "1.bias": torch.randn(4)}
+    into = {f"{own}{name}": torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({f"{before}{name}": tensor for name, tensor in tensors.items()})
+    with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+        subscriber.prepare().apply()
+        subscriber.check()
+    for name, tensor in tensors.items():
+        assert torch.equal(into[f"{own}{name}"], tensor)
+
+
+def test_the_shortest_loop_of_a_compiled_model(tmp_path: Path) -> None:
+    model, own = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish(torch.compile(model))
+    with dc.Subscriber(tmp_path / "chain", into=own) as subscriber:
+        subscriber.prepare().apply()
+    assert torch.equal(own.weight, model.weight) and torch.equal(own.bias, model.bias)
+
+
+def test_names_that_two_of_the_chain_may_be_are_refused(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"module.w": torch.ones(2), "_orig_mod.w": torch.zeros(2)})
+    for into in ({"w": torch.zeros(2)}, {"base_model.model.w": torch.zeros(2)}):
+        with (
+            dc.Subscriber(tmp_path / "chain", into=into) as subscriber,
+            pytest.raises(dc.UsageError, match="is not in the chain"),
+        ):
+            subscriber.prepare()
+    into = {"module.w": torch.zeros(2), "_orig_mod.w": torch.ones(2)}
+    with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+        subscriber.prepare().apply()
+    assert torch.equal(into["module.w"], torch.ones(2))
