@@ -18,6 +18,7 @@ from deltachain import (
     Error,
     FoundVersion,
     InUseError,
+    IoError,
     Store,
     Subscriber,
     TimeoutError,
@@ -198,9 +199,11 @@ class EngineCopy(Preparer[VersionFiles]):
                 self._said = None
             except Error as error:
                 failure = error
-            except OSError as error:
+            except FileNotFoundError as error:
                 # Files were removed while they were read: the next poll finds newer ones.
                 _logger.info("will retry: %s", error)
+            except OSError as error:
+                failure = IoError(f"IO: {error}", retryable=True)
             if failure is not None and str(failure) != self._said:
                 self._said = str(failure)
                 _logger.warning("%s", self._said)

@@ -7,6 +7,7 @@ it."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from deltachain import Trust, UsageError, is_managed
 
-__all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "merged"]
+__all__ = ["CONFIGURATION", "SGLANG", "Settings", "fixed", "in_environment", "merged"]
 
 # Where the configuration stands, for messages.
 CONFIGURATION = "--additional-config '{\"deltachain\": {...}}'"
@@ -30,6 +31,9 @@ _CHOICES = {
     "start": ("model", "newest"),
 }
 _TEXTS = ("chain", "host_copy")
+
+# The settings of vLLM's backend that mean the same in SGLang.
+_OF_SGLANG = {"chain", "trust", "quorum", "timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,24 @@ def fixed(additional: object, place: str = CONFIGURATION) -> dict[str, Any]:
     elif settings.get("quorum", 1) != 1:
         raise UsageError(f"USAGE: quorum= needs trust= in {place}")
     return settings
+
+
+def in_environment() -> dict[str, Any]:
+    """The settings of SGLang's plugin, in the environment.
+
+    Raises:
+        UsageError: if one is unknown, invalid or missing.
+    """
+    try:
+        given = json.loads(os.environ.get(SGLANG, "null"))
+    except ValueError as error:
+        raise UsageError(f"USAGE: {SGLANG} is no JSON: {error}") from error
+    settings = fixed({"deltachain": given}, SGLANG)
+    if other := sorted(set(settings) - _OF_SGLANG):
+        raise UsageError(f"USAGE: {', '.join(other)} in {SGLANG}: not for SGLang")
+    if "chain" not in settings:
+        raise UsageError(f'USAGE: set "chain" in {SGLANG}')
+    return {**settings, "mode": "sparse"}
 
 
 def merged(configured: Mapping[str, Any], told: Mapping[str, Any]) -> Settings:

@@ -10,7 +10,7 @@ import torch
 
 from deltachain import storage_sums
 
-__all__ = ["Lease", "SumsRow", "WeightSums", "stranded"]
+__all__ = ["Lease", "SumsRow", "WeightSums", "first_names", "stranded"]
 
 # The modulus of sums (SPEC section 24).
 _MODULUS = (1 << 31) - 1
@@ -18,6 +18,16 @@ _MODULUS = (1 << 31) - 1
 # The address of a storage, the number of 16 MiB of it, and sums of old and of new values of what
 # changes there.
 SumsRow = tuple[int, int, tuple[int, int], tuple[int, int]]
+
+
+def first_names(model: torch.nn.Module) -> dict[str, str]:
+    """The first name of each parameter, by all its names. A module that two others have gives its
+    parameters two: vLLM's Transformers backend has shared experts below the experts, too."""
+    firsts: dict[int, str] = {}
+    return {
+        name: firsts.setdefault(id(parameter), name)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
 
 
 class WeightSums:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,8 @@ from sglang.srt.model_loader.utils import set_default_torch_dtype
 
 from deltachain import UnsupportedError, UsageError
 
-from ._engine_settings import SGLANG, Settings, fixed
+from ._engine_settings import Settings, in_environment
+from ._engine_weights import first_names
 from ._engine_worker import EngineWorker, listed
 from ._maps import Map
 
@@ -29,9 +29,6 @@ __all__ = ["answer", "update"]
 _logger = logging.getLogger("sglang.deltachain")
 
 _METHODS = ("deltachain_state", "deltachain_is_ready")
-
-# The settings of vLLM's backend that mean the same here.
-_SETTINGS = {"chain", "trust", "quorum", "timeout"}
 
 # Settings of a server with which it cannot follow in place, as far as is known.
 _REFUSED = (
@@ -58,7 +55,7 @@ class SglangWorker(EngineWorker):
         self.model, self.device = self._runner.model, torch.device(self._runner.device)
         group = manager.tp_cpu_group
         workers = group if torch.distributed.get_world_size(group) > 1 else None
-        self._begin(_configured(), self._runner.model_config.model_path, workers)
+        self._begin(in_environment(), self._runner.model_config.model_path, workers)
 
     def _refuse(self, settings: Settings) -> None:
         own = self._runner.server_args
@@ -92,7 +89,8 @@ class SglangWorker(EngineWorker):
 
     def _check_loaded(self, found: Map) -> None:
         """SGLang says nothing of what is missing. Where a copy was not seen, nobody knows."""
-        written = set().union(*found.targets.values())
+        firsts = first_names(self.model)
+        written = {firsts.get(name, name) for name in set().union(*found.targets.values())}
         missing = [
             name
             for name, own in self.model.named_parameters()
@@ -103,20 +101,6 @@ class SglangWorker(EngineWorker):
                 f"USAGE: the chain has no weights for {len(missing)} parameters: "
                 f"{listed(missing, ', ')}"
             )
-
-
-def _configured() -> dict[str, Any]:
-    """The settings in the environment."""
-    try:
-        given = json.loads(os.environ.get(SGLANG, "null"))
-    except ValueError as error:
-        raise UsageError(f"USAGE: {SGLANG} is no JSON: {error}") from error
-    settings = fixed({"deltachain": given}, SGLANG)
-    if other := sorted(set(settings) - _SETTINGS):
-        raise UsageError(f"USAGE: {listed(other, ', ')} in {SGLANG}: not for SGLang")
-    if "chain" not in settings:
-        raise UsageError(f'USAGE: set "chain" in {SGLANG}')
-    return {**settings, "mode": "sparse"}
 
 
 # The worker of this process.

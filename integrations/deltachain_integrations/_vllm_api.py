@@ -45,6 +45,8 @@ _READ = (
     "kv_transfer_config",
     "lora_config",
     "speculative_config",
+    "parallel_config.data_parallel_index",
+    "parallel_config.data_parallel_size",
     "parallel_config.rank",
     "parallel_config.world_size",
     "model_config.enable_sleep_mode",
@@ -77,7 +79,7 @@ def check() -> None:
 
 
 def check_configuration(configuration: object) -> None:
-    """Checks that vLLM's configuration has what is read of it.
+    """Checks that vLLM's configuration has what is read of it, and that the server has no replicas.
 
     Raises:
         UnsupportedError: if not.
@@ -89,12 +91,29 @@ def check_configuration(configuration: object) -> None:
         except AttributeError:
             missing.append(f"vllm_config.{path} is missing")
     _refuse(missing)
+    parallel: Any = attrgetter("parallel_config")(configuration)
+    # vLLM runs replicas of a model without experts as servers of one replica each, whose
+    # configuration has a size of 1 (`run_engine_core`). Only the index tells then, so the first
+    # replica passes, and the second one ends the start.
+    if parallel.data_parallel_size > 1 or parallel.data_parallel_index:
+        raise UnsupportedError(
+            "the backend deltachain cannot update replicas (--data-parallel-size above 1): vLLM "
+            "passes on the reply of the first replica only, so a replica that fails would keep "
+            "answering with older weights: run a server without --data-parallel-size for each "
+            "replica, and name all of them to one follower (--server)"
+        )
 
 
 def _fault(module: str, name: str, count: int | None) -> str | None:
     try:
         found: Any = attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError):
+    except ModuleNotFoundError as error:
+        # Another module that this one needs may be what is missing.
+        is_own = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+        return f"{module}.{name} is missing" + ("" if is_own else f" ({error})")
+    except ImportError as error:
+        return f"{module} cannot be imported ({error})"
+    except AttributeError:
         return f"{module}.{name} is missing"
     if count is not None:
         try:

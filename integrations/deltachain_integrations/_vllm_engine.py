@@ -16,6 +16,7 @@ from deltachain import TornError, UnsupportedError, UsageError
 
 from . import _vllm_api
 from ._engine_settings import Settings, fixed, merged
+from ._engine_weights import first_names
 from ._engine_worker import EngineWorker, listed
 from ._vllm_replies import are_whole
 from ._vllm_worker import add_to
@@ -260,15 +261,18 @@ class DeltachainWeightTransferEngine(
             initialize_layerwise_reload,
         )
 
+        firsts = {_plain(name): _plain(first) for name, first in first_names(self.model).items()}
         initialize_layerwise_reload(self.model)
-        expected = {_plain(name) for name, _ in self.model.named_parameters()} - self._tied()
+        expected = set(firsts.values()) - {firsts.get(name, name) for name in self._tied()}
         try:
             with torch.device(self.device), disable_mtp_completeness_check():
-                loaded: Iterable[str] | None = self.model.load_weights(iter(tensors))
+                named: Iterable[str] | None = self.model.load_weights(iter(tensors))
+                # The loader may name a parameter by another path to it.
+                loaded = None if named is None else {firsts.get(name, name) for name in named}
                 # If the loader does not say which parameters it has loaded, they are all, of a
                 # whole model.
                 lost = self._lost(
-                    set(loaded) if loaded is not None else expected if is_whole else set()
+                    loaded if loaded is not None else expected if is_whole else set(), firsts
                 )
         finally:
             # Also after a failure: otherwise the next load would continue this one.
@@ -279,7 +283,7 @@ class DeltachainWeightTransferEngine(
                 f"{listed(lost, ', ')}"
             )
         if is_whole and loaded is not None and self.model_config.quantization is None:
-            missing = sorted(expected - set(loaded))
+            missing = sorted(expected - loaded)
             if missing:
                 raise UsageError(
                     f"USAGE: the chain has no weights for {len(missing)} parameters: {missing[:5]}"
@@ -287,7 +291,7 @@ class DeltachainWeightTransferEngine(
         self._pack_again()
         self._refuse_stranded()
 
-    def _lost(self, loaded: set[str]) -> list[str]:
+    def _lost(self, loaded: set[str], firsts: dict[str, str]) -> list[str]:
         """The parameters that the model's loader has loaded and vLLM's reload has lost: it replaces
         the functions that load parameters, and this loader has not called them. vLLM only warns."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -298,12 +302,14 @@ class DeltachainWeightTransferEngine(
             # Otherwise all of the layer has been loaded.
             if info.can_load():
                 seen = {name for name, _ in info.loaded_weights}
-                own = {
-                    name: _plain(f"{place}.{name}")
+                named = {
+                    name: firsts.get(own := _plain(f"{place}.{name}"), own)
                     for name, _ in layer.named_parameters(recurse=False)
                 }
-                lost += [full for name, full in own.items() if name not in seen and full in loaded]
-        return sorted(set(lost) - self._tied())
+                lost += [
+                    full for name, full in named.items() if name not in seen and full in loaded
+                ]
+        return sorted(set(lost) - {firsts.get(name, name) for name in self._tied()})
 
     def _pack_again(self) -> None:
         """On CPUs, vLLM multiplies by a packed copy of the last layer's weights. If these are tied

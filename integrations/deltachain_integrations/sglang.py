@@ -10,9 +10,12 @@ docs/integrations.md.
 from __future__ import annotations
 
 import os
+from pkgutil import resolve_name
 from typing import Any
 
-from ._engine_settings import SGLANG
+from deltachain import Error, UnsupportedError
+
+from ._engine_settings import SGLANG, in_environment
 
 __all__ = ["register"]
 
@@ -21,13 +24,28 @@ _MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 
 def register() -> None:
     """Registers what answers to followers. SGLang calls this in each of its processes. Without the
-    variable, nothing is registered."""
+    variable, nothing is registered.
+
+    Raises:
+        SystemExit: if the variable is set, and the server could not follow: a setting is wrong, or
+            this SGLang is another one. SGLang only logs other exceptions, and would serve without
+            the plugin.
+    """
     if not os.environ.get(SGLANG):
         return
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    HookRegistry.register(f"{_MANAGER}.get_weights_by_name", _ask, HookType.AROUND)
-    HookRegistry.register(f"{_MANAGER}.update_weights_from_tensor", _update, HookType.AROUND)
+    try:
+        in_environment()
+        for name in _HOOKS:
+            if not callable(getattr(resolve_name(_MANAGER), name, None)):
+                raise UnsupportedError(f"{_MANAGER}.{name} is missing")
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    except (Error, ImportError, AttributeError) as error:
+        raise SystemExit(
+            f"the server does not start: {SGLANG} is set, but it could not follow its chain with "
+            f"this SGLang: {error}"
+        ) from error
+    for name, hook in _HOOKS.items():
+        HookRegistry.register(f"{_MANAGER}.{name}", hook, HookType.AROUND)
 
 
 def _ask(own: Any, manager: Any, request: Any) -> Any:
@@ -40,3 +58,7 @@ def _update(own: Any, manager: Any, request: Any) -> Any:
     from ._sglang_engine import update
 
     return own(manager, request) if (found := update(manager, request)) is None else found
+
+
+# What answers in the place of methods of SGLang's.
+_HOOKS = {"get_weights_by_name": _ask, "update_weights_from_tensor": _update}

@@ -243,3 +243,69 @@ def test_without_the_variable_nothing_is_registered(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("DELTACHAIN_SGLANG", raising=False)
     plugin.register()
     assert "sglang" not in sys.modules
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the plugin registers, in an SGLang that has the methods that it uses."""
+    found: dict[str, Any] = {}
+    manager = type(
+        "SchedulerWeightUpdaterManager",
+        (),
+        {name: lambda *_: None for name in plugin._HOOKS},
+    )
+    place = plugin._MANAGER.rpartition(".")[0]
+    parts = place.split(".")
+    for count in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:count]), module("", __path__=[]))
+    monkeypatch.setattr(sys.modules[place], manager.__name__, manager, raising=False)
+    registry = SimpleNamespace(register=lambda name, hook, kind: found.update({name: hook}))
+    for name, own in (
+        ("sglang.srt.plugins", {"__path__": []}),
+        (
+            "sglang.srt.plugins.hook_registry",
+            {"HookRegistry": registry, "HookType": SimpleNamespace(AROUND="around")},
+        ),
+    ):
+        monkeypatch.setitem(sys.modules, name, module(name, **own))
+    monkeypatch.setenv("DELTACHAIN_SGLANG", '{"chain": "run7"}')
+    return found
+
+
+def test_with_the_variable_both_methods_are_registered(hooks: dict[str, Any]) -> None:
+    plugin.register()
+    assert {name.rpartition(".")[2]: hook for name, hook in hooks.items()} == plugin._HOOKS
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("{", "is no JSON"),
+        ('{"chain": "run7", "mode": "sparse"}', "mode in DELTACHAIN_SGLANG: not for SGLang"),
+        ("{}", 'set "chain"'),
+    ],
+)
+def test_settings_that_are_wrong_end_the_start(
+    hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, settings: str, said: str
+) -> None:
+    """SGLang logs an exception, and would serve without the plugin."""
+    monkeypatch.setenv("DELTACHAIN_SGLANG", settings)
+    with pytest.raises(SystemExit, match=said):
+        plugin.register()
+    assert not hooks
+
+
+@pytest.mark.parametrize("lacks", ["method", "class", "module"])
+def test_another_sglang_ends_the_start(
+    hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    place, _, name = plugin._MANAGER.rpartition(".")
+    if lacks == "module":
+        monkeypatch.setitem(sys.modules, place, None)
+    elif lacks == "class":
+        monkeypatch.delattr(sys.modules[place], name)
+    else:
+        monkeypatch.delattr(getattr(sys.modules[place], name), "get_weights_by_name")
+    with pytest.raises(SystemExit, match="the server does not start: DELTACHAIN_SGLANG is set"):
+        plugin.register()
+    assert not hooks

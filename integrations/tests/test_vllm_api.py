@@ -86,6 +86,23 @@ def test_what_is_missing_is_named(
     assert said.count(";") == 2
 
 
+def test_a_module_that_is_there_but_cannot_be_imported_is_not_called_missing(
+    vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imported(name: str) -> ModuleType:
+        if name == "vllm.logger":
+            raise ImportError("libcuda.so.1: cannot open shared object file")
+        if name == "vllm.v1.worker.worker_base":
+            raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
+        return sys.modules[name]
+
+    monkeypatch.setattr(_vllm_api.importlib, "import_module", imported)
+    with pytest.raises(dc.UnsupportedError) as raised:
+        _vllm_api.check()
+    assert "vllm.logger cannot be imported (libcuda.so.1: cannot open" in str(raised.value)
+    assert "WorkerBase is missing (No module named 'msgspec')" in str(raised.value)
+
+
 def test_a_version_is_found_without_a_package(
     vllm: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,14 +115,33 @@ def test_a_version_is_found_without_a_package(
     assert _vllm_api._version() == "0.33.0+cpu"
 
 
-def test_a_configuration_that_lacks_something(vllm: object) -> None:
+@pytest.fixture
+def configuration() -> SimpleNamespace:
+    """A configuration that has all that is read of it."""
     whole = SimpleNamespace(parallel_config=SimpleNamespace(), model_config=SimpleNamespace())
     for path in _vllm_api._READ:
         place, _, name = path.rpartition(".")
         setattr(getattr(whole, place) if place else whole, name, None)
-    _vllm_api.check_configuration(whole)
-    del whole.model_config.enable_sleep_mode, whole.parallel_config
+    whole.parallel_config.data_parallel_size = 1
+    whole.parallel_config.data_parallel_index = 0
+    return whole
+
+
+def test_a_configuration_that_lacks_something(vllm: object, configuration: SimpleNamespace) -> None:
+    _vllm_api.check_configuration(configuration)
+    del configuration.model_config.enable_sleep_mode, configuration.parallel_config
     with pytest.raises(dc.UnsupportedError) as raised:
-        _vllm_api.check_configuration(whole)
+        _vllm_api.check_configuration(configuration)
     assert "vllm_config.model_config.enable_sleep_mode is missing" in str(raised.value)
     assert "vllm_config.parallel_config.rank is missing" in str(raised.value)
+
+
+# A replica of a model with experts knows their number. Another one knows its own index only.
+@pytest.mark.parametrize(("size", "index"), [(2, 0), (2, 1), (1, 1)])
+def test_replicas_are_refused(
+    vllm: object, configuration: SimpleNamespace, size: int, index: int
+) -> None:
+    configuration.parallel_config.data_parallel_size = size
+    configuration.parallel_config.data_parallel_index = index
+    with pytest.raises(dc.UnsupportedError, match="--data-parallel-size above 1"):
+        _vllm_api.check_configuration(configuration)

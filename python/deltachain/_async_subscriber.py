@@ -27,7 +27,7 @@ async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
     # In a daemon: a loop that is given up without cancelling its tasks does not keep the
     # interpreter.
     work = partial(contextvars.copy_context().run, work, *arguments, until=stop.is_set)
-    result = asyncio.wrap_future(started(work, "deltachain-async"))
+    result = asyncio.wrap_future(started(work, "deltachain-async", stop=stop.set))
     cancelled: asyncio.CancelledError | None = None
     while not result.done():
         try:
@@ -67,7 +67,7 @@ class AsyncSubscriber(Follower):
 
     async def close(self) -> None:
         """As `Subscriber.close`."""
-        await in_thread(lambda until: self._native.close())
+        await in_thread(lambda until: self._close())
 
     async def poll(self, *, timeout: float | None = None) -> Update | None:
         """As `Subscriber.poll`."""

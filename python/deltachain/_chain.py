@@ -14,7 +14,7 @@ from . import _native
 from ._errors import Error, UsageError
 from ._files import Profile, Progress
 from ._keys import Trusts, trusted
-from ._settings import whole
+from ._settings import absolute, function, maybe_absolute, whole
 from ._store import Chain, open_store, store_of
 
 __all__ = [
@@ -378,7 +378,9 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
     Raises:
         UsageError: if there is no such directory. A directory that holds nothing is not healthy.
     """
-    found = json.loads(_native.status(directory, None if max_lag is None else str(max_lag)))
+    found = json.loads(
+        _native.status(absolute(directory), None if max_lag is None else str(max_lag))
+    )
     for name in ("switched", "stored", "last_look", "last_success"):
         found[name] = _time(found[name])
     found["digest"] = found.pop("state")
@@ -411,7 +413,8 @@ def fsck(
     Returns:
         What was found: `healthy`, `problems` and figures. Problems are not raised.
     """
-    problems, report = open_store(chain).fsck(deep, scratch, threads, progress)
+    function("progress", progress)
+    problems, report = open_store(chain).fsck(deep, maybe_absolute(scratch), threads, progress)
     found = json.loads(report) | {"problems": tuple(problems)}
     if "hints" not in found:
         return DirectoryReport(**found)
@@ -459,6 +462,7 @@ def prune(
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
             call.
     """
+    function("progress", progress)
     whole("keep_last", keep_last, 1, MOST_VERSION)
     whole("keep_every", keep_every, 1, MOST_VERSION)
     versions = _versions("keep", keep)
@@ -512,10 +516,16 @@ def mirror(
             source does not have, or another commit of a version.
         UsageError: if the parent of the destination does not exist.
     """
+    function("progress", progress)
     if restore and trust is not None:
         raise UsageError("USAGE: give restore= or trust=, not both")
     problems, report = open_store(source).mirror(
-        store_of(destination)._native, trusted(trust), verify, restore, scratch, progress
+        store_of(destination)._native,
+        trusted(trust),
+        verify,
+        restore,
+        maybe_absolute(scratch),
+        progress,
     )
     found = json.loads(report) | {"problems": tuple(problems)}
     del found["whole"]
@@ -564,9 +574,12 @@ def compact(
     Raises:
         UsageError: if neither `snapshot` nor `bases` is given.
     """
+    function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
     store, older = open_store(chain), _versions("bases", bases)
-    found = json.loads(store.compact(version, snapshot, older, profile, scratch, threads, progress))
+    found = json.loads(
+        store.compact(version, snapshot, older, profile, maybe_absolute(scratch), threads, progress)
+    )
     return CompactReport(
         found["version"], tuple(Route(route["from"], route["bytes"]) for route in found["routes"])
     )

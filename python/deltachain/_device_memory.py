@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes
+from . import _native
+from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes, of_many
 
 __all__ = ["DeviceMemory"]
+
+# Devices whose memory the library reads itself.
+_HERE = frozenset({"cpu"})
+
+# Tensors of at most so many bytes are summed together.
+_SMALL = 1 << 18
 
 # Lanes of a row: the row's number, a lane of it, where they are above that one (None: all from
 # there on), how many.
@@ -139,20 +146,43 @@ class DeviceMemory:
     ) -> list[tuple[int, int]]:
         """The sums of what parts have of pieces: row, first lane and dimensions of a part, the
         first lane of the piece, and the one after its last."""
+        found: dict[int, tuple[int, int]] = {}
         with torch.inference_mode():
-            sums = []
-            for (row, first, dimensions), begin, end in wanted:
-                total = torch.zeros(2, dtype=torch.int64, device=self._rows[row].device)
-                for lanes, number in _stretches(self._rows[row], first, dimensions, begin, end):
-                    total += of_bytes(lanes, number - begin).to(total.device)
-                sums.append(total)
-            # One transfer for each device.
-            found: dict[int, tuple[int, int]] = {}
-            for device in {one.device for one in sums}:
-                own = [number for number, one in enumerate(sums) if one.device == device]
-                numbers = torch.stack([sums[number] for number in own]).remainder(MODULUS).tolist()
-                found.update(zip(own, map(tuple, numbers), strict=True))
-        return [found[number] for number in range(len(sums))]
+            large: dict[torch.device, dict[int, torch.Tensor]] = {}
+            small: dict[tuple[torch.device, torch.dtype, int], dict[int, torch.Tensor]] = {}
+            for number, ((row, first, dimensions), begin, end) in enumerate(wanted):
+                lanes = _small(self._rows[row], first, dimensions, begin, end)
+                if lanes is None:
+                    total = self._sum(row, first, dimensions, begin, end)
+                    large.setdefault(total.device, {})[number] = total
+                elif lanes.device.type in _HERE:
+                    low, high = _native.sums_of(lanes, 0)
+                    found[number] = (low, high)
+                else:
+                    key = (lanes.device, lanes.dtype, len(lanes))
+                    small.setdefault(key, {})[number] = lanes
+            # One transfer for each device, after which all its kernels have ended.
+            ready: dict[torch.device, list[torch.Tensor]] = {}
+            numbers: dict[torch.device, list[int]] = {}
+            for device, totals in large.items():
+                ready[device] = [torch.stack(list(totals.values())).remainder(MODULUS)]
+                numbers[device] = list(totals)
+            for (device, _, _), same in small.items():
+                ready.setdefault(device, []).extend(of_many(list(same.values())))
+                numbers.setdefault(device, []).extend(same)
+            for device, parts in ready.items():
+                rows = torch.cat(parts).tolist()
+                found.update(zip(numbers[device], map(tuple, rows), strict=True))
+        return [found[number] for number in range(len(wanted))]
+
+    def _sum(
+        self, row: int, first: int, dimensions: Dimensions, begin: int, end: int
+    ) -> torch.Tensor:
+        """The sums of what a part has of a piece."""
+        total = torch.zeros(2, dtype=torch.int64, device=self._rows[row].device)
+        for lanes, number in _stretches(self._rows[row], first, dimensions, begin, end):
+            total += of_bytes(lanes, number - begin).to(total.device)
+        return total
 
     def _located(self, span: Span) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The lanes that a span counts in, and its places in them; None if it has all of them."""
@@ -176,6 +206,17 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> Iterator[torch.
     """Tensors on a device, after one transfer."""
     if tensors:
         yield from torch.cat(tensors).to(device).split([len(one) for one in tensors])
+
+
+def _small(
+    row: torch.Tensor, first: int, dimensions: Dimensions, begin: int, end: int
+) -> torch.Tensor | None:
+    """The lanes of a part that has all of a small tensor in one row; None of another part."""
+    length, low, high, stride = dimensions[0]
+    is_whole = len(dimensions) == 1 and stride == 1 and low == begin == 0 and high == end == length
+    if not is_whole or length == 0 or length * row.element_size() > _SMALL:
+        return None
+    return row[first : first + length]
 
 
 def _stretches(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import builtins
 import concurrent.futures
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from . import _native
@@ -161,8 +163,8 @@ class TimeoutError(Error, builtins.TimeoutError):
 
 
 class TornError(Error):
-    """The patched engine or tensors hold parts of two versions. Load all tensors:
-    `update.full()`."""
+    """The patched engine or tensors hold parts of two versions. Load all tensors of an engine with
+    `update.full()`; for the tensors of `into=`, prepare again, which loads all of them."""
 
     _advice = "load all tensors with full()"
 
@@ -178,6 +180,16 @@ class InternalError(Error):
     """deltachain has a bug. The object is unusable: open a new one."""
 
     _advice = "report the bug, with what was written to stderr"
+
+
+@contextmanager
+def advised(kinds: tuple[type[Error], ...], advice: str) -> Iterator[None]:
+    """Gives errors of these classes in the block the advice that fits the call."""
+    try:
+        yield
+    except kinds as error:
+        error.advice = advice
+        raise
 
 
 # By the names that the library has for them: NOT_DCF for `NotDcfError`.

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from . import _native
 from ._errors import TornError, UsageError
-from ._settings import notes
+from ._settings import absolute, function, maybe_absolute, notes, present
 from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
 
 __all__ = [
@@ -145,6 +145,11 @@ class StateDigest:
         return self.digest
 
 
+def located(state: Any) -> Any:
+    """A state as the library takes it: a path from the root, or what it was."""
+    return present(state) if isinstance(state, str | os.PathLike) else state
+
+
 def patch_of(row: tuple[str, str, list[int], Any, Any], kind: Kind) -> Patch:
     """A patch with tensors of the caller's library."""
     name, dtype, shape, lanes, values = row
@@ -269,6 +274,7 @@ class Link:
         Raises:
             Error: if a check fails.
         """
+        function("progress", progress)
         self._native.verify(threads, progress)
 
     def patches(
@@ -293,7 +299,7 @@ class Link:
         Raises:
             UsageError: if the base is needed and missing, or does not have the tensor.
         """
-        native = self._native
+        native, given_base = self._native, located(base)
         wanted = names if callable(names) else None if names is None else set(names).__contains__
         given = base if isinstance(base, Mapping) else {}
         usual = checked_kind(kind) or (
@@ -307,14 +313,14 @@ class Link:
             batch.append(number)
             held += Tensor(dtype or "U8", shape, b"").nbytes
             if held >= _BATCH or len(batch) >= 4096:
-                yield from (patch_of(row, usual) for row in native.patches(batch, base))
+                yield from (patch_of(row, usual) for row in native.patches(batch, given_base))
                 batch, held = [], 0
         if batch:
-            yield from (patch_of(row, usual) for row in native.patches(batch, base))
+            yield from (patch_of(row, usual) for row in native.patches(batch, given_base))
 
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Writes the link to a file, atomically."""
-        _native.write_file(os.fspath(path), self._native, replace)
+        _native.write_file(absolute(path), self._native, replace)
 
 
 def open(link: Path | bytes | bytearray | memoryview) -> Link:
@@ -326,7 +332,7 @@ def open(link: Path | bytes | bytearray | memoryview) -> Link:
             IoError.
     """
     if isinstance(link, str | os.PathLike):
-        return Link(_native.open_link(os.fspath(link), None))
+        return Link(_native.open_link(absolute(link), None))
     return Link(_native.open_link(None, bytes(memoryview(link))))
 
 
@@ -401,8 +407,11 @@ def diff(
     >>> bytes(dc.apply(old, [link])["w"].data)
     b'abd'
     """
-    text, place = notes(metadata), None if out is None else os.fspath(out)
-    native, made = _native.diff(base, target, place, profile, text, replace, threads, progress)
+    function("progress", progress)
+    text, place = notes(metadata), maybe_absolute(out)
+    native, made = _native.diff(
+        located(base), located(target), place, profile, text, replace, threads, progress
+    )
     report = DiffReport(*made)
     return report if native is None else Link(native, report)
 
@@ -454,11 +463,16 @@ def apply(
         WrongBaseError: if the links are for another base. Nothing has been written.
         Error: if a link has another fault; `.link` is its number.
     """
+    function("progress", progress)
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
     if out is None:
         opened = [link if isinstance(link, Link) else open(link) for link in given]
         made, _ = _native.apply_tensors(
-            base, [link._native for link in opened], allocator(base, kind), threads, progress
+            located(base),
+            [link._native for link in opened],
+            allocator(base, kind),
+            threads,
+            progress,
         )
         return made
     if base is not None and not isinstance(base, str | os.PathLike):
@@ -473,8 +487,10 @@ def apply(
                     link.save(path)
                 paths.append(path)
             else:
-                paths.append(os.fspath(link))
-        built = _native.apply_files(base, paths, os.fspath(out), replace, threads, progress)
+                paths.append(absolute(link))
+        built = _native.apply_files(
+            maybe_absolute(base), paths, absolute(out), replace, threads, progress
+        )
     return ApplyReport(*built)
 
 
@@ -491,12 +507,11 @@ def squash(
 ) -> DiffReport:
     """Joins consecutive links into one. The base is a file or a directory, or None if the first
     link is a snapshot. Options are those of `diff`."""
-    paths = [os.fspath(link) for link in links]
-    start = None if base is None else os.fspath(base)
+    function("progress", progress)
     made = _native.squash_files(
-        start,
-        paths,
-        os.fspath(out),
+        maybe_absolute(base),
+        [absolute(link) for link in links],
+        absolute(out),
         profile,
         notes(metadata),
         replace,
@@ -515,7 +530,8 @@ def digest(
     >>> str(dc.digest({}))[:12]
     'f2196cc6ca6d'
     """
-    found, rows = _native.digest(state, threads, progress)
+    function("progress", progress)
+    found, rows = _native.digest(located(state), threads, progress)
     return StateDigest(
         found, {name: (dtype, tuple(shape), own) for (name, dtype, shape), own in rows}
     )

@@ -13,7 +13,8 @@ from . import _native
 from ._chain import given
 from ._errors import TornError, UsageError
 from ._files import Patch, patch_of, taken
-from ._tensors import Kind, Tensor, checked_kind, shaped, usual_kind
+from ._settings import absolute
+from ._tensors import Kind, Tensor, check_dtype, checked_kind, shaped, usual_kind
 
 __all__ = ["FoundVersion", "HostCopy", "find_version"]
 
@@ -57,7 +58,7 @@ def find_version(
     Raises:
         IoError: if the directory cannot be read.
     """
-    found = _native.find_version(directory, version)
+    found = _native.find_version(absolute(directory), version)
     return (
         None
         if found is None
@@ -84,7 +85,7 @@ class HostCopy:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kind: Kind | None = None) -> None:
-        self._path = os.fspath(path)
+        self._path = absolute(path)
         self._kind = checked_kind(kind) or usual_kind()
         self.held: str | None = None
         self._held_metadata: dict[str, str] = {}
@@ -143,8 +144,10 @@ class HostCopy:
             raise UsageError(
                 f"USAGE: the directory holds no version yet (file {self._path})", file=self._path
             )
+        tensors = raw(found.path)
+        check_dtypes(self._kind, tensors)
         self._torn = True
-        for name, (dtype, shape, data) in raw(found.path).items():
+        for name, (dtype, shape, data) in tensors.items():
             yield Patch(name, shape, dtype, None, shaped(self._kind, dtype, shape, data))
         self.held, self._held_metadata = found.path, found.metadata
         self._torn = False
@@ -156,8 +159,10 @@ class HostCopy:
         Raises:
             TornError: if this process is torn, or the held version's files were removed; at the
                 end, if the block has not read all patches.
-            UsageError: before `full()`.
+            UsageError: before `full()`; or if a dtype is one that the library of `kind=` does not
+                have. Nothing has changed.
         """
+        _native.check_settings(threads, [])
         if self._torn:
             raise TornError("an update was interrupted: load all tensors with full()")
         if self.held is None:
@@ -167,6 +172,7 @@ class HostCopy:
             raise TornError(
                 "the files of the held version were removed: load all tensors with full()"
             )
+        check_dtypes(self._kind, raw(found.path))
         self._torn = True
         with taken(differences(self.held, found.path, self._kind, threads)) as patches:
             yield patches
@@ -189,6 +195,16 @@ def raw(path: str) -> dict[str, tuple[str, tuple[int, ...], memoryview]]:
         size = Tensor(dtype, tuple(shape), b"").nbytes
         found[name] = (dtype, tuple(shape), files[part][begin : begin + size])
     return found
+
+
+def check_dtypes(kind: Kind, tensors: Mapping[str, tuple[str, tuple[int, ...], Any]]) -> None:
+    """Refuses dtypes that a library does not have.
+
+    Raises:
+        UsageError: with the tensor's name.
+    """
+    for name, (dtype, _, _) in tensors.items():
+        check_dtype(kind, dtype, name)
 
 
 def mapped(directory: str, kind: Kind) -> dict[str, Any]:

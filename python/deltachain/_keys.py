@@ -143,7 +143,8 @@ def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
         return None
     trust = given if isinstance(given, Trust) else Trust(given)
     keys: list[str] = []
-    for one in _listed(trust.keys):
+    for given_key in _listed(trust.keys):
+        one = _expanded(given_key)
         if isinstance(one, str) and not (
             os.path.exists(one) or one.endswith(".pub") or one.count("+") < 2
         ):
@@ -157,6 +158,11 @@ def trusted(given: Trusts | None) -> tuple[list[str], int] | None:
 
 def _listed(given: Any) -> Sequence[Any]:
     return given if isinstance(given, list | tuple) else [given]
+
+
+def _expanded(key: Any) -> Any:
+    """A path from the home directory as one from the root; anything else as it is."""
+    return os.path.expanduser(key) if isinstance(key, str | os.PathLike) else key
 
 
 def _secret(key: object, name: str) -> str:
@@ -182,6 +188,7 @@ def _public(key: object, name: str) -> str:
 
 def _lines(path: object, name: str) -> list[str]:
     """The lines of a file of keys, without comments."""
+    path = _expanded(path)
     try:
         if not isinstance(path, str | os.PathLike):
             raise TypeError

@@ -4,18 +4,19 @@ checkpoint."""
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _native
-from ._errors import UsageError
+from ._errors import Error, UsageError
 from ._host_copy import raw
-from ._settings import is_unicode
+from ._settings import is_unicode, present
 from ._tensors import Tensor, kind_of, numpy_dtype, shaped, torch_dtype
 
-__all__ = ["Collector", "Expected", "Like", "Reference", "bare", "known", "pairs"]
+__all__ = ["Collector", "Expected", "Like", "Names", "Reference", "known", "pairs", "place_of"]
 
 # Parts that wrappers add to names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
@@ -87,7 +88,7 @@ class Reference:
     """
 
     def __init__(self, path: str | os.PathLike[str], fill: bool = False) -> None:
-        self.path, self.fill = os.fspath(path), fill
+        self.path, self.fill = present(path), fill
         tensors, _, metadata = _native.checkpoint(self.path)
         self.tensors: dict[str, Expected] = {}
         for name, dtype, shape in tensors:
@@ -105,14 +106,20 @@ class Reference:
                 self.ties[name] = kept
         if self._ties_embeddings():
             self._tie_embeddings()
-        self._names = self.tensors.keys() | self.ties.keys()
+        self._names = Names(self.tensors.keys() | self.ties.keys())
 
     def _ties_embeddings(self) -> bool:
         try:
             with open(os.path.join(self.path, "config.json"), encoding="utf-8") as file:
                 config = json.load(file)
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except (OSError, ValueError) as error:
+            # It may say that tensors are tied.
+            raise UsageError(
+                f"USAGE: config.json of like= cannot be read: {error} (file {self.path})",
+                file=self.path,
+            ) from error
         return isinstance(config, dict) and config.get("tie_word_embeddings") is True
 
     def _tie_embeddings(self) -> None:
@@ -141,12 +148,34 @@ class Reference:
         return [name, *self.twins.get(name, ())]
 
     def bare(self, name: str) -> str:
-        """A name without the parts that wrappers added, unless the checkpoint has it unchanged."""
-        return bare(name, self._names)
+        """The checkpoint's name for a trainer's tensor; if it has none, the name without the parts
+        that wrappers added."""
+        return self._names.find(name)
 
 
-def bare(name: str, names: Container[str]) -> str:
-    """A name without the parts that wrappers added, unless it is one of these names unchanged."""
+class Names:
+    """Names of a checkpoint or a chain, which are found whatever wrappers have added: to the name
+    that is looked for, and to those that are here."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        # None for several names that are the same without what wrappers add.
+        self._by_bare: dict[str, str | None] = {}
+        for name in self._names:
+            plain = _bare(name, ())
+            self._by_bare[plain] = None if plain in self._by_bare else name
+
+    def find(self, name: str) -> str:
+        """The name that is here for this one. If there is none, or more than one, the name without
+        the parts that wrappers added."""
+        found = _bare(name, self._names)
+        if found in self._names:
+            return found
+        return self._by_bare.get(found) or found
+
+
+def _bare(name: str, names: Container[str]) -> str:
+    """A name without the parts that wrappers added, or as soon as it is one of these names."""
     if name in names:
         return name
     name = ".".join(part for part in name.split(".") if part not in _INSIDE)
@@ -162,7 +191,9 @@ def known(weights: Any) -> Mapping[Any, Any] | None:
     """The weights as a mapping, if they are a mapping or a module of torch; None for a stream."""
     if isinstance(weights, Mapping):
         return weights
-    if hasattr(weights, "state_dict") and hasattr(weights, "named_parameters"):
+    is_module = hasattr(weights, "state_dict") and hasattr(weights, "named_parameters")
+    # A class has these, too.
+    if is_module and not isinstance(weights, type):
         state: Mapping[Any, Any] = weights.state_dict()
         return state
     return None
@@ -182,7 +213,10 @@ def pairs(weights: Any) -> Iterator[tuple[str, Any]]:
         return ((name, weights.get_tensor(name)) for name in weights.keys())  # noqa: SIM118
     if isinstance(weights, Iterable) and not isinstance(weights, str | bytes | os.PathLike):
         return map(_pair, weights)
-    raise UsageError(f"{_WEIGHTS}, not {type(weights).__name__}")
+    described = (
+        f"the class {weights.__name__}" if isinstance(weights, type) else type(weights).__name__
+    )
+    raise UsageError(f"{_WEIGHTS}, not {described}")
 
 
 _WEIGHTS = "USAGE: weights must be a mapping from names to tensors, or (name, tensor) pairs"
@@ -192,6 +226,37 @@ def _pair(item: Any) -> tuple[Any, Any]:
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     raise UsageError(f"{_WEIGHTS}, not of {type(item).__name__}")
+
+
+class _Unknown(NamedTuple):
+    """A tensor that the checkpoint does not have, unless it is another name of one that it has."""
+
+    name: str
+    value: Any
+    place: Any
+
+
+def place_of(value: Any) -> Any:
+    """Where a tensor lies, for comparisons with others that are alive; None if that is unknown. Of
+    a DTensor, where the part of this process lies."""
+    value = getattr(value, "_local_tensor", value)
+    match kind_of(value):
+        case "torch":
+            try:
+                # The storage itself: an empty part has no address.
+                storage = value.untyped_storage()._cdata
+                form = (value.storage_offset(), tuple(value.shape), value.stride())
+            except Exception:
+                # It is made of other tensors, sparse or nested.
+                return None
+            return (storage, form, str(value.dtype))
+        case "numpy":
+            address = value.__array_interface__["data"][0]
+            return (address, value.shape, value.strides, value.dtype.str) if value.size else None
+    # Equal bytes may be one object by accident.
+    if isinstance(value, Tensor) and isinstance(value.data, bytearray | mmap.mmap):
+        return (id(value.data), value.shape, value.dtype)
+    return None
 
 
 class Collector:
@@ -221,42 +286,68 @@ class Collector:
         # Copied under this name from a tied tensor: the tensor itself may still come.
         self._stand_ins: dict[str, str] = {}
         self._twins: set[str] = set()
-        self._unknown: list[str] = []
+        # Tensors that the checkpoint does not have, and the tensors that it has by where they lie.
+        self._unknown: list[_Unknown] = []
+        self._at: dict[Any, str] = {}
 
-    def add(self, name: Any, value: Any) -> None:
-        """Adds a tensor of the trainer; None if only other ranks need it."""
+    def add(self, name: Any, value: Any, place: Any = None) -> None:
+        """Adds a tensor of the trainer; None if only other ranks need it.
+
+        Args:
+            place: where it lies for the trainer, as `place_of` has said before it was gathered.
+        """
         _check_name(name)
         plain = name if self._like is None else self._like.bare(name)
         if self._transform is None:
-            self._put(plain, value, name)
+            self._put(plain, value, name, place)
             return
         for made, tensor in _made(plain, self._transform(plain, value)):
             _check_name(made)
-            self._put(made, tensor, made)
+            self._put(made, tensor, made, place if tensor is value else place_of(tensor))
 
-    def _put(self, name: str, value: Any, called: str) -> None:
+    def _put(self, name: str, value: Any, called: str, place: Any) -> None:
         like = self._like
         if like is None:
             self._first(name)
-            self._keep(name, _settled(value), None)
+            self._keep(name, _of_tensor(name, _settled, value), None)
             return
         expected = like.tensors.get(name)
         if expected is None:
             kept = like.ties.get(name)
             if kept is None:
-                self._unknown.append(called)
+                self._put_unknown(_Unknown(called, value, place))
             else:
-                self._tied(name, kept, _fitted(name, value, like.tensors[kept]))
+                expected = like.tensors[kept]
+                self._tied(name, kept, _of_tensor(name, _fitted, name, value, expected))
             return
         self._first(name)
-        value = _fitted(name, value, expected)
+        value = _of_tensor(name, _fitted, name, value, expected)
         if name in self._stand_ins:
             self._check(self._stand_ins.pop(name), name, value)
         self._keep(name, value, expected)
+        if place is not None:
+            self._at.setdefault(place, name)
+            self._unknown = [one for one in self._unknown if not self._is_twin(one, name)]
         for twin in like.twins.get(name, ()):
             if twin not in self._seen:
                 self._keep(twin, value, like.tensors[twin])
                 self._twins.add(twin)
+
+    def _put_unknown(self, unknown: _Unknown) -> None:
+        """Leaves out a tensor that is another name of one that the checkpoint has."""
+        twin = self._at.get(unknown.place)
+        if twin is None or not self._is_twin(unknown, twin):
+            self._unknown.append(unknown)
+
+    def _is_twin(self, unknown: _Unknown, name: str) -> bool:
+        """Whether a tensor is another name of one that was copied. A stream may have freed that
+        one, so that another tensor lies in its place: the values tell."""
+        if unknown.place is None or self._at.get(unknown.place) != name:
+            return False
+        assert self._like is not None
+        expected = self._like.tensors[name]
+        value = _of_tensor(unknown.name, _fitted, unknown.name, unknown.value, expected)
+        return self._same(name, value)
 
     def _first(self, name: str) -> None:
         if name in self._seen:
@@ -299,7 +390,8 @@ class Collector:
         elif missing:
             flaws.append(f"{len(missing)} missing: {_listed(missing)}")
         if self._unknown:
-            flaws.append(f"{len(self._unknown)} unexpected: {_listed(self._unknown)}")
+            names = [one.name for one in self._unknown]
+            flaws.append(f"{len(names)} unexpected: {_listed(names)}")
             flaws.append("a transform= that returns None for a name leaves it out")
         if flaws:
             raise UsageError(
@@ -332,9 +424,28 @@ def _made(name: str, result: Any) -> Iterator[tuple[str, Any]]:
     return pairs(result)
 
 
+def _of_tensor(name: str, work: Callable[..., Any], *given: Any) -> Any:
+    """Calls a function that asks a tensor's own library, whose errors do not name the tensor.
+
+    Raises:
+        UsageError: if the library refuses.
+    """
+    try:
+        return work(*given)
+    except Error:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"USAGE: the tensor cannot be read: {type(error).__name__}: {error} (tensor {name!r})",
+            tensor=name,
+        ) from error
+
+
 def _fitted(name: str, value: Any, expected: Expected) -> Any:
     """The tensor in the checkpoint's dtype. Its shape is checked when it is copied."""
     kind, value = kind_of(value), _settled(value)
+    if expected.dtype == "F4" and _is_row_of(value, expected):
+        return Tensor("F4", expected.shape, _bytes_of(value))
     if kind == "deltachain" or (kind == "torch" and not _is_dense(value)):
         return value
     try:
@@ -358,6 +469,21 @@ def _fitted(name: str, value: Any, expected: Expected) -> Any:
     return value.to(wanted).contiguous() if kind == "torch" else value.astype(wanted)
 
 
+def _is_row_of(value: Any, expected: Expected) -> bool:
+    """Whether it is a tensor of F4 whose shape torch does not have, so that its bytes are one
+    row."""
+    is_odd = not expected.shape or bool(expected.shape[-1] % 2)
+    is_f4 = kind_of(value) == "torch" and "float4" in str(value.dtype)
+    return is_odd and is_f4 and value.ndim == 1 and value.nbytes == expected.nbytes
+
+
+def _bytes_of(value: Any) -> Any:
+    """The bytes of a tensor of torch."""
+    import torch
+
+    return memoryview(value.view(torch.uint8).cpu().numpy())
+
+
 def _settled(value: Any) -> Any:
     """The tensor, contiguous, with its own bytes. One that is not dense stays as it is: it cannot
     be copied."""
@@ -367,7 +493,14 @@ def _settled(value: Any) -> Any:
         if not _is_dense(value):
             return value
         value = value.resolve_conj().resolve_neg()
-        return value if value.is_contiguous() else value.contiguous()
+        if value.is_contiguous():
+            return value
+        if "float4" not in str(value.dtype):
+            return value.contiguous()
+        import torch
+
+        # torch copies its bytes, but not elements of four bits.
+        return value.view(torch.uint8).contiguous().view(value.dtype)
     if kind == "numpy":
         if value.flags.c_contiguous:
             return value

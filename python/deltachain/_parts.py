@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._errors import UsageError
-from ._like import bare
+from ._like import Names
 from ._native import Place
 from ._tensors import BITS, kind_of, name_of
 
@@ -161,6 +161,10 @@ def _check(name: str, tensor: Any) -> None:
         raise _refused(name, "the tensor is sparse or nested: give a dense one")
     if tensor.device.type == "meta":
         raise _refused(name, "the tensor is on the device meta, so it has no data")
+    # A tensor that is made of others has no memory either; `Place` says so.
+    is_own = not hasattr(tensor, "__tensor_flatten__")
+    if is_own and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+        raise _refused(name, "the tensor has no data: its storage was freed")
     reach = 0
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if tensor.numel() and length > 1 and stride <= reach:
@@ -215,7 +219,8 @@ def bound(
             tensor.
     """
     known = {info[0]: info for info in infos}
-    named = [(bare(place.name, known), place, index) for place, index in given]
+    names = Names(known)
+    named = [(names.find(place.name), place, index) for place, index in given]
     ours = [one for one in named if one[0] in known]
     # Tied to one of these, as transformers' models have them: written with it.
     addresses = {_address(place.tensor) for _, place, _ in ours} - {None}
@@ -227,6 +232,8 @@ def bound(
     flaws = [f"{name!r} is not in the chain" for name in others if strict or not ours]
     if strict and not is_group:
         flaws += [f"{name!r} is missing" for name in known.keys() - {name for name, _, _ in ours}]
+    if infos and not ours and not flaws and not is_group:
+        flaws = ["it has none of them"]
     if flaws:
         more = f", and {len(flaws) - _LISTED} more" if len(flaws) > _LISTED else ""
         raise UsageError(

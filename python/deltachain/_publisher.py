@@ -23,10 +23,11 @@ from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
+from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
-from ._like import Collector, Expected, Like, Reference, known, pairs
+from ._like import Collector, Expected, Like, Reference, known, pairs, place_of
 from ._ranks import divide, ranks_of, started, usual_shards
-from ._settings import Stop, ending, notes, number, whole
+from ._settings import Stop, ending, function, maybe_absolute, notes, number, whole
 from ._store import Chain, store_of
 
 __all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
@@ -278,7 +279,9 @@ class Publisher:
         shards: the number of shards of a new chain. By default 1 for a single process, otherwise a
             multiple of 24. It limits how many processes can share the work later, and it never
             changes.
-        threads: threads that compare and compress; by default, as many as processors.
+        threads: threads that compare and compress; by default, as many as processors. All objects
+            with the same number share them, and they stay. Threads that wait for the store come
+            beside them (`Store`).
         profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in
             place; or `"direct"`, whose values can be used without the base. Or a list of several:
             each version then has links of each.
@@ -343,6 +346,12 @@ class Publisher:
         self._calls = self._made_in = 0
         whole("keep_last", keep_last, 1)
         whole("shards", shards, 1)
+        for name, given, kind in (("routes", routes, Routes), ("guard", guard, Guard)):
+            if given is not None and not isinstance(given, kind):
+                raise UsageError(
+                    f"USAGE: {name}= must be a dc.{kind.__name__}, not {type(given).__name__}"
+                )
+        function("progress", progress)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
         _native.check_settings(threads, profiles or [""])
         reference = like if isinstance(like, Like) else Like(like)
@@ -368,6 +377,7 @@ class Publisher:
             own = signers(sign_key) if self._ranks.rank == 0 else []
             keys = trusted(trust)
             self._store = store_of(chain)
+            self._is_own_store = self._store is not chain
             if self._ranks.rank == 0:
                 self._store._native.init()
             self._store.check_exists()
@@ -378,7 +388,7 @@ class Publisher:
                 assets=reference.other_files,
                 exclude=[exclude] if isinstance(exclude, str) else list(exclude),
                 keep_last=keep_last,
-                scratch=None if scratch is None else os.fspath(scratch),
+                scratch=maybe_absolute(scratch),
                 once=once,
                 sign=[(key, function and self._asking(function)) for key, function in own],
                 trust=keys,
@@ -464,7 +474,7 @@ class Publisher:
         with self._used():
             self._join()
             if self._is_closed:
-                raise UsageError("USAGE: the publisher has been closed")
+                raise UsageError("USAGE: the publisher has been closed", advice="open another one")
             head = self._native.head()
             return None if head is None else head[0]
 
@@ -486,7 +496,7 @@ class Publisher:
         with self._used():
             self._join()
             if self._is_closed:
-                raise UsageError("USAGE: the publisher has been closed")
+                raise UsageError("USAGE: the publisher has been closed", advice="open another one")
             return next(iter(newest(self._store._native, 1)), None)
 
     def publish(
@@ -507,12 +517,13 @@ class Publisher:
         with self._used():
             before, until = self._job, ending(stop)
             try:
-                job = self._begin(weights, metadata, until)
-                while until is not None and not wait((job,), _LOOK).done:
-                    if until():
-                        job.cancel()
-                        break
-                return job.result()
+                with unmasked():
+                    job = self._begin(weights, metadata, until)
+                    while until is not None and not wait((job,), _LOOK).done:
+                        if until():
+                            job.cancel()
+                            break
+                    return job.result()
             except KeyboardInterrupt:
                 # The interrupt may have come when the work had just begun.
                 begun = self._job
@@ -575,13 +586,11 @@ class Publisher:
         job._thread = threading.Thread(target=self._run, args=arguments, name="deltachain-publish")
         self._job = job
         try:
-            job._thread.start()
+            start(job._thread)
             job._is_started = True
-        except BaseException as error:
+        except BaseException:
             # An interrupt may come when the thread runs already.
             job.cancel()
-            if isinstance(error, RuntimeError):
-                raise IoError(f"IO: no thread can be started: {error}", retryable=True) from error
             raise
         return job
 
@@ -621,7 +630,8 @@ class Publisher:
             self._settle("wait()", ending(stop))
 
     def close(self) -> None:
-        """Like `wait`; then frees copies and connections. Closing twice is not an error."""
+        """Like `wait`; then frees copies, threads and connections. A `Store` that was given stays
+        open. Closing twice is not an error."""
         with self._used():
             _open.discard(self)
             if self._is_closed:
@@ -630,6 +640,8 @@ class Publisher:
             self._ranks.wait()
             self._is_closed = True
             self._native.close()
+            if self._is_own_store:
+                self._store._native.close()
             if error is not None:
                 raise error
 
@@ -644,7 +656,8 @@ class Publisher:
             self._calls_of.append(frame)
             if any(_is_running(other) for other in list(self._calls_of) if other is not frame):
                 raise UsageError("USAGE: another thread is using it: one at a time")
-            yield
+            with unmasked():
+                yield
         finally:
             for other in list(self._calls_of):
                 if other is frame or not _is_running(other):
@@ -666,7 +679,7 @@ class Publisher:
         """Begins a call: waits for the previous job; all ranks raise its error if a rank has not
         seen it yet."""
         if self._is_closed:
-            raise UsageError("USAGE: the publisher has been closed")
+            raise UsageError("USAGE: the publisher has been closed", advice="open another one")
         if until is not None:
             self._join(until)
         # A call that is interrupted here also counts.
@@ -768,17 +781,20 @@ class Publisher:
         try:
             for name, value in self._ranks.agreed(weights):
                 try:
+                    place = place_of(value)
                     # All ranks do this together, so it continues after an error.
                     value = self._ranks.whole(value, self._owners(name))
                     if error is None:
-                        collector.add(name, value)
+                        collector.add(name, value, place)
                 except Exception as raised:
                     error = error or raised
             if error is None:
                 collector.finish()
                 copy()
         except BaseException as raised:
-            error = error or raised
+            # An interrupt counts more than what was wrong with a tensor before it.
+            if error is None or not isinstance(raised, Exception):
+                error = raised
         try:
             self._ranks.agree(error)
         except BaseException:

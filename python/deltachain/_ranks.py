@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from ._errors import CLASSES, Error, IoError, UsageError
+from ._interrupts import start
 from ._like import known, pairs
 from ._settings import number
 from ._tensors import name_of
@@ -266,9 +267,13 @@ class Ranks:
                     _logger.warning("waiting for another rank: silent for %d s", waited)
             except Exception as error:
                 self._is_broken = True
-                raise self._ended(
-                    IoError(f"IO: a rank has ended: {error}", advice="restart the run")
-                ) from error
+                # torch raises a RuntimeError if the connection to a process is lost.
+                said = (
+                    f"a rank has ended: {error}"
+                    if isinstance(error, RuntimeError)
+                    else f"ranks cannot exchange messages: {type(error).__name__}: {error}"
+                )
+                raise self._ended(IoError(f"IO: {said}", advice="restart the run")) from error
             else:
                 self._is_open = False
                 return texts
@@ -457,7 +462,7 @@ class Ranks:
         if self.size == 1:
             return [work()]
         # Not a daemon: the interpreter waits for it when it ends.
-        self._work = done = started(work, "deltachain-work", daemon=False)
+        self._work = done = started(work, "deltachain-work", daemon=False, stop=stop)
         pause = 0.005
         try:
             while True:
@@ -490,17 +495,35 @@ class Ranks:
             wait((self._work,))
 
 
-def started(work: Callable[[], _T], name: str, *, daemon: bool = True) -> Future[_T]:
-    """Runs work in a thread of its own."""
+def started(
+    work: Callable[[], _T],
+    name: str,
+    *,
+    daemon: bool = True,
+    stop: Callable[[], None] | None = None,
+) -> Future[_T]:
+    """Runs work in a thread of its own. If an interrupt comes as the thread starts, `stop` ends the
+    work."""
     done: Future[_T] = Future()
+    # The first of two: the thread, which then works, or the caller who was interrupted.
+    owner: dict[None, object] = {}
 
     def run() -> None:
+        if owner.setdefault(None, run) is not run:
+            return
         try:
             done.set_result(work())
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=daemon).start()
+    try:
+        start(threading.Thread(target=run, name=name, daemon=daemon))
+    except BaseException:
+        if owner.setdefault(None, done) is run and stop is not None:
+            stop()
+            # Requests to a store that does not answer may take longer.
+            wait((done,), 5)
+        raise
     return done
 
 

@@ -4,12 +4,13 @@ allowed."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ._errors import UsageError
+from ._errors import IoError, UsageError
 
-__all__ = ["Stop", "choice", "ending", "number", "texts", "whole"]
+__all__ = ["Stop", "absolute", "choice", "ending", "function", "number", "texts", "whole"]
 
 
 class _Event(Protocol):
@@ -18,6 +19,38 @@ class _Event(Protocol):
 
 # The objects that end a wait: an event of threading, or a function that returns whether to stop.
 Stop = _Event | Callable[[], bool]
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """A path from the root, which stays right if the process changes its directory; `~` is the
+    home directory. Symbolic links stay, since they may be switched.
+
+    Raises:
+        IoError: if it is relative to a directory that does not exist any more.
+    """
+    path = os.path.expanduser(os.fspath(path))
+    # An empty path is refused by what opens it.
+    if not path or os.path.isabs(path):
+        return path
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise IoError(
+            f"IO: the current directory does not exist any more: {error} (file {path})", file=path
+        ) from error
+    return os.path.join(here, path.removeprefix("./"))
+
+
+def present(path: str | os.PathLike[str]) -> str:
+    """The same for what is read. A path of nothing stays as it is: a message that names it may say
+    more, such as that it is a name of the hub."""
+    found = absolute(path)
+    return found if os.path.lexists(found) else os.fspath(path)
+
+
+def maybe_absolute(path: str | os.PathLike[str] | None) -> str | None:
+    """The same for a path that need not be given."""
+    return None if path is None else absolute(path)
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -49,6 +82,12 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         listed = " or ".join((", ".join(map(repr, allowed[:-1])), repr(allowed[-1])))
         raise UsageError(f"USAGE: {name}= must be {listed}, not {value!r:.60}")
+
+
+def function(name: str, value: Any) -> None:
+    """Refuses what is not None or a function."""
+    if value is not None and not callable(value):
+        raise UsageError(f"USAGE: {name}= must be a function, not {value!r:.60}")
 
 
 def ending(stop: Stop | None) -> Callable[[], bool] | None:

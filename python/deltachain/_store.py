@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _native
 from ._errors import UsageError
-from ._settings import number, texts, whole
+from ._settings import absolute, is_unicode, number, texts, whole
 
 __all__ = ["Chain", "Store", "open_store", "store_of"]
 
@@ -22,7 +22,9 @@ class Store:
 
     No request is sent until it is used. Any number of publishers, subscribers and functions can use
     it, at the same time, too; they share its connections and its rate limit. It belongs to the
-    process that made it.
+    process that made it. All stores of a process share two threads that wait for answers, and up to
+    32 that read and write files, which end when they have nothing to do; `threads=` of a function
+    or a class does not count these.
 
     Args:
         url: a directory, or `s3://BUCKET/PREFIX`, `gs://`, `az://`, or `http(s)://` (read-only).
@@ -62,7 +64,9 @@ class Store:
         settings = list(texts("storage_options", storage_options, _text).items())
         if credentials is not None and not callable(credentials):
             raise UsageError("USAGE: credentials= must be a function that returns them")
-        url = os.path.expanduser(os.fspath(url))
+        url = _located(url)
+        if not isinstance(url, str) or not is_unicode(url):
+            raise UsageError(f"USAGE: the chain's path or URL is not Unicode text: {url!r:.80}")
         if isinstance(copies, (str, bytes, os.PathLike, Store)):
             raise UsageError("USAGE: copies= must be a list of chains")
         self._native: _native.Store = _native.Store(
@@ -97,6 +101,12 @@ class Store:
         if missing is not None:
             path = os.fspath(missing)
             raise UsageError(f"USAGE: no such directory (file {path})", file=path, advice=advice)
+
+
+def _located(url: str | os.PathLike[str]) -> str:
+    """A URL as it is, or an absolute path."""
+    text = os.fspath(url)
+    return text if isinstance(text, str) and "://" in text else absolute(url)
 
 
 # The types in which a chain is given.

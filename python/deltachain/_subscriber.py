@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,16 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._chain import MOST_VERSION, given
-from ._errors import Error, TornError, UsageError
+from ._errors import (
+    ChainError,
+    Error,
+    StateMismatchError,
+    TornError,
+    UsageError,
+    WrongBaseError,
+    advised,
+)
 from ._files import Patch, Progress, patch_of, taken
-from ._host_copy import differences, mapped
+from ._host_copy import differences, raw
 from ._keys import Trusts, trusted
 from ._like import known
 from ._ranks import ranks_of
-from ._settings import Stop, ending, number, whole
+from ._settings import Stop, absolute, ending, function, maybe_absolute, number, whole
 from ._store import Chain, store_of
-from ._tensor_follower import Loader, TensorFollower
-from ._tensors import Kind, checked_kind, kind_of, name_of, shaped, usual_kind
+from ._tensor_follower import Loader, TensorFollower, WatchedProgress
+from ._tensors import Kind, check_dtype, checked_kind, kind_of, shaped, usual_kind
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["Subscriber", "Update", "pull"]
 
 _logger = logging.getLogger("deltachain")
+
+_WRITTEN = (
+    "other code has written to the tensors, or has moved them: find it, and prepare again, which "
+    "loads all of them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,9 @@ class Follower:
             be given again.
         kind: `"torch"`, `"numpy"` or `"deltachain"`: the kind of tensors in patches. By default
             that of `into`; otherwise torch if it is imported, or else numpy if that is.
-        threads: threads that decode and hash; by default, as many as processors.
+        threads: threads that decode and hash; by default, as many as processors. All objects with
+            the same number share them, and they stay. Threads that wait for the store come beside
+            them (`Store`).
         progress: called as `progress(phase, done, total)`, in bytes. An exception from it ends the
             work.
 
@@ -142,11 +157,13 @@ class Follower:
         ):
             raise UsageError(f"USAGE: tensors= must be a list of patterns, not {tensors!r:.60}")
         own = known(into)
-        if into is not None and own is None and not callable(into):
+        if into is not None and own is None and (not callable(into) or isinstance(into, type)):
             raise UsageError(
                 "USAGE: into= must be a mapping from names to tensors, a module of torch, or a "
-                f"function, not {type(into).__name__}"
+                f"function, not {_described(into)}"
             )
+        if own is not None and group is None and not any(map(_is_given, own.values())):
+            raise UsageError("USAGE: into= has no tensors: nothing would be loaded")
         if group is not None and into is None:
             raise UsageError("USAGE: group= is for the tensors of into=, which are missing")
         if not strict and into is None:
@@ -155,11 +172,13 @@ class Follower:
                 "some"
             )
         _native.check_settings(threads, [])
+        function("progress", progress)
         keys = trusted(trust)
         self._kind = checked_kind(kind) or (
             kind_of(next(iter(own.values()))) if own else usual_kind()
         )
         self._store = store_of(chain)
+        self._is_own_store = self._store is not chain
         kept = (
             _native.Follower
             if into is None
@@ -167,9 +186,9 @@ class Follower:
         )
         self._native = kept(
             store=self._store._native,
-            directory=None if host_copy is None else os.fspath(host_copy),
+            directory=maybe_absolute(host_copy),
             tensors=None if tensors is None else list(tensors),
-            cache=None if cache is None else os.fspath(cache),
+            cache=maybe_absolute(cache),
             other_files=other_files,
             allow_rollback=allow_rollback,
             adopt=adopt,
@@ -177,7 +196,7 @@ class Follower:
             forget_trust=forget_trust,
             is_into=into is not None,
             threads=threads,
-            progress=progress,
+            progress=None if progress is None else WatchedProgress(progress),
         )
         self._on_disk = host_copy is not None
         self._threads = threads
@@ -244,7 +263,7 @@ class Follower:
     def torn(self) -> bool:
         """Whether your engine, or the tensors of `into=`, may hold parts of two versions, because
         an `applying()`, `full()` or `apply()` was interrupted. `full()` of any update repairs
-        that."""
+        an engine; with `into=`, the next version is loaded as a whole."""
         return self._is_engine_torn or self._native.is_torn
 
     @property
@@ -265,18 +284,36 @@ class Follower:
     def state(self) -> Iterator[tuple[str, Any]]:
         """Names and tensors of the held version, one at a time: copies from memory, or views of
         files on disk. With `group=`, copies of what this rank holds."""
+        if isinstance(self._native, TensorFollower):
+            if self.version is not None:
+                yield from self._native.state()
+            return
+        for name, _, _, tensor in self._rows():
+            yield name, tensor
+
+    def _rows(self) -> Iterator[tuple[str, str, tuple[int, ...], Any]]:
+        """Name, dtype, shape and tensor of the held version: all that a tensor of torch does not
+        say of itself. Without `into=`."""
         if self.version is None:
             return
-        if isinstance(self._native, TensorFollower):
-            yield from self._native.state()
+        if not self._on_disk:
+            for at, (name, dtype, shape) in enumerate(self._native.tensors()):
+                check_dtype(self._kind, dtype, name)
+                tensor = shaped(self._kind, dtype, shape, self._native.read(at))
+                yield name, dtype, tuple(shape), tensor
             return
-        if self._on_disk:
-            path = self.path
-            if path is not None:
-                yield from mapped(path, self._kind).items()
-            return
-        for at, (name, dtype, shape) in enumerate(self._native.tensors()):
-            yield name, shaped(self._kind, dtype, shape, self._native.read(at))
+        path = self.path
+        if path is not None:
+            for name, (dtype, whole_shape, data) in raw(path).items():
+                check_dtype(self._kind, dtype, name)
+                yield name, dtype, whole_shape, shaped(self._kind, dtype, whole_shape, data)
+
+    def _dtypes(self) -> list[tuple[str, str]]:
+        """Names and dtypes of the held version. Without `into=`."""
+        path = self.path
+        if path is not None:
+            return [(name, dtype) for name, (dtype, _, _) in raw(path).items()]
+        return [(name, dtype) for name, dtype, _ in self._native.tensors()]
 
     def _poll(
         self, version: int | None, timeout: float | None, *, until: Callable[[], bool] | None = None
@@ -323,9 +360,11 @@ class Follower:
 
     @property
     def failure(self) -> str | None:
-        """Why the last poll of `follow()` has failed, such as that the store cannot be reached;
-        None if it has not. Any thread may ask while another one follows."""
-        return None if self._following is None else self._following.failure
+        """Why the store does not answer, or why the last poll of `follow()` has failed; None if
+        neither is so. Known after the first attempt, of which there are several (`Store`). Any
+        thread may ask while another one follows."""
+        failed = None if self._following is None else self._following.failure
+        return self._native.trouble or failed
 
     def _next(
         self, polling: _native.Polling, waits: bool, *, until: Callable[[], bool] | None = None
@@ -360,15 +399,32 @@ class Follower:
         `Update.fallback`."""
         return dict(self._fallbacks)
 
+    def _close(self) -> None:
+        self._native.close()
+        if self._is_own_store:
+            self._store._native.close()
+
     def _compared(self, *, until: Callable[[], bool] | None = None) -> float:
         begin = time.monotonic()
-        self._native.check(None, True, until)
+        self._check_held()
+        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
+            self._native.check(None, True, until)
         self._checked = datetime.now(UTC)
         return time.monotonic() - begin
 
     def _verified(self, *, until: Callable[[], bool] | None = None) -> None:
-        self._native.verify(until)
+        self._check_held()
+        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
+            self._native.verify(until)
         self._checked = datetime.now(UTC)
+
+    def _check_held(self) -> None:
+        """Refuses to prove what is not there. With `into=` all ranks refuse it together."""
+        if not isinstance(self._native, TensorFollower) and self.version is None:
+            raise UsageError(
+                "USAGE: no version is held yet: apply an update first",
+                advice="apply an update first",
+            )
 
     def _check(self, version: int | None, timeout: float | None) -> None:
         whole("version", version, 0, MOST_VERSION)
@@ -387,8 +443,9 @@ class Subscriber(Follower):
         self.close()
 
     def close(self) -> None:
-        """Frees the copy in memory, connections and the lock of a directory."""
-        self._native.close()
+        """Frees the copy in memory, threads, connections and the lock of a directory. A `Store`
+        that was given stays open."""
+        self._close()
 
     def poll(self, *, timeout: float | None = None, stop: Stop | None = None) -> Update | None:
         """Polls once: prepares the head; returns None if it is held already, or there is no version
@@ -628,11 +685,15 @@ class Update:
 
         Raises:
             TornError: if the subscriber is torn; at the end, if the block has not read all patches.
-            UsageError: if another update has been applied since this was prepared.
+            UsageError: if this update, or another one since it was prepared, has been applied; or
+                if a dtype is one that the library of `kind=` does not have. Nothing has changed.
         """
         subscriber = self._subscriber
         self._check()
         self._check_gives_patches()
+        if self._native is not None:
+            self._check_unapplied(self._native)
+        self._check_kinds()
         if subscriber.torn:
             raise TornError("an update was interrupted: load all tensors with update.full()")
         subscriber._is_engine_torn = True
@@ -649,11 +710,11 @@ class Update:
         subscriber = self._subscriber
         self._check()
         self._check_gives_patches()
+        self._check_kinds()
         subscriber._is_engine_torn = True
         self.apply()
-        tensors = subscriber.state()
         with taken(
-            Patch(name, tuple(own.shape), name_of(own), None, own) for name, own in tensors
+            Patch(name, shape, dtype, None, own) for name, dtype, shape, own in subscriber._rows()
         ) as patches:
             yield patches
         subscriber._is_engine_torn = False
@@ -677,7 +738,8 @@ class Update:
         if self._native is None:
             return
         subscriber = self._subscriber
-        fields = subscriber._native.switch(self._native, None)
+        with advised((StateMismatchError, WrongBaseError), _WRITTEN):
+            fields = subscriber._native.switch(self._native, None)
         if subscriber.proof in ("memory", "hashed"):
             # It was loaded as a whole, and read.
             subscriber._checked = datetime.now(UTC)
@@ -695,6 +757,24 @@ class Update:
                 "USAGE: the tensors of into= are patched by update.apply(): there are no patches "
                 "to load"
             )
+
+    def _check_kinds(self) -> None:
+        """Refuses a dtype that the library of the patches does not have, before anything
+        changes."""
+        subscriber = self._subscriber
+        if subscriber._kind == "deltachain":
+            return
+        tensors: Iterable[tuple[str, str]]
+        if self._native is None:
+            tensors = subscriber._dtypes()
+        elif self._after is not None and self._native.told is None:
+            tensors = [(name, dtype) for name, (dtype, _, _) in raw(os.fspath(self._after)).items()]
+        elif self._native.told is not None:
+            tensors = subscriber._dtypes()
+        else:
+            tensors = [(name, dtype) for name, dtype, _ in self._native.tensors()]
+        for name, dtype in tensors:
+            check_dtype(subscriber._kind, dtype, name)
 
     def _check(self) -> None:
         """Refuses an outdated update before anything changes."""
@@ -717,6 +797,15 @@ class Update:
             )
 
 
+def _described(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def _is_given(tensors: Any) -> bool:
+    """Whether anything is given for a name of `into=`."""
+    return not (isinstance(tensors, list | tuple) and not tensors)
+
+
 def pull(
     chain: Chain,
     directory: str | os.PathLike[str],
@@ -737,12 +826,21 @@ def pull(
         The directory `current` in it, to be loaded as any directory of a model.
 
     Raises:
-        TimeoutError: if there is no such version.
+        ChainError: if there is no such version.
         Error: as for `Subscriber`.
     """
     store = store_of(chain)
     store.check_exists("check the path, and that its file system is mounted")
-    with Subscriber(store, host_copy=directory, trust=trust) as subscriber:
-        update = subscriber.find(version) or subscriber.prepare(version, timeout=0)
+    place = absolute(directory)
+    with Subscriber(store, host_copy=place, trust=trust) as subscriber:
+        update = subscriber.find(version)
+        if update is None:
+            which = "any version" if version is None else f"a version {version}"
+            raise ChainError(
+                f"CHAIN R-CHN-03: the chain does not have {which} yet (file {store._name})",
+                rule="R-CHN-03",
+                file=store._name,
+                advice="see which versions it has with log()",
+            )
         update.apply()
-    return Path(directory) / "current"
+    return Path(place) / "current"

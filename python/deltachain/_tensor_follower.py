@@ -14,18 +14,20 @@ from typing import Any, Self
 from . import _native
 from ._errors import (
     CancelledError,
+    Error,
     IoError,
     StateMismatchError,
     TornError,
     UnsupportedError,
     UsageError,
 )
+from ._files import Progress
 from ._like import known
 from ._parts import bound, located, parts_of
 from ._ranks import Ranks
-from ._tensors import Tensor, kind_of, note_written, shaped
+from ._tensors import Tensor, check_dtype, kind_of, note_written, shaped
 
-__all__ = ["Loader", "TensorFollower"]
+__all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 
 # Loads a version in the caller's way, and returns where its tensors are: None if that is unknown.
 # Of a name that maps to an empty list, nothing is needed. It is given a function that gives all
@@ -42,6 +44,21 @@ _NOTHING = (
     "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an "
     "update"
 )
+
+
+class WatchedProgress:
+    """The caller's progress function, whose exception ends the work, whatever its class is."""
+
+    def __init__(self, function: Progress) -> None:
+        self._function = function
+        self.raised: BaseException | None = None
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        try:
+            self._function(phase, done, total)
+        except BaseException as error:
+            self.raised = error
+            raise
 
 
 class TensorFollower(_native.Follower):
@@ -61,6 +78,7 @@ class TensorFollower(_native.Follower):
         return super().__new__(cls, **settings)
 
     def __init__(self, into: Any, ranks: Ranks, strict: bool, **settings: Any) -> None:
+        self._progress: WatchedProgress | None = settings["progress"]
         self._ranks = ranks
         self._strict = strict
         self._is_group = ranks.size > 1
@@ -94,7 +112,7 @@ class TensorFollower(_native.Follower):
     def _moved(self) -> Exception | None:
         """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound
         anew, those of a loader by the next version, which is loaded as a whole. Returns which one,
-        or why they cannot be bound."""
+        or why they cannot be bound or looked up."""
         if self._into is None:
             return None
         try:
@@ -149,7 +167,7 @@ class TensorFollower(_native.Follower):
         """Downloads a version, on rank 0 first, and proves it."""
         ranks = self._ranks
         moved = self._moved()
-        self._begin(call, None if self._can_load else moved)
+        self._begin(call, self._hindrance(moved))
         self._compare_held()
         made: _native.PreparedUpdate | None = None
         stop = threading.Event()
@@ -192,7 +210,9 @@ class TensorFollower(_native.Follower):
                 super().prove(made, self._group)
             except (IoError, CancelledError):
                 raise
-            except Exception as error:
+            except (Error, RuntimeError, MemoryError) as error:
+                if self._progress is not None and error is self._progress.raised:
+                    raise
                 # It is the same on all ranks, since they compare together.
                 _logger.warning("version %d is loaded as a whole: %s", version, error)
             else:
@@ -290,9 +310,11 @@ class TensorFollower(_native.Follower):
         try:
             return self._ranks.vote(error, self._patience)
         except Exception as raised:
-            raise TornError(f"TORN: it is unknown what other ranks have written: {raised}") from (
-                error or raised
-            )
+            raise TornError(
+                f"TORN: it is unknown what other ranks have written: {raised}",
+                advice="prepare again on all ranks, which loads all; or restart the run if one "
+                "was lost",
+            ) from (error or raised)
 
     # Switching.
 
@@ -304,7 +326,7 @@ class TensorFollower(_native.Follower):
         # This call, which all ranks make, is the vote: none has written anything before.
         self._begin(
             f"apply version {prepared.version}, {'as a whole' if is_whole else 'in place'}",
-            None if is_whole and self._can_load else moved,
+            self._hindrance(moved) if is_whole else moved,
         )
         note_written(
             {str(number): place.tensor for number, (place, _) in enumerate(self._given or ())}
@@ -364,6 +386,7 @@ class TensorFollower(_native.Follower):
         stream = self.stream(prepared)
         while (rows := stream.next()) is not None:
             for name, dtype, shape, data in rows:
+                check_dtype("torch", dtype, name)
                 yield name, shaped("torch", dtype, shape, data)
 
     @property
@@ -371,10 +394,11 @@ class TensorFollower(_native.Follower):
         """Whether it is known where the tensors are."""
         return self._given is not None
 
-    @property
-    def _can_load(self) -> bool:
-        """Whether a version can be loaded."""
-        return self.is_found or self._loader is not None
+    def _hindrance(self, moved: Exception | None) -> Exception | None:
+        """Why no version can be loaded as a whole, with what `_moved` returned. Tensors that lie
+        elsewhere are no hindrance; a module whose `state_dict()` fails is one."""
+        can_load = self.is_found or self._loader is not None
+        return None if can_load and isinstance(moved, Error) else moved
 
     @property
     def proof(self) -> str | None:

@@ -125,7 +125,7 @@ def numpy_dtype(name: str) -> Any:
     if name == "BF16" or name.startswith("F8_"):
         try:
             import ml_dtypes
-        except ImportError:
+        except ModuleNotFoundError:
             raise UsageError(
                 f"USAGE: numpy needs ml_dtypes for {name}: install it, or use kind='deltachain'"
             ) from None
@@ -142,6 +142,21 @@ def torch_dtype(name: str) -> Any:
     if dtype is None:
         raise UsageError(f"USAGE: torch has no dtype {name}: use kind='deltachain'")
     return dtype
+
+
+def check_dtype(kind: Kind, dtype: str, name: str) -> None:
+    """Refuses a dtype that the library of a kind does not have, of the tensor with this name.
+
+    Raises:
+        UsageError: if so.
+    """
+    try:
+        if kind == "torch":
+            torch_dtype(dtype)
+        elif kind == "numpy":
+            numpy_dtype(dtype)
+    except UsageError as error:
+        raise UsageError(f"{error} (tensor {name!r})", tensor=name) from None
 
 
 def name_of(value: Any) -> str:
@@ -214,10 +229,13 @@ def _of_torch(dtype: str, shape: tuple[int, ...] | list[int], data: Any = b"") -
         flat = torch.frombuffer(writable(data), dtype=torch.uint8)
     else:
         flat = torch.zeros(own.nbytes, dtype=torch.uint8)
-    # torch counts bytes of two elements of F4.
-    return flat.view(torch_dtype(dtype)).reshape(
-        [*shape[:-1], shape[-1] // 2] if dtype == "F4" else own.shape
-    )
+    if dtype != "F4":
+        return flat.view(torch_dtype(dtype)).reshape(own.shape)
+    # torch counts bytes of two elements of F4. Rows of an odd length share bytes, so that torch
+    # has them only as one row.
+    if not shape or shape[-1] % 2:
+        return flat.view(torch_dtype(dtype))
+    return flat.view(torch_dtype(dtype)).reshape([*shape[:-1], shape[-1] // 2])
 
 
 def writable(data: Any) -> Any:

@@ -71,6 +71,21 @@ pub(crate) fn own(py: Python<'_>, name: &str, message: &str, file: Option<&str>)
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
+/// As [`own`], with advice that is better than that of the class.
+pub(crate) fn advised(py: Python<'_>, name: &str, message: &str, advice: &str) -> PyErr {
+    let made = (|| {
+        let fields = PyDict::new(py);
+        fields.set_item("advice", advice)?;
+        class(py, name)?.call((message,), Some(&fields))
+    })();
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// What was used has been closed.
+pub(crate) fn closed(py: Python<'_>) -> PyErr {
+    advised(py, "USAGE", "USAGE: it has been closed", "open another one")
+}
+
 /// Something has panicked; what, Rust has written to stderr.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
     own(

@@ -98,14 +98,7 @@ pub(crate) fn borrowed(
     writable: bool,
 ) -> PyResult<(ByteView, String, Vec<u64>)> {
     let py = object.py();
-    let buffer = PyUntypedBuffer::get(object).map_err(|_| {
-        let text = format!(
-            "the value is of type {}: give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
-             deltachain.Tensor",
-            object.get_type()
-        );
-        usage(py, text, Some(name))
-    })?;
+    let buffer = PyUntypedBuffer::get(object).map_err(|_| not_a_tensor(name, object))?;
     if writable && buffer.readonly() {
         return Err(usage(py, "the buffer is read-only", Some(name)));
     }
@@ -114,6 +107,20 @@ pub(crate) fn borrowed(
     let bytes = ByteView::of_buffer(buffer)
         .ok_or_else(|| usage(py, "the buffer is not contiguous", Some(name)))?;
     Ok((bytes, format, shape))
+}
+
+/// The refusal of an object that shows no memory, with the function that makes an array of it.
+fn not_a_tensor(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    let has = |attribute: &str| object.hasattr(attribute).unwrap_or(false);
+    let advice = if has("__dlpack__") {
+        "give what numpy.from_dlpack or torch.from_dlpack makes of it"
+    } else if has("__array__") {
+        "give what numpy.asarray makes of it"
+    } else {
+        "give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a deltachain.Tensor"
+    };
+    let text = format!("the value is of type {}: {advice}", object.get_type());
+    usage(object.py(), text, Some(name))
 }
 
 /// Numbers or bytes that have been copied for Python, shown through the buffer protocol:

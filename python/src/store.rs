@@ -3,7 +3,7 @@
 use std::fs;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use deltachain::{Error, Result};
@@ -24,7 +24,7 @@ use crate::work::{How, OfProcess, Threads, Watch, run, seconds};
 
 /// A directory or a bucket that holds a chain. It belongs to the process that opened it.
 #[pyclass(frozen, module = "deltachain._native")]
-pub(crate) struct Store(OfProcess<ChainStore>);
+pub(crate) struct Store(Mutex<OfProcess<ChainStore>>);
 
 impl Store {
     /// Does work on the store, until Ctrl-C.
@@ -49,9 +49,13 @@ impl Store {
     /// The store; clones share its connections.
     ///
     /// # Errors
-    /// `ForkedError` in another process than the one that opened it.
+    /// `ForkedError` in another process than the one that opened it; USAGE once it is closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<ChainStore> {
-        self.0.get(py).cloned()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(py)
+            .cloned()
     }
 }
 
@@ -88,7 +92,20 @@ impl Store {
         let store = run(py, &How::default(), |_| {
             ChainStore::open_awaited(&url, options)
         })?;
-        Ok(Self(OfProcess::new(store.with_copies(copies))))
+        let store = OfProcess::new(store.with_copies(copies));
+        Ok(Self(Mutex::new(store)))
+    }
+
+    /// Gives up its connections.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .close(py)?;
+        // The last one of the process waits for threads.
+        py.detach(|| drop(closed));
+        Ok(())
     }
 
     /// The directory that it is, if that does not exist.

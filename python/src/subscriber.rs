@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use deltachain::memory::{Alone, Elements, Peers, PlacedMemory, Places};
+use deltachain::memory::{Alone, Elements, PatchSet, Peers, PlacedMemory, Places};
 use deltachain::sums::Sums;
 use deltachain::tensor::{Digest, State, TensorInfo};
 use deltachain::{Error, Result};
@@ -31,7 +31,9 @@ use crate::patches::{PatchRow, PatchRows};
 use crate::signing::{TrustRow, trust as trusted};
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::work::{Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until, seconds};
+use crate::work::{
+    AskedStore, Caller, How, OfProcess, Threads, new_pool, run, run_apart, run_until, seconds,
+};
 
 /// The copy that is kept at a version, by its kind.
 enum Keeper {
@@ -137,9 +139,10 @@ impl Poller {
         of_each!(copy, follower, wrap => {
             let made = polling.poll(follower, watch).map(|made| made.map(|made| PreparedUpdate::of(made, wrap)));
             let failure = made.as_ref().err().map(|error| format!("{error:#}"));
+            // An error because the work is to end is no failure of the poll.
+            watch.advance(Phase::Wait, 0)?;
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
             PollResult::of(made, |error| follower.is_missing(None, error, watch)).or_else(|error| {
-                // An error because the work is to end is no failure of the poll.
                 watch.advance(Phase::Wait, 0)?;
                 polling.failed(follower, error).map(|_| PollResult::Held)
             })
@@ -188,6 +191,8 @@ pub(crate) struct Follower {
     /// Whether a switch has begun and not come to its end.
     is_torn: AtomicBool,
     store: Py<Store>,
+    /// The store as this follower asks it.
+    asked: Arc<AskedStore>,
     /// Ends what the copy waits for in the store.
     stop: Stop,
     threads: Option<Threads>,
@@ -276,6 +281,7 @@ impl Follower {
             .allow_rollback(rollback);
         let stop = Stop::default();
         let chain = store.get().get(py)?.with_stop(stop.clone());
+        let asked = Arc::new(AskedStore::new(&chain));
         let copy = run(
             py,
             &How {
@@ -300,6 +306,7 @@ impl Follower {
             switches,
             is_torn,
             store,
+            asked,
             stop,
             threads,
             progress,
@@ -355,9 +362,11 @@ impl Follower {
         timeout: Option<f64>,
         until: Option<Py<PyAny>>,
     ) -> PyResult<(bool, Option<PreparedUpdate>)> {
+        let unsigned = self.unsigned(py)?;
         let mut how = How {
             deadline: deadline(timeout),
-            waits_for: self.unsigned(py)?,
+            is_unsigned: unsigned.is_some(),
+            waits_for: unsigned,
             ..self.stoppable(py, until)
         };
         Ok(match self.prepared(py, version, &mut how)? {
@@ -377,9 +386,11 @@ impl Follower {
         poll: f64,
         until: Option<Py<PyAny>>,
     ) -> PyResult<Option<PreparedUpdate>> {
+        let unsigned = self.unsigned(py)?;
         let mut how = How {
             deadline: deadline(timeout),
-            waits_for: self.unsigned(py)?,
+            is_unsigned: unsigned.is_some(),
+            waits_for: unsigned,
             ..self.stoppable(py, until)
         };
         let polling = Poller::new(poll, poll, None);
@@ -679,9 +690,22 @@ impl Follower {
         visit.call(&self.progress)
     }
 
-    /// Gives up the copy, its connections and its lock.
+    /// Why the store does not answer; None if it does. Any thread may ask.
+    #[getter]
+    fn trouble(&self) -> Option<String> {
+        self.asked.trouble()
+    }
+
+    /// Gives up the copy, its connections, threads of its own and its lock.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        close(py, &mut *free(py, &self.copy)?)
+        close(py, &mut *free(py, &self.copy)?)?;
+        let pool = self
+            .pool
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        py.detach(|| drop(pool));
+        Ok(())
     }
 }
 
@@ -761,7 +785,9 @@ impl Follower {
                 PollResult::of(made, |error| follower.is_missing(version, error, watch))
             })
         })?;
-        how.waits_for = self.unsigned(py)?.or_else(|| match &polled {
+        let unsigned = self.unsigned(py)?;
+        how.is_unsigned = unsigned.is_some();
+        how.waits_for = unsigned.or_else(|| match &polled {
             Some(PollResult::Missing(error)) => Some(format!("{error:#}")),
             _ => None,
         });
@@ -843,6 +869,7 @@ impl Follower {
         self.stop.reset();
         How {
             stop: Some(self.stop.clone()),
+            asked: Some(Arc::clone(&self.asked)),
             ..self.how(py, until)
         }
     }
@@ -930,6 +957,16 @@ impl PreparedUpdate {
             return Ok(None);
         };
         Ok(Some(files.held().directory.clone()))
+    }
+
+    /// The tensors of a version for memory of the library; none for others.
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<Info>> {
+        let made = free(py, &self.made)?;
+        let Pending::Memory(patches) = made.get(py)? else {
+            return Ok(Vec::new());
+        };
+        let tables = patches.patch_sets().iter().map(PatchSet::table);
+        Ok(tables.flat_map(|table| rows(&table.tensors)).collect())
     }
 
     /// Patches from number `begin` on, some at a time: one for each tensor that changes, in the

@@ -283,7 +283,17 @@ impl<'py> Finder<'py> {
             .getattr("dtype_name")?
             .call1((object,))?
             .extract()?;
-        let unknown = || usage(object.py(), format!("unknown dtype {object}"), Some(name));
+        let unknown = || {
+            let text = if named.starts_with('>') {
+                format!(
+                    "the bytes are in another order (dtype {named}): give \
+                     array.astype(array.dtype.newbyteorder('='))"
+                )
+            } else {
+                format!("unknown dtype {object}")
+            };
+            usage(object.py(), text, Some(name))
+        };
         let dtype = Dtype::from_name(&named).ok_or_else(unknown)?;
         self.dtypes.insert(key, dtype);
         Ok(dtype)

@@ -2,6 +2,7 @@
 //! shows progress and sees Ctrl-C.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deltachain::{Error, Progress, Result};
-use deltachain_store::{Observer, Phase, Stop};
+use deltachain_store::{Observer, Phase, Stop, Store, Trouble};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use pyo3::{Borrowed, FromPyObject};
@@ -76,8 +77,12 @@ pub(crate) struct How {
     pub(crate) deadline: Option<Instant>,
     /// A version that there is, but that is not waited for, to be told when it is given up.
     pub(crate) waits_for: Option<String>,
+    /// Whether that is because the trusted keys have not signed it.
+    pub(crate) is_unsigned: bool,
     /// Ends what the work waits for in the store.
     pub(crate) stop: Option<Stop>,
+    /// The store that is asked, to say why it does not answer.
+    pub(crate) asked: Option<Arc<AskedStore>>,
     /// Called often from the caller's thread, for [`run_until`]: the work ends when this returns
     /// something true.
     pub(crate) until: Option<Py<PyAny>>,
@@ -86,6 +91,37 @@ pub(crate) struct How {
     /// Threads of its own, of work that waits for other processes; those that all work shares if
     /// `None`.
     pub(crate) pool: Option<Arc<ThreadPool>>,
+}
+
+/// A store, and what has been logged of it.
+pub(crate) struct AskedStore {
+    trouble: Trouble,
+    said: Mutex<Option<String>>,
+}
+
+impl AskedStore {
+    pub(crate) fn new(store: &Store) -> Self {
+        Self {
+            trouble: store.trouble(),
+            said: Mutex::default(),
+        }
+    }
+
+    /// Why the last request has failed.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.now()
+    }
+
+    /// The same if it is something new.
+    fn news(&self) -> Option<String> {
+        let trouble = self.trouble.now();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said == trouble {
+            return None;
+        }
+        said.clone_from(&trouble);
+        trouble
+    }
 }
 
 /// Something that is done in the caller's thread, for the work that waits for it.
@@ -230,9 +266,14 @@ impl Watch {
     }
 
     /// Tells the caller about news.
-    fn tell(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
-        let remarks =
+    fn tell(&self, py: Python<'_>, how: &How) -> PyResult<()> {
+        let mut remarks =
             std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(trouble) = how.asked.as_ref().and_then(|asked| asked.news()) {
+            remarks.push(format!(
+                "the store does not answer; trying again: {trouble}"
+            ));
+        }
         if !remarks.is_empty() {
             let logger = py
                 .import("logging")?
@@ -241,7 +282,7 @@ impl Watch {
                 logger.call_method1("warning", ("%s", remark))?;
             }
         }
-        let Some(progress) = progress else {
+        let Some(progress) = &how.progress else {
             return Ok(());
         };
         for ((_, name), (done, total)) in PHASES.iter().zip(&self.counts) {
@@ -357,7 +398,7 @@ pub(crate) fn run_apart<T: Send>(
             let _ = asks.send(Box::new(|_| {}));
         });
         if let Err(error) = worker {
-            stopped = Some(errors::usage(py, format!("threads: {error}"), None));
+            stopped = Some(errors::raised(py, &Error::io("starting a thread", error)));
             return None;
         }
         loop {
@@ -374,9 +415,7 @@ pub(crate) fn run_apart<T: Send>(
             }
             if stopped.is_none() && looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                let told = py
-                    .check_signals()
-                    .and_then(|()| watch.tell(py, how.progress.as_ref()));
+                let told = py.check_signals().and_then(|()| watch.tell(py, how));
                 match told.and_then(|()| how.is_over(py)) {
                     Err(error) => stopped = Some(error),
                     Ok(now) => is_over |= now,
@@ -395,23 +434,27 @@ pub(crate) fn run_apart<T: Send>(
         return Err(error);
     }
     let result = result.ok_or_else(|| errors::internal(py))?;
-    watch.tell(py, how.progress.as_ref())?;
+    watch.tell(py, how)?;
     match result {
         Ok(result) => Ok(Some(result)),
         Err(_) if raised.is_some() => raised.map_or(Ok(None), Err),
         Err(_) if is_over => Ok(None),
         Err(_) if watch.was_late.load(Ordering::Relaxed) => {
-            let why = how
-                .waits_for
+            let trouble = how.asked.as_ref().and_then(|asked| asked.trouble());
+            let why = trouble
                 .as_ref()
+                .or(how.waits_for.as_ref())
                 .map(|why| format!(": {why}"))
                 .unwrap_or_default();
-            Err(errors::own(
-                py,
-                "TIMEOUT",
-                &format!("the time is over{why}"),
-                None,
-            ))
+            let advice = if trouble.is_some() {
+                "check the address, the network and the store; then call again, or allow more time"
+            } else if how.is_unsigned {
+                "compare the keys of trust= with those that sign the chain"
+            } else {
+                "call again, or allow more time"
+            };
+            let message = format!("the time is over{why}");
+            Err(errors::advised(py, "TIMEOUT", &message, advice))
         }
         Err(error) => Err(errors::raised(py, &error)),
     }
@@ -453,7 +496,8 @@ pub(crate) fn new_pool(py: Python<'_>, threads: Option<Threads>) -> PyResult<Thr
     let built = builder
         .thread_name(|number| format!("deltachain-{number}"))
         .build();
-    built.map_err(|error| errors::usage(py, format!("threads: {error}"), None))
+    let failed = |error| Error::io("starting threads", io::Error::other(error));
+    built.map_err(|error| errors::raised(py, &failed(error)))
 }
 
 /// A time; one that cannot be counted is the longest.
@@ -482,17 +526,13 @@ impl<T> OfProcess<T> {
     /// `ForkedError` in any other process than the one that made it; USAGE once it has been closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         self.check(py)?;
-        self.value
-            .as_ref()
-            .ok_or_else(|| errors::usage(py, "it has been closed", None))
+        self.value.as_ref().ok_or_else(|| errors::closed(py))
     }
 
     /// As [`get`](Self::get).
     pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
         self.check(py)?;
-        self.value
-            .as_mut()
-            .ok_or_else(|| errors::usage(py, "it has been closed", None))
+        self.value.as_mut().ok_or_else(|| errors::closed(py))
     }
 
     /// Gives it up; nothing if that was done before.

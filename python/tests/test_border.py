@@ -133,6 +133,8 @@ def uses_of_values(chain: Chain) -> dict[str, Callable[[Any], object]]:
         "apply, a link": lambda odd: dc.apply(good, [odd]),
         "apply, a closed link": lambda odd: dc.apply(good, [closed]),
         "apply, kind": lambda odd: dc.apply(good, [link], kind=odd),
+        "Subscriber, progress": lambda odd: opened(progress=odd),
+        "Publisher, progress": lambda odd: dc.Publisher(chain.url, progress=odd),
         "digest": lambda odd: dc.digest(odd),
         "open": lambda odd: dc.open(odd),
         "patches, base": lambda odd: list(link.patches(odd)),

@@ -24,11 +24,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
 from conftest import as_bytes  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import deltachain as dc  # noqa: E402
 from deltachain import _device_memory, _native, _sums, _tensor_follower  # noqa: E402
 from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
-from deltachain._sums import KINDS, MODULUS  # noqa: E402
+from deltachain._sums import KINDS, MODULUS, of_many  # noqa: E402
 from deltachain._tensors import BITS, PACKED, numpy_dtype, torch_dtype  # noqa: E402
 
 DRAWN = int(os.environ.get("DELTACHAIN_DRAWN", "60"))
@@ -1235,3 +1236,47 @@ def test_a_rank_whose_part_does_not_change_takes_part(by: str, tmp_path: Path) -
 
     assert threads.run(follow) == ["changed_lanes"] * 2
     assert torch.equal(torch.cat(tensors), versions[1])
+
+
+# Many small tensors.
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_sums_of_many_are_those_of_each(width: int) -> None:
+    for length in (1, 2, 3, 7, 4096, 4097, 8193, 20_001):
+        raw = torch.randint(0, 256, (5, length * width), dtype=torch.uint8)
+        tensors = list(raw.view(KINDS[width]))
+        each = torch.stack([_sums.of_bytes(tensor) for tensor in tensors])
+        assert torch.equal(torch.cat(of_many(tensors)), each), length
+
+
+class Counted(TorchDispatchMode):
+    """Counts calls of torch that compute or copy, and not those that only look elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, function: Any, _: Any, given: Any = (), named: Any = None) -> Any:
+        self.calls += not function.is_view
+        return function(*given, **(named or {}))
+
+
+def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device each call takes longer than it computes."""
+    monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
+    monkeypatch.setattr(_device_memory, "_HERE", frozenset())
+    count = 300
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({str(name): torch.randn(1000).bfloat16() for name in range(count)})
+    into = {str(name): torch.zeros(1000).bfloat16() for name in range(count)}
+    with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+        subscriber.prepare().apply()
+        with Counted() as counted:
+            subscriber.check()
+        # Of all of them together: some for each would be thousands.
+        assert counted.calls < 100
+        into["7"][3] += 1
+        with pytest.raises(dc.StateMismatchError) as raised:
+            subscriber.check()
+        assert raised.value.tensor == "7" and "prepare again" in raised.value.advice

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 from conftest import as_bytes  # noqa: E402
 
 import deltachain as dc  # noqa: E402
-from deltachain import _tensor_follower  # noqa: E402
+from deltachain import _native, _tensor_follower  # noqa: E402
 from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
 
 VERSIONS = 4
@@ -600,3 +600,111 @@ def test_on_one_processor_nothing_waits_for_itself(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ON_ONE_PROCESSOR, str(tmp_path / "chain")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["changed_lanes", "400000"], ran.stderr
+
+
+def test_an_exception_of_progress_ends_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its class is, it is no reason to load the version as a whole."""
+    tensors = {"a": torch.randn(400_000).bfloat16()}
+    into = {"a": torch.zeros(400_000).bfloat16()}
+    prove = _native.Follower.prove
+    is_proving: list[None] = []
+
+    def begin(own: Any, *given: Any) -> Any:
+        is_proving.append(None)
+        return prove(own, *given)
+
+    def progress(*_: object) -> None:
+        if is_proving:
+            raise RuntimeError("enough")
+
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(tensors)
+        subscriber = dc.Subscriber(tmp_path / "chain", into=into, progress=progress)
+        subscriber.prepare().apply()
+        tensors["a"][5] += 1
+        publisher.publish(tensors)
+    monkeypatch.setattr(_native.Follower, "prove", begin)
+    with pytest.raises(RuntimeError, match="enough"):
+        subscriber.prepare()
+    is_proving.clear()
+    monkeypatch.undo()
+    update = subscriber.prepare()
+    update.apply()
+    assert update.fallback is None and subscriber.version == 1
+
+
+def test_a_module_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
+    """Not a reason to load the version as a whole, without a word."""
+
+    class Odd(torch.nn.Linear):
+        is_odd = False
+
+        def state_dict(self, *given: Any, **named: Any) -> Any:
+            if Odd.is_odd:
+                Odd.is_odd = False
+                raise RuntimeError("the hook of somebody else")
+            return super().state_dict(*given, **named)
+
+    model = Odd(4, 4)
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish(torch.nn.Linear(4, 4))
+        with dc.Subscriber(tmp_path / "chain", into=model) as subscriber:
+            subscriber.prepare().apply()
+            publisher.publish(torch.nn.Linear(4, 4))
+            Odd.is_odd = True
+            with pytest.raises(RuntimeError, match="somebody else"):
+                subscriber.prepare()
+            subscriber.prepare().apply()
+            assert subscriber.version == 1
+
+
+WRAPPED = {
+    "compiled": "_orig_mod.",
+    "DDP": "module.",
+    "PEFT": "base_model.model.",
+    "FSDP1": "_fsdp_wrapped_module.",
+    "DDP of a compiled one": "module._orig_mod.",
+}
+
+
+@pytest.mark.parametrize("chain_has", WRAPPED)
+@pytest.mark.parametrize("model_has", ["plain", *WRAPPED])
+def test_a_chain_of_a_wrapped_model_is_followed(
+    tmp_path: Path, chain_has: str, model_has: str
+) -> None:
+    before, own = WRAPPED[chain_has], WRAPPED.get(model_has, "")
+    tensors = {"0.weight": torch.randn(4, 3), "1.bias": torch.randn(4)}
+    into = {f"{own}{name}": torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        publisher.publish({f"{before}{name}": tensor for name, tensor in tensors.items()})
+    with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+        subscriber.prepare().apply()
+        subscriber.check()
+    for name, tensor in tensors.items():
+        assert torch.equal(into[f"{own}{name}"], tensor)
+
+
+def test_the_shortest_loop_of_a_compiled_model(tmp_path: Path) -> None:
+    model, own = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish(torch.compile(model))
+    with dc.Subscriber(tmp_path / "chain", into=own) as subscriber:
+        subscriber.prepare().apply()
+    assert torch.equal(own.weight, model.weight) and torch.equal(own.bias, model.bias)
+
+
+def test_names_that_two_of_the_chain_may_be_are_refused(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"module.w": torch.ones(2), "_orig_mod.w": torch.zeros(2)})
+    for into in ({"w": torch.zeros(2)}, {"base_model.model.w": torch.zeros(2)}):
+        with (
+            dc.Subscriber(tmp_path / "chain", into=into) as subscriber,
+            pytest.raises(dc.UsageError, match="is not in the chain"),
+        ):
+            subscriber.prepare()
+    into = {"module.w": torch.zeros(2), "_orig_mod.w": torch.ones(2)}
+    with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
+        subscriber.prepare().apply()
+    assert torch.equal(into["module.w"], torch.ones(2))

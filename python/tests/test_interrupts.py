@@ -6,6 +6,7 @@ Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interru
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -13,13 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-from conftest import as_bytes
+from conftest import Chain, as_bytes
 from test_torn import interrupted
 
 import deltachain as dc
@@ -184,6 +186,92 @@ def test_a_thread_that_cannot_be_started_is_an_error(
                 publisher.publish(weights(0))
             assert caught.value.retryable
         assert publisher.publish(weights(1)).version == 0
+
+
+def masked(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the standard library with an interrupt, once, while `Condition` does not have
+    its lock."""
+    calls: list[None] = []
+
+    def call(*given: Any, **named: Any) -> Any:
+        result = own(*given, **named)
+        calls.append(None)
+        if len(calls) > 1:
+            return result
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    return call
+
+
+def masked_calls() -> dict[str, tuple[Any, str, Callable[[dc.Publisher], Any]]]:
+    """Where the interrupt comes: an object, its function, and a call of a publisher that uses
+    it."""
+    at_start = (threading.Thread, "start")
+    return {
+        "publish_async, start": (*at_start, lambda own: own.publish_async(weights(7))),
+        "publish, start": (*at_start, lambda own: own.publish(weights(7))),
+        "publish, result": (Future, "result", lambda own: own.publish(weights(7))),
+        "wait, join": (threading.Thread, "join", lambda own: own.wait()),
+    }
+
+
+@pytest.mark.parametrize("name", masked_calls())
+def test_an_interrupt_within_the_standard_library_stays_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, function, call = masked_calls()[name]
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish_async(weights(0)).result()
+        # The job that `wait` waits for.
+        publisher.publish_async(weights(1))
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, function, masked(getattr(owner, function)))
+            with pytest.raises(KeyboardInterrupt):
+                call(publisher)
+        assert_usable(publisher, 3, tmp_path / "chain")
+
+
+def test_an_interrupt_as_the_thread_of_an_asynchronous_call_starts(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def poll() -> None:
+        async with dc.AsyncSubscriber(chain.url) as subscriber:
+            patched.setattr(threading.Thread, "start", masked(threading.Thread.start))
+            await subscriber.poll()
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        asyncio.run(poll())
+
+
+def test_no_thread_while_the_caller_handles_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the caller handles is not the cause."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with dc.Publisher(tmp_path / "chain") as publisher, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            with pytest.raises(dc.IoError, match="no thread can be started"):
+                publisher.publish(weights(0))
+
+
+def test_an_interrupt_counts_more_than_a_tensor_that_was_refused(tmp_path: Path) -> None:
+    def stream() -> Iterator[tuple[str, Any]]:
+        yield "a", object()
+        raise KeyboardInterrupt
+
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish(stream())
+        assert publisher.publish(weights(0)).version == 0
 
 
 def test_a_callback_of_a_job_publishes(tmp_path: Path) -> None:

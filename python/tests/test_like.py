@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from conftest import write_model
 from test_publisher import followed
@@ -148,6 +149,75 @@ def test_tied_tensors_that_differ_are_an_error(tmp_path: Path, order: int) -> No
     weights = [("model.embed_tokens.weight", u8(b"xy")), ("lm_head.weight", u8(b"xz"))][::order]
     with pytest.raises(dc.UsageError, match="they differ"):
         taken(tmp_path, EMBEDDED, weights, TIES)
+
+
+def tied(order: int) -> list[tuple[str, Any]]:
+    """Names of one array, by which no rule knows that they are tied."""
+    array = numpy.frombuffer(b"xy", dtype=numpy.uint8)
+    names = ["shared.weight", "encoder.embed.weight", "decoder.embed.weight"][::order]
+    return [(name, array) for name in names]
+
+
+SHARED = {"shared.weight": ("U8", (2,), b"ab")}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("form", [dict, iter])
+def test_ties_are_known_by_their_memory(tmp_path: Path, order: int, form: Any) -> None:
+    assert taken(tmp_path, SHARED, form(tied(order)))["shared.weight"] == b"xy"
+
+
+def test_equal_values_elsewhere_and_a_part_are_no_ties(tmp_path: Path) -> None:
+    shared = numpy.frombuffer(b"xyxy", dtype=numpy.uint8)
+    for other in (shared[:2].copy(), shared[2:], shared[:1]):
+        weights = {"shared.weight": shared[:2], "other": other}
+        with pytest.raises(dc.UsageError, match="1 unexpected: other"):
+            taken(tmp_path, SHARED, weights)
+
+
+def test_a_stream_that_uses_its_memory_again_has_no_ties(tmp_path: Path) -> None:
+    array = numpy.zeros(2, dtype=numpy.uint8)
+
+    def stream(names: list[str]) -> Any:
+        for value, name in enumerate(names):
+            array[:] = value
+            yield name, array
+
+    with pytest.raises(dc.UsageError, match="1 unexpected: other"):
+        taken(tmp_path, SHARED, stream(["shared.weight", "other"]))
+
+
+def test_ties_of_a_module_by_memory(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = torch.nn.Embedding(4, 3)
+            self.encoder = torch.nn.Linear(3, 4, bias=False)
+            self.encoder.weight = self.shared.weight
+
+    model = Model()
+    found = taken(tmp_path, {"shared.weight": ("BF16", (4, 3), bytes(24))}, torch.compile(model))
+    expected = model.shared.weight.detach().bfloat16()
+    assert found["shared.weight"] == expected.view(torch.uint8).numpy().tobytes()
+    model.encoder.weight = torch.nn.Parameter(model.shared.weight.detach().clone())
+    with pytest.raises(dc.UsageError, match=r"1 unexpected: encoder\.weight"):
+        taken(tmp_path, {"shared.weight": ("BF16", (4, 3), bytes(24))}, model)
+
+
+def test_a_checkpoint_of_a_wrapped_model(tmp_path: Path) -> None:
+    wrapped = {f"_orig_mod.{name}": row for name, row in ONE.items()}
+    weights = {"model.layers.0.w": u8(b"xy"), "module.model.layers.0.b": u8(b"z")}
+    found = taken(tmp_path, wrapped, weights)
+    assert [found[name] for name in wrapped] == [b"xy", b"z"]
+
+
+def test_a_config_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(dc.UsageError, match=r"config\.json of like= cannot be read"):
+        taken(tmp_path, SHARED, dict(tied(1)), None)
+        (tmp_path / "like" / "config.json").write_text("{")
+        dc.Publisher(tmp_path / "chain", like=tmp_path / "like")
 
 
 def test_untied_heads_are_no_ties(tmp_path: Path) -> None:

@@ -314,6 +314,125 @@ def test_a_star_import_replaces_nothing() -> None:
     assert dc.open is not builtins.open and issubclass(dc.TimeoutError, builtins.TimeoutError)
 
 
+# Calls are checked before anything changes.
+
+
+@pytest.mark.parametrize("how", ["memory", "host_copy"])
+def test_an_update_that_was_applied_tears_nothing(chain: Chain, tmp_path: Path, how: str) -> None:
+    chain.publish(model(0))
+    place = {"host_copy": tmp_path / "copy"} if how == "host_copy" else {}
+    with dc.Subscriber(chain.url, **place) as subscriber:
+        update = subscriber.prepare()
+        with update.applying() as patches:
+            list(patches)
+        for _ in range(2):
+            with pytest.raises(dc.UsageError, match="has been applied"), update.applying() as again:
+                list(again)
+            assert not subscriber.torn
+        chain.publish(model(1))
+        with subscriber.prepare().applying() as patches:
+            assert {patch.name for patch in patches} == {"a.weight", "b.bias", "c.quantised"}
+        assert not subscriber.torn and subscriber.version == 1
+
+
+PACKED = {"w": dc.Tensor("F6_E2M3", (4,), b"abc"), "a": dc.Tensor("U8", (1,), b"a")}
+
+
+@pytest.mark.parametrize("how", ["memory", "host_copy"])
+def test_a_dtype_that_numpy_does_not_have_tears_nothing(tmp_path: Path, how: str) -> None:
+    place = {"host_copy": tmp_path / "copy"} if how == "host_copy" else {}
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish(PACKED)
+    with dc.Subscriber(tmp_path / "chain", kind="numpy", **place) as subscriber:
+        update = subscriber.prepare()
+        for begin in (update.applying, update.full):
+            with (
+                pytest.raises(dc.UsageError, match="numpy has no dtype F6_E2M3") as raised,
+                begin(),
+            ):
+                pass
+            assert raised.value.tensor == "w"
+            assert not subscriber.torn and subscriber.version is None
+    with (
+        dc.Subscriber(tmp_path / "chain", kind="deltachain", **place) as subscriber,
+        subscriber.prepare().applying() as patches,
+    ):
+        assert {patch.name for patch in patches} == {"w", "a"}
+
+
+def test_a_host_copy_is_not_torn_by_what_it_refuses(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"w": dc.Tensor("U8", (3,), b"abc")})
+        with dc.Subscriber(tmp_path / "chain", host_copy=tmp_path / "copy") as subscriber:
+            subscriber.prepare().apply()
+            copy = dc.HostCopy(tmp_path / "copy", kind="numpy")
+            list(copy.full())
+            publisher.publish(PACKED)
+            subscriber.prepare().apply()
+        for threads, text in ((0, "threads="), (1, "no dtype F6_E2M3")):
+            with pytest.raises(dc.UsageError, match=text), copy.applying(threads=threads) as given:
+                list(given)
+            assert not copy.torn
+        with pytest.raises(dc.UsageError, match="no dtype F6_E2M3"):
+            list(copy.full())
+        assert not copy.torn
+
+
+def test_nothing_is_proven_of_nothing(chain: Chain, tmp_path: Path) -> None:
+    chain.publish(model(0))
+    with dc.Subscriber(chain.url) as subscriber:
+        for prove in (subscriber.check, subscriber.verify):
+            with pytest.raises(dc.UsageError, match="no version is held yet"):
+                prove()
+        assert subscriber.proof is None
+    for into in ({}, {"a.weight": []}):
+        with pytest.raises(dc.UsageError, match="into= has no tensors"):
+            dc.Subscriber(chain.url, into=into, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"guard": {"max_changed": 0.1}}, "guard= must be a dc.Guard, not dict"),
+        ({"routes": {}}, "routes= must be a dc.Routes, not dict"),
+        ({"progress": 5}, "progress= must be a function, not 5"),
+    ],
+)
+def test_settings_of_the_wrong_class(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(dc.UsageError, match=text):
+        dc.Publisher(tmp_path / "chain", **settings)
+
+
+def test_a_path_that_is_not_unicode(tmp_path: Path) -> None:
+    for call in (dc.Publisher, dc.Subscriber, dc.log, dc.Store):
+        with pytest.raises(dc.UsageError, match="is not Unicode text"):
+            call(f"{tmp_path}/\udc80")
+
+
+class Lends:
+    """An array of another library."""
+
+    def __init__(self, *names: str) -> None:
+        for name in names:
+            setattr(self, name, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (numpy.zeros(3, ">f4"), r"another order \(dtype >f4\).*newbyteorder"),
+        (Lends("__dlpack__", "__array__"), "numpy.from_dlpack or torch.from_dlpack"),
+        (Lends("__array__"), "numpy.asarray"),
+    ],
+)
+def test_arrays_of_others_say_what_to_call(tmp_path: Path, value: Any, text: str) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        with pytest.raises(dc.UsageError, match=text) as raised:
+            publisher.publish({"w": value})
+        assert raised.value.tensor == "w"
+        assert publisher.publish(NOTHING).version == 0
+
+
 def test_every_class_has_advice() -> None:
     for name, kind in CLASSES.items():
         assert kind("no").advice and kind("no", advice="other").advice == "other", name

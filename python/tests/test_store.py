@@ -87,7 +87,7 @@ def test_a_person_can_know_all_arguments(kind: Any) -> None:
 
 def test_values_of_other_classes_are_refused(tmp_path: Path) -> None:
     for given in ({"routes": {"snapshot_every": 2}}, {"guard": 0.1}, {"guard": dc.Routes()}):
-        with pytest.raises(TypeError):
+        with pytest.raises(dc.UsageError, match=r"must be a dc\."):
             dc.Publisher(tmp_path / "chain", **given)
 
 
@@ -183,8 +183,9 @@ def test_pull_brings_a_directory_to_a_version(tmp_path: Path) -> None:
     assert dc.status(tmp_path / "served").version == 2
     dc.pull(tmp_path / "chain", tmp_path / "served", 1)
     assert dc.status(tmp_path / "served").version == 1
-    with pytest.raises(dc.TimeoutError, match="R-CHN-03"):
+    with pytest.raises(dc.ChainError, match="does not have a version 9") as raised:
         dc.pull(tmp_path / "chain", tmp_path / "served", 9)
+    assert raised.value.rule == "R-CHN-03" and "log()" in raised.value.advice
 
 
 def test_every_third_version(tmp_path: Path) -> None:

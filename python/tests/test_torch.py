@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import Chain, as_bytes, model
+from conftest import Chain, as_bytes, model, write_model
 
 import deltachain as dc
 
@@ -155,6 +155,100 @@ def test_a_publisher_resolves_views_and_refuses_what_is_not_dense_by_name(tmp_pa
             with pytest.raises(dc.UsageError) as caught:
                 pub.publish({"the one": tensor})
             assert caught.value.tensor == "the one"
+
+
+def test_what_torch_itself_refuses_has_the_tensors_name(tmp_path: Path) -> None:
+    lazy = torch.nn.LazyLinear(3)
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        with pytest.raises(dc.UsageError, match="the tensor cannot be read: ValueError") as raised:
+            publisher.publish({"a": torch.zeros(2), "lazy": lazy.weight})
+        assert raised.value.tensor == "lazy"
+        with pytest.raises(dc.UsageError, match="not the class Linear"):
+            publisher.publish(torch.nn.Linear)
+        assert publisher.publish({"a": torch.zeros(2)}).version == 0
+    with pytest.raises(dc.UsageError, match="not the class Linear"):
+        dc.Subscriber(tmp_path / "chain", into=torch.nn.Linear)
+    freed = torch.nn.Linear(3, 4)
+    for tensor in freed.parameters():
+        tensor.untyped_storage().resize_(0)
+    with pytest.raises(dc.UsageError, match="its storage was freed") as raised:
+        dc.Subscriber(tmp_path / "chain", into=freed)
+    assert raised.value.tensor in ("weight", "bias")
+
+
+HAS_F4 = hasattr(torch, "float4_e2m1fn_x2")
+
+
+@pytest.mark.skipif(not HAS_F4, reason="SKIPPED: this torch has no dtype of four bits")
+@pytest.mark.parametrize("shape", [(2, 3), (4, 1), (2, 5, 3), (3, 4), (6,)])
+@pytest.mark.parametrize("how", ["memory", "host_copy", "into"])
+def test_four_bits_of_any_shape_are_followed(
+    tmp_path: Path, how: str, shape: tuple[int, ...]
+) -> None:
+    """Of rows that share bytes, torch has one row."""
+    count = numpy.prod(shape) // 2
+    states = [bytes(range(count)), bytes([*range(count - 1), 0xAB])]
+    row = torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+    if shape[-1] % 2:
+        row = torch.zeros(count, dtype=torch.uint8)
+    tensor = row.view(torch.float4_e2m1fn_x2)
+    place = {
+        "memory": {},
+        "into": {"into": {"w": tensor}},
+        "host_copy": {"host_copy": tmp_path / "f"},
+    }
+    with (
+        dc.Publisher(tmp_path / "chain", profile=["compact", "local"]) as publisher,
+        dc.Subscriber(tmp_path / "chain", **place[how]) as subscriber,
+    ):
+        for number, state in enumerate(states):
+            publisher.publish({"w": dc.Tensor("F4", shape, state)})
+            update = subscriber.prepare()
+            if how == "into":
+                update.apply()
+                assert row.numpy().tobytes() == state and subscriber.version == number
+                continue
+            with update.applying() as patches:
+                (patch,) = patches
+            assert (patch.shape, patch.dtype) == (shape, "F4")
+            with update.full() as patches:
+                (patch,) = patches
+            assert (patch.shape, patch.dtype) == (shape, "F4")
+            assert patch.values.view(torch.uint8).numpy().tobytes() == state
+            ((_, found),) = subscriber.state()
+            assert found.view(torch.uint8).numpy().tobytes() == state
+
+
+@pytest.mark.skipif(not HAS_F4, reason="SKIPPED: this torch has no dtype of four bits")
+@pytest.mark.parametrize("shape", [(2, 3), (3, 4)])
+def test_four_bits_of_any_shape_are_published(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    count = numpy.prod(shape) // 2
+    raw = torch.arange(count, dtype=torch.uint8)
+    like = write_model(tmp_path / "like" / "model.safetensors", {"w": ("F4", shape, bytes(count))})
+    own = raw if shape[-1] % 2 else raw.view(*shape[:-1], -1)
+    with dc.Publisher(tmp_path / "chain", like=like.parent) as publisher:
+        publisher.publish({"w": own.view(torch.float4_e2m1fn_x2)})
+    with dc.Subscriber(tmp_path / "chain", kind="deltachain") as subscriber:
+        subscriber.prepare().apply()
+        ((_, found),) = subscriber.state()
+        assert (found.dtype, found.shape) == ("F4", shape)
+        assert bytes(found.data) == bytes(range(count))
+
+
+@pytest.mark.skipif(not HAS_F4, reason="SKIPPED: this torch has no dtype of four bits")
+def test_four_bits_that_are_not_contiguous_are_published(tmp_path: Path) -> None:
+    raw = torch.arange(64, dtype=torch.uint8).view(8, 8)
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        for number, own in enumerate((raw.t(), raw[:, ::2])):
+            publisher.publish({"w": own.view(torch.float4_e2m1fn_x2)})
+            found = dict(read(tmp_path / "chain", number))["w"]
+            assert found.view(torch.uint8).equal(own)
+
+
+def read(url: Path, version: int) -> Any:
+    with dc.Subscriber(url) as subscriber:
+        subscriber.prepare(version).apply()
+        return list(subscriber.state())
 
 
 def test_a_stale_backward_fails_after_an_update_in_place(chain: Chain) -> None:

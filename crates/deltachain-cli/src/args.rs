@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use clap::builder::ValueParser;
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use deltachain::{Error, Profile, without_secrets};
 
@@ -293,9 +295,10 @@ pub(crate) struct NewLink {
 /// Parses the command line. `Err` is the code to exit with, after help or an error has been
 /// printed.
 pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
-    let command = P::command().disable_help_flag(true).arg(help_flag());
-    let matches = command.try_get_matches_from(arguments);
+    let mut command = P::command().disable_help_flag(true).arg(help_flag());
+    let matches = command.try_get_matches_from_mut(arguments);
     matches
+        .and_then(|matches| refuse_home(&command, &matches).map(|()| matches))
         .and_then(|mut matches| P::from_arg_matches_mut(&mut matches))
         .map_err(|error| {
             // A caller that asked for JSON gets it even if the rest of the line makes no sense.
@@ -316,6 +319,49 @@ pub(crate) fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, u8> {
             }
             u8::try_from(error.exit_code()).unwrap_or(failure::FAILURE)
         })
+}
+
+/// Arguments that are texts, and may be paths.
+const PLACES: [&str; 7] = [
+    "url",
+    "copy",
+    "source",
+    "destination",
+    "to",
+    "trust",
+    "chain",
+];
+
+/// Refuses a path that begins with `~/`: the shell has not replaced it, so that it would be a
+/// directory of that name. It replaces none within quotes, after `--option=`, and in files of
+/// systemd.
+fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+    let path = ValueParser::path_buf().type_id();
+    for argument in command.get_arguments() {
+        let id = argument.get_id().as_str();
+        let is_path = argument.get_value_parser().type_id() == path;
+        if !is_path && !PLACES.contains(&id) {
+            continue;
+        }
+        let given = matches.try_get_raw(id).ok().flatten();
+        for value in given.into_iter().flatten() {
+            let text = value.to_string_lossy();
+            if text == "~" || text.starts_with("~/") {
+                let message = format!(
+                    "{text}: the shell has not replaced ~ by your home directory, as it does only at the beginning of a \
+                     word without quotes: write $HOME instead, or ./~ for a directory of that name"
+                );
+                return Err(command.clone().error(ErrorKind::ValueValidation, message));
+            }
+        }
+    }
+    let Some((name, below)) = matches.subcommand() else {
+        return Ok(());
+    };
+    match command.find_subcommand(name) {
+        Some(command) => refuse_home(command, below),
+        None => Ok(()),
+    }
 }
 
 /// A command line that makes no sense.

@@ -70,9 +70,9 @@ pub use access::options::StoreOptions;
 #[cfg(feature = "raw")]
 pub use access::raw::RawObjects;
 pub use access::stop::Stop;
-pub use access::store::Store;
 #[cfg(feature = "raw")]
 pub use access::store::StoredObject;
+pub use access::store::{Store, Trouble};
 pub use advice::{Face, Problem, advice, advice_by_rule};
 pub use assets::other_files::OtherFiles;
 pub use directory::held::HeldVersion;

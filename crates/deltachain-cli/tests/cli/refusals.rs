@@ -441,3 +441,29 @@ fn values_that_are_not_finite() {
     );
     folder.run(&["publish", "chain", "bad.safetensors"]).good();
 }
+
+#[test]
+fn a_home_directory_that_the_shell_has_not_replaced() {
+    let folder = Folder::new();
+    let own = step(0);
+    for arguments in [
+        &["init", "~/chain"][..],
+        &["log", "~/chain"],
+        &["pull", "chain", "~/copy"],
+        &["publish", "~/chain", &own],
+        &["publish", "chain", "~/model"],
+        &["publish", "chain", &own, "--work=~/work"],
+        &["follow", "chain", "out", "--copy=~/chain"],
+        &["pull", "chain", "out", "--trust=~/keys"],
+        &["mirror", "chain", "~/chain"],
+        &["snapshot", &own, "-o", "~/0.dcf"],
+        &["digest", "~"],
+    ] {
+        let ran = folder.run(arguments);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains("write $HOME instead"), "{ran:?}");
+    }
+    assert!(folder.contents().is_empty());
+    // It is no home directory within a path, and a command is the shell's.
+    folder.run(&["init", "./~"]).good();
+}

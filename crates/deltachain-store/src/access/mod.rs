@@ -28,6 +28,7 @@ pub(crate) mod rate;
 #[cfg(feature = "raw")]
 pub(crate) mod raw;
 pub(crate) mod refusal;
+pub(crate) mod runtime;
 #[cfg(feature = "servers")]
 pub(crate) mod sender;
 #[cfg(feature = "servers")]

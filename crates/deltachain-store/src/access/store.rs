@@ -8,8 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use deltachain::chain::{Note, ObjectName, foreign_form};
@@ -21,7 +20,7 @@ use object_store::{
     Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     PutOptions, PutPayload,
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, sleep_until};
 
@@ -32,6 +31,7 @@ use crate::access::options::StoreOptions;
 use crate::access::pages::{LISTING, Pages};
 use crate::access::rate::Rate;
 use crate::access::refusal::{Meaning, Refusal, causes, told};
+use crate::access::runtime::shared_runtime;
 use crate::access::stop::Stop;
 use crate::access::traffic::Traffic;
 use crate::access::url::{directory_of, open_url};
@@ -40,9 +40,6 @@ use crate::access::url::{directory_of, open_url};
 /// noticed. A longer document, even if limits allow it, does not come from a store, which is not
 /// trusted and may have any number of such documents.
 const DOCUMENT_BYTES: u64 = (1 << 24) + 1;
-
-/// Threads that wait for answers.
-const WORKERS: usize = 2;
 
 /// A name in `commits/` that no chain has.
 const NEVER_THERE: &str = "does-not-exist.json";
@@ -65,8 +62,28 @@ pub struct Store {
     /// True for a copy, which is given up quickly: there is another store to ask.
     is_copy: bool,
     pub(crate) traffic: Arc<Traffic>,
+    trouble: Trouble,
     /// The limit for bytes; requests to servers are paced by [`crate::access::http`].
     rate: Option<Arc<Rate>>,
+}
+
+/// Why a store does not answer. Any thread may ask while others wait for the store.
+#[derive(Debug, Clone, Default)]
+pub struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    /// Why the last attempt of a request has failed, also while it is tried again. `None` once the
+    /// store has answered.
+    pub fn now(&self) -> Option<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, trouble: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
 }
 
 /// One of a chain's objects as a list shows it.
@@ -141,8 +158,15 @@ impl Store {
     pub fn with_stop(&self, stop: Stop) -> Self {
         Self {
             stop,
+            trouble: Trouble::default(),
             ..self.clone()
         }
+    }
+
+    /// Tells whether the store answers, as long as anybody uses this store or a clone of it.
+    /// [`with_stop`](Self::with_stop) begins anew.
+    pub fn trouble(&self) -> Trouble {
+        self.trouble.clone()
     }
 
     /// The same store, with [copies](crate::Mirror) of its chain in others. A follower fetches
@@ -169,6 +193,7 @@ impl Store {
         Self {
             is_copy: true,
             stop,
+            trouble: Trouble::default(),
             ..self.with_attempts(1).counted()
         }
     }
@@ -211,17 +236,17 @@ impl Store {
             .max_rate
             .filter(|_| !opened.is_watched)
             .map(|rate| Arc::new(Rate::new(rate)));
-        let runtime = start_threads();
         Ok(Self {
             opened,
             name: without_secrets(name),
             ranges: Arc::new(Semaphore::new(options.parallel)),
             options: Arc::new(options),
-            runtime: Arc::new(runtime.map_err(|error| Error::io("starting threads", error))?),
+            runtime: shared_runtime().map_err(|error| Error::io("starting threads", error))?,
             stop: Stop::default(),
             copies: Arc::default(),
             is_copy: false,
             traffic: Arc::default(),
+            trouble: Trouble::default(),
             rate,
         })
     }
@@ -718,6 +743,21 @@ impl Store {
         }
     }
 
+    /// Notes whether the store has answered.
+    fn note<T>(&self, result: &Result<T, StoreError>) {
+        if self.stop.is_stopped() {
+            return;
+        }
+        let trouble = match result {
+            Err(error) if may_pass(error) => {
+                let text = Refusal::of(error).map_or_else(|| told(error), ToString::to_string);
+                Some(format!("{}: {}", self.name, without_secrets(&text)))
+            }
+            _ => None,
+        };
+        self.trouble.set(trouble);
+    }
+
     /// Whether it is worth while to try again after this.
     pub(super) fn may_pass(&self, error: &StoreError) -> bool {
         may_pass(error) && !self.stop.is_stopped()
@@ -730,7 +770,17 @@ impl Store {
             .await
     }
 
+    /// One attempt, of which it is noted whether the store has answered.
     pub(super) async fn in_time<T>(
+        &self,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let result = self.unless_silent(operation).await;
+        self.note(&result);
+        result
+    }
+
+    async fn unless_silent<T>(
         &self,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -795,24 +845,6 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
-}
-
-/// Threads for requests. If they could not be started, the runtime would panic, so this is tried
-/// before.
-fn start_threads() -> io::Result<Runtime> {
-    let tried = (0..WORKERS).map(|_| {
-        let (end, ends) = mpsc::channel::<()>();
-        Ok((end, thread::Builder::new().spawn(move || ends.recv())?))
-    });
-    for (end, thread) in tried.collect::<io::Result<Vec<_>>>()? {
-        drop(end);
-        let _ = thread.join();
-    }
-    Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .thread_name("store")
-        .enable_all()
-        .build()
 }
 
 /// Whether new credentials may help. To a HEAD a server does not say why it refuses.
@@ -928,6 +960,7 @@ fn all_came(came: usize, wanted: u64) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime::Builder;
     use tokio::time::Instant;
 
     use super::*;

@@ -339,7 +339,8 @@ impl ChainReader {
                 planner.plan_with(list, |names, held| self.store.get_all_agreed(names, held));
             times.plan += began.elapsed();
             for fault in planner.passed_over() {
-                // Without a usable version here, a path from the version held is never one.
+                // Without a usable version here, a path from the version held is never one, and
+                // another line says why the version is loaded as a whole.
                 if to.base().is_some() || !fault.breaks(&["R-APP-01"]) {
                     tell(format!("skipped a path: {fault}"), told);
                 }
