@@ -128,7 +128,6 @@ fn advice_for(kind: ErrorKind) -> &'static str {
         | ErrorKind::NotConnected
         | ErrorKind::AddrNotAvailable => "check host and port, and whether the server runs",
         ErrorKind::AddrInUse => "choose another port, or end the program that uses this one",
-        ErrorKind::InvalidFilename => "choose a shorter path",
         ErrorKind::TimedOut => "check the network and the server; then retry, or allow more time",
         ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted

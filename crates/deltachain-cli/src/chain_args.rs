@@ -18,8 +18,7 @@ use crate::engine_args::EngineArgs;
 use crate::interrupt;
 use crate::operation::http::parse_address;
 use crate::shared_args::{
-    LimitArgs, ProfilesArgs, SERVERS, parse_digest, parse_note, parse_number, parse_seconds,
-    parse_size,
+    LimitArgs, ProfilesArgs, parse_digest, parse_note, parse_number, parse_seconds, parse_size,
 };
 use crate::signature_args::{PublisherSignatureArgs, TrustArgs};
 
