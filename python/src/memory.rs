@@ -117,7 +117,8 @@ fn not_a_tensor(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
     } else if has("__array__") {
         "give what numpy.asarray makes of it"
     } else {
-        "give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a deltachain.Tensor"
+        "give a torch.Tensor, a numpy.ndarray, an object with the buffer protocol, or a \
+        deltachain.Tensor"
     };
     let text = format!("the value is of type {}: {advice}", object.get_type());
     usage(object.py(), text, Some(name))

@@ -10,8 +10,7 @@ use std::path::Path;
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::files::weight_map::INDEX_SUFFIX;
-use crate::layout::FILE_SUFFIX;
+use crate::layout::{FILE_SUFFIX, INDEX_SUFFIX};
 
 /// Fills `buffer` from the bytes at `offset`, whatever other threads do with the file.
 #[cfg(unix)]

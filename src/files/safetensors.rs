@@ -16,9 +16,9 @@ use crate::files::file_source::FileSource;
 use crate::files::header::{FileHeader, LENGTH_BYTES, MAX_HEADER_BYTES};
 use crate::files::listing::ModelListing;
 use crate::files::twin_folders::twin_folders;
-use crate::files::weight_map::{FolderIndex, INDEX_NAME, INDEX_SUFFIX, index_name, stem};
+use crate::files::weight_map::{FolderIndex, INDEX_NAME, index_name, stem};
 use crate::files::{Layout, LayoutFile};
-use crate::layout::FILE_SUFFIX;
+use crate::layout::{FILE_SUFFIX, INDEX_SUFFIX};
 use crate::plain_name::{flaw_of_plain_name, folder_of, is_of_tensors};
 use crate::source::Source;
 use crate::tensor::{State, TensorInfo, find, total_bytes};
@@ -594,7 +594,8 @@ fn other_kind(begin: &[u8]) -> Option<&'static str> {
         (b"\x28\xb5\x2f\xfd", "it is compressed with zstd: unpack it"),
         (
             b"\x89HDF\r\n",
-            "it is an HDF5 file: load it with the program that wrote it, and save it as safetensors",
+            "it is an HDF5 file: load it with the program that wrote it, and save it as \
+            safetensors",
         ),
         (b"\x93NUMPY", NUMPY),
         (
@@ -624,7 +625,8 @@ fn kind_of_zip(begin: &[u8]) -> &'static str {
     } else if name.contains(&b'/') {
         PICKLE
     } else {
-        "it is a ZIP archive: unpack it; if it is a file of PyTorch, load it there, and save it as safetensors"
+        "it is a ZIP archive: unpack it; if it is a file of PyTorch, load it there, and save it \
+        as safetensors"
     }
 }
 

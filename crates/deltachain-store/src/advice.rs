@@ -37,10 +37,10 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-CHN-08"],
-        "`deltachain prune URL --undo` brings back what was pruned within the last 20 hours; a copy of the chain may \
-         still have the version: pull it from there, or take a newer one",
-        "undo_prune() brings back what was pruned within the last 20 hours; a copy of the chain may \
-         still have the version: pull it from there, or take a newer one",
+        "`deltachain prune URL --undo` brings back what was pruned within the last 20 hours; a \
+        copy of the chain may still have the version: pull it from there, or take a newer one",
+        "undo_prune() brings back what was pruned within the last 20 hours; a copy of the chain \
+        may still have the version: pull it from there, or take a newer one",
     ),
     (
         &["R-LIM-01"],
@@ -79,10 +79,12 @@ const BY_RULE: [RuleAdvice; 15] = [
     ),
     (
         &["R-SIG-03"],
-        "look at the head: somebody else may have published it, or the key is another one now; if it is yours, give \
-         its commit to --vouch; docs/operating.md and docs/rotation.md say what to do",
-        "look at the head: somebody else may have published it, or the key is another one now; if it is yours, give \
-         its commit to vouch=; docs/operating.md and docs/rotation.md say what to do",
+        "look at the head: somebody else may have published it, or the key is another one now; \
+        if it is yours, give its commit to --vouch; docs/operating.md and docs/rotation.md say \
+        what to do",
+        "look at the head: somebody else may have published it, or the key is another one now; \
+        if it is yours, give its commit to vouch=; docs/operating.md and docs/rotation.md say \
+        what to do",
     ),
     (&["R-LAY-03"], OTHER_FILES, OTHER_FILES),
 ];
@@ -91,8 +93,8 @@ const NO_CHAIN: &str = "check the URL, or start the publisher; `deltachain init`
                         lost, put a copy of it back, byte for byte";
 const LATE: &str = "if the version is visible, followers take it; the next one has a snapshot, \
                     which makes up for this one";
-const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if both are right, put the \
-                           object back from a copy";
+const NO_DOCUMENT: &str = "check the URL, and what stands before the store, such as a proxy; if \
+    both are right, put the object back from a copy";
 const OTHER_FILES: &str = "these are not the publisher's files, or its commit does not name them: `deltachain fsck \
                            --deep` tells which; let a publisher of version 1.2 of the format publish once more";
 const ALLOWED: &str = "the format allows more than this program reads and publishes";

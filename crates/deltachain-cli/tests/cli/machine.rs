@@ -143,7 +143,8 @@ fn process_1_lets_orphans_end() {
         sh wait &"#;
     let wait = r#"
         until [ -s orphan ] && grep -q "^PPid:.1$" /proc/$$/status; do :; done
-        for _ in $(seq 3000); do [ -e "/proc/$(cat orphan)" ] || break; grep -q . chain/chain.json; done
+        for _ in $(seq 3000); do [ -e "/proc/$(cat orphan)" ] || break; grep -q . \
+            chain/chain.json; done
         [ -e "/proc/$(cat orphan)" ] && echo > left
         TOOL publish chain model"#;
     folder.write("command", command);

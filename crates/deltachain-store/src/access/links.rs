@@ -42,8 +42,8 @@ fn check_links_by(directory: &Path, link: impl Fn(&Path, &Path) -> io::Result<()
         return Err(Error::io("making a hard link", error).in_file(directory));
     }
     let text = format!(
-        "this file system makes no hard links ({error}): two publishers could make the same version; use another \
-         one, or a bucket"
+        "this file system makes no hard links ({error}): two publishers could make the same \
+        version; use another one, or a bucket"
     );
     Err(Error::usage(text).in_file(directory))
 }
@@ -77,7 +77,8 @@ pub(crate) fn find_dangling(directory: &Path) -> Result<()> {
         }
         let target = fs::read_link(path).unwrap_or_default();
         let text = format!(
-            "this is a symbolic link to {}, which does not exist: make that directory, or remove the link",
+            "this is a symbolic link to {}, which does not exist: make that directory, or remove \
+            the link",
             target.display()
         );
         return Err(Error::usage(text).in_file(path));

@@ -29,18 +29,20 @@ pub(crate) const S3: KnownSettings = KnownSettings {
             proxy_url, proxy_ca_certificate, allow_invalid_certificates",
     words: &StoreWords {
         credentials: Some(
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are temporary",
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN if they are \
+            temporary",
         ),
         no_credentials: (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --store access_key_id=env:NAME and \
-             secret_access_key=env:NAME; for a public bucket give --store skip_signature=true",
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give Store(credentials=); for a public \
-             bucket storage_options={'skip_signature': 'true'}",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --store access_key_id=env:NAME \
+            and secret_access_key=env:NAME; for a public bucket give --store skip_signature=true",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give Store(credentials=); for a \
+            public bucket storage_options={'skip_signature': 'true'}",
         ),
-        region: "set AWS_REGION to the bucket's region (the answer may name it), or AWS_ENDPOINT_URL to its address",
+        region: "set AWS_REGION to the bucket's region (the answer may name it), or \
+            AWS_ENDPOINT_URL to its address",
         bucket: "check the URL and AWS_ENDPOINT_URL, or make the bucket: deltachain makes none",
-        certificate: "check the name in the URL; AWS_CA_BUNDLE or SSL_CERT_FILE names a file with your own \
-                      authority's certificate",
+        certificate: "check the name in the URL; AWS_CA_BUNDLE or SSL_CERT_FILE names a file \
+            with your own authority's certificate",
     },
     others: &[
         ("key", "access_key_id"),
@@ -79,13 +81,14 @@ pub(crate) const GOOGLE: KnownSettings = KnownSettings {
             "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS (paths of files)",
         ),
         no_credentials: (
-            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a public bucket \
-             give --store skip_signature=true",
-            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a public bucket \
-             storage_options={'skip_signature': 'true'}",
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a \
+            public bucket give --store skip_signature=true",
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with credentials; for a \
+            public bucket storage_options={'skip_signature': 'true'}",
         ),
         region: "check the name of the bucket, and GOOGLE_BASE_URL if it is set",
-        bucket: "check the URL, and GOOGLE_BASE_URL if it is set, or make the bucket: deltachain makes none",
+        bucket: "check the URL, and GOOGLE_BASE_URL if it is set, or make the bucket: deltachain \
+            makes none",
         certificate: PLAIN.certificate,
     },
     others: &[
@@ -109,18 +112,20 @@ pub(crate) const AZURE: KnownSettings = KnownSettings {
             allow_invalid_certificates",
     words: &StoreWords {
         credentials: Some(
-            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, \
-             AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
+            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with \
+            AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID",
         ),
         no_credentials: (
-            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for a \
-             public container give --store skip_signature=true",
-            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING; for a \
-             public container storage_options={'skip_signature': 'true'}",
+            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or \
+            AZURE_STORAGE_CONNECTION_STRING; for a public container give --store \
+            skip_signature=true",
+            "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or \
+            AZURE_STORAGE_CONNECTION_STRING; for a public container \
+            storage_options={'skip_signature': 'true'}",
         ),
         region: "check the name of the account, and AZURE_STORAGE_ENDPOINT if it is set",
-        bucket: "check the container in the URL and the name of the account, or make the container: deltachain \
-                 makes none",
+        bucket: "check the container in the URL and the name of the account, or make the \
+            container: deltachain makes none",
         certificate: PLAIN.certificate,
     },
     others: &[

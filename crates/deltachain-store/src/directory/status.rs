@@ -119,7 +119,8 @@ pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStat
 /// The error that says that no follower keeps this directory.
 pub(crate) fn not_followed(directory: &Path) -> Error {
     let text = if directory.join("chain.json").is_file() {
-        "this is a chain, which `deltachain log` shows, and not a directory that `pull` or `follow` keeps"
+        "this is a chain, which `deltachain log` shows, and not a directory that `pull` or \
+        `follow` keeps"
     } else {
         "not a directory that `pull` or `follow` keeps"
     };

@@ -57,9 +57,13 @@ impl FollowerTrust {
             return match before {
                 None => Ok(None),
                 Some(_) => Err(Error::usage(
-                    "only versions that trusted keys have signed were taken so far, and no keys were given",
+                    "only versions that trusted keys have signed were taken so far, and no keys \
+                    were given",
                 )
-                .with_advice("give the keys: --trust, in Python trust=; --trust none, or forget_trust=True, forgets the trust of this directory")
+                .with_advice(
+                    "give the keys: --trust, in Python trust=; --trust none, or \
+                    forget_trust=True, forgets the trust of this directory",
+                )
                 .in_file(directory)),
             };
         };

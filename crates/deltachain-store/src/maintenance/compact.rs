@@ -290,8 +290,8 @@ fn put_in_force(
             return Ok((document.name(), is_in_time));
         }
     }
-    let text = "the name of the routes is taken each time: other processes change them without end, or \
-                the store does not list what it has";
+    let text = "the name of the routes is taken each time: other processes change them without \
+        end, or the store does not list what it has";
     let error = io::Error::other(text);
     Err(Error::io("storing routes", error).in_file(store.to_string()))
 }

@@ -62,8 +62,9 @@ fn reply(mut stream: &TcpStream, status: u16, body: &str) -> Result<()> {
 }
 
 fn credentials(key: &str, secret: &str) -> String {
+    let end = "2099-01-01T00:00:00Z";
     format!(
-        r#"{{"AccessKeyId":"{key}","SecretAccessKey":"{secret}","Token":"t","Expiration":"2099-01-01T00:00:00Z"}}"#
+        r#"{{"AccessKeyId":"{key}","SecretAccessKey":"{secret}","Token":"t","Expiration":"{end}"}}"#
     )
 }
 

@@ -61,7 +61,8 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
         let _ = write!(
             text,
             "\n  {versions} ({}) stay, since kept versions are built from them: \
-             `deltachain compact --version {lowest} --snapshot` makes a snapshot, after which prune can withdraw them",
+             `deltachain compact --version {lowest} --snapshot` makes a snapshot, after which prune \
+             can withdraw them",
             ranges(&pruned.needed),
         );
     }
