@@ -61,8 +61,8 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
         let _ = write!(
             text,
             "\n  {versions} ({}) stay, since kept versions are built from them: \
-             `deltachain compact --version {lowest} --snapshot` makes a snapshot, after which prune \
-             can withdraw them",
+             `deltachain compact --version {lowest} --snapshot` makes a snapshot, after which \
+             prune can withdraw them",
             ranges(&pruned.needed),
         );
     }
@@ -76,7 +76,8 @@ fn as_text(url: &str, pruned: &PruneReport) -> String {
             "unreferenced file",
             "unreferenced files",
         );
-        let when = "stored or withdrawn within the last 24 hours: prune again a day from now to remove them";
+        let when = "stored or withdrawn within the last 24 hours: prune again a day from now to \
+            remove them";
         text.extend([
             "\n  ",
             &files,
