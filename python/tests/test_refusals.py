@@ -145,7 +145,8 @@ def test_when_there_are_snapshots(tmp_path: Path) -> None:
         ("s3://bucket/chain", {"anon": True}, ["skip_signature"]),
         ("gs://bucket/chain", {"token": "hidden"}, ["service_account"]),
         ("gs://bucket/chain", {"endpoint_url": "x"}, ["base_url"]),
-        ("az://bucket/chain", {"connection_string": "hidden"}, ["account_name and account_key"]),
+        ("az://bucket/chain", {"connection_string": "hidden"}, ["connection_string", "KEY=VALUE"]),
+        ("az://bucket/chain", {"credential": "hidden"}, ["account_key, sas_token"]),
         ("https://example.invalid/chain", {"region": "x"}, ['"region"', "user_agent"]),
     ],
 )

@@ -95,6 +95,7 @@ impl Connector {
     }
 
     /// The same connector for clients that make other requests, of another server.
+    #[cfg(any(feature = "s3", feature = "gs", feature = "az"))]
     pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
         Self {
             purpose,

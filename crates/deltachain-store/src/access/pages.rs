@@ -1,5 +1,9 @@
 //! Lists that come in pages. The store says whether another page follows, and it is not trusted: a
 //! list that repeats itself, or has hardly any names, must end.
+#![cfg_attr(
+    not(feature = "servers"),
+    allow(dead_code, reason = "only servers have pages")
+)]
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,4 +1,14 @@
 //! Stores on servers: buckets of all kinds, and web servers, which can only be read.
+#![cfg_attr(
+    not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        unused_mut,
+        reason = "each kind of store uses a part"
+    )
+)]
 
 use std::ffi::OsStr;
 use std::fs;

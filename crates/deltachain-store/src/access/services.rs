@@ -1,6 +1,10 @@
 //! Services that give credentials: the metadata service of the machine, that of its container,
 //! token services. They are not the store. A refusal of theirs is final, and they have a short time
 //! in all.
+#![cfg_attr(
+    not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
+    allow(dead_code, reason = "each kind of store uses a part")
+)]
 
 use std::fmt::Debug;
 use std::fs;

@@ -1,5 +1,9 @@
 //! Settings that a kind of store does not know, and values that cannot be, are refused: these would
 //! be missed only when a request fails.
+#![cfg_attr(
+    not(all(feature = "s3", feature = "gs", feature = "az", feature = "http")),
+    allow(unused_imports, reason = "each kind of store uses a part")
+)]
 
 use std::env::{self, VarError};
 
