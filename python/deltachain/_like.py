@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +67,9 @@ class Like:
             trainers whose checkpoint is quantised.
         other_files: whether to publish the assets of the checkpoint, such as configuration and
             tokenizer.
+        exclude: patterns of other files that are not published, such as `"*.log"`: a text, or a
+            list of them. In names below the directory, `*` stands for any characters. What trainers
+            save to go on, such as `optimizer.pt`, is never published.
         fill: whether tensors that the trainer does not give are those of the checkpoint, such as a
             frozen vision tower. Otherwise a missing tensor is an error.
     """
@@ -74,7 +77,12 @@ class Like:
     path: str | os.PathLike[str] | None = None
     transform: Transform | None = None
     other_files: bool = True
+    exclude: str | Sequence[str] = ()
     fill: bool = False
+
+    def _patterns(self) -> list[str]:
+        """The patterns of `exclude`."""
+        return [self.exclude] if isinstance(self.exclude, str) else list(self.exclude)
 
 
 class Reference:

@@ -265,9 +265,6 @@ class Publisher:
             to the checkpoint's dtype. Prefixes of wrappers are removed from names (`_orig_mod.`,
             `module.`, `base_model.model.`). Tied tensors are written as in the checkpoint. Without
             `like`, tensors are not converted.
-        exclude: patterns of other files of `like` that are not published, such as `"*.log"`. In
-            names below the directory, `*` stands for any characters. What trainers save to go on,
-            such as `optimizer.pt`, is never published.
         group: the processes that publish together: a process group of torch.distributed, or a
             `Group`, which has a timeout. Each process makes the same calls. Needs `like`. By
             default, this process alone.
@@ -320,7 +317,6 @@ class Publisher:
         chain: Chain,
         *,
         like: str | os.PathLike[str] | Like | None = None,
-        exclude: Sequence[str] = (),
         group: Any = None,
         keep_last: int | None = None,
         once: str | None = None,
@@ -386,7 +382,7 @@ class Publisher:
                 like=None if self._like is None else self._like.path,
                 profiles=profiles,
                 assets=reference.other_files,
-                exclude=[exclude] if isinstance(exclude, str) else list(exclude),
+                exclude=reference._patterns(),
                 keep_last=keep_last,
                 scratch=maybe_absolute(scratch),
                 once=once,

@@ -353,7 +353,9 @@ def test_the_interpreter_waits_for_what_is_under_way(tmp_path: Path) -> None:
         """,
         tmp_path / "chain",
     )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    # The model has NaN.
+    others = [line for line in ran.stderr.splitlines() if "not finite" not in line]
+    assert (ran.returncode, others) == (0, [])
     assert len(versions(tmp_path / "chain")) == 1
 
 
@@ -487,13 +489,13 @@ def test_training_state_and_patterns_are_left_out(
         (like / name).write_text(name)
     for exclude in ("*.log", ["*.log", "*.txt"]):
         caplog.clear()
-        with dc.Publisher(tmp_path / "chain", like=like, exclude=exclude) as pub:
+        with dc.Publisher(tmp_path / "chain", like=dc.Like(like, exclude=exclude)) as pub:
             pub.publish(tensors(0))
         assert followed(tmp_path / "chain")["files"] == b"config.json,model.safetensors"
         assert "optimizer.pt (training state of transformers)" in caplog.text
         assert ('no file is left out by "*.txt"' in caplog.text) == (exclude != "*.log")
     with pytest.raises(dc.UsageError, match="cannot be used"):
-        dc.Publisher(tmp_path / "chain", like=like, exclude="a[")
+        dc.Publisher(tmp_path / "chain", like=dc.Like(like, exclude="a["))
 
 
 def test_a_pipeline_keeps_its_folders(tmp_path: Path) -> None:

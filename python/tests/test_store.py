@@ -82,7 +82,7 @@ def test_what_a_store_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber, dc.AsyncSubscriber])
 def test_a_person_can_know_all_arguments(kind: Any) -> None:
-    assert len(inspect.signature(kind).parameters) <= 15
+    assert len(inspect.signature(kind).parameters) <= 16
 
 
 def test_values_of_other_classes_are_refused(tmp_path: Path) -> None:

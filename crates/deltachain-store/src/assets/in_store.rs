@@ -26,7 +26,7 @@ use crate::observer::{InPhase, Observer, Phase};
 
 /// The ways to publish fewer other files.
 pub(crate) const LEAVE_OUT: &str = "--exclude PATTERN leaves files out, --no-assets all of them; \
-                                    in Python exclude=, and Like(other_files=False)";
+                                    in Python Like(exclude=) and Like(other_files=False)";
 
 /// Stores the other files of a model directory and its folders, and gives them as a commit names
 /// them, ascending by name. The assets that `known` has are in the store. The observer is told

@@ -49,8 +49,7 @@ const SAVED: &[SavedState] = &[
     row("pytorch_model_fsdp_*/", FSDP),
     row("optimizer_*/", FSDP),
     // DeepSpeed 0.19, runtime/engine.py: `save_checkpoint`, `_get_rank_zero_ckpt_name`,
-    // `_get_ckpt_name`, `_copy_recovery_script`. The files are in a folder that is named by its
-    // tag.
+    // `_get_ckpt_name`, `_copy_recovery_script`. The files are in a folder named by its tag.
     row("global_step*/", DEEPSPEED),
     row("latest", DEEPSPEED),
     row("zero_to_fp32.py", DEEPSPEED),
