@@ -73,6 +73,12 @@ class AsyncSubscriber(Follower):
         """As `Subscriber.poll`."""
         return await in_thread(self._polled, timeout)
 
+    async def find(
+        self, version: int | None = None, *, timeout: float | None = None
+    ) -> Update | None:
+        """As `Subscriber.find`."""
+        return await in_thread(self._poll, version, timeout)
+
     async def prepare(
         self, version: int | None = None, *, timeout: float | None = None, poll: float = 0.5
     ) -> Update:

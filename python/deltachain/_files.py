@@ -8,12 +8,25 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union, Unpack, overload
 
 from . import _native
 from ._errors import TornError, UsageError
 from ._settings import absolute, function, maybe_absolute, notes, present
-from ._tensors import PACKED, Kind, Tensor, allocator, checked_kind, kind_of, shaped, writable
+from ._tensors import (
+    PACKED,
+    Kind,
+    Tensor,
+    allocator,
+    checked_kind,
+    kind_of,
+    known,
+    shaped,
+    writable,
+)
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "ApplyReport",
@@ -32,7 +45,8 @@ __all__ = [
 
 Path = str | os.PathLike[str]
 Tensors = Mapping[str, Any]
-State = Path | Tensors
+# A module of torch, which need not be installed, cannot be joined by `|`.
+State = Union[Path, Tensors, "torch.nn.Module"]
 Profile = Literal["compact", "local", "direct"]
 Progress = Callable[[str, int, int], object]
 
@@ -146,8 +160,12 @@ class StateDigest:
 
 
 def located(state: Any) -> Any:
-    """A state as the library takes it: a path from the root, or what it was."""
-    return present(state) if isinstance(state, str | os.PathLike) else state
+    """A state as the library takes it: a path from the root, the tensors of a module, or what it
+    was."""
+    if isinstance(state, str | os.PathLike):
+        return present(state)
+    tensors = known(state)
+    return state if tensors is None else tensors
 
 
 def patch_of(row: tuple[str, str, list[int], Any, Any], kind: Kind) -> Patch:
@@ -182,6 +200,15 @@ def taken(patches: Iterator[Patch]) -> Iterator[Iterator[Patch]]:
         TornError: if it did not.
     """
     yield patches
+    check_all_read(patches)
+
+
+def check_all_read(patches: Iterator[Patch]) -> None:
+    """Refuses patches that a block has left unread.
+
+    Raises:
+        TornError: if there are any.
+    """
     left = next(patches, None)
     if left is not None:
         raise TornError(
@@ -299,7 +326,7 @@ class Link:
         Raises:
             UsageError: if the base is needed and missing, or does not have the tensor.
         """
-        native, given_base = self._native, located(base)
+        native, base = self._native, located(base)
         wanted = names if callable(names) else None if names is None else set(names).__contains__
         given = base if isinstance(base, Mapping) else {}
         usual = checked_kind(kind) or (
@@ -313,10 +340,10 @@ class Link:
             batch.append(number)
             held += Tensor(dtype or "U8", shape, b"").nbytes
             if held >= _BATCH or len(batch) >= 4096:
-                yield from (patch_of(row, usual) for row in native.patches(batch, given_base))
+                yield from (patch_of(row, usual) for row in native.patches(batch, base))
                 batch, held = [], 0
         if batch:
-            yield from (patch_of(row, usual) for row in native.patches(batch, given_base))
+            yield from (patch_of(row, usual) for row in native.patches(batch, base))
 
     def save(self, path: Path, *, replace: bool = False) -> None:
         """Writes the link to a file, atomically."""
@@ -376,9 +403,10 @@ def diff(
 ) -> Link | DiffReport:
     """Makes the link from one state to another.
 
-    Each state is a safetensors file, a directory of them, or a mapping from names to tensors: of
-    torch (those on a device are read piece by piece), numpy, anything with the buffer protocol, or
-    `deltachain.Tensor`. Tensors are not copied: do not write to them during the call.
+    Each state is a safetensors file, a directory of them, a module of torch, or a mapping from
+    names to tensors: of torch (those on a device are read piece by piece), numpy, anything with the
+    buffer protocol, or `deltachain.Tensor`. Tensors are not copied: do not write to them during the
+    call.
 
     Args:
         base: the state that the link is applied to; None for a snapshot.
@@ -464,11 +492,12 @@ def apply(
         Error: if a link has another fault; `.link` is its number.
     """
     function("progress", progress)
+    base = located(base)
     given = [links] if isinstance(links, Link | str | os.PathLike) else list(links)
     if out is None:
         opened = [link if isinstance(link, Link) else open(link) for link in given]
         made, _ = _native.apply_tensors(
-            located(base),
+            base,
             [link._native for link in opened],
             allocator(base, kind),
             threads,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from . import _native
 from ._chain import given
 from ._errors import TornError, UsageError
-from ._files import Patch, patch_of, taken
+from ._files import Patch, check_all_read, patch_of, taken
 from ._settings import absolute
 from ._tensors import Kind, Tensor, check_dtype, checked_kind, shaped, usual_kind
 
@@ -64,6 +64,23 @@ def find_version(
         if found is None
         else FoundVersion(*found[:2], os.path.realpath(found[2]), given(found[3]))
     )
+
+
+class FullPatches(Iterator[Patch]):
+    """Every tensor of a version, with or without a `with` block."""
+
+    def __init__(self, patches: Iterator[Patch]) -> None:
+        self._patches = patches
+
+    def __next__(self) -> Patch:
+        return next(self._patches)
+
+    def __enter__(self) -> FullPatches:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            check_all_read(self._patches)
 
 
 class HostCopy:
@@ -136,9 +153,13 @@ class HostCopy:
             )
         return mapped(current, self._kind)
 
-    def full(self) -> Iterator[Patch]:
-        """Every tensor of the current version. When all have been read, this process holds that
-        version."""
+    def full(self) -> FullPatches:
+        """Every tensor of the current version, as an iterator. When all have been read, this
+        process holds that version. In a `with` block, it raises a TornError if the block has not
+        read all."""
+        return FullPatches(self._full())
+
+    def _full(self) -> Iterator[Patch]:
         found = find_version(self._path)
         if found is None:
             raise UsageError(

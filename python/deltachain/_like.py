@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from . import _native
 from ._errors import Error, UsageError
 from ._host_copy import raw
 from ._settings import is_unicode, present
-from ._tensors import Tensor, kind_of, numpy_dtype, shaped, torch_dtype
+from ._tensors import Tensor, kind_of, known, numpy_dtype, shaped, torch_dtype
 
-__all__ = ["Collector", "Expected", "Like", "Names", "Reference", "known", "pairs", "place_of"]
+__all__ = ["Collector", "Expected", "Like", "Names", "Reference", "pairs", "place_of"]
 
 # Parts that wrappers add to names: torch.compile, FSDP, activation checkpoints, adapters of PEFT.
 _INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"}
@@ -193,18 +193,6 @@ def _bare(name: str, names: Container[str]) -> str:
             break
         name = name.removeprefix(before)
     return name
-
-
-def known(weights: Any) -> Mapping[Any, Any] | None:
-    """The weights as a mapping, if they are a mapping or a module of torch; None for a stream."""
-    if isinstance(weights, Mapping):
-        return weights
-    is_module = hasattr(weights, "state_dict") and hasattr(weights, "named_parameters")
-    # A class has these, too.
-    if is_module and not isinstance(weights, type):
-        state: Mapping[Any, Any] = weights.state_dict()
-        return state
-    return None
 
 
 def pairs(weights: Any) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from ._like import Names
 from ._native import Place
 from ._tensors import BITS, kind_of, name_of
 
-__all__ = ["Info", "Part", "bound", "located", "overlapping", "parts_of"]
+__all__ = ["Info", "Part", "address_of", "bound", "located", "overlapping", "parts_of"]
 
 # Name, dtype and shape of a checkpoint's tensor.
 Info = tuple[str, str, list[int]]
@@ -223,11 +223,11 @@ def bound(
     named = [(names.find(place.name), place, index) for place, index in given]
     ours = [one for one in named if one[0] in known]
     # Tied to one of these, as transformers' models have them: written with it.
-    addresses = {_address(place.tensor) for _, place, _ in ours} - {None}
+    addresses = {address_of(place.tensor) for _, place, _ in ours} - {None}
     others = {
         place.name
         for name, place, _ in named
-        if name not in known and _address(place.tensor) not in addresses
+        if name not in known and address_of(place.tensor) not in addresses
     }
     flaws = [f"{name!r} is not in the chain" for name in others if strict or not ours]
     if strict and not is_group:
@@ -243,7 +243,7 @@ def bound(
     return [(name, place, _indices(known[name], index or ())) for name, place, index in ours]
 
 
-def _address(tensor: Any) -> tuple[Any, int] | None:
+def address_of(tensor: Any) -> tuple[Any, int] | None:
     """Where a tensor of torch lies, if it has any bytes."""
     return (
         (tensor.device, tensor.data_ptr())

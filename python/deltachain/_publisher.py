@@ -25,10 +25,11 @@ from ._errors import CancelledError, ForkedError, IoError, UsageError
 from ._files import Profile, Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
-from ._like import Collector, Expected, Like, Reference, known, pairs, place_of
+from ._like import Collector, Expected, Like, Reference, pairs, place_of
 from ._ranks import divide, ranks_of, started, usual_shards
 from ._settings import Stop, ending, function, maybe_absolute, notes, number, whole
 from ._store import Chain, store_of
+from ._tensors import known
 
 __all__ = ["Guard", "PublishJob", "Published", "Publisher", "Routes"]
 
@@ -155,6 +156,12 @@ class PublishJob(Future[Published]):
 
     # To the base class it is pending until it ends, since it does not let a running future be
     # cancelled.
+
+    def __repr__(self) -> str:
+        if not self.done():
+            return "<deltachain.PublishJob, running>"
+        said = "cancelled" if self.cancelled() else "failed" if super().exception() else "published"
+        return f"<deltachain.PublishJob, {said}>"
 
     def running(self) -> bool:
         """Whether it has not ended yet."""

@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeVar
 
 from ._errors import CLASSES, Error, IoError, UsageError
 from ._interrupts import start
-from ._like import known, pairs
+from ._like import pairs
 from ._settings import number
-from ._tensors import name_of
+from ._tensors import known, name_of
 
 __all__ = ["Group", "Ranks", "TorchGroup", "divide", "ranks_of", "started", "usual_shards"]
 

@@ -29,12 +29,11 @@ from ._errors import (
 from ._files import Patch, Progress, patch_of, taken
 from ._host_copy import differences, raw
 from ._keys import Trusts, trusted
-from ._like import known
 from ._ranks import ranks_of
 from ._settings import Stop, absolute, ending, function, maybe_absolute, number, whole
 from ._store import Chain, store_of
 from ._tensor_follower import Loader, TensorFollower, WatchedProgress
-from ._tensors import Kind, check_dtype, checked_kind, kind_of, shaped, usual_kind
+from ._tensors import Kind, check_dtype, checked_kind, kind_of, known, shaped, usual_kind
 
 if TYPE_CHECKING:
     import torch
@@ -812,6 +811,9 @@ def pull(
     version: int | None = None,
     *,
     trust: Trusts | None = None,
+    tensors: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Path:
     """Brings a directory to a version of a chain, by default the newest, as the tool's `pull` does.
 
@@ -821,19 +823,24 @@ def pull(
             too, when they are not running.
         version: the number of the version.
         trust: whose versions to accept, as for `Subscriber`.
+        tensors: patterns of names, to select tensors, as for `Subscriber`.
+        progress: called as `progress(phase, done, total)`, in bytes.
+        stop: an event, or a function that returns whether to stop.
 
     Returns:
         The directory `current` in it, to be loaded as any directory of a model.
 
     Raises:
         ChainError: if there is no such version.
+        CancelledError: if `stop` ends the download.
         Error: as for `Subscriber`.
     """
     store = store_of(chain)
     store.check_exists("check the path, and that its file system is mounted")
     place = absolute(directory)
-    with Subscriber(store, host_copy=place, trust=trust) as subscriber:
-        update = subscriber.find(version)
+    settings: dict[str, Any] = {"trust": trust, "tensors": tensors, "progress": progress}
+    with Subscriber(store, host_copy=place, **settings) as subscriber:
+        update = subscriber.find(version, stop=stop)
         if update is None:
             which = "any version" if version is None else f"a version {version}"
             raise ChainError(

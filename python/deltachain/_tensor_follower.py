@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
@@ -22,10 +23,9 @@ from ._errors import (
     UsageError,
 )
 from ._files import Progress
-from ._like import known
-from ._parts import bound, located, parts_of
+from ._parts import address_of, bound, located, parts_of
 from ._ranks import Ranks
-from ._tensors import Tensor, check_dtype, kind_of, note_written, shaped
+from ._tensors import Tensor, check_dtype, kind_of, known, note_written, shaped
 
 __all__ = ["Loader", "TensorFollower", "WatchedProgress"]
 
@@ -44,6 +44,15 @@ _NOTHING = (
     "USAGE: the tensors hold no whole version, or into= has not said where they are: apply an "
     "update"
 )
+
+
+# The follower that was the last to write to the tensor at an address.
+_owners: dict[tuple[Any, int], weakref.ref[TensorFollower]] = {}
+
+
+def _forget(ended: weakref.ref[TensorFollower]) -> None:
+    for address in [address for address, owner in _owners.items() if owner is ended]:
+        del _owners[address]
 
 
 class WatchedProgress:
@@ -93,6 +102,8 @@ class TensorFollower(_native.Follower):
         self._bound = False
         self._named: list[tuple[str, _native.Place]] = []
         self._give(None if self._loader else into)
+        # Whether this one was the last to write to its tensors, and whether another one has since.
+        self._is_owner = self._is_overwritten = False
         # How long another rank may take to vote.
         self._patience: float | None = None
         self._calls = 0
@@ -100,6 +111,7 @@ class TensorFollower(_native.Follower):
     def _give(self, into: Any) -> None:
         """Takes these tensors from now on."""
         self._into, self._bound, self._given, self._unused = into, False, None, []
+        self._is_owner = False
         tensors = known(into)
         if tensors is not None:
             parts = list(parts_of(tensors, self._is_group))
@@ -113,6 +125,9 @@ class TensorFollower(_native.Follower):
         """Compares where the tensors lie with where they lay. If one lies elsewhere, all are bound
         anew, those of a loader by the next version, which is loaded as a whole. Returns which one,
         or why they cannot be bound or looked up."""
+        if self._is_overwritten:
+            self._is_overwritten = False
+            self.doubt("torn")
         if self._into is None:
             return None
         try:
@@ -201,8 +216,8 @@ class TensorFollower(_native.Follower):
         told = [json.loads(word) for word in ranks.together(follow, stop.set)]
         assert made is not None
         is_found = self._given is not None
-        if is_found:
-            self._bind(made)
+        if is_found and not self._is_bound_to(made):
+            is_found = False
         if is_found and all(is_in_place for is_in_place, _ in told):
             # R-SUM-11.
             ranks.same("table, links and sums", {"version": told[ranks.rank][1]})
@@ -260,6 +275,25 @@ class TensorFollower(_native.Follower):
                 self._bound = False
         if not all(is_found for _, _, is_found in told):
             self._give(None)
+
+    def _is_bound_to(self, made: _native.PreparedUpdate) -> bool:
+        """Finds the tensors of a version. False if they do not fit, but a loader can load it: it
+        may convert dtypes, for one.
+
+        Raises:
+            UsageError: if they do not fit, and there is no loader.
+        """
+        try:
+            self._bind(made)
+        except UsageError as error:
+            # It is the same on all ranks.
+            if self._loader is None:
+                raise
+            self.doubt("place")
+            self._give(None)
+            _logger.warning("version %d is loaded as a whole: %s", made.version, error)
+            return False
+        return True
 
     def _bind(self, made: _native.PreparedUpdate) -> None:
         """Finds the tensors of a version in those of all ranks."""
@@ -334,10 +368,47 @@ class TensorFollower(_native.Follower):
         # Loading may take one rank much longer than another.
         self._patience = None if is_whole else self._ranks.limit
         if is_whole and self._loader is not None:
-            return self._load(prepared)
+            told = self._load(prepared)
+            self._own()
+            return told
         if is_whole:
             self._bind(prepared)
+        self._own()
         return super().switch(prepared, self._group)
+
+    def _own(self) -> None:
+        """Tells other followers of this process that this one writes to their tensors. They load
+        the next version as a whole."""
+        if self._is_owner:
+            return
+        self._is_owner = True
+        # A reference that leaves nothing behind when this one ends.
+        own = weakref.ref(self, _forget)
+        others: dict[int, TensorFollower] = {}
+        for place, _ in self._given or ():
+            address = address_of(place.tensor)
+            if address is None:
+                continue
+            before = _owners.get(address)
+            other = None if before is None else before()
+            if other is not None and other is not self:
+                others[id(other)] = other
+            _owners[address] = own
+        for other in others.values():
+            other._lose()
+
+    def _lose(self) -> None:
+        """Notes that another follower has written to the tensors of this one."""
+        self._is_owner = False
+        try:
+            self.doubt("torn")
+        except UsageError:
+            # Another thread is using it, or it is closed.
+            self._is_overwritten = True
+        _logger.warning(
+            "two subscribers have the same tensors in into=: the older one has lost its version, "
+            "and loads the next one as a whole"
+        )
 
     def _load(self, prepared: _native.PreparedUpdate) -> dict[str, Any]:
         """Lets the loader load all tensors, and finds where they are then."""

@@ -14,7 +14,17 @@ from . import _native
 from ._errors import UsageError
 from ._settings import choice
 
-__all__ = ["BITS", "PACKED", "SIGNED", "Kind", "Tensor", "allocator", "checked_kind", "kind_of"]
+__all__ = [
+    "BITS",
+    "PACKED",
+    "SIGNED",
+    "Kind",
+    "Tensor",
+    "allocator",
+    "checked_kind",
+    "kind_of",
+    "known",
+]
 
 # The libraries that tensors are of.
 Kind = Literal["torch", "numpy", "deltachain"]
@@ -102,6 +112,18 @@ def note_written(tensors: Mapping[str, Any]) -> None:
     for tensor in tensors.values():
         if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
+
+
+def known(weights: Any) -> Mapping[Any, Any] | None:
+    """The weights as a mapping, if they are a mapping or a module of torch; None for a stream."""
+    if isinstance(weights, Mapping):
+        return weights
+    is_module = hasattr(weights, "state_dict") and hasattr(weights, "named_parameters")
+    # A class has these, too.
+    if is_module and not isinstance(weights, type):
+        state: Mapping[Any, Any] = weights.state_dict()
+        return state
+    return None
 
 
 def kind_of(value: Any) -> Kind:

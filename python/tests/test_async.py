@@ -217,7 +217,7 @@ def test_every_wait_ends_by_stop(chain: Chain) -> None:
     for wait in (subscriber.prepare, lambda stop: subscriber.prepare(5, stop=stop)):
         with pytest.raises(dc.CancelledError, match="stopped"):
             wait(stop=after(asked, 2))
-    for call in (subscriber.prepare, subscriber.poll, subscriber.verify):
+    for call in (subscriber.prepare, subscriber.poll):
         with pytest.raises(dc.CancelledError):
             call(stop=asked)  # type: ignore[operator]
         with pytest.raises(dc.UsageError, match="stop= must be an event"):
@@ -242,7 +242,14 @@ def test_every_wait_ends_by_stop(chain: Chain) -> None:
         with pytest.raises(dc.CancelledError):
             follower.prepare(stop=store.stands)
         store.stall = 0
-        assert follower.prepare(timeout=60, stop=threading.Event()).version == 0
+        update = follower.prepare(timeout=60, stop=threading.Event())
+        assert update.version == 0
+        update.apply()
+        for prove in (follower.check, follower.verify):
+            with pytest.raises(dc.CancelledError):
+                prove(stop=asked)
+            with pytest.raises(dc.UsageError, match="stop= must be an event"):
+                prove(stop=5)  # type: ignore[arg-type]
         publisher.close()
 
 

@@ -1274,7 +1274,7 @@ def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.M
         subscriber.prepare().apply()
         with Counted() as counted:
             subscriber.check()
-        # All of them together: some for each would be thousands.
+        # Some for each of them would be thousands.
         assert counted.calls < 100
         into["7"][3] += 1
         with pytest.raises(dc.StateMismatchError) as raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import subprocess
 import sys
@@ -708,3 +709,73 @@ def test_names_that_two_of_the_chain_may_be_are_refused(tmp_path: Path) -> None:
     with dc.Subscriber(tmp_path / "chain", into=into) as subscriber:
         subscriber.prepare().apply()
     assert torch.equal(into["module.w"], torch.ones(2))
+
+
+def test_the_older_of_two_subscribers_says_that_it_lost_its_tensors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    into = {"w": torch.zeros(1000).bfloat16()}
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        first = torch.randn(1000).bfloat16()
+        publisher.publish({"w": first})
+        older, newer, other = (
+            dc.Subscriber(tmp_path / "chain", into=tensors)
+            for tensors in (into, into, {"w": torch.zeros(1000).bfloat16()})
+        )
+        for subscriber in (other, older, newer):
+            subscriber.prepare().apply()
+        assert older.version is None and older.torn and older.proof is None
+        assert newer.version == 0 == other.version and not other.torn
+        with pytest.raises(dc.UsageError, match="no whole version"):
+            older.check()
+        first[3] += 1
+        publisher.publish({"w": first})
+        update = older.prepare()
+        update.apply()
+        assert update.fallback == "torn" and older.version == 1 and newer.version is None
+        older.check()
+    assert torch.equal(into["w"], first)
+    assert sum("two subscribers" in record.getMessage() for record in caplog.records) == 2
+    for subscriber in (older, newer, other):
+        subscriber.close()
+    kept = len(_tensor_follower._owners)
+    del older, newer, other, subscriber, update
+    gc.collect()
+    assert len(_tensor_follower._owners) < kept
+
+
+def test_modules_are_states(tmp_path: Path) -> None:
+    old, new = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    link = dc.diff(old, new)
+    assert dc.digest(new).digest == link.target == dc.digest(new.state_dict()).digest
+    made = dc.apply(old, [link])
+    assert torch.equal(made["weight"], new.weight) and torch.equal(made["bias"], new.bias)
+
+
+def test_another_dtype_is_loaded_by_the_loader(tmp_path: Path) -> None:
+    """A server's loader converts, and the version is not refused for ever."""
+    own = {"a": torch.zeros(40).bfloat16(), "b": torch.zeros(40).bfloat16()}
+    loads: list[None] = []
+
+    def load(given: Any) -> dict[str, Any]:
+        loads.append(None)
+        for name, tensor in given():
+            own[name].copy_(tensor)
+        return own
+
+    with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
+        states = [{name: torch.randn(40).bfloat16() for name in own}]
+        states.append({**states[0], "b": states[0]["b"].float() + 1})
+        states.append({**states[1], "a": states[1]["a"] + 1})
+        states.append({**states[0], "a": states[0]["a"] + 2})
+        with dc.Subscriber(tmp_path / "chain", into=load) as subscriber:
+            for state in states:
+                publisher.publish(state)
+                subscriber.prepare().apply()
+                for name, tensor in state.items():
+                    assert torch.equal(own[name], tensor.bfloat16())
+            assert subscriber.version == 3 and len(loads) == 4
+            # With the old dtype, versions are written in place again.
+            publisher.publish({**states[0], "a": states[0]["a"] + 3})
+            subscriber.prepare().apply()
+            assert len(loads) == 4 and subscriber.is_found

@@ -286,3 +286,52 @@ def test_numbers_of_arrays_are_numbers(tmp_path: Path) -> None:
         )
         assert published.is_new and not publisher.publish(WEIGHTS, metadata={"step": 5}).is_new
     assert dc.show(tmp_path / "chain").metadata == {"step": "5", "loss": "0.5"}
+
+
+def test_pull_of_some_tensors_with_progress_and_a_stop(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"a.w": b"a", "b.w": b"b"})
+    phases: set[str] = set()
+    current = dc.pull(
+        tmp_path / "chain",
+        tmp_path / "some",
+        tensors=["a.*"],
+        progress=lambda phase, *_: phases.add(phase),
+    )
+    assert set(dc.digest(current).tensors) == {"a.w"} and "download" in phases
+    with pytest.raises(dc.CancelledError):
+        dc.pull(tmp_path / "chain", tmp_path / "none", stop=lambda: True)
+    assert dc.find_version(tmp_path / "none") is None
+
+
+def test_a_host_copy_is_read_in_a_block(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"a": b"a", "b": b"b"})
+    dc.pull(tmp_path / "chain", tmp_path / "copy")
+    copy = dc.HostCopy(tmp_path / "copy")
+    with pytest.raises(dc.TornError, match="before it read all"), copy.full() as patches:
+        next(patches)
+    with copy.full() as patches:
+        assert [patch.name for patch in patches] == ["a", "b"]
+    assert not copy.torn and copy.held is not None
+
+
+def test_a_job_says_what_it_does(tmp_path: Path) -> None:
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        job = publisher.publish_async({"a": b"a"})
+        assert "pending" not in repr(job)
+        job.result()
+        assert repr(job) == "<deltachain.PublishJob, published>"
+
+
+def test_the_model_of_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = tmp_path / "models--tiny--qwen3" / "snapshots" / "aaa"
+    with dc.Publisher(tmp_path / "chain") as publisher:
+        publisher.publish({"norm": b"abc"})
+    current = dc.pull(tmp_path / "chain", tmp_path / "copy")
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes((current / "model.safetensors").read_bytes())
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert dc.misfit("tiny/qwen3", {"norm": [3]}) is None
+    assert "has the shape [3]" in str(dc.misfit("tiny/qwen3", {"norm": [1]}))
+    assert dc.misfit("tiny/other", {"norm": [1]}) is None

@@ -185,7 +185,7 @@ HAS_F4 = hasattr(torch, "float4_e2m1fn_x2")
 def test_four_bits_of_any_shape_are_followed(
     tmp_path: Path, how: str, shape: tuple[int, ...]
 ) -> None:
-    """Torch has one row of those that share bytes."""
+    """torch has one row of rows that share bytes."""
     count = numpy.prod(shape) // 2
     states = [bytes(range(count)), bytes([*range(count - 1), 0xAB])]
     row = torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)

@@ -349,8 +349,8 @@ fn refuse_home(command: &clap::Command, matches: &clap::ArgMatches) -> Result<()
             if text == "~" || text.starts_with("~/") {
                 let message = format!(
                     "{text}: the shell has not replaced ~ by your home directory, as it does \
-                    only at the beginning of a word without quotes: write $HOME instead, or ./~ \
-                    for a directory of that name"
+                     only at the beginning of a word without quotes: write $HOME instead, or ./~ \
+                     for a directory of that name"
                 );
                 return Err(command.clone().error(ErrorKind::ValueValidation, message));
             }
