@@ -43,8 +43,10 @@ pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
 /// IO if it does not fit, and is not to be sent to this path.
 pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Result<()> {
     let model = Path::new(model);
-    let is_absolute = model.is_absolute() || hub_folder(model).is_some();
-    let Some(version) = shapes(Path::new(version)).filter(|_| is_absolute) else {
+    if !model.is_absolute() && hub_folder(model).is_none() {
+        return Ok(());
+    }
+    let Some(version) = shapes(Path::new(version)) else {
         return Ok(());
     };
     match misfit(model, &version) {
