@@ -43,8 +43,11 @@ pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
 /// IO if it does not fit, and is not to be sent to this path.
 pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Result<()> {
     let model = Path::new(model);
-    let is_absolute = model.is_absolute() || hub_folder(model).is_some();
-    let Some(version) = shapes(Path::new(version)).filter(|_| is_absolute) else {
+    let can_be_found = model.is_absolute() || hub_folder(model).is_some();
+    if !can_be_found {
+        return Ok(());
+    }
+    let Some(version) = shapes(Path::new(version)) else {
         return Ok(());
     };
     match misfit(model, &version) {
