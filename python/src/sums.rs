@@ -30,15 +30,25 @@ pub(crate) fn sums_of(py: Python<'_>, tensor: &Bound<'_, PyAny>, begin: u64) -> 
             None,
         ));
     };
-    run(py, &How::default(), |_| {
-        let (first, rest) = bytes
-            .bytes()
-            .split_at(bytes.bytes().len().min((begin % 2 == 1).into()));
-        let alone = Sums::of_lanes(1, &[u32::try_from(begin).unwrap_or(0)], first);
-        let sums = rest.par_chunks(AT_ONCE).enumerate().map(|(number, bytes)| {
-            let before = first.len() + number * AT_ONCE;
-            Sums::of_bytes(begin + before as u64, bytes)
-        });
-        Ok(sums.reduce(|| Sums::ZERO, Sums::plus).plus(alone).numbers())
-    })
+    let bytes = bytes.bytes();
+    if bytes.len() <= AT_ONCE {
+        // Handing it to other threads takes longer.
+        return Ok(sum(bytes, begin).numbers());
+    }
+    run(py, &How::default(), |_| Ok(sum(bytes, begin).numbers()))
+}
+
+/// The sums of bytes of which the first stands at `begin` in its piece.
+fn sum(bytes: &[u8], begin: u64) -> Sums {
+    let (first, rest) = bytes.split_at(bytes.len().min((begin % 2 == 1).into()));
+    let alone = Sums::of_lanes(1, &[u32::try_from(begin).unwrap_or(0)], first);
+    let part = |(number, bytes): (usize, &[u8])| {
+        let before = first.len() + number * AT_ONCE;
+        Sums::of_bytes(begin + before as u64, bytes)
+    };
+    if rest.len() <= AT_ONCE {
+        return part((0, rest)).plus(alone);
+    }
+    let sums = rest.par_chunks(AT_ONCE).enumerate().map(part);
+    sums.reduce(|| Sums::ZERO, Sums::plus).plus(alone)
 }

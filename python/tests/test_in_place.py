@@ -844,7 +844,7 @@ def read_only() -> Any:
 OF_OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "read-only": (read_only, "read-only"),
     "in reverse": (lambda: numpy.zeros((4, 4), numpy.float32)[::-1], "in reverse"),
-    "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "unknown dtype"),
+    "another order of bytes": (lambda: numpy.zeros((4, 4), ">f4"), "in another order"),
     "another dtype of numpy": (
         lambda: numpy.zeros((4, 4), numpy.int32),
         "the chain has F32, this is I32",
