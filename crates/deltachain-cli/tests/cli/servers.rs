@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::support::{Folder, TOOL, step};
+use crate::support::{Folder, TOOL, bytes_file, step};
 
 /// A server that claims to send about 100 GB with each answer, and hangs up after a few bytes.
 fn liar(status: &'static str) -> SocketAddr {
@@ -273,11 +273,16 @@ fn credentials_of_each_store_are_named_in_its_words() {
 #[test]
 fn a_web_server_can_only_be_read() {
     let folder = Folder::new();
-    let error = folder.refused(&["init", "http://127.0.0.1:9/chain"], "USAGE", None);
-    assert!(
-        error["message"].as_str().unwrap().contains("is read-only"),
-        "{error}"
-    );
+    folder.write("m.safetensors", bytes_file(&[("a", b"x")]));
+    // Nothing is asked: nobody listens there.
+    let url = "http://127.0.0.1:9/chain";
+    for arguments in [&["init", url][..], &["publish", url, "m.safetensors"]] {
+        let error = folder.refused(arguments, "USAGE", None);
+        assert!(
+            error["message"].as_str().unwrap().contains("is read-only"),
+            "{arguments:?}: {error}"
+        );
+    }
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Publisher {
     /// the keys that sign is given twice or not trusted, or if there are such keys and
     /// [`PublishOptions::unsigned`] is set; IO.
     pub fn open(store: Store, options: PublishOptions) -> Result<Self> {
+        store.check_is_written()?;
         RouteCoding::of(&options.profiles)?;
         Excluded::new(&options.exclude)?;
         if options.unsigned && !options.sign.is_empty() {
