@@ -190,11 +190,21 @@ impl SafetensorsState {
         state.check_is_one().map(|()| state)
     }
 
-    /// Refuses a directory of whole models: if each of several folders says that it is one, or two
-    /// have the same files, and nothing says how they belong together.
-    fn check_is_one(&self) -> Result<()> {
-        let says_parts = |name: &OsString| PARTS.iter().any(|parts| name == parts);
-        if self.listing.files.iter().any(says_parts) {
+    /// True if a file says how the folders belong together.
+    fn names_parts(&self) -> bool {
+        let is_of_parts = |name: &OsString| PARTS.iter().any(|parts| name == parts);
+        self.listing.files.iter().any(is_of_parts)
+    }
+
+    /// Refuses a directory in which two folders have the same files, with tensors of the same names
+    /// and shapes: siblings, or a folder and one in it. They seem to be models of their own, such
+    /// as several steps. A directory with a file that says how its folders belong together is
+    /// accepted.
+    ///
+    /// # Errors
+    /// USAGE.
+    pub fn check_one_model(&self) -> Result<()> {
+        if self.names_parts() {
             return Ok(());
         }
         let files = self.layout.files().iter().zip(&self.shards);
@@ -213,6 +223,14 @@ impl SafetensorsState {
                  Parts of one model have a model_index.json beside them"
             );
             return Err(Error::usage(message).in_file(&self.path));
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory in which each of several folders says that it is a whole model.
+    fn check_is_one(&self) -> Result<()> {
+        if self.names_parts() {
+            return Ok(());
         }
         let mut models = BTreeMap::new();
         let folders = self

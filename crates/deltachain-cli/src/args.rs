@@ -417,6 +417,7 @@ mod tests {
                     "trust",
                     "quorum",
                     "vouch",
+                    "unsigned",
                 ],
             ),
             (

@@ -113,7 +113,7 @@ mod tests {
             .filter_map(clap::Arg::get_long)
             .collect();
         let words =
-            advice_by_rule(Face::Tool).flat_map(|advice| advice.split([' ', '=', ',', '`']));
+            advice_by_rule(Face::Tool).flat_map(|advice| advice.split([' ', '=', ',', ';', '`']));
         let mut named = words.filter_map(|word| word.strip_prefix("--")).peekable();
         assert!(named.peek().is_some());
         named.for_each(|name| assert!(options.contains(&name), "--{name}"));

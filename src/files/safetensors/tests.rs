@@ -509,10 +509,16 @@ fn directories_that_are_not_one_model_are_refused() {
         ),
     ] {
         let folder = adapter(files);
-        usage(folder.path(), message);
+        let check = || {
+            SafetensorsState::open(folder.path())
+                .unwrap()
+                .check_one_model()
+        };
+        let error = check().unwrap_err();
+        assert!(error.message().contains(message), "{error}");
         for parts in ["model_index.json", "modules.json"] {
             write(folder.path(), &[(parts, b"[]")]);
-            SafetensorsState::open(folder.path()).unwrap();
+            check().unwrap();
             fs::remove_file(folder.path().join(parts)).unwrap();
         }
     }
@@ -531,7 +537,8 @@ fn directories_that_are_not_one_model_are_refused() {
     ] {
         let folder = adapter(&["1_Dense/m.safetensors"]);
         write(folder.path(), &[(name, content)]);
-        SafetensorsState::open(folder.path()).unwrap();
+        let state = SafetensorsState::open(folder.path()).unwrap();
+        state.check_one_model().unwrap();
     }
     // Parts of one model may have the same tensors, and not all folders that say what they are
     // have.

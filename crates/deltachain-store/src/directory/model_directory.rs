@@ -191,8 +191,9 @@ impl ModelDirectory {
             .and_then(Path::file_name)
             .filter(|_| model.is_dir());
         let removed = || {
-            let text = "the prepared version has been removed by another program";
-            Error::unusable(text, "retry; nothing else may write to this directory").in_file(model)
+            let text =
+                "the prepared version has been removed, by a later `prepare` or by another program";
+            Error::unusable(text, "prepare the version again").in_file(model)
         };
         let name = name.ok_or_else(removed)?;
         let place = UnfinishedDirectory::new(&self.path).map_err(switching)?;

@@ -185,6 +185,7 @@ impl Job<'_> {
         let Some(files) = self.files else {
             return Ok(Vec::new());
         };
+        files.check_one_model()?;
         let unindexed = files.unindexed_files();
         if !unindexed.is_empty() {
             let which = list(&unindexed);

@@ -486,7 +486,7 @@ fn trust_is_not_forgotten_at_a_restart() {
         FollowerOptions::default(),
         FollowerOptions::default().trust(Some(trust(&["a"]))),
     ] {
-        assert_eq!(chain.open(options).unwrap_err().class(), ErrorClass::Usage);
+        assert_eq!(chain.open(options).unwrap_err().class(), ErrorClass::Io);
     }
     fs::write(&record, text).unwrap();
     // With other keys it goes on: keys are exchanged.

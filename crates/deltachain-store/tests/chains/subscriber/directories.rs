@@ -55,11 +55,21 @@ fn link(target: impl AsRef<Path>, path: impl AsRef<Path>) {
     std::os::unix::fs::symlink(target, path).unwrap();
 }
 
-fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
+fn refused_as(class: ErrorClass, chain: &Chain, directory: &Path) -> deltachain::Error {
     let error = Follower::in_directory(chain.store.clone(), directory, FollowerOptions::default())
         .unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Usage, "{error:?}");
+    assert_eq!(error.class(), class, "{error:?}");
     error
+}
+
+/// A directory that the user should not have given.
+fn refused(chain: &Chain, directory: &Path) -> deltachain::Error {
+    refused_as(ErrorClass::Usage, chain, directory)
+}
+
+/// A directory of a follower in which something is in the way.
+fn hindered(chain: &Chain, directory: &Path) -> deltachain::Error {
+    refused_as(ErrorClass::Io, chain, directory)
 }
 
 #[test]
@@ -257,7 +267,7 @@ fn links_in_our_places_are_not_followed() {
         }
         link(&elsewhere, directory.join(name));
         let before = (tree(directory), tree(other.path()));
-        let error = refused(&chain, directory);
+        let error = hindered(&chain, directory);
         assert!(error.file().unwrap().ends_with(name), "{error}");
         assert_eq!((tree(directory), tree(other.path())), before, "{name}");
     }
@@ -273,7 +283,7 @@ fn links_in_our_places_are_not_followed() {
         let before = tree(other.path());
         assert_eq!(
             subscriber.prepare(Some(1), &()).unwrap_err().class(),
-            ErrorClass::Usage
+            ErrorClass::Io
         );
         assert_eq!(tree(other.path()), before);
         fs::remove_file(&path).unwrap();
@@ -295,7 +305,7 @@ fn a_pipe_in_the_place_of_the_lock_does_not_hang() {
         .unwrap();
     assert!(made.success());
     assert!(
-        refused(&chain, folder.path())
+        hindered(&chain, folder.path())
             .file()
             .unwrap()
             .ends_with("lock")
