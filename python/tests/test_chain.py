@@ -246,7 +246,7 @@ def test_old_versions_are_pruned_and_new_ones_compacted(chain: str) -> None:
     assert done.young > 0 and set(before) <= set(Path(chain).rglob("*")), "files go a day later"
     assert dc.show(chain, 0).routes == () and dc.fsck(chain).healthy
     assert dc.undo_prune(chain) == (0, 1, 2) and dc.show(chain, 0).routes
-    with pytest.raises(dc.UsageError, match="20 hours"):
+    with pytest.raises(dc.ChainError, match="20 hours"):
         dc.undo_prune(chain)
     left = Path(chain, "files", f"{'0' * 64}.dcf")
     left.write_bytes(b"not a link")

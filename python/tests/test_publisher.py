@@ -486,7 +486,7 @@ def test_training_state_and_patterns_are_left_out(
     like = tmp_path / "like"
     write_model(like / "model.safetensors", model(0))
     for name in ("config.json", "a.log", "optimizer.pt"):
-        (like / name).write_text(name)
+        (like / name).write_text("{}")
     for exclude in ("*.log", ["*.log", "*.txt"]):
         caplog.clear()
         with dc.Publisher(tmp_path / "chain", like=dc.Like(like, exclude=exclude)) as pub:

@@ -431,7 +431,7 @@ def test_a_host_copy_whose_switch_fails_is_torn_until_another_one_succeeds(
     # Somebody has put something in the place of the link.
     (place / "current").rename(place / "link")
     (place / "current").mkdir()
-    with pytest.raises(dc.UsageError, match="not a symbolic link"):
+    with pytest.raises(dc.IoError, match="not a symbolic link"):
         update.apply()
     assert subscriber.torn and subscriber.version == 0
     (place / "current").rmdir()
