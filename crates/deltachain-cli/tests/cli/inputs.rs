@@ -76,18 +76,16 @@ fn folders_that_are_no_model_are_refused_by_name() {
         );
         folder.write(&format!("runs/global_step_{number}/hf/config.json"), whole);
     }
-    no_model(
-        &folder,
-        "runs",
-        "\"global_step_10/\" and \"global_step_20/\" have the same files",
+    // Without a word of themselves they can be read, and are not published.
+    folder.write("steps/10/adapter.safetensors", &weights);
+    folder.write("steps/20/adapter.safetensors", &weights);
+    folder.run(&["digest", "steps"]).good();
+    let error = folder.refused(&["publish", "some chain", "steps"], "USAGE", None);
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("\"10/\" and \"20/\" have the same files"),
+        "{message}"
     );
-    // In files of other names, by what they say of themselves.
-    folder
-        .run_in_shell(
-            "mv runs/global_step_20/hf/model.safetensors runs/global_step_20/hf/m.safetensors",
-            &[],
-        )
-        .good();
     no_model(
         &folder,
         "runs",
