@@ -21,8 +21,6 @@ pub const LAYOUT_KEY: &str = "deltachain.layout";
 
 /// The end of the name of each file of a layout.
 pub(crate) const FILE_SUFFIX: &str = ".safetensors";
-/// The end of the names of indexes.
-pub(crate) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
 /// How a state is spread over safetensors files (SPEC section 12).
 ///

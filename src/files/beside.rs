@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::files::disk::{check_directory, check_file};
-use crate::files::weight_map::index_name;
+use crate::files::weight_map::{INDEX_SUFFIX, index_name};
 use crate::files::{Layout, LayoutFile, SafetensorsState};
-use crate::layout::INDEX_SUFFIX;
 use crate::plain_name::{fold_case, folder_of, lies_in};
 
 /// Refuses an output that is not to be or cannot be replaced.

@@ -10,7 +10,7 @@ use std::path::Path;
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::layout::{FILE_SUFFIX, INDEX_SUFFIX};
+use crate::plain_name::is_of_tensors;
 
 /// Fills `buffer` from the bytes at `offset`, whatever other threads do with the file.
 #[cfg(unix)]
@@ -164,25 +164,21 @@ fn check_replaced(
 ) -> Result<()> {
     for entry in fs::read_dir(directory).map_err(|error| reading(error, directory))? {
         let entry = entry.map_err(|error| reading(error, directory))?;
-        let (path, last) = (
-            entry.path(),
-            entry.file_name().to_string_lossy().into_owned(),
-        );
+        let path = entry.path();
+        let last = entry.file_name().to_string_lossy().into_owned();
         let name = format!("{folder}{last}");
         let inner = format!("{name}/");
         if is_real_directory(&path) && files.iter().any(|file| file.starts_with(&inner)) {
             check_replaced(out, &path, &inner, files)?;
-        } else if !path.is_file() || !(files.contains(&name) || is_of_tensors(&last)) {
+            continue;
+        }
+        let has_successor = files.contains(&name) || is_of_tensors(&last);
+        if last.starts_with('.') || !path.is_file() || !has_successor {
             let message = format!("the directory holds {name:?}, which replacing it would remove");
             return Err(Error::usage(message).in_file(out));
         }
     }
     Ok(())
-}
-
-/// True if a file of this name has tensors, or is the index of such files.
-fn is_of_tensors(name: &str) -> bool {
-    name.ends_with(FILE_SUFFIX) || name.ends_with(INDEX_SUFFIX)
 }
 
 /// Whether there is a directory here, and not a link to one.

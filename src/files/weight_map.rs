@@ -13,9 +13,11 @@ use crate::files::disk::reading;
 use crate::files::file_source::FileSource;
 use crate::files::header::{MAX_HEADER_BYTES, UniqueStrings};
 use crate::json::printable;
-use crate::layout::{FILE_SUFFIX, INDEX_SUFFIX};
+use crate::layout::FILE_SUFFIX;
 use crate::plain_name::flaw_of_plain_name;
 
+/// The end of the names of indexes.
+pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 /// Name of the index of files that are not numbered.
 pub(super) const INDEX_NAME: &str = "model.safetensors.index.json";
 

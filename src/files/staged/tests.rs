@@ -301,6 +301,9 @@ fn a_directory_with_files_of_others_is_not_replaced() {
     fs::write(out.join("thesis.txt"), "").unwrap();
     refused(create(true), "\"thesis.txt\"");
     fs::remove_file(out.join("thesis.txt")).unwrap();
+    fs::write(out.join(".kept.safetensors"), "").unwrap();
+    refused(create(true), "\".kept.safetensors\"");
+    fs::remove_file(out.join(".kept.safetensors")).unwrap();
     fs::write(out.join("old.safetensors"), "").unwrap();
     let staged = create(true).unwrap();
     fs::create_dir(out.join("sub")).unwrap();
