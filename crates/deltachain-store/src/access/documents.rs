@@ -9,7 +9,7 @@ use deltachain::chain::{
     head_after_gap,
 };
 use deltachain::tensor::Digest;
-use deltachain::{Error, Limits, Result};
+use deltachain::{Error, ErrorClass, Limits, Result};
 
 use crate::access::clock::Probe;
 use crate::access::links::check_links;
@@ -210,11 +210,10 @@ pub(crate) fn stretch(
         }
     }
     let advice = "retry; if it fails again, `deltachain doctor` checks what the store does";
-    Err(Error::unusable(
-        "listed documents are missing, or the chain changes too fast",
-        advice,
-    )
-    .in_file(store.to_string()))
+    let text = "listed documents are missing, or the chain changes too fast";
+    Err(Error::refused(ErrorClass::Io, text)
+        .with_advice(advice)
+        .in_file(store.to_string()))
 }
 
 /// The same for a store that cannot list: commits are asked for one by one, and of routes documents

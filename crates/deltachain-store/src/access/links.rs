@@ -1,9 +1,9 @@
 //! Hard links, by which a directory creates documents under names that are free, and symbolic links
 //! on the way to it.
 
+use std::fs;
 use std::io;
 use std::path::Path;
-use std::{fs, fs::Metadata};
 
 use deltachain::files::MARKER;
 use deltachain::{Error, Result};
@@ -71,8 +71,7 @@ pub(crate) fn is_without_links(error: &io::Error) -> bool {
 /// USAGE, with the link and the place that it leads to.
 pub(crate) fn find_dangling(directory: &Path) -> Result<()> {
     for path in directory.ancestors() {
-        let is_link = fs::symlink_metadata(path).is_ok_and(|found: Metadata| found.is_symlink());
-        if !is_link || fs::metadata(path).is_ok() {
+        if !path.is_symlink() || path.exists() {
             continue;
         }
         let target = fs::read_link(path).unwrap_or_default();

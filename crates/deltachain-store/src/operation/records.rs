@@ -93,8 +93,10 @@ impl FollowStatus {
     }
 
     /// Takes over what a follower knows: what it has got from each store, and the newest version.
+    /// A newer version may have been listed since. After a rollback, [`found`](Self::found) lowers
+    /// the number.
     pub fn observe<P: Place>(&mut self, follower: &Follower<P>) {
-        self.head = follower.newest().or(self.head);
+        self.head = self.head.max(follower.newest());
         let uses = follower.reader.files.uses();
         self.stores = uses.into_iter().map(StoreRecord::from).collect();
     }

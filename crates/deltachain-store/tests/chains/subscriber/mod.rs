@@ -19,8 +19,8 @@ use deltachain::format::{HEADER_BYTES, Header, Index};
 use deltachain::tensor::{Dtype, MemoryState, State, StateDigests};
 use deltachain::{ErrorClass, Limits, LinkReader};
 use deltachain_store::{
-    Directory, FollowEvent, FollowOptions, Follower, FollowerOptions, Observer, OtherFiles,
-    SwitchReport,
+    Directory, FollowEvent, FollowOptions, FollowStatus, Follower, FollowerOptions, Observer,
+    OtherFiles, SwitchReport,
 };
 
 use crate::common::{Chain, Notes, follow, state, union};
@@ -1193,6 +1193,12 @@ fn what_lies_in_the_cache_ends_no_follower() {
                 );
                 // The version that cannot be built counts all the same.
                 assert_eq!(follower.newest(), Some(1));
+                for (listed, head) in [(0, 1), (7, 7)] {
+                    let mut status = FollowStatus::default();
+                    status.found(0, "state", listed);
+                    status.observe(follower);
+                    assert_eq!(status.head, Some(head));
+                }
                 fs::remove_dir(&place).unwrap();
             }
             Ok(ControlFlow::Continue(()))
