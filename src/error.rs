@@ -257,9 +257,8 @@ impl Error {
         Self::new(class, None, &message.into())
     }
 
-    /// Something on this machine that the caller did not name is not as the program needs it: a
-    /// file of a cache, a record, a file that another program changes. Class IO, since other
-    /// arguments would not help.
+    /// A file or directory on this machine is not as the program needs it: damaged, in the way, or
+    /// changed by another program. Class IO, since other arguments would not help.
     pub fn unusable(message: impl Into<String>, advice: &'static str) -> Self {
         Self::new(ErrorClass::Io, None, &message.into()).with_advice(advice)
     }

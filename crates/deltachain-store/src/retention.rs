@@ -354,7 +354,7 @@ pub fn prune(store: &Store, plan: &PrunePlan, observer: &dyn Observer) -> Result
 /// interrupted.
 ///
 /// # Errors
-/// USAGE if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its
+/// CHAIN if nothing was withdrawn within this time; R-CHN-09 (`CHAIN`) if no such route has all its
 /// files; R-PUB-06 (`CHAIN`) if somebody else changes the routes of a version meanwhile; R-PUB-08
 /// (`CHAIN`) if the time is up; faults of commits; IO.
 pub fn undo_prune(store: &Store, observer: &dyn Observer) -> Result<Vec<u64>> {

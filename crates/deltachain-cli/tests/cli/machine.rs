@@ -71,7 +71,7 @@ fn a_port_that_is_taken_is_not_a_wrong_argument() {
 fn a_copy_that_follows_links_is_explained() {
     let folder = sharded(1);
     folder.run(&["pull", "chain", "out"]).good();
-    // As `cp -rL` and `kubectl cp` leave it.
+    // `cp -rL` and `kubectl cp` leave such a directory.
     fs::remove_file(folder.at("out/current")).unwrap();
     fs::create_dir(folder.at("out/current")).unwrap();
     for arguments in [&["pull", "chain", "out"][..], &["follow", "chain", "out"]] {

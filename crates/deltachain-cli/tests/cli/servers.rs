@@ -176,7 +176,7 @@ fn without_credentials_each_command_says_so_and_asks_once() {
     let common = [
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
         ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*address),
-        // As a pipeline has it without its secret.
+        // A pipeline without its secret sets empty variables.
         ("AWS_ACCESS_KEY_ID", ""),
         ("AWS_SECRET_ACCESS_KEY", ""),
     ];

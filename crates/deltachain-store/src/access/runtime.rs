@@ -17,8 +17,8 @@ const MOST_FILES: usize = 32;
 /// Such a thread ends when it has had nothing to do for this long.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How often, and in which steps, another thread is waited for that makes the runtime. Making it
-/// takes a millisecond.
+/// Number of tries to take the lock, and the pause after each. Another thread holds it while it
+/// makes the runtime, which takes a millisecond.
 const TRIES: usize = 200;
 const STEP: Duration = Duration::from_millis(1);
 

@@ -120,7 +120,7 @@ impl NamedFile {
     }
 }
 
-/// How long credentials may take, by the settings.
+/// The time that settings give to the services for credentials.
 ///
 /// # Errors
 /// USAGE if the setting is not a number of seconds.

@@ -34,8 +34,8 @@ pub(crate) const LEAVE_OUT: &str = "--exclude PATTERN leaves files out, --no-ass
 /// that cannot be assets (R-LAY-02). Copies lie in `scratch` for some time.
 ///
 /// # Errors
-/// USAGE if there are more than a commit can name, one changes while it is read, or a pattern would
-/// leave tensors out; IO; the observer's.
+/// USAGE if there are more than a commit can name, or a pattern would leave tensors out; IO, also
+/// if one changes while it is read; the observer's.
 pub(crate) fn store_assets(
     store: &Store,
     state: &SafetensorsState,

@@ -24,7 +24,7 @@ pub(crate) const LOCK: &str = "lock";
 /// pipe would wait for ever, and a link may lead to somebody else's file.
 ///
 /// # Errors
-/// USAGE if it is something else; IO.
+/// IO, also if it is something else.
 pub(crate) fn open_lock(path: &Path) -> Result<File> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         let text = "not a regular file, so it cannot be locked";

@@ -56,8 +56,8 @@ impl ModelDirectory {
     /// Makes the directory if there is none, locks it, and removes unfinished files.
     ///
     /// # Errors
-    /// USAGE if another process has locked it, or if it is something else, in which nothing is
-    /// touched then; IO.
+    /// USAGE if another process has locked it, or if it is the directory of another program, in
+    /// which nothing is touched then; IO, also if something is in the place of `current`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_current(path)?;
         own(path, DirectoryKind::Model)?;
@@ -100,7 +100,7 @@ impl ModelDirectory {
     /// and the observer is told.
     ///
     /// # Errors
-    /// IO; USAGE if a symbolic link is in the place of one of our directories.
+    /// IO, also if a symbolic link is in the place of one of our directories.
     pub(crate) fn begin(&self, observer: &dyn Observer) -> Result<(UnfinishedDirectory, PathBuf)> {
         let versions = self.path.join(VERSIONS);
         make_real_directory(&versions)?;
@@ -145,7 +145,7 @@ impl ModelDirectory {
     /// disk.
     ///
     /// # Errors
-    /// IO; USAGE if its place is taken.
+    /// IO, also if its place is taken.
     pub(crate) fn complete(&self, made: &Path, held: HeldVersion) -> Result<HeldVersion> {
         let writing = |error| Error::io("writing", error).in_file(made);
         let mut held = HeldVersion {
@@ -178,7 +178,7 @@ impl ModelDirectory {
     /// Lets `current` lead to a version that is complete.
     ///
     /// # Errors
-    /// USAGE if the version is not there any more, or if `current` is not ours; IO.
+    /// IO, also if the version is not there any more, or if `current` is not ours.
     pub(crate) fn switch(&self, model: &Path) -> Result<()> {
         let current = self.path.join(CURRENT);
         let switching = |error| Error::io("switching", error).in_file(&current);

@@ -76,7 +76,7 @@ pub(crate) fn is_real_file(path: &Path) -> bool {
 /// Makes a directory if there is none.
 ///
 /// # Errors
-/// USAGE if there is a symbolic link, which may lead to files of others; IO.
+/// IO, also if there is a symbolic link, which may lead to files of others.
 pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
@@ -98,7 +98,8 @@ pub(crate) fn make_real_directory(path: &Path) -> Result<()> {
 /// in are made.
 ///
 /// # Errors
-/// USAGE if there is a folder of this name, or a symbolic link in the place of a folder; IO.
+/// USAGE if there is a folder of this name; IO, also if a symbolic link is in the place of a
+/// folder.
 pub(crate) fn make_place(directory: &Path, name: &str) -> Result<PathBuf> {
     for (end, _) in name.match_indices('/') {
         make_real_directory(&directory.join(&name[..end]))?;

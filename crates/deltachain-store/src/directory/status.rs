@@ -70,7 +70,7 @@ impl TrustStatus {
 /// and the directory may be kept by another process meanwhile.
 ///
 /// # Errors
-/// USAGE if it is not a subscriber's directory, or its content cannot be read; IO.
+/// USAGE if it is not a subscriber's directory; IO, also if its content is damaged.
 pub(crate) fn inspect_directory(directory: &Path) -> Result<Option<DirectoryStatus>> {
     if !DirectoryKind::Model.marks(directory)? {
         return Err(not_followed(directory));
@@ -146,7 +146,7 @@ pub fn followed_directory(store: &Store) -> Option<PathBuf> {
 /// it is not there, also if it is being removed. It is complete: versions are renamed into place.
 ///
 /// # Errors
-/// USAGE if what is there cannot be read; IO.
+/// IO, also if what is there is damaged.
 pub fn find_version(directory: &Path, version: Option<u64>) -> Result<Option<HeldVersion>> {
     let versions = directory.join(VERSIONS);
     let candidates = match version {

@@ -83,7 +83,7 @@ impl TrustRecord {
     /// back.
     ///
     /// # Errors
-    /// USAGE if it cannot be read, which is not the same as none; IO.
+    /// IO, also if it is damaged, which is not the same as none.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
         let bytes = if_there(fs::read(&path))

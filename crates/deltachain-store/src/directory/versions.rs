@@ -28,7 +28,7 @@ pub(crate) const RECORD: &str = "held.json";
 /// The version in this directory, by its `held.json`.
 ///
 /// # Errors
-/// USAGE if that cannot be read, or if the directory is a symbolic link; IO.
+/// IO, also if that is damaged, or if the directory is a symbolic link.
 pub(crate) fn held_in(version: &Path) -> Result<HeldVersion> {
     let missing =
         || Error::io("reading", io::ErrorKind::NotFound.into()).in_file(version.join(RECORD));

@@ -77,8 +77,8 @@ impl Follower<Directory> {
     ///
     /// # Errors
     /// USAGE if the directory is not empty and not a managed one, if it lies in the chain's own
-    /// directory, if another process keeps it, if `current` in it is not a symbolic link or leads
-    /// out of it, if no shard is selected, or if a pattern is not valid; IO.
+    /// directory, if another process keeps it, if no shard is selected, or if a pattern is not
+    /// valid; IO, also if `current` in it is not a symbolic link or leads out of it.
     pub fn in_directory(store: Store, directory: &Path, options: FollowerOptions) -> Result<Self> {
         let selection = Selection::new(options.shards.clone(), options.tensors.clone())?;
         check_outside(directory, store.directory().as_deref())?;
@@ -113,7 +113,7 @@ impl Follower<Directory> {
     /// Switches to a version that has been prepared. Nothing is read or downloaded.
     ///
     /// # Errors
-    /// USAGE if another one has been prepared since; IO. The directory is at either version then,
+    /// IO, also if another one has been prepared since. The directory is at either version then,
     /// and is complete.
     pub fn apply(&mut self, prepared: PreparedVersion<Directory>) -> Result<SwitchReport> {
         let PreparedVersion {

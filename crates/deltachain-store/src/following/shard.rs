@@ -66,7 +66,7 @@ impl<'a> BaseShard<'a> {
 /// shapes of their tensors are compared all the same.
 ///
 /// # Errors
-/// USAGE if they are something else; IO; the observer's.
+/// IO, also if they have changed; the observer's.
 pub(crate) fn open_unchanged(
     version: &HeldVersion,
     selection: &Selection,

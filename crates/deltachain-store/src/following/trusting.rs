@@ -43,7 +43,7 @@ impl FollowerTrust {
     /// In a directory that this process keeps. `forget` takes back whatever was recorded there.
     ///
     /// # Errors
-    /// USAGE if trust was wanted there before and is not now, or the record cannot be read; IO.
+    /// USAGE if trust was wanted there before and is not now; IO, also if the record is damaged.
     pub(crate) fn in_directory(
         directory: &Path,
         trust: Option<Trust>,

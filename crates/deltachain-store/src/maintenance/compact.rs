@@ -20,7 +20,7 @@ use crate::publishing::published::PublishedRoute;
 /// How often routes are made anew that came into force too late after their files.
 const ROUNDS: u32 = 3;
 
-/// How often routes are added to those that others have added meanwhile.
+/// Number of attempts to add routes while other processes keep adding theirs.
 const MOST_RACES: u32 = 100;
 
 /// Which routes are made, and how.

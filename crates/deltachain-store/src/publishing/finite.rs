@@ -46,7 +46,7 @@ impl<'a> CountingState<'a> {
     /// only finite values in one of them. Nothing is read of it if all values are finite.
     ///
     /// # Errors
-    /// Those of reading the state before.
+    /// Same errors as reading the state before.
     pub(crate) fn new_since(&self, before: Option<&dyn State>) -> Result<Option<String>> {
         let mut counts = self.counts();
         if let Some(before) = before {
@@ -108,7 +108,7 @@ impl State for CountingState<'_> {
     }
 }
 
-/// Whether the tensor of this name has values that are not finite.
+/// True if the tensor of this name has a NaN or an infinity.
 fn has_nonfinite(state: &dyn State, name: &str) -> Result<bool> {
     let Some(number) = find(state.tensors(), name) else {
         return Ok(false);

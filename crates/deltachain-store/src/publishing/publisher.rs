@@ -202,9 +202,12 @@ impl Publisher {
             &own,
             newest.map(|newest| &newest.metadata),
         )?;
-        let Some(newest) = newest.filter(|_| !self.is_cut_off) else {
+        let Some(newest) = newest else {
             return Ok(None);
         };
+        if self.is_cut_off {
+            return Ok(None);
+        }
         Ok(skipped.map(|skipped| PublishReport {
             skipped: Some(skipped),
             ..newest.clone()
@@ -232,9 +235,9 @@ impl Publisher {
     /// commit: then the version may be there and unusable, and the next one gets a snapshot;
     /// R-PUB-10 (`CHAIN`) if files of tensors lie in a folder that an asset is called like,
     /// regarding case or not; USAGE if the metadata entry of [`PublishOptions::once`] is missing or
-    /// no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if the model changes
-    /// while it is read, or if there are more other files than assets can be; those of reading the
-    /// states; LIMIT; IO; what the observer wants it to end with.
+    /// no integer; R-CHN and R-DOC rules if the head cannot be read; USAGE if there are more other
+    /// files than assets can be; those of reading the states; LIMIT; IO, also if a file changes
+    /// while it is read; what the observer wants it to end with.
     pub fn publish<'m>(
         &mut self,
         model: impl Into<Model<'m>>,

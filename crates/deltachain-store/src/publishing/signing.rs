@@ -64,8 +64,8 @@ pub(crate) fn check_head(
     }
 }
 
-/// Whether a commit has a note of the form that counts, whoever signed it. Anything else under the
-/// name of a note does not matter.
+/// True if a commit has a well-formed note, by any key. Other content under the name of a note does
+/// not count.
 ///
 /// # Errors
 /// IO.

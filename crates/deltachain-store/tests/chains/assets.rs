@@ -783,7 +783,8 @@ fn other_files_that_are_larger_than_the_link_are_told() {
     let mut place = Place::new();
     let large = vec![5; 2 << 20];
     let publish = |place: &mut Place, version: u64, others: &[(&str, &[u8])]| {
-        let (model, notes) = (place.model(version, others), Notes::default());
+        let model = place.model(version, others);
+        let notes = Notes::default();
         let published = place
             .publish_as(&model, &PublishOptions::default(), &notes)
             .unwrap();
@@ -803,7 +804,7 @@ fn other_files_that_are_larger_than_the_link_are_told() {
     assert_eq!(publish(&mut place, 2, &others), (all, 0, false));
 }
 
-/// As names that differ in case only: file systems of macOS take both for one.
+/// File systems of macOS take two such names for one, like names that differ in case only.
 #[test]
 fn names_in_two_forms_of_unicode_are_refused() {
     let mut place = Place::new();

@@ -124,7 +124,8 @@ pub(crate) fn describe(directory: &Path, switched: &SwitchReport) -> String {
 
 /// The way to a version, in a few words.
 fn path(routes: &[(Option<u64>, u64)]) -> String {
-    let (mut texts, mut links) = (Vec::new(), Vec::new());
+    let mut texts = Vec::new();
+    let mut links = Vec::new();
     for (from, to) in routes {
         match from {
             None => texts.push(format!("snapshot of {to}")),
