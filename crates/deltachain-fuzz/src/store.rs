@@ -233,7 +233,7 @@ impl World {
         let published = Publisher::open(self.store.clone(), options)
             .and_then(|mut publisher| publisher.publish(&next, base, &self.watch()));
         if let Err(error) = &published {
-            is_of_the_store(error, &[]);
+            is_of_the_store(error, &[(true, "R-PUB-08")]);
         }
         self.check(Some((path, digests.state, published)));
     }
@@ -269,8 +269,14 @@ impl World {
                     .from(from);
                 if let Err(error) = compact(&self.store, &options, &self.watch()) {
                     let gone = self.versions.iter().any(|version| version.may_be_gone);
-                    let rules: &[(bool, &str)] = &[(count == 0, "R-CHN-03"), (gone, "R-CHN-08")];
-                    is_of_the_store(&error, rules);
+                    is_of_the_store(
+                        &error,
+                        &[
+                            (count == 0, "R-CHN-03"),
+                            (gone, "R-CHN-08"),
+                            (true, "R-PUB-08"),
+                        ],
+                    );
                 }
             }
             Operation::Prune { last, days_later } => self.prune((last % 4).into(), days_later),
@@ -399,7 +405,9 @@ impl World {
             (None, Some((.., Ok(_)))) => {
                 panic!("a version is said to be published, and is not there")
             }
-            (None, _) => {}
+            // The rule's error says that the version is visible.
+            (None, Some((.., Err(error)))) => assert_ne!(error.rule(), Some("R-PUB-08")),
+            (None, None) => {}
         }
         if let Some(subscriber) = &self.subscriber {
             let held = subscriber.held().map(|held| {
