@@ -235,6 +235,40 @@ def test_a_rank_that_is_silent_for_a_while_is_waited_for(
     assert_version(url, 1, 1)
 
 
+def test_a_call_with_a_timeout_does_not_wait_for_a_rank_that_never_calls(tmp_path: Path) -> None:
+    """N11: both limits together hold, counted in what this rank waits."""
+
+    class Pair:
+        """Rank 0, whose neighbour says the same until it is silent."""
+
+        rank, size = 0, 2
+        is_silent = False
+        waited = 0.0
+
+        def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
+            if self.is_silent:
+                assert timeout is not None
+                self.waited += timeout
+                if self.waited > 1000:
+                    raise ConnectionError("the test would wait for ever")
+                raise TimeoutError("silent")
+            return [message, message]
+
+    url, pair = tmp_path / "chain", Pair()
+    with dc.Publisher(url, profile=["compact", "local"]) as publisher:
+        publisher.publish({"a": numpy.zeros(4, "u1")})
+    memory = {"a": numpy.ones(4, "u1")}
+    with dc.Subscriber(url, into=memory, group=dc.Group(pair, timeout=6)) as subscriber:
+        pair.is_silent = True
+        with pytest.raises(dc.IoError, match="silent for 11 s") as caught:
+            subscriber.prepare(timeout=5)
+        assert caught.value.retryable
+        assert pair.waited == 11
+        # Once the rank calls again, so does the chain.
+        pair.is_silent = False
+        assert subscriber.prepare(timeout=5).version == 0
+
+
 def test_ranks_that_make_other_calls_are_stopped(tmp_path: Path, like: Path) -> None:
     url = tmp_path / "chain"
     said = ran("sockets", 3, url, like, 0, "wait", 1, 2, limit=60)
