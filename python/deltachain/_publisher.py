@@ -99,38 +99,46 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class PublishTimes:
-    """Seconds that the steps took."""
+    """Seconds that the steps took.
+
+    Attributes:
+        wait: waiting for the previous version; training is stopped.
+        snapshot: copying the tensors; training is stopped.
+        store: making and storing links.
+        commit: creating the commit.
+    """
 
     wait: float
-    """Waiting for the previous version; training is stopped."""
     snapshot: float
-    """Copying the tensors; training is stopped."""
     store: float
-    """Making and storing links."""
     commit: float
-    """Creating the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version that has been published."""
+    """A version that has been published.
+
+    Attributes:
+        version: its number.
+        digest: its state digest, 64 hexadecimal digits, as in `Update.digest`.
+        commit: digest of its commit.
+        bytes: bytes of its links, all shards and routes together.
+        changed: elements that differ from the previous version, or are new.
+        elements: elements of all tensors.
+        snapshot: whether the version has a snapshot, for late joiners.
+        is_new: false if it was skipped, because its step was published already (`once=`). All else
+            is then that of the newest version; `changed` and `elements` are 0.
+        times: how long the steps took.
+    """
 
     version: int
     digest: str
-    """Its state digest, 64 hexadecimal digits, as in `Update.digest`."""
     commit: str
-    """Digest of its commit."""
     bytes: int
-    """Bytes of its links, all shards and routes together."""
     changed: int
-    """Elements that differ from the previous version, or are new."""
     elements: int
-    """Elements of all tensors."""
     snapshot: bool
-    """Whether the version has a snapshot, for late joiners."""
     is_new: bool
-    """False if it was skipped, because its step was published already (`once=`). All else is then
-    that of the newest version; `changed` and `elements` are 0."""
     times: PublishTimes
 
 

@@ -50,26 +50,32 @@ _WRITTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a version is behind the head of its chain."""
+    """How far a version is behind the head of its chain.
+
+    Attributes:
+        versions: versions between it and the head.
+        seconds: since its commit was stored, as far as the clocks agree; None if unknown.
+    """
 
     versions: int
-    """Versions between it and the head."""
     seconds: float | None
-    """Since its commit was stored, as far as the clocks agree; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds that the phases took. Downloading and building overlap."""
+    """Seconds that the phases took. Downloading and building overlap.
+
+    Attributes:
+        plan: listing and reading documents.
+        download: until the last byte arrived.
+        build: until everything was decoded, verified, and on disk or prepared beside the memory.
+        switch: switching to the version.
+    """
 
     plan: float
-    """Listing and reading documents."""
     download: float
-    """Until the last byte arrived."""
     build: float
-    """Until everything was decoded, verified, and on disk or prepared beside the memory."""
     switch: float
-    """Switching to the version."""
 
 
 class Follower:

@@ -4,6 +4,7 @@ advice."""
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import logging
 import math
 import os
@@ -313,6 +314,18 @@ def test_a_star_import_replaces_nothing() -> None:
     missing = [name for name in dc.__all__ if not hasattr(dc, name)]
     assert not missing
     assert dc.open is not builtins.open and issubclass(dc.TimeoutError, builtins.TimeoutError)
+
+
+def test_help_says_what_each_field_is() -> None:
+    """Q11.10: fields have no text of their own at run time, so that of the class has it."""
+    missing = [
+        f"{name}.{field.name}"
+        for name in dc.__all__
+        if dataclasses.is_dataclass(kind := getattr(dc, name))
+        for field in dataclasses.fields(kind)
+        if f" {field.name}: " not in (kind.__doc__ or "")
+    ]
+    assert not missing
 
 
 # Calls are checked before anything changes.
