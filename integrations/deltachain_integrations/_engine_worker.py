@@ -159,6 +159,13 @@ class EngineWorker:
             "sparse" if is_sparse else "full reloads",
             "" if reason is None or settings.mode == "reload" else f", since {reason}",
         )
+        # Any model that is found has a tensor that a version without tensors lacks.
+        if misfit(self._files, {}) is None:
+            self._log.warning(
+                "deltachain: the files of %r are not on this machine: versions are not compared "
+                "with the model before they are loaded",
+                str(self._files),
+            )
 
     def _change_to(self, settings: Settings, is_sparse: bool) -> None:
         """Follows a chain, in place or by a copy."""

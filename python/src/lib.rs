@@ -56,7 +56,7 @@ mod native {
         store::Store,
         stream::Stream,
         subscriber::{Follower, Poller, PreparedUpdate},
-        sums::{sum_numbers, sums_of},
+        sums::{sum_numbers, sums_of, sums_of_each},
     };
 
     use std::ffi::OsString;

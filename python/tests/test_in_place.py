@@ -63,6 +63,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if name == "device":
         monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
         monkeypatch.setattr(_device_memory, "of_bytes", _sums._of_bytes)
+        monkeypatch.setattr(_sums, "_of_rows_here", _sums._of_rows)
     return name
 
 
@@ -1248,6 +1249,7 @@ def test_sums_of_many_are_those_of_each(width: int) -> None:
         tensors = list(raw.view(KINDS[width]))
         each = torch.stack([_sums.of_bytes(tensor) for tensor in tensors])
         assert torch.equal(torch.cat(of_many(tensors)), each), length
+        assert torch.equal(_sums._of_rows(torch.stack(tensors)), each), length
 
 
 class Counted(TorchDispatchMode):
@@ -1265,7 +1267,6 @@ class Counted(TorchDispatchMode):
 def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device each call takes longer than it computes."""
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
-    monkeypatch.setattr(_device_memory, "_HERE", frozenset())
     count = 300
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish({str(name): torch.randn(1000).bfloat16() for name in range(count)})
