@@ -51,6 +51,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
     """
 
     is_collective = True
+    is_in_place = True
     _subscriber: Subscriber
 
     def __init__(
@@ -151,7 +152,7 @@ class EngineInPlace(Preparer[VersionUpdate]):
         finally:
             self.go_on()
 
-    def is_held(self, version: VersionUpdate, known: Callable[[], tuple[int, str] | None]) -> bool:
+    def is_held(self, version: VersionUpdate, holds: Callable[[Version], bool]) -> bool:
         """All workers hold it, or none."""
         return version.update.is_held
 

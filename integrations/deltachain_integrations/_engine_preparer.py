@@ -83,9 +83,12 @@ class Preparer(ABC, Generic[_Version]):
         directory: the same.
         is_collective: whether the workers of a server follow together. Otherwise each takes for
             itself: first those that manage what others read (`keeps`).
+        is_in_place: whether versions are written where the model is, so that its other weights have
+            to be those of the version before.
     """
 
     is_collective = False
+    is_in_place = False
 
     def __init__(self, directory: str, subscriber: Subscriber | None) -> None:
         self.directory, self._subscriber = directory, subscriber
@@ -147,15 +150,15 @@ class Preparer(ABC, Generic[_Version]):
             )
         return ready
 
-    def is_held(self, version: _Version, known: Callable[[], tuple[int, str] | None]) -> bool:
+    def is_held(self, version: _Version, holds: Callable[[Version], bool]) -> bool:
         """Whether the engine has this version already, so that nothing is loaded.
 
         Args:
             version: what was taken.
-            known: number and digest of the version that the model is known to hold. It may read all
-                weights, and calls `lost` if other code has changed them.
+            holds: whether the model has a version. It may read all weights, and calls `lost` if
+                other code has changed them.
         """
-        return known() == (version.number, version.digest)
+        return holds(version)
 
     @abstractmethod
     def load(self, version: _Version, load_all: Callable[..., None], rest: Rest) -> LoadResult:

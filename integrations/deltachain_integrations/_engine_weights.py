@@ -4,16 +4,21 @@ load leaves behind; and which follower updates the server."""
 from __future__ import annotations
 
 import time
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from deltachain import storage_sums
+from ._storages import Sample, Sums, batches_of, lanes_of, sums_of
 
 __all__ = ["Lease", "SumsRow", "WeightSums", "first_names", "stranded"]
 
 # The modulus of sums (SPEC section 24).
 _MODULUS = (1 << 31) - 1
+
+# Seconds in which polls compare the sums of the whole model, or longer: `WeightSums.round_seconds`.
+_ROUND = 600.0
 
 # The address of a storage, the number of 16 MiB of it, and sums of old and of new values of what
 # changes there.
@@ -30,64 +35,144 @@ def first_names(model: torch.nn.Module) -> dict[str, str]:
     }
 
 
+@dataclass(slots=True)
+class _Memory:
+    """The memory of a model's parameters.
+
+    Attributes:
+        places: the address of each parameter.
+        forms: all else that decides what a parameter reads there.
+        names: for the address of each storage, the first parameter that lies in it, since some are
+            views of others.
+        lanes: for that name, all lanes of the storage.
+    """
+
+    places: dict[str, int] = field(default_factory=dict)
+    forms: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    lanes: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def from_model(cls, model: torch.nn.Module) -> _Memory:
+        found = cls()
+        # Other code may have registered the same parameters in another order.
+        for name, parameter in sorted(model.named_parameters()):
+            storage = parameter.untyped_storage()
+            address = storage.data_ptr()
+            found.places[name] = address
+            found.forms[name] = (
+                storage.nbytes(),
+                parameter.storage_offset(),
+                parameter.dtype,
+                parameter.shape,
+                parameter.stride(),
+            )
+            if storage.nbytes() and address not in found.names:
+                found.names[address] = name
+                found.lanes[name] = lanes_of(storage)
+        return found
+
+
 class WeightSums:
     """The sums of all weights of a model, and the objects that hold packed weights. They show
     whether other code has changed the weights: any single element for certain, any other accident
     but for a chance of about 2^-60.
+
+    Reading all weights takes a device about 0.02 s for a GiB, too long for each poll. So a poll
+    (`seems_to_fit`) reads a sample of each storage, and the sums of a part of the model: of all of
+    it in `round_seconds`.
 
     Args:
         model: the model, as it is now.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._names = _names(model)
-        self._sums = _sums(self._names)
+        memory = _Memory.from_model(model)
         self._packed = _packed(model)
+        self._batches = batches_of(memory.lanes)
+        begin = time.monotonic()
+        self._sums: Sums[str] = sums_of(memory.lanes, self._batches)
+        self._whole_seconds = time.monotonic() - begin
+        self._begin_round(memory)
+
+    @property
+    def round_seconds(self) -> float:
+        """Seconds in which polls compare all sums: at most a hundredth of the time is spent on
+        that."""
+        return max(_ROUND, 100 * self._whole_seconds)
 
     def fits(self, model: torch.nn.Module) -> bool:
-        """Whether the model still has these sums. Reads all weights, on their device, and waits for
-        it."""
-        packed = _packed(model)
-        # The sums keep the old objects alive, so no other object has their id.
-        if [id(one) for one in packed] != [id(one) for one in self._packed]:
+        """True if the model still has these sums, perhaps in other memory. Reads all weights, on
+        their device, and waits for it."""
+        memory = _Memory.from_model(model)
+        if memory.forms != self._forms or not self._has_packed(model):
             return False
-        sums = _sums(_names(model))
-        # Other code may have registered the same parameters in another order.
-        return sums.keys() == self._sums.keys() and all(
-            torch.equal(sums[name], self._sums[name]) for name in sums
+        batches = batches_of(memory.lanes)
+        begin = time.monotonic()
+        if sums_of(memory.lanes, batches) != self._sums:
+            return False
+        self._batches, self._whole_seconds = batches, time.monotonic() - begin
+        self._begin_round(memory)
+        return True
+
+    def seems_to_fit(self, model: torch.nn.Module) -> bool:
+        """The answer of `fits` as far as little work can tell: addresses and forms, another sample
+        of each storage, and the sums of the part of the model that is due now."""
+        memory = _Memory.from_model(model)
+        if self._sample is None or memory.places != self._places:
+            return self.fits(model)
+        return (
+            memory.forms == self._forms
+            and self._has_packed(model)
+            and self._sample.fits(memory.lanes)
+            and self._has_due(memory)
         )
 
     def after(self, changes: list[SumsRow]) -> WeightSums:
-        """The sums after changes that have been proven. Reads nothing."""
-        made = WeightSums.__new__(WeightSums)
-        made._names, made._packed = self._names, self._packed
-        made._sums = {name: sums.clone() for name, sums in self._sums.items()}
+        """The sums after changes that have been proven. Reads nothing: `renew_sample` does, when
+        the changes are written."""
+        made = copy(self)
+        made._sums = self._sums.copy()
+        made._sample = None
         for address, piece, old, new in changes:
+            name = self._names.get(address)
             # Otherwise they are those of a buffer.
-            if address in self._names:
-                sums = made._sums[self._names[address][0]]
-                change = torch.tensor(new, device=sums.device) - torch.tensor(
-                    old, device=sums.device
+            if name is not None:
+                first, second = made._sums[name, piece]
+                made._sums[name, piece] = (
+                    (first - old[0] + new[0]) % _MODULUS,
+                    (second - old[1] + new[1]) % _MODULUS,
                 )
-                sums[1 + piece] = (sums[1 + piece] + change).remainder(_MODULUS)
         return made
 
+    def renew_sample(self, model: torch.nn.Module) -> None:
+        """Reads a sample of the model, which has been brought to these sums."""
+        self._begin_round(_Memory.from_model(model))
 
-def _names(model: torch.nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
-    """The address of each storage, and a parameter that lies in it, since some are views of
-    others."""
-    found: dict[int, tuple[str, torch.Tensor]] = {}
-    for name, parameter in sorted(model.named_parameters()):
-        storage = parameter.untyped_storage()
-        if storage.nbytes():
-            found.setdefault(storage.data_ptr(), (name, parameter))
-    return found
+    def _begin_round(self, memory: _Memory) -> None:
+        """Begins to compare all sums from the first one on, of weights that are known now."""
+        # The lanes themselves would keep memory that the model has given up.
+        self._places, self._forms, self._names = memory.places, memory.forms, memory.names
+        self._sample: Sample[str] | None = Sample(memory.lanes)
+        self._round_began, self._done = time.monotonic(), 0
 
+    def _has_packed(self, model: torch.nn.Module) -> bool:
+        # The sums keep the old objects alive, so no other object has their id.
+        return [id(one) for one in _packed(model)] == [id(one) for one in self._packed]
 
-def _sums(names: dict[int, tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The sums of each storage once."""
-    with torch.inference_mode():
-        return {name: storage_sums(parameter) for name, parameter in names.values()}
+    def _has_due(self, memory: _Memory) -> bool:
+        """True if the part of the model that is due now has its sums. A round that is over begins
+        anew."""
+        now, count = time.monotonic(), len(self._batches)
+        share = (now - self._round_began) / self.round_seconds
+        end = min(count, int(count * share))
+        found = sums_of(memory.lanes, self._batches[self._done : end])
+        if any(self._sums[piece] != sums for piece, sums in found.items()):
+            return False
+        self._done = end
+        if end == count:
+            self._round_began, self._done = now, 0
+        return True
 
 
 def _packed(model: torch.nn.Module) -> list[Any]:

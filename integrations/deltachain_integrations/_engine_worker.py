@@ -226,7 +226,7 @@ class EngineWorker:
         docs/engines.md."""
         other = None if self._lease is None else self._lease.ask(follower, lease)
         owner, seconds = other or (None, None)
-        held = self._held()
+        held = self._held(is_whole=False)
         version, digest = held or (None, None)
         state = "held" if held is not None else "torn" if self._is_torn else "other"
         return {
@@ -249,20 +249,30 @@ class EngineWorker:
             self._follow({})
         is_ready = self._preparer.is_ready(version)
         why = self._misfit(self._preparer.shapes) if is_ready else self._preparer.failure
+        if is_ready and why is None:
+            # The update is next. All weights are compared here, so that the server does not stand
+            # still for that.
+            self._compare_before(version)
         return {"ready": is_ready, "why": why}
 
     def _misfit(self, shapes: dict[str, list[int]]) -> str | None:
         """Why a version does not fit the model, by the files that the server began with."""
         return misfit(self._files, shapes) if shapes else None
 
-    def _held(self) -> tuple[int, str] | None:
-        """Number and digest of the model's version; None if it is torn or was changed. Reads all
-        weights."""
+    def _held(self, *, is_whole: bool) -> tuple[int, str] | None:
+        """Number and digest of the model's version; None if it is torn or was changed.
+
+        Args:
+            is_whole: whether to read all weights. Otherwise this is a poll, which reads few: see
+                `WeightSums`.
+        """
         if self._is_torn or self._holds is None:
             return None
         number, digest, sums = self._holds
-        if self._is_in_place() and sums.fits(self.model):
-            self._checked = time.monotonic()
+        fits = sums.fits if is_whole else sums.seems_to_fit
+        if self._is_in_place() and fits(self.model):
+            if is_whole:
+                self._checked = time.monotonic()
             return number, digest
         self._log.warning(
             "deltachain: the weights of version %d were changed: the next update loads all", number
@@ -271,12 +281,21 @@ class EngineWorker:
         return None
 
     def _known(self) -> tuple[int, str] | None:
-        """The same, but weights that `state` has just read are not read again: the server is
-        paused."""
+        """The same for all weights, but those that `readiness` has just read are not read again:
+        the server is paused."""
         is_fresh = time.monotonic() - self._checked < _FRESH
-        if is_fresh and self._holds is not None and not self._is_torn and self._is_in_place():
-            return self._holds[:2]
-        return self._held()
+        return self._held(is_whole=not is_fresh)
+
+    def _compare_before(self, version: int) -> None:
+        """Compares all weights before an update to a version, if that may depend on them: a copy is
+        loaded as a whole, unless the model has just this version."""
+        if self._preparer.is_in_place or (self._holds is not None and self._holds[0] == version):
+            self._known()
+
+    def _holds_now(self, version: Version) -> bool:
+        """True if the model still has all weights of a version."""
+        name = (version.number, version.digest)
+        return self._holds is not None and self._holds[:2] == name and self._known() is not None
 
     def _is_in_place(self) -> bool:
         """Whether the model's tensors are where they were mapped."""
@@ -308,7 +327,7 @@ class EngineWorker:
         if self._opened is None:
             self._follow({})
         try:
-            self._together(lambda: self._check_update(digest, follower))
+            self._together(lambda: self._check_update(version, digest, follower))
             # First the worker that manages the copy: if it fails, the others would wait in vain.
             kept = self._together(lambda: self._take(version, digest, keeps=True))
             read = self._together(lambda: self._take(version, digest, keeps=False))
@@ -338,7 +357,7 @@ class EngineWorker:
             self.times["load"],
         )
 
-    def _check_update(self, digest: str | None, follower: str | None) -> None:
+    def _check_update(self, version: int, digest: str | None, follower: str | None) -> None:
         """Refuses an update, before any worker waits for its version."""
         other = None if self._lease is None else self._lease.held_by_other(follower)
         if other is not None:
@@ -351,7 +370,7 @@ class EngineWorker:
                 "chain: give the version's digest"
             )
         # If other code has changed the weights, the version is prepared as a whole.
-        self._known()
+        self._compare_before(version)
 
     def _take(self, version: int, digest: str | None, *, keeps: bool) -> Version | None:
         """Waits for a version, in the worker that manages the copy (`keeps`) or in the others.
@@ -371,11 +390,15 @@ class EngineWorker:
         """Loads a version. Returns what was loaded, for the log."""
         preparer, before = self._preparer, self._holds
         how = "nothing, already loaded"
-        if not preparer.is_held(version, self._known):
+        if not preparer.is_held(version, self._holds_now):
             self._is_torn, self._holds = True, None
             try:
                 how, sums = preparer.load(version, self._load_all, lambda: self._rest)
-                self._holds = (version.number, version.digest, sums or WeightSums(self.model))
+                if sums is None:
+                    sums = WeightSums(self.model)
+                else:
+                    sums.renew_sample(self.model)
+                self._holds = (version.number, version.digest, sums)
             except BaseException as error:
                 self._is_torn = preparer.is_torn(version)
                 if not self._is_torn and before is not None and preparer.version == before[0]:

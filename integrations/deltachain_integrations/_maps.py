@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deltachain import Part, overlapping, storage_sums
+from deltachain import Part, overlapping
 
+from ._storages import Sums, batches_of, lanes_of, sums_of
 from ._watch import MOST_BOXES, Place, Source, Storage, Unknown, Watch, Write, forms_of, names_of
 
 __all__ = ["Map", "taken"]
@@ -37,13 +38,20 @@ def taken(
     """
     own = list(memory)
     watch = Watch(own)
-    storages = {number: storage.tensor for number, storage in watch.own.items()}
-    before = {
-        number: storage_sums(tensor) for number, tensor in storages.items() if tensor is not None
-    }
+    before = _sums(watch.own)
     with torch.no_grad(), watch:
         load(watch.given(tensors))
     return _made(watch, own, before)
+
+
+def _sums(storages: Mapping[int, Storage]) -> Sums[int]:
+    """The sums of the memory of storages of the model."""
+    lanes = {
+        number: lanes_of(storage.tensor.untyped_storage())
+        for number, storage in storages.items()
+        if storage.tensor is not None
+    }
+    return sums_of(lanes, batches_of(lanes))
 
 
 class _Region(NamedTuple):
@@ -96,9 +104,7 @@ class Map:
         return self._forms == forms_of(memory)
 
 
-def _made(
-    watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Mapping[int, torch.Tensor]
-) -> Map:
+def _made(watch: Watch, memory: Sequence[tuple[str, torch.Tensor]], before: Sums[int]) -> Map:
     """The map, of what has been seen."""
     made = Map()
     made._forms = forms_of(memory)
@@ -128,12 +134,10 @@ def _made(
         is_seen = any(write.source is None for write in storage.writes) and not any(
             isinstance(write.source, Unknown) and not write.source.names for write in kept
         )
-        if (
-            not is_all
-            and not is_seen
-            and not torch.equal(before[key], storage_sums(storage.tensor))
-        ):
-            hidden.update(storage.names)
+        if not is_all and not is_seen:
+            own = {piece: sums for piece, sums in before.items() if piece[0] == key}
+            if _sums({key: storage}) != own:
+                hidden.update(storage.names)
     for number, write in found:
         place = write.source
         assert isinstance(place, Place)

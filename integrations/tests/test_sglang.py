@@ -162,7 +162,12 @@ def test_versions_are_written_in_place_and_told(
     assert server.model.weight[:4].tolist() == [1, 1, 1, 0]
     assert [own.data_ptr() for own in server.model.parameters()] == where
     # Other code.
+    server.model.weight.data[:900] = 1
+    assert server.state()["state"] == "other"
+    assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
+    # A single element is noticed when all are compared, which is before an update.
     server.model.weight.data[7] = 1
+    assert server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}]
     assert server.state()["state"] == "other"
     assert server.update(2, digests[2]) == (True, "all tensors") and server.model.weight[7] == 0
 

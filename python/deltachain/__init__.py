@@ -34,7 +34,7 @@ from ._ranks import Group
 from ._store import Store
 from ._subscriber import *  # noqa: F403
 from ._subscriber import __all__ as _subscriber_all
-from ._tensors import Tensor, storage_sums
+from ._tensors import Tensor, piece_sums
 
 # Without `open` and `TimeoutError`, which are builtins, too.
 __all__ = [  # noqa: PLE0604
@@ -55,8 +55,8 @@ __all__ = [  # noqa: PLE0604
     "misfit",
     "new_key",
     "overlapping",
+    "piece_sums",
     "public_key",
-    "storage_sums",
     "version_name",
     *_chain_all,
     *_errors_all,

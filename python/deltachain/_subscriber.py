@@ -646,7 +646,7 @@ class Update:
         Returns:
             For each storage of torch and each 16 MiB of it in which something changes: the
             storage's address, the number of the 16 MiB, and the two sums of the old values that
-            change and of the new ones. The sums of the storage afterwards (`storage_sums`) are
+            change and of the new ones. The sums of the storage afterwards (`piece_sums`) are
             those before, minus the old ones, plus the new ones, modulo 2^31 - 1.
 
         Raises:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 import mmap
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -265,18 +265,20 @@ def writable(data: Any) -> Any:
     return data.writable() if isinstance(data, _native.Buffer) else data
 
 
-def storage_sums(tensor: Any) -> Any:
-    """The sums of the memory in which a tensor of torch lies (SPEC section 24). They are computed
-    where the memory is, on its device, and show whether other code has written to it: any single
-    element for certain.
+def piece_sums(pieces: Sequence[Any]) -> Any:
+    """The sums of pieces of memory (SPEC section 24), which show whether other code has written to
+    it: any single element for certain. They are computed together, on the device of the memory.
+
+    Args:
+        pieces: tensors of torch with one dimension, of one dtype, of one length and on one device,
+            each of at most 16 MiB.
 
     Returns:
-        A tensor of int64 on that device, with rows of two numbers. The first row is the number of
-        bytes of the storage, twice; then comes one for each 16 MiB of it: its two sums.
+        A tensor of int64 on that device, with a row for each piece: its two sums.
     """
-    from ._sums import of_storage
+    from ._sums import of_pieces
 
-    return of_storage(tensor)
+    return of_pieces(pieces)
 
 
 def usual_kind() -> Kind:

@@ -132,7 +132,8 @@ def test_sums_of_lanes_that_lie_apart(width: int, way: str) -> None:
         assert WAYS[way](own, begin).tolist() == expected, (begin, step)
 
 
-def test_rows_that_are_taken_at_once_add_up() -> None:
+def test_rows_that_are_taken_at_once_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sums, "_AT_ONCE", 1 << 18)
     lanes = torch.randint(-(1 << 15), 1 << 15, (3 * _sums._AT_ONCE + 17,), dtype=torch.int16)
     for begin in (0, 4096 * 5 + 100):
         whole = _sums.of_bytes(lanes, begin)
@@ -152,9 +153,9 @@ def test_sums_of_a_whole_piece() -> None:
     expected = _sums.of_bytes(piece)
     for width in (1, 2, 4, 8):
         assert torch.equal(_sums._of_bytes(piece.view(KINDS[width]), 0), expected)
-    assert torch.equal(
-        _sums.of_storage(piece[5:7]), torch.tensor([[_sums.PIECE_BYTES] * 2, expected.tolist()])
-    )
+        own = piece.view(KINDS[width])
+        assert dc.piece_sums([own, own]).tolist() == [expected.tolist()] * 2
+        assert torch.equal(_sums._of_rows(own[None]), expected[None])
 
 
 @pytest.mark.parametrize("seed", range(DRAWN))
