@@ -29,8 +29,8 @@ POLL = 2.0
 
 
 class Counted(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the calls of torch that launch kernels on a device, and the bytes that they read. Some
-    calls only look elsewhere, or have no kernel."""
+    """Counts the calls of torch that launch kernels on a device or copy from it, and the bytes that
+    they read. Some calls only look elsewhere, or have no kernel."""
 
     FREE = frozenset({"aten::empty", "aten::set_"})
 
@@ -40,7 +40,8 @@ class Counted(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, function: Any, _: Any, given: Any = (), named: Any = None) -> Any:
         name = function._schema.name.partition(".")[0]
-        if not function.is_view and name not in self.FREE:
+        # `to` may be a view, but not where it is called here.
+        if name == "aten::to" or (not function.is_view and name not in self.FREE):
             self.calls += 1
             for argument in given:
                 tensors = argument if isinstance(argument, list | tuple) else [argument]

@@ -78,8 +78,8 @@ def _of_rows(lanes: torch.Tensor) -> torch.Tensor:
         lanes = torch.nn.functional.pad(lanes, (0, 1))
     units = _units(lanes.reshape(-1)).view(len(lanes), -1)
     rows = -(-units.shape[1] // _ROW)
-    padded = torch.nn.functional.pad(units, (0, rows * _ROW - units.shape[1]))
-    products = (padded.view(len(lanes), rows, 1, _ROW) * low).sum(3).remainder_(MODULUS)
+    padded = _padded(units, rows * _ROW).view(len(lanes), rows, 1, _ROW)
+    products = (padded * low).sum(3).remainder_(MODULUS)
     products *= high[:, :rows].t()
     return products.remainder_(MODULUS).sum(1).remainder_(MODULUS)
 
@@ -100,19 +100,24 @@ def _of_bytes(lanes: torch.Tensor, begin: int) -> torch.Tensor:
         part, lanes = lanes[: count - lead], lanes[count - lead :]
         units = _units(torch.nn.functional.pad(part, (lead, 0)) if lead else part)
         rows = -(-units.numel() // _ROW)
-        padded = torch.nn.functional.pad(units, (0, rows * _ROW - units.numel())).view(
-            rows, 1, _ROW
-        )
+        padded = _padded(units, rows * _ROW).view(rows, 1, _ROW)
         products = (padded * low).sum(2).remainder_(MODULUS) * high[:, row : row + rows].t()
         total += products.remainder_(MODULUS).sum(0)
         row, lead = row + rows, 0
     return total.remainder_(MODULUS)
 
 
+def _padded(units: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows of this many units, the last ones of which are 0."""
+    missing = count - units.shape[-1]
+    # Padding by nothing would copy them, and 16 MiB take 64 here.
+    return torch.nn.functional.pad(units, (0, missing)) if missing else units
+
+
 def _units(lanes: torch.Tensor) -> torch.Tensor:
     """The units of lanes that begin with one."""
     if lanes.element_size() > 1:
-        return lanes.view(torch.int16).long() & 0xFFFF
+        return lanes.view(torch.int16).long().bitwise_and_(0xFFFF)
     # Not every row of bytes can be seen as numbers of two.
     pairs = torch.nn.functional.pad(lanes, (0, lanes.numel() % 2)).view(-1, 2).long() & 0xFF
     return pairs[:, 0] | pairs[:, 1] << 8
