@@ -61,6 +61,7 @@ class _Memory:
             address = storage.data_ptr()
             found.places[name] = address
             found.forms[name] = (
+                parameter.device,
                 storage.nbytes(),
                 parameter.storage_offset(),
                 parameter.dtype,

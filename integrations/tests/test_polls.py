@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+import deltachain as dc  # noqa: E402
 from ahead import published, until  # noqa: E402
 from deltachain import _sums  # noqa: E402
 from deltachain_integrations import _engine_weights, _storages  # noqa: E402
@@ -431,6 +432,50 @@ def test_one_lane_is_noticed_by_each_whole_comparison(
     worker.update(3)
     assert (worker.how, worker.says()) == ("all tensors", "held")
     assert worker.model.weight[777] == 0
+
+
+def test_one_lane_that_changes_after_the_comparison_is_noticed_within_the_bound(
+    worker: Worker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update writes in place, and the sums afterwards do not have the lane."""
+    worker.update(0)
+    worker.ready(1)
+    one_lane(worker)
+    with monkeypatch.context() as patched:
+        # Samples may have it by chance.
+        patched.setattr(_storages.Sample, "fits", lambda *_: True)
+        worker.update(1)
+    assert (worker.how, worker.says()) == ("in place", "held")
+    said = []
+    for _ in range(302):
+        clock.now += POLL
+        said.append(worker.says())
+    assert said[-1] == "other"
+    worker.update(1)
+    assert worker.how == "all tensors" and worker.model.weight[777] == 0
+
+
+def test_a_worker_whose_load_breaks_is_torn_until_all_is_loaded(
+    worker: Worker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.update(0)
+
+    def breaks(self: Worker, tensors: Any, *, is_whole: bool = True) -> None:
+        self.model.weight.data.fill_(3)
+        raise RuntimeError("out of memory")
+
+    all_lanes(worker)
+    assert worker.says() == "other"
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "_load_all", breaks)
+        with pytest.raises(dc.TornError):
+            worker.update(1)
+    assert worker.says() == "torn"
+    clock.now += 1000.0
+    assert worker.says() == "torn"
+    worker.update(1)
+    assert (worker.how, worker.says()) == ("all tensors", "held")
+    assert worker.model.weight[:3].tolist() == [1, 1, 0]
 
 
 def test_the_pause_reads_nothing_again_that_was_compared_before_it(
