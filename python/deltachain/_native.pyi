@@ -303,16 +303,6 @@ def apply_tensors(
     threads: int | None,
     progress: _Progress,
 ) -> tuple[dict[str, Any], str]: ...
-def squash_files(
-    base: _Path | None,
-    links: Sequence[_Path],
-    out: _Path,
-    profile: str,
-    metadata: dict[str, str],
-    replace: bool,
-    threads: int | None,
-    progress: _Progress,
-) -> _Diff: ...
 def check_settings(threads: int | None, profiles: list[str]) -> None: ...
 def digest(
     state: object, threads: int | None, progress: _Progress

@@ -80,7 +80,6 @@ def test_the_home_directory(tmp_path: Path, elsewhere: Callable[[], None]) -> No
     assert dc.digest(current).digest == dc.digest(STATE).digest
     assert dc.diff(current, STATE).report is not None
     dc.apply(current, ["~/link.dcf"], "~/applied")
-    dc.squash(current, ["~/link.dcf", "~/again.dcf"], "~/squashed.dcf")
     with dc.Publisher("~/liked", like="~/copy/current") as publisher:
         publisher.publish(STATE)
     assert not list((tmp_path / "there").iterdir())
