@@ -14,7 +14,6 @@ import atexit as _atexit
 import os as _os
 
 from . import _native
-from ._async_subscriber import AsyncSubscriber
 from ._chain import *  # noqa: F403
 from ._chain import __all__ as _chain_all
 from ._errors import *  # noqa: F403
@@ -38,7 +37,6 @@ from ._tensors import Tensor, storage_sums
 
 # Without `open` and `TimeoutError`, which are builtins, too.
 __all__ = [  # noqa: PLE0604
-    "AsyncSubscriber",
     "FoundVersion",
     "Group",
     "HostCopy",

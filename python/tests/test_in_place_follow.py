@@ -312,24 +312,6 @@ def test_selected_tensors_are_enough(url: str) -> None:
         subscriber.verify()
 
 
-def test_followed_by_asyncio(url: str) -> None:
-    import asyncio
-
-    async def follow(tensors: dict[str, Any]) -> None:
-        async with dc.AsyncSubscriber(url, into=tensors) as subscriber:
-            (await subscriber.prepare(0)).apply()
-            async for update in subscriber.follow():
-                update.apply()
-                break
-            assert subscriber.version == VERSIONS - 1 and subscriber.proof == "changed_lanes"
-            await subscriber.check()
-            assert subscriber.proof == "memory"
-
-    tensors = tensors_for("torch")
-    asyncio.run(follow(tensors))
-    assert_holds(tensors, VERSIONS - 1)
-
-
 def test_a_stale_backward_fails(url: str) -> None:
     tensors = tensors_for("torch")
     norm = torch.nn.Parameter(tensors["norm.weight"])

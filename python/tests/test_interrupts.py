@@ -6,7 +6,6 @@ Of subscribers every third line by default; `DELTACHAIN_INTERRUPTED=all` interru
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import random
@@ -21,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from conftest import Chain, as_bytes
+from conftest import as_bytes
 from test_torn import interrupted
 
 import deltachain as dc
@@ -232,18 +231,6 @@ def test_an_interrupt_within_the_standard_library_stays_one(
             with pytest.raises(KeyboardInterrupt):
                 call(publisher)
         assert_usable(publisher, 3, tmp_path / "chain")
-
-
-def test_an_interrupt_as_the_thread_of_an_asynchronous_call_starts(
-    chain: Chain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def poll() -> None:
-        async with dc.AsyncSubscriber(chain.url) as subscriber:
-            patched.setattr(threading.Thread, "start", masked(threading.Thread.start))
-            await subscriber.poll()
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        asyncio.run(poll())
 
 
 def test_no_thread_while_the_caller_handles_an_interrupt(

@@ -146,11 +146,6 @@ def followed():
         next(subscriber.follow()).apply()
     return subscriber
 
-async def awaited():
-    async with dc.AsyncSubscriber(url) as subscriber:
-        await subscriber.prepare()
-    return subscriber
-
 kinds = {
     "publisher": published,
     "publisher that prunes": lambda: published(keep_last=2),
@@ -158,7 +153,6 @@ kinds = {
     "subscriber with a host copy": lambda: subscribed(host_copy=folder / "copy"),
     "subscriber into memory": lambda: subscribed(into={"d.steady": bytearray(3)}, strict=False),
     "subscriber that follows": followed,
-    "asynchronous subscriber": lambda: asyncio.run(awaited()),
     "log": lambda: dc.log(url),
 }
 

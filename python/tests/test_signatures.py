@@ -407,20 +407,6 @@ def test_rank_0_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(sub) == 1
 
 
-def test_async_subscribers_have_trust(tmp_path: Path) -> None:
-    import asyncio
-
-    url = tmp_path / "chain"
-    publish(url, 0, sign_key=FIRST)
-    publish(url, 1, unsigned=True)
-
-    async def held() -> int:
-        async with dc.AsyncSubscriber(url, trust=OF_FIRST) as sub:
-            return (await sub.prepare(timeout=60)).version
-
-    assert asyncio.run(held()) == 0
-
-
 def test_no_credential_of_a_url_is_shown() -> None:
     store = dc.Store("http://me:hidden@127.0.0.1:1/chain?token=hidden", attempts=1)
     with dc.Subscriber(store) as sub:

@@ -80,7 +80,7 @@ def test_what_a_store_shows(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber, dc.AsyncSubscriber])
+@pytest.mark.parametrize("kind", [dc.Publisher, dc.Subscriber])
 def test_a_person_can_know_all_arguments(kind: Any) -> None:
     assert len(inspect.signature(kind).parameters) <= 16
 
