@@ -25,13 +25,13 @@ from deltachain import (
     Guard,
     InUseError,
     Publisher,
-    Routes,
+    RoutePlan,
     Store,
     Subscriber,
     TimeoutError,
     Trust,
-    find_version,
 )
+from deltachain.adapters import find_version
 
 __all__ = ["DeltachainCheckpointEngine"]
 
@@ -42,7 +42,7 @@ _POLL = 0.1
 
 
 # Arguments that are values of a class.
-_KINDS = {"guard": Guard, "routes": Routes, "trust": Trust}
+_KINDS = {"guard": Guard, "routes": RoutePlan, "trust": Trust}
 
 
 def _made(settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ __all__ = [
     "MirrorReport",
     "PruneReport",
     "Route",
-    "Status",
+    "DirectoryStatus",
     "Version",
     "compact",
     "doctor",
@@ -104,7 +104,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class DirectoryStatus:
     """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and
     how following it goes. Its facts about the chain are those that the tool's `follow` saw at its
     last poll; a `Subscriber` records no polls.
@@ -402,7 +402,7 @@ def show(chain: Chain, version: int | None = None) -> Version:
     return _version(json.loads(open_store(chain).show(version)))
 
 
-def status(directory: _Path, max_lag: int | str | None = None) -> Status:
+def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatus:
     """The content of a follower's directory, and whether it is healthy. Reads only the records in
     the directory: not the chain, nor the model's files.
 
@@ -423,7 +423,7 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
     found["metadata"] = given(found["metadata"] or {})
     for name in ("problems", "servers", "stores"):
         found[name] = tuple(found[name])
-    return Status(**found)
+    return DirectoryStatus(**found)
 
 
 def fsck(

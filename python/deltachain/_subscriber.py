@@ -277,7 +277,7 @@ class Subscriber:
         place. False before the function of `into=` has said it, or if it returned None."""
         return isinstance(self._native, TensorFollower) and self._native.is_found
 
-    def lost(self) -> None:
+    def mark_written(self) -> None:
         """Notes that other code has written to the tensors of `into=`: the next version is loaded
         as a whole. With `group=`, one rank is enough.
 
@@ -368,7 +368,7 @@ class Subscriber:
     @property
     def fallbacks(self) -> dict[str, int]:
         """How often this subscriber has loaded the tensors of `into=` as a whole, by
-        `Update.fallback`."""
+        `Update.fallback_reason`."""
         return dict(self._fallbacks)
 
     def _check_held(self) -> None:
@@ -545,9 +545,9 @@ class Update:
         downloaded: bytes of links and assets that were downloaded; None until it has been applied.
         routes: the routes used: pairs of the version that each starts from, or None, and the one
             that it leads to.
-        fallback: why the tensors of `into=` were loaded as a whole: `"no_route"`, `"budget"`,
-            `"proof"`, `"check"`, `"torn"` or `"place"` (docs/following.md). None until it has been
-            applied, if they were patched, and for a first version.
+        fallback_reason: why the tensors of `into=` were loaded as a whole: `"no_route"`,
+            `"budget"`, `"proof"`, `"check"`, `"torn"` or `"place"` (docs/following.md). None until
+            it has been applied, if they were patched, and for a first version.
     """
 
     def __init__(self, subscriber: Subscriber, native: _native.PreparedUpdate | None) -> None:
@@ -569,7 +569,7 @@ class Update:
         self.times: Times | None = None
         self.downloaded: int | None = None
         self.routes: list[tuple[int | None, int]] = []
-        self.fallback: str | None = None
+        self.fallback_reason: str | None = None
 
     def __repr__(self) -> str:
         return f"<deltachain.Update to version {self.version}, {self.digest[:12]}>"
@@ -715,9 +715,9 @@ class Update:
         self.downloaded = fields["downloaded"]
         self.routes = fields["routes"]
         fallback = fields["fallback"]
-        if fallback is not None and self.fallback is None:
+        if fallback is not None and self.fallback_reason is None:
             subscriber._fallbacks[fallback] = subscriber._fallbacks.get(fallback, 0) + 1
-        self.fallback = fallback
+        self.fallback_reason = fallback
 
     def _check_gives_patches(self) -> None:
         if isinstance(self._subscriber._native, TensorFollower):

@@ -149,7 +149,7 @@ def test_a_publish_ends_with_the_task_that_awaits_it() -> None:
             publisher = stalled_publisher(store)
             job = publisher.publish_async(WEIGHTS)
 
-            async def published() -> dc.Published:
+            async def published() -> dc.reports.PublishReport:
                 return await job
 
             task = asyncio.create_task(published())

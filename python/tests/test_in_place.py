@@ -614,9 +614,9 @@ def test_a_drawn_model_follows(
             assert_holds(held)
             assert (subscriber.version, subscriber.torn) == (held, False)
             if profile == "local" and event != "write":
-                assert (update.fallback, subscriber.proof) == (expected, proof)
+                assert (update.fallback_reason, subscriber.proof) == (expected, proof)
             # Without sums, links are taken by digests if all tensors are whole.
-            assert update.fallback in (None, expected, "no_route", "proof")
+            assert update.fallback_reason in (None, expected, "no_route", "proof")
             if draw.random() < 0.4:
                 subscriber.check()
                 assert subscriber.proof == "memory" or profile != "local"
@@ -695,7 +695,7 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
             update = subscriber.prepare(1)
             update.apply()
             if is_coded and profile == "local":
-                assert update.fallback == "proof" and as_bytes(tensor) == after.tobytes(), (
+                assert update.fallback_reason == "proof" and as_bytes(tensor) == after.tobytes(), (
                     byte,
                     bit,
                 )
@@ -704,8 +704,8 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
                 # By digests, which are of all memory; values that are written as they are need no
                 # old ones.
                 assert as_bytes(tensor) == after.tobytes(), (byte, bit)
-                assert update.fallback == (None if is_coded else "proof")
-            elif update.fallback is None:
+                assert update.fallback_reason == (None if is_coded else "proof")
+            elif update.fallback_reason is None:
                 # Not proven, and said so: the check of all memory finds it.
                 assert subscriber.proof == "changed_lanes"
                 with pytest.raises(dc.StateMismatchError):
@@ -728,7 +728,7 @@ def test_links_whose_errors_would_cancel_are_found(by: str, tmp_path: Path) -> N
         update = subscriber.prepare(2)
         update.apply()
         assert as_bytes(tensor) == first.lanes.tobytes()
-        assert (update.fallback, subscriber.proof) == ("proof", "memory")
+        assert (update.fallback_reason, subscriber.proof) == ("proof", "memory")
 
 
 def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Path) -> None:
@@ -1059,7 +1059,7 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
         forms[3].flip(tuple(map(int, numpy.argwhere(differs)[0])), 5)
         update = subscriber.prepare(2)
         update.apply()
-        assert update.fallback == "proof"
+        assert update.fallback_reason == "proof"
         assert_holds(2)
         subscriber.prepare(3).apply()
         assert subscriber.proof == "changed_lanes"

@@ -142,13 +142,13 @@ def test_an_interrupt_at_any_line(call: str, tmp_path: Path) -> None:
     line, is_inside, publisher = (
         0,
         True,
-        dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8)),
+        dc.Publisher(tmp_path / "chain", routes=dc.RoutePlan(snapshot_every=8)),
     )
     while is_inside:
         is_inside = interrupted_at(line, use)
         assert_usable(publisher, line, tmp_path / "chain")
         if repr(publisher).endswith("closed>"):
-            publisher = dc.Publisher(tmp_path / "chain", routes=dc.Routes(snapshot_every=8))
+            publisher = dc.Publisher(tmp_path / "chain", routes=dc.RoutePlan(snapshot_every=8))
         line += 1
     assert line > 20
     ended(publisher.close)

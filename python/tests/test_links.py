@@ -190,7 +190,10 @@ def test_errors_say_what_and_where(tmp_path: Path) -> None:
         and caught.value.file == str(damaged)
         and caught.value.retryable
     )
-    for data, kind in [(whole[:50], dc.TruncatedError), (b"no link at all", dc.NotDcfError)]:
+    for data, kind in [
+        (whole[:50], dc.errors.TruncatedError),
+        (b"no link at all", dc.errors.NotDcfError),
+    ]:
         with pytest.raises(kind):
             dc.open(data)
     with pytest.raises(OSError) as missing:

@@ -74,7 +74,7 @@ def test_the_home_directory(tmp_path: Path, elsewhere: Callable[[], None]) -> No
     dc.pull("~/chain", Path("~/pulled"), trust=dc.Trust("~/key.pub"))
     dc.fsck("~/chain", deep=True, scratch="~/scratch")
     dc.mirror("~/chain", "~/mirrored")
-    assert dc.find_version("~/copy") is not None and dc.HostCopy("~/copy").version == 0
+    assert dc.adapters.find_version("~/copy") is not None and dc.HostCopy("~/copy").version == 0
     assert dc.status("~/copy").version == 0
     current = "~/copy/current"
     assert dc.digest(current).digest == dc.digest(STATE).digest

@@ -26,7 +26,7 @@ FIRST, SECOND, STRANGER = (dc.new_key(name) for name in ("first", "second", "str
 OF_FIRST, OF_SECOND, OF_STRANGER = map(dc.public_key, (FIRST, SECOND, STRANGER))
 
 
-def publish(url: Path, step: int, **settings: Any) -> dc.Published:
+def publish(url: Path, step: int, **settings: Any) -> dc.reports.PublishReport:
     with dc.Publisher(url, **settings) as pub:
         return pub.publish(tensors(step), metadata={"step": step})
 
