@@ -12,9 +12,9 @@ from typing import Any
 
 from . import _native
 from ._errors import Error, UsageError
-from ._files import Profile, Progress
+from ._files import Progress
 from ._keys import Trusts, trusted
-from ._settings import absolute, function, maybe_absolute, whole
+from ._settings import RouteProfile, absolute, check_profiles, function, maybe_absolute, whole
 from ._store import Chain, open_store, store_of
 
 __all__ = [
@@ -587,7 +587,7 @@ def compact(
     version: int | None = None,
     snapshot: bool = False,
     bases: Sequence[int] = (),
-    profile: Profile = "compact",
+    profile: RouteProfile = "compact",
     scratch: _Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -600,7 +600,7 @@ def compact(
         version: the version that gets new routes; by default, the newest.
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
-        profile: `"compact"`, `"local"` or `"direct"`, as in `Publisher`.
+        profile: `"compact"` or `"local"`, as in `Publisher`.
         scratch: a directory for temporary files, with space for two states; by default, the
             system's.
         threads: threads that compare and compress; by default, as many as processors.
@@ -612,6 +612,7 @@ def compact(
     """
     function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
+    check_profiles([profile])
     store, older = open_store(chain), _versions("bases", bases)
     found = json.loads(
         store.compact(version, snapshot, older, profile, maybe_absolute(scratch), threads, progress)

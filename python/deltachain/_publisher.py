@@ -22,12 +22,22 @@ from typing import Any
 from . import _native
 from ._chain import Version, newest
 from ._errors import CancelledError, ForkedError, IoError, UsageError
-from ._files import Profile, Progress
+from ._files import Progress
 from ._interrupts import start, unmasked
 from ._keys import Signer, Trusts, signers, trusted
 from ._like import Collector, Expected, Like, Reference, pairs, place_of
 from ._ranks import divide, ranks_of, started, usual_shards
-from ._settings import Stop, ending, function, maybe_absolute, notes, number, whole
+from ._settings import (
+    RouteProfile,
+    Stop,
+    check_profiles,
+    ending,
+    function,
+    maybe_absolute,
+    notes,
+    number,
+    whole,
+)
 from ._store import Chain, store_of
 from ._tensors import known
 
@@ -295,9 +305,8 @@ class Publisher:
         threads: threads that compare and compress; by default, as many as processors. All objects
             with the same number share them, and they stay. Threads that wait for the store come
             beside them (`Store`).
-        profile: `"compact"`, the smallest links; `"local"`, those that `Subscriber(into=)` takes in
-            place; or `"direct"`, whose values can be used without the base. Or a list of several:
-            each version then has links of each.
+        profile: `"compact"`, the smallest links, or `"local"`, those that `Subscriber(into=)` takes
+            in place. Or a list of both: each version then has links of each.
         routes: when versions get snapshots, and links from older versions (`RoutePlan`).
         guard: which versions are refused (`Guard`).
         sign_key: sign each version: a secret key as text, a path of the file that holds it, a
@@ -338,7 +347,7 @@ class Publisher:
         once: str | None = None,
         shards: int | None = None,
         threads: int | None = None,
-        profile: Profile | Sequence[Profile] = "compact",
+        profile: RouteProfile | Sequence[RouteProfile] = "compact",
         routes: RoutePlan | None = None,
         guard: Guard | None = None,
         sign_key: Signer | Sequence[Signer] | None = None,
@@ -365,7 +374,8 @@ class Publisher:
                 )
         function("progress", progress)
         profiles: list[str] = [profile] if isinstance(profile, str) else list(profile)
-        _native.check_settings(threads, profiles or [""])
+        check_profiles(profiles or [""])
+        _native.check_settings(threads, profiles)
         reference = like if isinstance(like, Like) else Like(like)
         self._ranks = ranks_of(group)
         if reference.path is None and (self._ranks.size > 1 or (shards or 1) > 1):

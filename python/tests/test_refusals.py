@@ -106,7 +106,7 @@ def test_settings_that_stand_together(kind: Any, settings: dict[str, Any], text:
     ("settings", "text"),
     [
         ({"profile": []}, "profile= must be"),
-        ({"profile": "small"}, "profile= must be 'compact', 'local' or 'direct', not 'small'"),
+        ({"profile": "direct"}, "profile= must be 'compact' or 'local', not 'direct'"),
         ({"keep_last": 0}, "keep_last= must be a whole number of 1 or more"),
         ({"keep_last": True}, "keep_last="),
         ({"shards": 1.0}, "shards="),
