@@ -55,7 +55,7 @@ def test_a_cancelled_download_ends_at_once_and_can_be_done_again(in_thread: Any)
                     dc.UsageError, match="another thread is using it: one at a time"
                 ):
                     subscriber.poll()
-                # Whoever is impatient cancels it twice.
+                # An impatient caller cancels it twice.
                 task.cancel()
                 await asyncio.sleep(0)
                 await cancelled(task)

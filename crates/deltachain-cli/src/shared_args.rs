@@ -50,7 +50,8 @@ const COMPACT: Choice<Profile> = (
 );
 const LOCAL: Choice<Profile> = (
     "local",
-    "Differences that need the old values of changed elements alone, with sums: for readers that patch memory in place",
+    "Differences that need the old values of changed elements alone, with sums: for readers that \
+     patch memory in place",
     Profile::Local,
 );
 const DIRECT: Choice<Profile> = (
@@ -82,7 +83,8 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(
 #[derive(Debug, Args)]
 pub(crate) struct ProfilesArgs {
     /// How values are coded; comma-separated: a link for each profile
-    #[arg(long, value_parser = one_of(ROUTE_PROFILES), value_delimiter = ',', default_value = "compact")]
+    #[arg(long, value_parser = one_of(ROUTE_PROFILES), value_delimiter = ',')]
+    #[arg(default_value = "compact")]
     pub(crate) profile: Vec<Profile>,
 }
 
