@@ -399,6 +399,7 @@ mod tests {
                     "adapter",
                     "keep-adapters",
                     "pause",
+                    "send-unchecked",
                 ],
             ),
         ];
