@@ -65,7 +65,7 @@ pub(crate) fn serve(args: &TesteeArgs) -> Result<ExitCode> {
 fn hello() -> Value {
     let operations = SUPPORTED.map(|(name, _)| name);
     let name = concat!("deltachain ", env!("CARGO_PKG_VERSION"));
-    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "additions": ADDITIONS })
+    json!({ "testee": name, "protocol": PROTOCOL, "operations": operations, "without": [], "additions": ADDITIONS, "routes": true })
 }
 
 fn answer(name: &str, request: &Value) -> Value {
