@@ -171,13 +171,7 @@ impl Session {
         let time = start.elapsed();
         let verdict = match &reply {
             Reply::Lost(how) => Verdict::Wrong(format!("the testee {how}")),
-            Reply::Line(line) => judge(
-                case,
-                self.terms(case),
-                &request,
-                line,
-                workshop,
-            ),
+            Reply::Line(line) => judge(case, self.terms(case), &request, line, workshop),
         };
         let stderr = self.process.take_tail();
         if matches!(&reply, Reply::Line(line) if !answers(case, line)) {
