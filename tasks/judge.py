@@ -258,23 +258,26 @@ class Program:
         self.edit(name, lambda text: re.sub(f"^{pattern}", replacement, text, count=1, flags=re.MULTILINE))
 
     def cargo(self, words):
-        """Runs Cargo in the copy. Returns what it says as JSON, line by line, and whether it has succeeded."""
+        """Runs Cargo in the copy. Returns its messages, and what it says to people if it has failed."""
         profile = "profile.dev.package.deltachain"
         command = f"cargo {words} --package deltachain-conformance --message-format json"
         command = [*command.split(), "--config", f"{profile}.opt-level=1", "--config", f"{profile}.debug=false"]
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
-        return [json.loads(line) for line in done.stdout.splitlines()], done.returncode == 0
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        failure = (done.stderr or "no message") if done.returncode else ""
+        return [json.loads(line) for line in done.stdout.splitlines()], failure
 
     def build(self, mutants):
         """Writes and builds the program, without the mutants that do not compile. Returns its path, the mutants in it,
         and the numbers of functions."""
         while True:
             functions = self.write(mutants)
-            messages, is_good = self.cargo("build --quiet")
-            if is_good:
+            messages, failure = self.cargo("build --quiet")
+            if not failure:
                 programs = [message["executable"] for message in messages if message.get("executable")]
                 return programs[-1], mutants, functions
             bad = self.refused(messages)
+            if not bad:
+                sys.exit(f"the copy in {self.folder} does not compile, and not because of a mutant:\n{failure}")
             print(f"{len(bad)} of {len(mutants)} mutants do not compile", flush=True)
             mutants = [mutant for mutant in mutants if mutant.number not in bad]
 
@@ -297,8 +300,6 @@ class Program:
             if not of_error and error["spans"]:
                 sys.exit(f"an error that belongs to no mutant:\n{error['rendered']}")
             bad |= of_error
-        if not bad:
-            sys.exit("the copy does not compile")
         return bad
 
 
@@ -365,7 +366,9 @@ def main():
     arguments = parser.parse_args()
     mutants, others = listed(arguments.cargo_mutants)
     classes = known(LIST)
-    gone = set(classes) - {mutant.key for mutant in mutants}
+    gone = set()
+    if arguments.some is None:
+        gone = set(classes) - {mutant.key for mutant in mutants}
     chosen = [mutant for mutant in mutants if can_choose(mutant) and arguments.only in mutant.describe()]
     if arguments.some is not None:
         chosen = [mutant for mutant in chosen if mutant.key not in classes]
@@ -379,7 +382,7 @@ def main():
     (folder / "survivors.txt").write_text("".join(f"{mutant.key}\n" for mutant in flaws), encoding="utf-8")
     print(table(mutants, answers, others))
     for name, count in sorted(Counter(classes[mutant.key] for mutant in survivors if mutant.key in classes).items()):
-        print(f"no vector can notice: {count:4} {name}")
+        print(f"in {LIST.name}: {count:4} {name}")
     for mutant in asked:
         if mutant.key in classes and mutant not in survivors:
             print(f"in {LIST.name}, but {answers[mutant.number]['case']} notices it: {mutant.key}")
