@@ -378,20 +378,19 @@ def main():
     program, asked, functions = Program().build(chosen)
     answers = ask(program, asked, functions, folder / "results.jsonl")
     survivors = [mutant for mutant in asked if answers[mutant.number]["case"] is None]
-    flaws = [mutant for mutant in survivors if mutant.key not in classes]
-    (folder / "survivors.txt").write_text("".join(f"{mutant.key}\n" for mutant in flaws), encoding="utf-8")
+    unlisted = [mutant for mutant in survivors if mutant.key not in classes]
+    noticed = [mutant for mutant in asked if mutant.key in classes and mutant not in survivors]
+    (folder / "survivors.txt").write_text("".join(f"{mutant.key}\n" for mutant in unlisted), encoding="utf-8")
     print(table(mutants, answers, others))
     for name, count in sorted(Counter(classes[mutant.key] for mutant in survivors if mutant.key in classes).items()):
         print(f"in {LIST.name}: {count:4} {name}")
-    for mutant in asked:
-        if mutant.key in classes and mutant not in survivors:
-            print(f"in {LIST.name}, but {answers[mutant.number]['case']} notices it: {mutant.key}")
-            flaws.append(mutant)
+    for mutant in noticed:
+        print(f"in {LIST.name}, but {answers[mutant.number]['case']} notices it: {mutant.key}")
     for key in sorted(gone):
         print(f"in {LIST.name}, but there is no such mutant: {key}")
-    for mutant in flaws:
+    for mutant in unlisted:
         print(f"not in {LIST.name}: {mutant.describe()}")
-    return bool(flaws or gone)
+    return bool(unlisted or noticed or gone)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ use crate::workshop::Workshop;
 
 /// A mutant may compute or read for ever; that is noticed, too.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// The library as it is.
+const NO_MUTANT: u32 = 0;
 /// Cases that take longer are asked last.
 const LONG: Duration = Duration::from_millis(50);
 
@@ -130,6 +132,17 @@ impl Trace {
     }
 }
 
+/// Starts this program as a testee that is the mutant with this number.
+fn start(mutant: u32) -> Result<Session> {
+    let program = std::env::current_exe().map_err(Problem::failed)?;
+    let program = program
+        .to_str()
+        .ok_or_else(|| Problem::failed("the path of this program is not Unicode"))?;
+    let number = mutant.to_string();
+    let words = [program, "testee", "--mutant", &number];
+    Session::start(&shlex::try_join(words).map_err(Problem::failed)?, TIMEOUT)
+}
+
 /// A number that mixes the cases of a folder with those of others, in the same way each time.
 fn hash(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -151,6 +164,7 @@ impl Court<'_> {
     /// Judges one mutant after another until there are no more.
     fn sit<'m>(&self, queue: &Mutex<impl Iterator<Item = &'m Mutant>>) -> Result {
         let mut workshop = Workshop::new(self.suite)?;
+        let mut library = start(NO_MUTANT)?;
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(mutant) = next else {
@@ -159,6 +173,7 @@ impl Court<'_> {
             let judged = self.judge(mutant, &mut workshop)?;
             let (case, how) = match judged.noticed {
                 Some((index, how)) => {
+                    self.check_library(&mut library, index, &mut workshop)?;
                     self.remember(mutant.function, index);
                     (Some(&self.cases[index].id), Some(how))
                 }
@@ -170,18 +185,27 @@ impl Court<'_> {
         }
     }
 
+    /// Fails unless the library itself, built with all mutants but running none, passes the case
+    /// that has noticed a mutant.
+    fn check_library(
+        &self,
+        library: &mut Session,
+        index: usize,
+        workshop: &mut Workshop<'_>,
+    ) -> Result {
+        let case = &self.cases[index];
+        match library.ask(case, workshop)?.verdict {
+            Verdict::Right => Ok(()),
+            other => Err(Problem::failed(format!(
+                "{}: the library without a mutant does not pass: {other:?}",
+                case.id
+            ))),
+        }
+    }
+
     fn judge(&self, mutant: &Mutant, workshop: &mut Workshop<'_>) -> Result<Judged> {
         let mut asked = 0;
-        let program = std::env::current_exe().map_err(Problem::failed)?;
-        let number = mutant.number.to_string();
-        let words = [
-            program.to_str().unwrap_or_default(),
-            "testee",
-            "--mutant",
-            &number,
-        ];
-        let command = shlex::try_join(words).map_err(Problem::failed)?;
-        let mut session = Session::start(&command, TIMEOUT)?;
+        let mut session = start(mutant.number)?;
         for index in self.questions(mutant) {
             asked += 1;
             let how = match session.ask(&self.cases[index], workshop)?.verdict {
