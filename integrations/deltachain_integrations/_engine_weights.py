@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from deltachain import storage_sums
+from deltachain.adapters import storage_sums
 
 __all__ = ["Lease", "SumsRow", "WeightSums", "first_names", "stranded"]
 

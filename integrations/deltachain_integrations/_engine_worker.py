@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed
 
-from deltachain import Error, TornError, UnsupportedError, UsageError, misfit
+from deltachain import Error, TornError, UnsupportedError, UsageError
+from deltachain.adapters import misfit
 
 from ._engine_copy import EngineCopy, shared_memory_directory
 from ._engine_in_place import EngineInPlace, VersionUpdate
@@ -159,6 +160,13 @@ class EngineWorker:
             "sparse" if is_sparse else "full reloads",
             "" if reason is None or settings.mode == "reload" else f", since {reason}",
         )
+        # Any model that is found has a tensor that a version without tensors lacks.
+        if misfit(self._files, {}) is None:
+            self._log.warning(
+                "deltachain: the files of %r are not on this machine: versions are not compared "
+                "with the model before they are loaded",
+                str(self._files),
+            )
 
     def _change_to(self, settings: Settings, is_sparse: bool) -> None:
         """Follows a chain, in place or by a copy."""

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deltachain import Part, overlapping, storage_sums
+from deltachain import Part
+from deltachain.adapters import overlapping, storage_sums
 
 from ._watch import MOST_BOXES, Place, Source, Storage, Unknown, Watch, Write, forms_of, names_of
 

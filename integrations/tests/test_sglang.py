@@ -136,7 +136,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def test_versions_are_written_in_place_and_told(
-    tmp_path: Path, serve: Callable[..., Server]
+    tmp_path: Path, serve: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     digests = published(tmp_path, 3, "local")
     server = serve()
@@ -147,6 +147,8 @@ def test_versions_are_written_in_place_and_told(
         and not server.state()["paused"]
     )
     until(lambda: server.ask("deltachain_is_ready", version="2") == [{"ready": True, "why": None}])
+    # The files that it began with are not there.
+    assert "versions are not compared" in caplog.text
     assert server.update(0, digests[0]) == (True, "all tensors")
     server.scheduler._engine_paused = True
     state = server.state()

@@ -12,9 +12,9 @@ from typing import Any
 
 from . import _native
 from ._errors import Error, UsageError
-from ._files import Profile, Progress
+from ._files import Progress
 from ._keys import Trusts, trusted
-from ._settings import absolute, function, maybe_absolute, whole
+from ._settings import RouteProfile, absolute, check_profiles, function, maybe_absolute, whole
 from ._store import Chain, open_store, store_of
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "MirrorReport",
     "PruneReport",
     "Route",
-    "Status",
+    "DirectoryStatus",
     "Version",
     "compact",
     "doctor",
@@ -47,150 +47,166 @@ MOST_VERSION = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way to a version."""
+    """A way to a version.
+
+    Attributes:
+        base: the version that it starts from; None for a snapshot.
+        bytes: bytes of its files.
+    """
 
     base: int | None
-    """The version that it starts from; None for a snapshot."""
     bytes: int
-    """Bytes of its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file of a version beside its tensors."""
+    """A file of a version beside its tensors.
+
+    Attributes:
+        name: its path in the model's directory.
+        digest: digest of its bytes.
+        size: its length in bytes.
+    """
 
     name: str
     digest: str
-    """Digest of its bytes."""
     size: int
-    """Its length in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a chain."""
+    """A version of a chain.
+
+    Attributes:
+        version: its number.
+        metadata: the metadata given when it was published, such as the step.
+        digest: its state digest, 64 hexadecimal digits, as in `Update.digest`.
+        commit: digest of its commit.
+        parent: digest of the commit of the version before, or of the chain document.
+        stored: when it was published, by the store's clock; None if the store does not tell.
+        routes: the ways to build it; none if it was pruned.
+        assets: its files beside the tensors.
+        shards: state digest of each shard.
+        claimed_signers: names of keys that notes on it name. Nothing is proved by that:
+            `Subscriber(trust=)` checks.
+    """
 
     version: int
-    """Its number."""
     metadata: dict[str, str]
-    """The metadata given when it was published, such as the step."""
     digest: str
-    """Its state digest, 64 hexadecimal digits, as in `Update.digest`."""
     commit: str
-    """Digest of its commit."""
     parent: str
-    """Digest of the commit of the version before, or of the chain document."""
     stored: datetime | None
-    """When it was published, by the store's clock; None if the store does not tell."""
     routes: tuple[Route, ...]
-    """The ways to build it; none if it was pruned."""
     assets: tuple[Asset, ...]
-    """Its files beside the tensors."""
     shards: tuple[str, ...]
-    """State digest of each shard."""
     claimed_signers: tuple[str, ...] = ()
-    """Names of keys that notes on it name. Nothing is proved by that: `Subscriber(trust=)`
-    checks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class DirectoryStatus:
     """The content of the directory of `deltachain follow`, or of a `Subscriber(host_copy=)`, and
     how following it goes. Its facts about the chain are those that the tool's `follow` saw at its
-    last poll; a `Subscriber` records no polls."""
+    last poll; a `Subscriber` records no polls.
+
+    Attributes:
+        healthy: whether there are no problems.
+        problems: why it is not healthy.
+        ready: with `max_lag`, whether each server is ready for requests; None if that is not known
+            or there is no server.
+        version: the held version; None if there is none, as for what follows.
+        metadata: the metadata given when it was published.
+        digest: its state digest.
+        proof: how far its files were proven when they were built: "hashed".
+        commit: digest of its commit.
+        chain: digest of the chain document.
+        directory: the directory of its files: the target of `current`.
+        switched: when `current` was switched to it.
+        stored: when it was published, by the store's clock; None if unknown.
+        age_seconds: seconds since then.
+        head: the newest version seen.
+        lag_versions: versions between the held one and the newest one seen.
+        lag_seconds: seconds since the directory was last seen at the newest version.
+        last_look: the last poll.
+        last_success: the last successful poll.
+        failing: whether the last poll failed.
+        last_error: the last failure: `time`, `class`, `rule`, `message`.
+        following: whether a `deltachain follow` is running.
+        process: the number of its process.
+        command: the command of `--exec`: `succeeded`, `running`, `failures`, `last_failure`.
+        servers: the servers of `--engine`: `url`, `version` and more, as `deltachain status --json`
+            prints them.
+        stores: the stores that the follower has used, its copies after the chain's own: `url`,
+            `copy`, `bytes`, `missing`, `failures`, `last_failure`, `damage`.
+        trust: the signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`,
+            `unsigned`; None if everybody's are.
+        whole: why servers that download the chain themselves load its versions as a whole; None if
+            they do not.
+    """
 
     healthy: bool
-    """Whether there are no problems."""
     problems: tuple[str, ...]
-    """Why it is not healthy."""
     ready: bool | None
-    """With `max_lag`, whether each server is ready for requests; None if that is not known or there
-    is no server."""
     version: int | None
-    """The held version; None if there is none, as for what follows."""
     metadata: dict[str, str]
-    """The metadata given when it was published."""
     digest: str | None
-    """Its state digest."""
     proof: str | None
-    """How far its files were proven when they were built: "hashed"."""
     commit: str | None
-    """Digest of its commit."""
     chain: str | None
-    """Digest of the chain document."""
     directory: str | None
-    """The directory of its files: the target of `current`."""
     switched: datetime | None
-    """When `current` was switched to it."""
     stored: datetime | None
-    """When it was published, by the store's clock; None if unknown."""
     age_seconds: float | None
-    """Seconds since then."""
     head: int | None
-    """The newest version seen."""
     lag_versions: int | None
-    """Versions between the held one and the newest one seen."""
     lag_seconds: float | None
-    """Seconds since the directory was last seen at the newest version."""
     last_look: datetime | None
-    """The last poll."""
     last_success: datetime | None
-    """The last successful poll."""
     failing: bool
-    """Whether the last poll failed."""
     last_error: dict[str, Any] | None
-    """The last failure: `time`, `class`, `rule`, `message`."""
     following: bool
-    """Whether a `deltachain follow` is running."""
     process: int | None
-    """The number of its process."""
     command: dict[str, Any] | None
-    """The command of `--exec`: `succeeded`, `running`, `failures`, `last_failure`."""
     servers: tuple[dict[str, Any], ...]
-    """The servers of `--engine`: `url`, `version` and more, as `deltachain status --json` prints
-    them."""
     stores: tuple[dict[str, Any], ...] = ()
-    """The stores that the follower has used, its copies after the chain's own: `url`, `copy`,
-    `bytes`, `missing`, `failures`, `last_failure`, `damage`."""
     trust: dict[str, Any] | None = None
-    """The signers whose versions are taken: `keys`, `quorum`, `seen`, `signed_by`, `unsigned`; None
-    if everybody's are."""
     whole: str | None = None
-    """Why servers that download the chain themselves load its versions as a whole; None if they do
-    not."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """The findings of `fsck` in a chain."""
+    """The findings of `fsck` in a chain.
+
+    Attributes:
+        problems: the faults, as errors with their rule and file; they are not raised.
+        hints: the unusual things that do no harm.
+        versions: versions of the chain.
+        pruned: the versions among them that were pruned.
+        files: files that were read.
+        bytes: their bytes.
+        assets: assets that were checked.
+        rebuilt: with `deep`, versions that were built.
+        orphans: unreferenced files.
+        orphan_bytes: their bytes.
+        unnamed: the orphans among them that no version names: a publisher was killed or is at work,
+            or commits are lost. They stay.
+        unnamed_bytes: their bytes.
+        unfinished: unfinished files of writers that were killed.
+    """
 
     problems: tuple[Error, ...]
-    """The faults, as errors with their rule and file; they are not raised."""
     hints: tuple[str, ...]
-    """The unusual things that do no harm."""
     versions: int
-    """Versions of the chain."""
     pruned: int
-    """The versions among them that were pruned."""
     files: int
-    """Files that were read."""
     bytes: int
-    """Their bytes."""
     assets: int
-    """Assets that were checked."""
     rebuilt: int
-    """With `deep`, versions that were built."""
     orphans: int
-    """Unreferenced files."""
     orphan_bytes: int
-    """Their bytes."""
     unnamed: int
-    """The orphans among them that no version names: a publisher was killed or is at work, or
-    commits are lost. They stay."""
     unnamed_bytes: int
-    """Their bytes."""
     unfinished: int
-    """Unfinished files of writers that were killed."""
 
     @property
     def healthy(self) -> bool:
@@ -200,22 +216,25 @@ class FsckReport:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryReport:
-    """The findings of `fsck` in a follower's directory."""
+    """The findings of `fsck` in a follower's directory.
+
+    Attributes:
+        problems: the faults, as errors with their rule and file; they are not raised.
+        version: the held version.
+        versions: versions in the directory.
+        tensors: tensors that were compared with their digests.
+        bytes: their bytes.
+        cached: links in the cache.
+        cached_bytes: their bytes.
+    """
 
     problems: tuple[Error, ...]
-    """The faults, as errors with their rule and file; they are not raised."""
     version: int | None
-    """The held version."""
     versions: int
-    """Versions in the directory."""
     tensors: int
-    """Tensors that were compared with their digests."""
     bytes: int
-    """Their bytes."""
     cached: int
-    """Links in the cache."""
     cached_bytes: int
-    """Their bytes."""
 
     @property
     def healthy(self) -> bool:
@@ -225,26 +244,32 @@ class DirectoryReport:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that `doctor` tried."""
+    """Something that `doctor` tried.
+
+    Attributes:
+        tried: the operation that was tried.
+        works: whether it works.
+        needed: whether a chain cannot do without it.
+        says: the observation; the reason why it does not work, if it does not.
+        breaks: the features that do not work without it.
+    """
 
     tried: str
-    """The operation that was tried."""
     works: bool
-    """Whether it works."""
     needed: bool
-    """Whether a chain cannot do without it."""
     says: str
-    """The observation; the reason why it does not work, if it does not."""
     breaks: str
-    """The features that do not work without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """The findings of `doctor`: the abilities of a store or a directory."""
+    """The findings of `doctor`: the abilities of a store or a directory.
+
+    Attributes:
+        findings: all that was tried.
+    """
 
     findings: tuple[Finding, ...]
-    """All that was tried."""
 
     @property
     def healthy(self) -> bool:
@@ -259,61 +284,72 @@ class DoctorReport:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """The result of `prune`, or what it would do."""
+    """The result of `prune`, or what it would do.
+
+    Attributes:
+        done: false with `dry_run`.
+        kept: versions that were to be kept.
+        withdrawn: versions that cannot be built any more. Their files are removed by a prune a day
+            later.
+        needed: versions that were not to be kept and stay, because kept versions are built from
+            them.
+        removed: files that were removed.
+        removed_bytes: their bytes.
+        unfinished: unfinished files, of writers that were killed, that were removed.
+        young: unreferenced files that stay for now: they were stored or withdrawn within the last
+            24 hours.
+        young_bytes: their bytes.
+        unnamed: files that stay because no version names them: a publisher was killed or is at
+            work, or commits are lost.
+        unnamed_bytes: their bytes.
+    """
 
     done: bool
-    """False with `dry_run`."""
     kept: tuple[int, ...]
-    """Versions that were to be kept."""
     withdrawn: tuple[int, ...]
-    """Versions that cannot be built any more. Their files are removed by a prune a day later."""
     needed: tuple[int, ...]
-    """Versions that were not to be kept and stay, because kept versions are built from them."""
     removed: tuple[str, ...]
-    """Files that were removed."""
     removed_bytes: int
-    """Their bytes."""
     unfinished: int
-    """Unfinished files, of writers that were killed, that were removed."""
     young: int
-    """Unreferenced files that stay for now: they were stored or withdrawn within the last 24
-    hours."""
     young_bytes: int
-    """Their bytes."""
     unnamed: int
-    """Files that stay because no version names them: a publisher was killed or is at work, or
-    commits are lost."""
     unnamed_bytes: int
-    """Their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """The result of `compact`."""
+    """The result of `compact`.
+
+    Attributes:
+        version: the version that has new routes.
+        routes: the new routes.
+    """
 
     version: int
-    """The version that has new routes."""
     routes: tuple[Route, ...]
-    """The new routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """The result of `mirror`."""
+    """The result of `mirror`.
+
+    Attributes:
+        problems: faults of the source or the copy that were found and not mended, as errors with
+            their rule and file; they are not raised.
+        version: the newest version of the copy; None if there is none.
+        head: the newest version of the source, of those that are signed if `trust` is given.
+        documents: documents that were copied now: commits, routes and signatures.
+        files: files that were copied now.
+        bytes: bytes of these files.
+    """
 
     problems: tuple[Error, ...]
-    """Faults of the source or the copy that were found and not mended, as errors with their rule
-    and file; they are not raised."""
     version: int | None
-    """The newest version of the copy; None if there is none."""
     head: int | None
-    """The newest version of the source, of those that are signed if `trust` is given."""
     documents: int
-    """Documents that were copied now: commits, routes and signatures."""
     files: int
-    """Files that were copied now."""
     bytes: int
-    """Bytes of these files."""
 
     @property
     def healthy(self) -> bool:
@@ -366,7 +402,7 @@ def show(chain: Chain, version: int | None = None) -> Version:
     return _version(json.loads(open_store(chain).show(version)))
 
 
-def status(directory: _Path, max_lag: int | str | None = None) -> Status:
+def status(directory: _Path, max_lag: int | str | None = None) -> DirectoryStatus:
     """The content of a follower's directory, and whether it is healthy. Reads only the records in
     the directory: not the chain, nor the model's files.
 
@@ -387,7 +423,7 @@ def status(directory: _Path, max_lag: int | str | None = None) -> Status:
     found["metadata"] = given(found["metadata"] or {})
     for name in ("problems", "servers", "stores"):
         found[name] = tuple(found[name])
-    return Status(**found)
+    return DirectoryStatus(**found)
 
 
 def fsck(
@@ -551,7 +587,7 @@ def compact(
     version: int | None = None,
     snapshot: bool = False,
     bases: Sequence[int] = (),
-    profile: Profile = "compact",
+    profile: RouteProfile = "compact",
     scratch: _Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -564,7 +600,7 @@ def compact(
         version: the version that gets new routes; by default, the newest.
         snapshot: add a snapshot of it.
         bases: add links from these older versions.
-        profile: `"compact"`, `"local"` or `"direct"`, as in `Publisher`.
+        profile: `"compact"` or `"local"`, as in `Publisher`.
         scratch: a directory for temporary files, with space for two states; by default, the
             system's.
         threads: threads that compare and compress; by default, as many as processors.
@@ -576,6 +612,7 @@ def compact(
     """
     function("progress", progress)
     whole("version", version, 0, MOST_VERSION)
+    check_profiles([profile])
     store, older = open_store(chain), _versions("bases", bases)
     found = json.loads(
         store.compact(version, snapshot, older, profile, maybe_absolute(scratch), threads, progress)

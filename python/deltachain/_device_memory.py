@@ -10,13 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native
 from ._sums import KINDS, MODULUS, PIECE_BYTES, of_bytes, of_many
 
 __all__ = ["DeviceMemory"]
-
-# Devices whose memory the library reads itself.
-_HERE = frozenset({"cpu"})
 
 # Tensors of at most so many bytes are summed together.
 _SMALL = 1 << 18
@@ -155,9 +151,6 @@ class DeviceMemory:
                 if lanes is None:
                     total = self._sum(row, first, dimensions, begin, end)
                     large.setdefault(total.device, {})[number] = total
-                elif lanes.device.type in _HERE:
-                    low, high = _native.sums_of(lanes, 0)
-                    found[number] = (low, high)
                 else:
                     key = (lanes.device, lanes.dtype, len(lanes))
                     small.setdefault(key, {})[number] = lanes

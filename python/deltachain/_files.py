@@ -40,7 +40,6 @@ __all__ = [
     "diff",
     "digest",
     "snapshot",
-    "squash",
 ]
 
 Path = str | os.PathLike[str]
@@ -56,43 +55,60 @@ _BATCH = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """Figures of a link."""
+    """Figures of a link.
+
+    Attributes:
+        base: state digest of the base: 64 hexadecimal digits.
+        target: state digest of the target.
+        bytes: length of the link.
+        target_bytes: bytes of the target's tensors.
+        elements: lanes of the target. A lane is an element, or a byte of a packed dtype.
+        changed: lanes that differ from the base, or are new.
+        tensors: tensors that the link lists.
+    """
 
     base: str
-    """State digest of the base: 64 hexadecimal digits."""
     target: str
-    """State digest of the target."""
     bytes: int
-    """Length of the link."""
     target_bytes: int
-    """Bytes of the target's tensors."""
     elements: int
-    """Lanes of the target. A lane is an element, or a byte of a packed dtype."""
     changed: int
-    """Lanes that differ from the base, or are new."""
     tensors: int
-    """Tensors that the link lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """Figures of an apply to files."""
+    """Figures of an apply to files.
+
+    Attributes:
+        base: state digest of the base.
+        target: state digest of the result.
+        target_bytes: bytes of its tensors.
+        written: bytes that were written to disk.
+        copied: names of files copied from the base's directory.
+    """
 
     base: str
-    """State digest of the base."""
     target: str
-    """State digest of the result."""
     target_bytes: int
-    """Bytes of its tensors."""
     written: int
-    """Bytes that were written to disk."""
     copied: list[str]
-    """Names of files copied from the base's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a link (SPEC.md section 4). Lengths are in bytes."""
+    """The header of a link (SPEC.md section 4). Lengths are in bytes.
+
+    Attributes:
+        base: digest of the state that the link starts from, 64 hexadecimal digits.
+        target: digest of the state that it leads to.
+        compatible_features: bits of features that a reader may ignore.
+        index_stored: length of the index in the file, compressed.
+        index_raw: its length when it is decompressed.
+        segments_length: length of all segments.
+        extension_length: length of the extension area.
+        file_length: length of the whole file.
+    """
 
     base: str
     target: str
@@ -106,16 +122,21 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class LinkTensor:
-    """A tensor in a link's index."""
+    """A tensor in a link's index.
+
+    Attributes:
+        name: its name.
+        operation: `patch` starts from the base's tensor, `set` from zeros.
+        dtype: in the target; None if it is removed.
+        shape: in the target; empty if it is removed.
+        digest: in the target; None if it is removed.
+    """
 
     name: str
     operation: Literal["patch", "set", "remove"]
-    """`patch` starts from the base's tensor, `set` from zeros."""
     dtype: str | None
-    """In the target; None if it is removed."""
     shape: tuple[int, ...]
     digest: str | None
-    """In the target; None if it is removed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,19 +146,22 @@ class Patch:
     `indices` and `values` are tensors of the caller's library: torch, numpy, or buffers
     (`memoryview` and `deltachain.Tensor`) if it uses neither. They are read-only copies that you
     can keep. torch has no read-only tensors: writing to those changes only the copy.
+
+    Attributes:
+        name: the tensor's name.
+        shape: shape of the whole tensor.
+        dtype: its name in safetensors, such as `"BF16"`.
+        indices: changed lanes: strictly ascending numbers in the flattened tensor, int32, or int64
+            if it has more than 2^31. None means all lanes. A lane is an element, or a byte of a
+            packed dtype (F4, F6).
+        values: the new values: one for each index, or the whole tensor if `indices` is None.
     """
 
     name: str
     shape: tuple[int, ...]
-    """Shape of the whole tensor."""
     dtype: str
-    """Its name in safetensors, such as `"BF16"`."""
     indices: Any
-    """Changed lanes: strictly ascending numbers in the flattened tensor, int32, or int64 if it has
-    more than 2^31. None means all lanes. A lane is an element, or a byte of a packed dtype (F4,
-    F6)."""
     values: Any
-    """The new values: one for each index, or the whole tensor if `indices` is None."""
 
     @property
     def count(self) -> int:
@@ -150,7 +174,12 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class StateDigest:
-    """A state's digest (SPEC.md section 3), and dtype, shape and digest of each tensor."""
+    """A state's digest (SPEC.md section 3), and those of its tensors.
+
+    Attributes:
+        digest: of the state, 64 hexadecimal digits.
+        tensors: dtype, shape and digest of each tensor, by name.
+    """
 
     digest: str
     tensors: dict[str, tuple[str, tuple[int, ...], str]]
@@ -521,33 +550,6 @@ def apply(
             maybe_absolute(base), paths, absolute(out), replace, threads, progress
         )
     return ApplyReport(*built)
-
-
-def squash(
-    base: Path | None,
-    links: Iterable[Path],
-    out: Path,
-    *,
-    profile: Profile = "compact",
-    metadata: Mapping[str, str] | None = None,
-    replace: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> DiffReport:
-    """Joins consecutive links into one. The base is a file or a directory, or None if the first
-    link is a snapshot. Options are those of `diff`."""
-    function("progress", progress)
-    made = _native.squash_files(
-        maybe_absolute(base),
-        [absolute(link) for link in links],
-        absolute(out),
-        profile,
-        notes(metadata),
-        replace,
-        threads,
-        progress,
-    )
-    return DiffReport(*made)
 
 
 def digest(

@@ -33,14 +33,16 @@ class SignWith:
     """A key that is elsewhere, for `Publisher(sign_key=)`: a key service, a hardware token.
 
     dc.Publisher(url, sign_key=dc.SignWith("trainer+c74f20a3+ARpc2QcUPDhM...", ask_the_key_service))
+
+    Attributes:
+        public: its public key, `NAME+ID+KEY`.
+        function: returns the Ed25519 signature, 64 bytes, of the bytes that it is called with.
+            Called from another thread, once for each version. An exception from it ends the
+            publish, and nothing is committed.
     """
 
     public: str
-    """Its public key, `NAME+ID+KEY`."""
     function: Callable[[bytes], bytes]
-    """Returns the Ed25519 signature, 64 bytes, of the bytes that it is called with. Called from
-    another thread, once for each version. An exception from it ends the publish, and nothing is
-    committed."""
 
 
 # A secret key as text, a path of a file that holds one, or a key that is elsewhere.

@@ -77,9 +77,10 @@ class Group:
             process has ended, it raises another exception.
         timeout: maximum seconds to wait for a silent rank (stopped, or its interpreter blocked)
             while a version is stored or loaded. After that, all ranks abort the version with a
-            retryable `IoError`; once the rank is back, the next call works again. The first step of
-            each call has no timeout, as in every collective, unless the previous version was
-            aborted like this. If a rank's process ends, the others notice at once and cannot
+            retryable `IoError`; once the rank is back, the next call works again. A call with a
+            `timeout=` of its own waits for the other ranks for both times together. The first step
+            of any other call has no timeout, as in every collective, unless the previous version
+            was aborted like this. If a rank's process ends, the others notice at once and cannot
             continue.
 
     Raises:
@@ -194,18 +195,23 @@ class Ranks:
         self._is_open = self._is_late = False
         self._work: Future[bytes] | None = None
 
-    def begin(self, call: int, what: str, error: BaseException | None) -> None:
+    def begin(
+        self, call: int, what: str, error: BaseException | None, timeout: float | None = None
+    ) -> None:
         """The first exchange of a call.
 
         Args:
             call: its number.
             what: its name and history. If ranks differ here, they are out of step for good.
             error: the error of the previous call, if it has not been raised yet.
+            timeout: seconds of the call itself, if it has a limit. The other ranks have these, and
+                the limit of a silent rank, to make the same call.
         """
         self._call = call
         if not self._is_broken:
             self._over = None
-        calls = self.agree(error, what.encode())
+        limit = None if timeout is None else max(timeout, 0.0) + self.limit
+        calls = self.agree(error, what.encode(), limit)
         other = next((rank for rank, told in enumerate(calls) if told != calls[0]), None)
         if other is not None:
             self._is_broken = True

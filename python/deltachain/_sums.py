@@ -51,14 +51,21 @@ def of_many(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     of one length and on one device, which begin their pieces. In tensors of several rows."""
     length = len(tensors[0])
     at_once = max(1, _MANY // max(length * tensors[0].element_size(), 1))
-    return [
-        _of_stacked(torch.stack(tuple(tensors[begin : begin + at_once])))
+    stacks = (
+        torch.stack(tuple(tensors[begin : begin + at_once]))
         for begin in range(0, len(tensors), at_once)
-    ]
+    )
+    return [_of_rows_here(rows) if rows.device.type == "cpu" else _of_rows(rows) for rows in stacks]
 
 
-def _of_stacked(lanes: torch.Tensor) -> torch.Tensor:
-    """The sums of rows, as of `of_bytes`."""
+def _of_rows_here(lanes: torch.Tensor) -> torch.Tensor:
+    """The sums of rows on the CPU, as of `of_bytes`."""
+    length = lanes.shape[1] * lanes.element_size()
+    return torch.tensor(_native.sums_of_each(lanes, length), dtype=torch.int64)
+
+
+def _of_rows(lanes: torch.Tensor) -> torch.Tensor:
+    """The same by torch."""
     low, high = _tables(lanes.device)
     if lanes.element_size() == 1 and lanes.shape[1] % 2:
         lanes = torch.nn.functional.pad(lanes, (0, 1))

@@ -182,7 +182,7 @@ class TensorFollower(_native.Follower):
         """Downloads a version, on rank 0 first, and proves it."""
         ranks = self._ranks
         moved = self._moved()
-        self._begin(call, self._hindrance(moved))
+        self._begin(call, self._hindrance(moved), timeout)
         self._compare_held()
         made: _native.PreparedUpdate | None = None
         stop = threading.Event()
@@ -250,13 +250,15 @@ class TensorFollower(_native.Follower):
         ranks.same("version", {"commit": ranks.together(again, stop.set)[ranks.rank].decode()})
         return True, made
 
-    def _begin(self, call: str, error: Exception | None = None) -> None:
+    def _begin(
+        self, call: str, error: Exception | None = None, timeout: float | None = None
+    ) -> None:
         """The first exchange of a call, or of another attempt within it. All ranks raise what one
         has to."""
         self._calls += 1
         if self._is_group:
             self._ranks.wait()
-            self._ranks.begin(self._calls, call, error)
+            self._ranks.begin(self._calls, call, error, timeout)
         elif error is not None:
             raise error
 

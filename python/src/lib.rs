@@ -46,8 +46,7 @@ mod native {
         link::Link,
         memory::Buffer,
         operations::{
-            apply_files, apply_tensors, check_settings, diff, digest, open_link, squash_files,
-            write_file,
+            apply_files, apply_tensors, check_settings, diff, digest, open_link, write_file,
         },
         patches::compare,
         places::TensorPlace,
@@ -56,7 +55,7 @@ mod native {
         store::Store,
         stream::Stream,
         subscriber::{Follower, Poller, PreparedUpdate},
-        sums::{sum_numbers, sums_of},
+        sums::{sum_numbers, sums_of, sums_of_each},
     };
 
     use std::ffi::OsString;

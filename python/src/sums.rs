@@ -5,7 +5,7 @@ use deltachain::sums::{self, Sums};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::memory::{Buffer, BufferOwner};
+use crate::memory::{Buffer, BufferOwner, ByteView};
 use crate::tensors::{Finder, TensorBytes};
 use crate::work::{How, run};
 
@@ -23,19 +23,46 @@ pub(crate) fn sum_numbers() -> Buffer {
 /// all of it lies.
 #[pyfunction]
 pub(crate) fn sums_of(py: Python<'_>, tensor: &Bound<'_, PyAny>, begin: u64) -> PyResult<[u32; 2]> {
-    let (_, TensorBytes::Here(bytes)) = Finder::new(py)?.find("", tensor, false)? else {
-        return Err(crate::errors::usage(
-            py,
-            "the tensor is not on the CPU",
-            None,
-        ));
-    };
+    let bytes = bytes_of(py, tensor)?;
     let bytes = bytes.bytes();
     if bytes.len() <= AT_ONCE {
         // Handing it to other threads takes longer.
         return Ok(sum(bytes, begin).numbers());
     }
     run(py, &How::default(), |_| Ok(sum(bytes, begin).numbers()))
+}
+
+/// The two sums of each of several tensors of this many bytes, which lie one after another in one
+/// tensor on the CPU.
+#[pyfunction]
+pub(crate) fn sums_of_each(
+    py: Python<'_>,
+    tensor: &Bound<'_, PyAny>,
+    length: usize,
+) -> PyResult<Vec<[u32; 2]>> {
+    let bytes = bytes_of(py, tensor)?;
+    let bytes = bytes.bytes();
+    if length == 0 {
+        return Err(crate::errors::usage(
+            py,
+            "tensors without bytes have no sums",
+            None,
+        ));
+    }
+    let each = bytes.chunks(length);
+    Ok(each.map(|bytes| sum(bytes, 0).numbers()).collect())
+}
+
+/// The bytes of a tensor on the CPU.
+fn bytes_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<ByteView> {
+    match Finder::new(py)?.find("", tensor, false)? {
+        (_, TensorBytes::Here(bytes)) => Ok(bytes),
+        _ => Err(crate::errors::usage(
+            py,
+            "the tensor is not on the CPU",
+            None,
+        )),
+    }
 }
 
 /// The sums of bytes of which the first stands at `begin` in its piece.

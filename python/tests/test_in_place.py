@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy
 import pytest
@@ -27,7 +28,7 @@ from conftest import as_bytes  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import deltachain as dc  # noqa: E402
-from deltachain import _device_memory, _native, _sums, _tensor_follower  # noqa: E402
+from deltachain import _device_memory, _native, _publisher, _sums, _tensor_follower  # noqa: E402
 from deltachain._device_memory import DeviceMemory, Lanes  # noqa: E402
 from deltachain._sums import KINDS, MODULUS, of_many  # noqa: E402
 from deltachain._tensors import BITS, PACKED, numpy_dtype, torch_dtype  # noqa: E402
@@ -63,6 +64,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if name == "device":
         monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
         monkeypatch.setattr(_device_memory, "of_bytes", _sums._of_bytes)
+        monkeypatch.setattr(_sums, "_of_rows_here", _sums._of_rows)
     return name
 
 
@@ -483,8 +485,13 @@ def drawn(draw: random.Random, by: str) -> tuple[list[dict[str, Held]], dict[str
     return states, ties
 
 
+def any_profile() -> Any:
+    """Publishers take all profiles: other writers make routes with links of `direct`."""
+    return mock.patch.object(_publisher, "check_profiles")
+
+
 def publish(path: Path, states: Iterable[State], profile: Any) -> str:
-    with dc.Publisher(path, profile=profile) as publisher:
+    with any_profile(), dc.Publisher(path, profile=profile) as publisher:
         for state in states:
             publisher.publish({name: held.given() for name, held in state.items()})
     return str(path)
@@ -613,9 +620,9 @@ def test_a_drawn_model_follows(
             assert_holds(held)
             assert (subscriber.version, subscriber.torn) == (held, False)
             if profile == "local" and event != "write":
-                assert (update.fallback, subscriber.proof) == (expected, proof)
+                assert (update.fallback_reason, subscriber.proof) == (expected, proof)
             # Without sums, links are taken by digests if all tensors are whole.
-            assert update.fallback in (None, expected, "no_route", "proof")
+            assert update.fallback_reason in (None, expected, "no_route", "proof")
             if draw.random() < 0.4:
                 subscriber.check()
                 assert subscriber.proof == "memory" or profile != "local"
@@ -639,7 +646,7 @@ def test_a_tensor_of_several_pieces(how: str, profile: str, by: str, tmp_path: P
         # The lanes on both sides of the border of pieces.
         after.view(-1)[_sums.PIECE_BYTES // 2 - 1 : _sums.PIECE_BYTES // 2 + 1] ^= 1
         versions.append(after)
-    with dc.Publisher(tmp_path / "chain", profile=profile) as publisher:
+    with any_profile(), dc.Publisher(tmp_path / "chain", profile=profile) as publisher:
         for one in versions:
             publisher.publish({"w": one.view(torch.bfloat16)})
     memory = torch.zeros(shape, dtype=torch.int16)
@@ -694,7 +701,7 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
             update = subscriber.prepare(1)
             update.apply()
             if is_coded and profile == "local":
-                assert update.fallback == "proof" and as_bytes(tensor) == after.tobytes(), (
+                assert update.fallback_reason == "proof" and as_bytes(tensor) == after.tobytes(), (
                     byte,
                     bit,
                 )
@@ -703,8 +710,8 @@ def test_every_bit_of_a_lane_that_changes_is_proven(
                 # By digests, which are of all memory; values that are written as they are need no
                 # old ones.
                 assert as_bytes(tensor) == after.tobytes(), (byte, bit)
-                assert update.fallback == (None if is_coded else "proof")
-            elif update.fallback is None:
+                assert update.fallback_reason == (None if is_coded else "proof")
+            elif update.fallback_reason is None:
                 # Not proven, and said so: the check of all memory finds it.
                 assert subscriber.proof == "changed_lanes"
                 with pytest.raises(dc.StateMismatchError):
@@ -727,7 +734,7 @@ def test_links_whose_errors_would_cancel_are_found(by: str, tmp_path: Path) -> N
         update = subscriber.prepare(2)
         update.apply()
         assert as_bytes(tensor) == first.lanes.tobytes()
-        assert (update.fallback, subscriber.proof) == ("proof", "memory")
+        assert (update.fallback_reason, subscriber.proof) == ("proof", "memory")
 
 
 def test_a_write_between_proof_and_switch_names_the_tensor(by: str, tmp_path: Path) -> None:
@@ -1058,7 +1065,7 @@ def test_parts_of_one_process_are_proven_together(by: str, tmp_path: Path) -> No
         forms[3].flip(tuple(map(int, numpy.argwhere(differs)[0])), 5)
         update = subscriber.prepare(2)
         update.apply()
-        assert update.fallback == "proof"
+        assert update.fallback_reason == "proof"
         assert_holds(2)
         subscriber.prepare(3).apply()
         assert subscriber.proof == "changed_lanes"
@@ -1248,6 +1255,7 @@ def test_sums_of_many_are_those_of_each(width: int) -> None:
         tensors = list(raw.view(KINDS[width]))
         each = torch.stack([_sums.of_bytes(tensor) for tensor in tensors])
         assert torch.equal(torch.cat(of_many(tensors)), each), length
+        assert torch.equal(_sums._of_rows(torch.stack(tensors)), each), length
 
 
 class Counted(TorchDispatchMode):
@@ -1265,7 +1273,6 @@ class Counted(TorchDispatchMode):
 def test_small_tensors_are_summed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device each call takes longer than it computes."""
     monkeypatch.setattr(_tensor_follower, "_torch_for", lambda _: DeviceMemory())
-    monkeypatch.setattr(_device_memory, "_HERE", frozenset())
     count = 300
     with dc.Publisher(tmp_path / "chain", profile="local") as publisher:
         publisher.publish({str(name): torch.randn(1000).bfloat16() for name in range(count)})

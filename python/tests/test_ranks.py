@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from conftest import model, write_model
 from ranks_worker import Sockets
@@ -109,7 +110,7 @@ def test_any_number_of_ranks_goes_on_with_one_chain(tmp_path: Path, like: Path, 
     assert [version["state"] for version in ours] == [version["state"] for version in others]
     assert [len(version["shards"]) for version in ours] == [24] * 6
     # A single process goes on, too.
-    with dc.Publisher(url, like=like, routes=dc.Routes(snapshot_cost=math.inf)) as pub:
+    with dc.Publisher(url, like=like, routes=dc.RoutePlan(snapshot_cost=math.inf)) as pub:
         made = pub.publish(tensors(6))
         assert (made.version, made.snapshot) == (6, False)
     for version in (0, 3, 6):
@@ -235,6 +236,40 @@ def test_a_rank_that_is_silent_for_a_while_is_waited_for(
     assert_version(url, 1, 1)
 
 
+def test_a_call_with_a_timeout_does_not_wait_for_a_rank_that_never_calls(tmp_path: Path) -> None:
+    """N11: both limits together hold, counted in what this rank waits."""
+
+    class Pair:
+        """Rank 0, whose neighbour says the same until it is silent."""
+
+        rank, size = 0, 2
+        is_silent = False
+        waited = 0.0
+
+        def exchange(self, message: bytes, timeout: float | None) -> list[bytes]:
+            if self.is_silent:
+                assert timeout is not None
+                self.waited += timeout
+                if self.waited > 1000:
+                    raise ConnectionError("the test would wait for ever")
+                raise TimeoutError("silent")
+            return [message, message]
+
+    url, pair = tmp_path / "chain", Pair()
+    with dc.Publisher(url, profile=["compact", "local"]) as publisher:
+        publisher.publish({"a": numpy.zeros(4, "u1")})
+    memory = {"a": numpy.ones(4, "u1")}
+    with dc.Subscriber(url, into=memory, group=dc.Group(pair, timeout=6)) as subscriber:
+        pair.is_silent = True
+        with pytest.raises(dc.IoError, match="silent for 11 s") as caught:
+            subscriber.prepare(timeout=5)
+        assert caught.value.retryable
+        assert pair.waited == 11
+        # Once the rank calls again, so does the chain.
+        pair.is_silent = False
+        assert subscriber.prepare(timeout=5).version == 0
+
+
 def test_ranks_that_make_other_calls_are_stopped(tmp_path: Path, like: Path) -> None:
     url = tmp_path / "chain"
     said = ran("sockets", 3, url, like, 0, "wait", 1, 2, limit=60)
@@ -278,7 +313,7 @@ def test_few_requests_whatever_the_number_of_shards(like: Path) -> None:
         def opened(rank: int) -> dc.Publisher:
             group = Sockets(rank, ranks, str(listener.detach() if rank == 0 else port))
             return dc.Publisher(
-                store.chain(), like=like, group=group, routes=dc.Routes(snapshot_cost=math.inf)
+                store.chain(), like=like, group=group, routes=dc.RoutePlan(snapshot_cost=math.inf)
             )
 
         with ThreadPoolExecutor(ranks) as threads:
@@ -322,7 +357,7 @@ def test_ranks_need_a_checkpoint(tmp_path: Path) -> None:
 
 def test_shards_of_a_chain_that_a_single_process_begins(tmp_path: Path, like: Path) -> None:
     with dc.Publisher(
-        tmp_path / "chain", like=like, shards=3, routes=dc.Routes(snapshot_cost=math.inf)
+        tmp_path / "chain", like=like, shards=3, routes=dc.RoutePlan(snapshot_cost=math.inf)
     ) as pub:
         pub.publish(tensors(0))
         assert not pub.publish(tensors(1)).snapshot

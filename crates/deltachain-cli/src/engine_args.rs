@@ -51,6 +51,13 @@ pub(crate) struct EngineArgs {
     /// SGLang cannot wait. Adapters (vllm-lora) need no pause.
     #[arg(long, value_name = "MODE", requires = "engine", help_heading = SERVERS)]
     pub(crate) pause: Option<Pause>,
+    /// With sglang: send a version also if it cannot be compared with the server's model
+    ///
+    /// SGLang dies of a version whose tensors have other names or shapes. They are compared with
+    /// the files that the server has read, which must be on this machine: a path, or the hub's
+    /// cache.
+    #[arg(long, requires = "engine", help_heading = SERVERS)]
+    pub(crate) send_unchecked: bool,
     /// Adapters of vllm-lora are NAME@VERSION [default: the name of DIR]
     #[arg(long, value_name = "NAME", requires = "engine", value_parser = parse_name, help_heading = SERVERS)]
     pub(crate) adapter: Option<String>,
@@ -85,12 +92,17 @@ impl EngineArgs {
         let found = directory.canonicalize();
         let directory =
             found.map_err(|error| Error::io("looking for", error).in_file(directory))?;
+        if self.send_unchecked && kind != EngineKind::Sglang {
+            return Err(Error::usage(
+                "--send-unchecked is for sglang: other engines refuse what does not fit",
+            ));
+        }
         let pause = self.pause.unwrap_or_default();
         match kind {
             EngineKind::VllmLora if !tensors => Err(Error::usage(
                 "--no-tensors: servers of vllm-lora load the tensors in DIR",
             )),
-            EngineKind::Sglang if tensors => Engine::sglang(pause),
+            EngineKind::Sglang if tensors => Engine::sglang(pause, self.send_unchecked),
             EngineKind::Sglang => Engine::sglang_in_place(follower(&directory)?, poll, pause),
             EngineKind::Vllm => {
                 // Never the chain: a server opens only that of its own configuration.

@@ -10,6 +10,7 @@ use deltachain::chain::version_name;
 use deltachain::{Error, Result};
 use serde_json::Value;
 
+use crate::fit::Fit;
 use crate::server::Server;
 
 /// The pause between two questions whether a server has prepared a version.
@@ -133,6 +134,14 @@ pub(crate) trait Client: Debug + Send + Sync {
     /// IO if it does not answer, or the version does not fit its model.
     fn preparation(&self, _server: &Server, _version: u64) -> Result<Preparation> {
         Ok(Preparation::Done)
+    }
+
+    /// Whether the version fits the server's model, before anything is changed there.
+    ///
+    /// # Errors
+    /// IO if it does not answer, or the version is not to be sent without a comparison.
+    fn compare(&self, _server: &Server, _target: &Target) -> Result<Fit> {
+        Ok(Fit::Fits)
     }
 
     /// Brings the server to this version. `before` is what a look has just seen there. Gives how

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use deltachain::Error;
 use deltachain::files::SafetensorsState;
 use deltachain::tensor::{State, TensorInfo};
-use deltachain::{Error, Result};
 
 use crate::server::Server;
 
@@ -21,7 +21,16 @@ pub type Shapes = BTreeMap<String, Vec<u64>>;
 /// name of the hub: tensors that only one of them has, or of other shapes. Nothing if it fits, or
 /// if that cannot be known: the files are not on this machine. Dtypes may differ: servers convert.
 pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
-    let has = shapes(model).or_else(|| shapes(&snapshot(model, &hub_cache()?)?))?;
+    difference(&model_shapes(model)?, version)
+}
+
+/// The shapes of a server's model, if its files are on this machine.
+fn model_shapes(model: &Path) -> Option<Shapes> {
+    shapes(model).or_else(|| shapes(&snapshot(model, &hub_cache()?)?))
+}
+
+/// The first tensor that only one of two models has, or that has another shape, in words.
+fn difference(has: &Shapes, version: &Shapes) -> Option<String> {
     let mut names = has
         .keys()
         .chain(version.keys())
@@ -36,22 +45,38 @@ pub fn misfit(model: &Path, version: &Shapes) -> Option<String> {
     })
 }
 
+/// Whether a version fits a server, as far as files on this machine tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It has the same tensors, or the engine needs no comparison here.
+    Fits,
+    /// It does not fit, for this reason.
+    Misfit(String),
+    /// Nothing can be compared, for this reason.
+    Unknown(String),
+}
+
 /// Compares the version in a directory with the model of a server that says where it has read that
 /// from: an absolute path, or a name of the hub. Only the server can find another path.
-///
-/// # Errors
-/// IO if it does not fit, and is not to be sent to this path.
-pub(crate) fn refused(server: &Server, path: &str, model: &str, version: &str) -> Result<()> {
-    let model = Path::new(model);
-    if !model.is_absolute() && hub_folder(model).is_none() {
-        return Ok(());
+pub(crate) fn compare(model: &str, version: &str) -> Fit {
+    if model.is_empty() {
+        return Fit::Unknown("it does not say where it has read its model".to_owned());
     }
-    let Some(version) = shapes(Path::new(version)) else {
-        return Ok(());
+    let path = Path::new(model);
+    if !path.is_absolute() && hub_folder(path).is_none() {
+        return Fit::Unknown(format!("only the server can find its model {model:?}"));
+    }
+    let Some(has) = model_shapes(path) else {
+        return Fit::Unknown(format!(
+            "the tensors of its model {model:?} are not on this machine"
+        ));
     };
-    match misfit(model, &version) {
-        Some(why) => Err(not_sent(server, path, &why)),
-        None => Ok(()),
+    let Some(version) = shapes(Path::new(version)) else {
+        return Fit::Unknown("the directory of the version cannot be read".to_owned());
+    };
+    match difference(&has, &version) {
+        Some(why) => Fit::Misfit(why),
+        None => Fit::Fits,
     }
 }
 
@@ -101,9 +126,9 @@ fn snapshot(model: &Path, cache: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Nothing was sent to this path of a server.
-pub(crate) fn not_sent(server: &Server, path: &str, why: &str) -> Error {
-    server.failed(path, format!("not sent, since {why}"))
+/// A version was not sent to a server.
+pub(crate) fn not_sent(server: &Server, why: &str) -> Error {
+    server.failed("an update", format!("not sent, since {why}"))
 }
 
 fn shapes(directory: &Path) -> Option<Shapes> {

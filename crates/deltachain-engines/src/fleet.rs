@@ -11,6 +11,7 @@ use deltachain_store::{Records, ServerRecord, ServersRecord, Time};
 use crate::engine::{
     Condition, Engine, Failure, Look, Model, Preparation, READY_POLL, Target, Version, locked,
 };
+use crate::fit::{Fit, not_sent};
 use crate::server::Server;
 
 /// How often a server is asked what it has while that changes.
@@ -41,6 +42,9 @@ pub struct News {
 pub enum AttemptResult {
     /// The server has the version, and stood still for this time, if it did.
     Has(Option<Duration>),
+    /// The version goes to the server although nobody can tell whether it fits, for this reason.
+    /// Said once for each server.
+    Unchecked(String),
     /// It is tried again after a pause.
     Failed {
         /// Why.
@@ -100,6 +104,8 @@ struct FollowedServer {
     next: Option<Instant>,
     /// Whether the last look got no answer.
     is_silent: bool,
+    /// Whether it has been said that versions are sent to it unchecked.
+    is_told_unchecked: bool,
     /// After a failure: the next try, and the pause before it.
     again: Option<Instant>,
     pause: Duration,
@@ -418,7 +424,7 @@ impl FleetCore {
                 // If this process is killed, the next one knows, and so does `status`.
                 self.write(&mut state);
                 drop(state);
-                let brought = self.engine.client.bring(server, target, found.as_ref());
+                let brought = self.bring(at, target, found.as_ref());
                 state = self.lock();
                 let followed = &mut state.servers[at];
                 followed.busy = None;
@@ -508,6 +514,36 @@ impl FleetCore {
             result,
         });
         self.write(state);
+    }
+
+    /// Brings a server to a version that fits its model, as far as anybody can tell.
+    fn bring(
+        &self,
+        at: usize,
+        target: &Target,
+        before: Option<&Condition>,
+    ) -> Result<Option<Duration>, Failure> {
+        let server = &self.servers[at];
+        let client = &self.engine.client;
+        match client.compare(server, target)? {
+            Fit::Fits => {}
+            Fit::Misfit(why) => return Err(not_sent(server, &why).into()),
+            Fit::Unknown(why) => self.tell_unchecked(at, target, why),
+        }
+        client.bring(server, target, before)
+    }
+
+    fn tell_unchecked(&self, at: usize, target: &Target, why: String) {
+        let mut state = self.lock();
+        let is_told = std::mem::replace(&mut state.servers[at].is_told_unchecked, true);
+        if !is_told {
+            state.news.push(News {
+                server: self.servers[at].url.clone(),
+                version: target.version.number,
+                took: Duration::ZERO,
+                result: AttemptResult::Unchecked(why),
+            });
+        }
     }
 
     fn known(&self, at: usize) -> Option<Version> {

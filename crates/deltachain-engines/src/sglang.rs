@@ -8,7 +8,7 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::engine::{Client, Condition, Engine, Failure, Look, Pause, Target, Version, text};
-use crate::fit::refused;
+use crate::fit::{Fit, compare, not_sent};
 use crate::server::{Ask, Server};
 use crate::workers::{CHANGING, Requests, Workers};
 
@@ -20,17 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Sglang {
     /// How it is paused.
     mode: &'static str,
+    /// Whether a version is sent although it could not be compared with the server's model.
+    sends_unchecked: bool,
 }
 
 impl Engine {
     /// SGLang, which reads versions from their directories. `pause` is what becomes of running
-    /// requests.
+    /// requests. SGLang dies of a version that does not fit its model; one that cannot be compared
+    /// with the files of that is sent only if `sends_unchecked`.
     ///
     /// # Errors
     /// USAGE: SGLang cannot wait for them.
-    pub fn sglang(pause: Pause) -> Result<Self> {
+    pub fn sglang(pause: Pause, sends_unchecked: bool) -> Result<Self> {
         Ok(Self {
-            client: Box::new(Sglang::new(pause)?),
+            client: Box::new(Sglang::new(pause, sends_unchecked)?),
             refuses: false,
         })
     }
@@ -42,14 +45,14 @@ impl Engine {
     /// USAGE: SGLang cannot wait for running requests.
     pub fn sglang_in_place(follower: String, poll: Duration, pause: Pause) -> Result<Self> {
         Ok(Self {
-            client: Box::new(Workers::new(Sglang::new(pause)?, follower, poll)),
+            client: Box::new(Workers::new(Sglang::new(pause, false)?, follower, poll)),
             refuses: false,
         })
     }
 }
 
 impl Sglang {
-    fn new(pause: Pause) -> Result<Self> {
+    fn new(pause: Pause, sends_unchecked: bool) -> Result<Self> {
         let mode = match pause {
             // Requests wait, and what was computed with the old weights is computed again.
             Pause::Keep => "retract",
@@ -60,7 +63,10 @@ impl Sglang {
             }
             Pause::Abort => "abort",
         };
-        Ok(Self { mode })
+        Ok(Self {
+            mode,
+            sends_unchecked,
+        })
     }
 
     fn pause(&self, server: &Server) -> Result<()> {
@@ -133,6 +139,21 @@ impl Requests for Sglang {
 }
 
 impl Client for Sglang {
+    fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
+        let info = server.get("/model_info", Ask::Question)?;
+        let fit = compare(text(&info, "model_path"), &target.directory);
+        match fit {
+            Fit::Unknown(why) if !self.sends_unchecked => {
+                let why = format!(
+                    "{why}, so that nothing can be compared, and SGLang dies of a version that \
+                    does not fit; --send-unchecked sends it"
+                );
+                Err(not_sent(server, &why))
+            }
+            fit => Ok(fit),
+        }
+    }
+
     fn look(&self, server: &Server, target: &Target, known: Option<&Version>) -> Result<Look> {
         let info = server.get("/model_info", Ask::Question)?;
         let named = known.filter(|known| text(&info, "weight_version") == known.name());
@@ -167,14 +188,6 @@ impl Client for Sglang {
         target: &Target,
         _: Option<&Condition>,
     ) -> Result<Option<Duration>, Failure> {
-        // SGLang reads a version into its model, and dies of one that does not fit.
-        let info = server.get("/model_info", Ask::Question)?;
-        refused(
-            server,
-            "/update_weights_from_disk",
-            text(&info, "model_path"),
-            &target.directory,
-        )?;
         let began = Instant::now();
         if let Err(error) = self.pause(server) {
             let resumed = self.resume(server);

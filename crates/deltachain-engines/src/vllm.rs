@@ -7,7 +7,7 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::engine::{Engine, Pause, Target, Version, text};
-use crate::fit::refused;
+use crate::fit::{Fit, compare};
 use crate::server::{Ask, Server};
 use crate::workers::{CHANGING, Requests, Workers};
 
@@ -95,18 +95,14 @@ impl Requests for Vllm {
         self.init["host_copy"].is_string()
     }
 
-    fn check(&self, server: &Server, target: &Target) -> Result<()> {
+    fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
         if !self.keeps_copy() {
-            return Ok(());
+            return Ok(Fit::Fits);
         }
         let models = server.get("/v1/models", Ask::Question)?;
         // Adapters come after the model.
-        refused(
-            server,
-            Self::UPDATE,
-            text(&models["data"][0], "root"),
-            &target.directory,
-        )
+        let model = text(&models["data"][0], "root");
+        Ok(compare(model, &target.directory))
     }
 
     fn start(&self, server: &Server) -> Result<Instant> {

@@ -11,7 +11,7 @@ use deltachain::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::engine::{Client, Condition, Failure, Look, Model, Preparation, Target, Version, text};
-use crate::fit::not_sent;
+use crate::fit::{Fit, not_sent};
 use crate::server::{Ask, Server};
 
 /// The answers of a server while its model is being changed, and if nobody knows what its model is.
@@ -60,12 +60,13 @@ pub(crate) trait Requests: Debug + Send + Sync {
         false
     }
 
-    /// Before the server is paused for a version.
+    /// Whether a version in the directory of this process fits the server. Workers that download
+    /// the chain compare it themselves.
     ///
     /// # Errors
-    /// IO: it does not fit.
-    fn check(&self, _server: &Server, _target: &Target) -> Result<()> {
-        Ok(())
+    /// IO.
+    fn compare(&self, _server: &Server, _target: &Target) -> Result<Fit> {
+        Ok(Fit::Fits)
     }
 
     /// Pauses the server, and begins an update. Gives when it was told to pause.
@@ -232,6 +233,10 @@ impl<R: Requests> Client for Workers<R> {
         versions.iter().any(|version| said == version.name())
     }
 
+    fn compare(&self, server: &Server, target: &Target) -> Result<Fit> {
+        self.requests.compare(server, target)
+    }
+
     fn preparation(&self, server: &Server, version: u64) -> Result<Preparation> {
         if self.requests.keeps_copy() {
             // This process has put it there.
@@ -243,7 +248,7 @@ impl<R: Requests> Client for Workers<R> {
             .call(server, "deltachain_is_ready", told, Ask::Change)?;
         let are_ready = workers.iter().all(|worker| worker["ready"] == true);
         match workers.iter().find_map(|worker| worker["why"].as_str()) {
-            Some(why) if are_ready => Err(not_sent(server, R::UPDATE, why)),
+            Some(why) if are_ready => Err(not_sent(server, why)),
             None if are_ready => Ok(Preparation::Done),
             why => Ok(Preparation::Waits(why.map(str::to_owned))),
         }
@@ -255,7 +260,6 @@ impl<R: Requests> Client for Workers<R> {
         target: &Target,
         before: Option<&Condition>,
     ) -> Result<Option<Duration>, Failure> {
-        self.requests.check(server, target)?;
         let may_be_other = before
             == Some(&Condition {
                 model: Model::Other,

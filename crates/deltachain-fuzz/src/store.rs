@@ -269,6 +269,10 @@ impl World {
                     .from(from);
                 if let Err(error) = compact(&self.store, &options, &self.watch()) {
                     let gone = self.versions.iter().any(|version| version.may_be_gone);
+                    if gone && error.class() == ErrorClass::Usage {
+                        // A link to a pruned version is refused without a snapshot.
+                        return;
+                    }
                     is_of_the_store(
                         &error,
                         &[

@@ -512,6 +512,42 @@ fn a_version_that_does_not_fit_is_not_sent() {
     }
 }
 
+// W2
+#[test]
+fn a_version_that_cannot_be_compared_is_an_event_and_not_sent_to_sglang() {
+    for model in ["", "./own", "tiny/not-here", "/not/here"] {
+        for (engine, more, is_sent) in [
+            ("vllm", &[][..], true),
+            ("sglang", &[], false),
+            ("sglang", &["--send-unchecked"], true),
+        ] {
+            let folder = chain(1);
+            let server = Engine::start();
+            server.state().process.model = model.to_owned();
+            if !is_sent {
+                let failed = failure(&once(&folder, engine, &server)).to_string();
+                assert!(failed.contains("--send-unchecked"), "{engine}: {failed}");
+                assert!(server.names().is_empty(), "{engine}");
+                continue;
+            }
+            let more = [more, &["--until", "0"]].concat();
+            let ran = folder.run(&[&arguments(engine, &[&server])[..], &more].concat());
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            let results: Vec<_> = events(&ran)
+                .into_iter()
+                .filter(|event| event["event"] == "server")
+                .map(|event| event["result"].clone())
+                .collect();
+            assert_eq!(results, ["unchecked", "updated"], "{engine} {model}");
+        }
+    }
+    let folder = chain(1);
+    let server = Engine::start();
+    let more = ["--send-unchecked", "--once"];
+    let refused = folder.run(&[&arguments("vllm", &[&server])[..], &more].concat());
+    assert_eq!(refused.code, Some(2));
+}
+
 // F6
 #[test]
 fn what_workers_say_that_does_not_fit_is_not_sent() {

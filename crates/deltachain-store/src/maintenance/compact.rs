@@ -80,9 +80,9 @@ pub struct CompactReport {
 ///
 /// # Errors
 /// USAGE if no route or no profile is asked for, or a profile twice, or a link from a version that
-/// is not older or has another number of shards; R-CHN-03 (`CHAIN`) if the version does not exist;
-/// errors of building the states; R-PUB-08 (`CHAIN`) if it took 20 hours; IO; the observer's error,
-/// if it stops the work.
+/// is not older or has another number of shards, or the version has been pruned and no snapshot is
+/// added; R-CHN-03 (`CHAIN`) if the version does not exist; errors of building the states; R-PUB-08
+/// (`CHAIN`) if it took 20 hours; IO; the observer's error, if it stops the work.
 pub fn compact(
     store: &Store,
     options: &CompactOptions,
@@ -244,6 +244,19 @@ fn make_links(
     Ok(())
 }
 
+/// A pruned version that is brought back must have a route from nothing: a link alone would lead
+/// from a version that may be pruned, too.
+fn check_beginning(entry: &HistoryEntry, added: &[MadeRoute]) -> Result<()> {
+    let has_snapshot = added.iter().any(|added| added.route.from.is_none());
+    if entry.routes.is_empty() && !has_snapshot {
+        return Err(Error::usage(format!(
+            "version {} has been pruned: a link to it needs a snapshot beside it",
+            entry.commit.version
+        )));
+    }
+    Ok(())
+}
+
 /// Adds routes to those in force: R-PUB-06. By which document, and whether that was stored in time
 /// after their files.
 fn put_in_force(
@@ -255,6 +268,7 @@ fn put_in_force(
 ) -> Result<(ObjectName, bool)> {
     for _ in 0..MOST_RACES {
         let entry = entry_of(store, Some(version), limits)?;
+        check_beginning(&entry, added)?;
         let in_place = entry
             .commit
             .routes

@@ -344,6 +344,32 @@ fn shards_are_compacted_each_by_itself() {
     assert_eq!(report.rebuilt, 4);
 }
 
+/// A route from a version that has been pruned leads nowhere, even if both states are at hand.
+#[test]
+fn a_pruned_version_comes_back_with_a_snapshot() {
+    let chain = Chain::new(3, Snapshots::Never, &[]);
+    let scratch = tempfile::tempdir().unwrap();
+    let link = CompactOptions::new(scratch.path())
+        .version(Some(1))
+        .from(vec![0]);
+    let snapshot_of_head = CompactOptions::new(scratch.path()).snapshot(true);
+    compact(&chain.store, &snapshot_of_head, &()).unwrap();
+    compact(&chain.store, &link, &()).unwrap();
+    chain.control.set_clock(48);
+    let plan = plan_prune(&chain.store, &keep(1, None, &[])).unwrap();
+    assert_eq!(prune(&chain.store, &plan, &()).unwrap().withdrawn, [0, 1]);
+
+    let error = compact(&chain.store, &link, &()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Usage, "{error}");
+    let report = check(&chain.store, None);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+
+    compact(&chain.store, &link.snapshot(true), &()).unwrap();
+    let report = check(&chain.store, Some(chain.place.path()));
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(report.rebuilt, 2);
+}
+
 #[test]
 fn what_is_kept_can_be_built_and_the_rest_goes() {
     let mut chain = Chain::new(43, Snapshots::Every(8), &[4]);

@@ -512,6 +512,18 @@ impl<'a> Operation<'a> {
                     printable(server)
                 )
             }
+            AttemptResult::Unchecked(why) => {
+                if !self.watcher.takes_json() {
+                    self.watcher.remark(&format!(
+                        "version {version} goes to {} unchecked: {why}",
+                        printable(server)
+                    ));
+                    return Ok(());
+                }
+                json["result"] = "unchecked".into();
+                json["message"] = why.as_str().into();
+                String::new()
+            }
             AttemptResult::Failed {
                 text,
                 stays_paused,

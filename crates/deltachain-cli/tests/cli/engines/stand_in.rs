@@ -3,6 +3,7 @@
 //! `vllm/` of its source.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
@@ -13,6 +14,9 @@ use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::bytes_file;
 
 /// A server. Calls are named by their path; `/collective_rpc` by the method that it calls.
 pub(crate) struct Engine {
@@ -20,6 +24,8 @@ pub(crate) struct Engine {
     shared: Arc<Shared>,
     /// Hears of each request, before it is answered.
     asked: Mutex<Receiver<String>>,
+    /// The directory of the model that it was started with.
+    _model: TempDir,
 }
 
 #[derive(Default)]
@@ -48,8 +54,9 @@ pub(crate) struct State {
     pub(crate) has_served_two: bool,
     /// The leases that it has granted.
     pub(crate) leases: BTreeSet<String>,
-    /// How often it has been started again.
+    /// How often it has been started again, and with which model.
     starts: u64,
+    model_at_start: String,
     /// Connections of calls that are not answered.
     hanging: Vec<TcpStream>,
     /// How many requests for an answer of the model have reached it.
@@ -145,6 +152,15 @@ impl Engine {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared::default());
+        let model = tempfile::tempdir().unwrap();
+        let tensors = bytes_file(&[("a", &[0])]);
+        fs::write(model.path().join("model.safetensors"), tensors).unwrap();
+        {
+            let mut state = shared.state.lock().unwrap();
+            let path = model.path().to_str().unwrap();
+            path.clone_into(&mut state.model_at_start);
+            path.clone_into(&mut state.process.model);
+        }
         let (said, asked) = channel();
         let answering = Arc::clone(&shared);
         thread::spawn(move || {
@@ -157,6 +173,7 @@ impl Engine {
             url,
             shared,
             asked: Mutex::new(asked),
+            _model: model,
         }
     }
 
@@ -440,7 +457,10 @@ fn complete(shared: &Shared, body: &Value) -> Option<(&'static str, Value)> {
 
 impl State {
     fn restart(&mut self) {
-        self.process = Process::default();
+        self.process = Process {
+            model: self.model_at_start.clone(),
+            ..Process::default()
+        };
         self.starts += 1;
         // Its connections break.
         self.hanging
